@@ -1,0 +1,198 @@
+"""Every error of Sonde, with the code, stage and retryability that the run record carries.
+
+    SondeError
+    ├── Fault                      goes back to the model; the run goes on
+    │   ├── CodeFault              the generated code failed: exception, gate refusal, timeout, memory
+    │   ├── ToolFault              a tool refused its arguments or failed        TOOL_CALL_FAILED
+    │   └── FormatFault            the reply had no usable form                  MODEL_OUTPUT_INVALID
+    ├── RunError                   ends the run
+    │   ├── SandboxViolation       SANDBOX_VIOLATION
+    │   ├── SandboxLost            UNEXPECTED_RUNTIME_ERROR
+    │   ├── ToolCallFailed         TOOL_CALL_FAILED
+    │   ├── ToolResponseInvalid    TOOL_RESPONSE_INVALID
+    │   ├── BudgetExceeded
+    │   │   ├── RecursionLimitReached   RECURSION_LIMIT_REACHED  (every budget but time)
+    │   │   └── WallTimeLimitReached    WALL_TIME_LIMIT_REACHED
+    │   ├── SchemaValidationFailed      SCHEMA_VALIDATION_FAILED
+    │   ├── EvidenceValidationFailed    EVIDENCE_VALIDATION_FAILED
+    │   ├── ModelOutputInvalid          MODEL_OUTPUT_INVALID
+    │   │   └── ModelCallFailed         MODEL_OUTPUT_INVALID     (no reply at all)
+    │   ├── WritebackFailed             WRITEBACK_FAILED
+    │   └── UnexpectedRuntimeError      UNEXPECTED_RUNTIME_ERROR
+    └── UsageError                 the caller's mistake; nothing was run (exit code 2)
+        ├── ConfigError            a setting, flag, file or model name is wrong
+        └── SandboxUnavailable     this machine lacks a kernel layer; names it
+
+Only the ten codes of the runtime contract exist. A message says what happened and what to do about it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar
+
+
+class ErrorCode(StrEnum):
+    """The closed list of codes that a run record may carry."""
+
+    SANDBOX_VIOLATION = "SANDBOX_VIOLATION"
+    TOOL_CALL_FAILED = "TOOL_CALL_FAILED"
+    TOOL_RESPONSE_INVALID = "TOOL_RESPONSE_INVALID"
+    RECURSION_LIMIT_REACHED = "RECURSION_LIMIT_REACHED"
+    WALL_TIME_LIMIT_REACHED = "WALL_TIME_LIMIT_REACHED"
+    SCHEMA_VALIDATION_FAILED = "SCHEMA_VALIDATION_FAILED"
+    EVIDENCE_VALIDATION_FAILED = "EVIDENCE_VALIDATION_FAILED"
+    MODEL_OUTPUT_INVALID = "MODEL_OUTPUT_INVALID"
+    WRITEBACK_FAILED = "WRITEBACK_FAILED"
+    UNEXPECTED_RUNTIME_ERROR = "UNEXPECTED_RUNTIME_ERROR"
+
+
+class SondeError(Exception):
+    """The root of everything Sonde raises on purpose."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.UNEXPECTED_RUNTIME_ERROR
+    stage: str = "run_engine"
+    retryable: bool = False
+
+    def __init__(self, message: str, *, stage: str | None = None, retryable: bool | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if stage is not None:
+            self.stage = stage
+        if retryable is not None:
+            self.retryable = retryable
+
+
+class Fault(SondeError):
+    """Something the model can mend: it is told, with line and example, and the run goes on."""
+
+
+class CodeFault(Fault):
+    """The generated code failed or was refused."""
+
+    code = ErrorCode.UNEXPECTED_RUNTIME_ERROR
+    stage = "runtime_sandbox"
+
+
+class ToolFault(Fault):
+    """A tool refused its arguments, is unknown, or failed."""
+
+    code = ErrorCode.TOOL_CALL_FAILED
+    stage = "run_engine"
+
+
+class FormatFault(Fault):
+    """The reply could not be read as code or as an action."""
+
+    code = ErrorCode.MODEL_OUTPUT_INVALID
+    stage = "runtime_model"
+
+
+class RunError(SondeError):
+    """Ends the run; its code, stage and retryability go into the record."""
+
+
+class SandboxViolation(RunError):
+    """The code crossed the boundary, forged a frame, or proposed a forbidden action."""
+
+    code = ErrorCode.SANDBOX_VIOLATION
+    stage = "runtime_sandbox"
+
+
+class SandboxLost(RunError):
+    """The worker's state is gone and the session cannot go on."""
+
+    code = ErrorCode.UNEXPECTED_RUNTIME_ERROR
+    stage = "runtime_sandbox"
+
+
+class ToolCallFailed(RunError):
+    """A tool failed in a way that no other call can mend."""
+
+    code = ErrorCode.TOOL_CALL_FAILED
+
+
+class ToolResponseInvalid(RunError):
+    """A tool returned something that is not data."""
+
+    code = ErrorCode.TOOL_RESPONSE_INVALID
+
+
+class BudgetExceeded(RunError):
+    """A limit was reached. `limit` is the knob's name; only retryable because a larger budget may do."""
+
+    code = ErrorCode.RECURSION_LIMIT_REACHED
+    stage = "runtime_budget"
+    retryable = True
+
+    def __init__(self, message: str, *, limit: str) -> None:
+        super().__init__(message)
+        self.limit = limit
+
+
+class RecursionLimitReached(BudgetExceeded):
+    """Iterations, depth, tool calls, sub-calls, tokens or cost are used up."""
+
+
+class WallTimeLimitReached(BudgetExceeded):
+    """Time is up."""
+
+    code = ErrorCode.WALL_TIME_LIMIT_REACHED
+
+
+class SchemaValidationFailed(RunError):
+    """The final output does not fit its schema, also after repair."""
+
+    code = ErrorCode.SCHEMA_VALIDATION_FAILED
+    stage = "runtime_validation"
+
+
+class EvidenceValidationFailed(RunError):
+    """A citation does not point at something this run has seen, or its text has changed."""
+
+    code = ErrorCode.EVIDENCE_VALIDATION_FAILED
+    stage = "runtime_validation"
+
+
+class ModelOutputInvalid(RunError):
+    """The model's replies could not be used, also after a nudge."""
+
+    code = ErrorCode.MODEL_OUTPUT_INVALID
+    stage = "runtime_model"
+
+
+class ModelCallFailed(ModelOutputInvalid):
+    """One attempt at a model gave no reply. `retry_after` is the server's wish in seconds, `tokens_in` what it may have cost."""
+
+    def __init__(
+        self, message: str, *, retryable: bool = False, retry_after: float | None = None, tokens_in: int = 0
+    ) -> None:
+        super().__init__(message, retryable=retryable)
+        self.retry_after = retry_after
+        self.tokens_in = tokens_in
+
+
+class WritebackFailed(RunError):
+    """Annotations could not be written; the report stands and `sonde publish RUN` tries again."""
+
+    code = ErrorCode.WRITEBACK_FAILED
+    stage = "rca_writeback"
+    retryable = True
+
+
+class UnexpectedRuntimeError(RunError):
+    """A fault of ours."""
+
+
+class UsageError(SondeError):
+    """The caller's mistake; nothing was run. Exit code 2."""
+
+
+class ConfigError(UsageError):
+    """A setting, flag, file or model name is wrong; the message says which and what is allowed."""
+
+
+class SandboxUnavailable(UsageError):
+    """This machine lacks a kernel layer that the sandbox needs; the message names it and the remedy."""
+
+    stage = "runtime_sandbox"

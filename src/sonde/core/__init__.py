@@ -1,0 +1,1 @@
+"""Values and rules only, no I/O: budgets, states, events, the record, evidence, canonical JSON."""

@@ -1,0 +1,54 @@
+"""Canonical JSON and hashes: the same value gives the same text, and so the same hash, everywhere.
+
+Keys sorted, no spaces, UTF-8 kept, NaN and infinities refused (they are not JSON). Bytes, tuples, sets, dataclasses and dates are not
+values of a run; `jsonable` turns the few that tools return into JSON-like ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+
+def canonical_json(value: Any) -> str:
+    """The one text of a JSON-like value; ValueError for NaN, TypeError for what is not JSON-like."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def sha256_text(text: str) -> str:
+    """Sha256 in hex of the text as UTF-8; lone surrogates are kept distinct rather than refused."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def hash_value(value: Any) -> str:
+    """Sha256 of the canonical text."""
+    return sha256_text(canonical_json(value))
+
+
+def jsonable(value: Any) -> Any:
+    """The JSON-like form of a value: tuples become lists, keys become text, bytes and others their repr."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if value == value and value not in (float("inf"), float("-inf")) else repr(value)
+        case Mapping():
+            items = cast("Mapping[Any, Any]", value)
+            return {str(key): jsonable(item) for key, item in items.items()}
+        case list() | tuple():
+            return [jsonable(item) for item in cast("Iterable[Any]", value)]
+        case set() | frozenset():
+            return sorted((jsonable(item) for item in cast("Iterable[Any]", value)), key=canonical_json)
+        case _:
+            return repr(value)
+
+
+def clip(text: str, limit: int) -> str:
+    """The text, or its head and tail with the true length between them, never longer than `limit` (at least 40)."""
+    if len(text) <= limit:
+        return text
+    marker = f" …[{len(text)} chars]… "
+    room = max(limit - len(marker), 2)
+    return text[: room - room // 3] + marker + text[len(text) - room // 3 :]

@@ -1,0 +1,75 @@
+"""Time as a value: a clock that tests can freeze and a deadline that every blocking call takes.
+
+A deadline can give waiting time back (`add`): waiting for a person behind a command model is not the run's own time.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where time comes from."""
+
+    def now(self) -> float:
+        """Seconds that only go forward."""
+        ...
+
+    def utc(self) -> datetime:
+        """The time of day, aware, in UTC."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> float:
+        """Seconds that only go forward."""
+        return time.monotonic()
+
+    def utc(self) -> datetime:
+        """The time of day in UTC."""
+        return datetime.now(UTC)
+
+
+class Deadline:
+    """A point in time that a run, a session or a call must not pass. `seconds=None` never expires."""
+
+    def __init__(self, clock: Clock, seconds: float | None) -> None:
+        self.clock = clock
+        self.started = clock.now()
+        self.seconds = math.inf if seconds is None else seconds
+        self._given_back = 0.0
+        self._lock = threading.Lock()
+
+    def elapsed(self) -> float:
+        """Seconds counted so far: time given back is left out."""
+        return self.clock.now() - self.started - self._given_back
+
+    def remaining(self) -> float:
+        """Seconds left, never below zero; infinity without a limit."""
+        return max(0.0, self.seconds - self.elapsed())
+
+    def expired(self) -> bool:
+        """True when nothing is left."""
+        return self.remaining() <= 0.0
+
+    def add(self, seconds: float) -> None:
+        """Give waiting time back."""
+        with self._lock:
+            self._given_back += max(0.0, seconds)
+
+    def sub(self, seconds: float | None) -> Deadline:
+        """A deadline of its own, at most as far away as this one."""
+        mine = self.remaining()
+        wanted = mine if seconds is None else min(seconds, mine)
+        return Deadline(self.clock, None if math.isinf(wanted) else wanted)
+
+
+def rfc3339(moment: datetime) -> str:
+    """UTC with seconds and a Z, as every record writes it."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,237 @@
+"""Evidence: pointers, with the hash of what they point at, into text that a tool really returned in this run.
+
+A tool that shows citable text returns `Observed(value, excerpts)`. The run keeps every excerpt in one `EvidenceLog`. A citation is
+proved by `prove`: it must lie inside logged excerpts whose text, read again now, still has the logged hash. Hashes are computed here,
+never by a model. What this does not promise: that the cited text supports the claim; only that it was seen and is unchanged.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from sonde.core.canonical import sha256_text
+
+
+class EvidenceKind(StrEnum):
+    """What a pointer points at. FILE is ours; the others are the runtime contract's."""
+
+    SPAN = "SPAN"
+    TOOL_IO = "TOOL_IO"
+    RETRIEVAL_CHUNK = "RETRIEVAL_CHUNK"
+    MESSAGE = "MESSAGE"
+    CONFIG_DIFF = "CONFIG_DIFF"
+    FILE = "FILE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excerpt:
+    """One piece of text that a tool returned: where it is and what it hashed to."""
+
+    kind: EvidenceKind
+    ref: str
+    hash: str
+    trace_id: str = ""
+    span_id: str = ""
+    path: str = ""
+    start_line: int = 0
+    end_line: int = 0
+    ts: str | None = None
+
+    @classmethod
+    def of_lines(cls, path: str, start_line: int, end_line: int, text: str) -> Excerpt:
+        """Lines of a file, 1-based and inclusive; `text` is exactly those lines joined by newlines."""
+        return cls(
+            kind=EvidenceKind.FILE,
+            ref=f"{path}:{start_line}-{end_line}",
+            hash=sha256_text(text),
+            path=path,
+            start_line=start_line,
+            end_line=end_line,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a tool returns when its value holds citable text."""
+
+    value: Any
+    excerpts: tuple[Excerpt, ...] = ()
+    truncated: str | None = None
+
+
+class EvidenceRef(BaseModel):
+    """A proved pointer as reports carry it (contracts 2.1); the file fields are set for kind FILE only."""
+
+    model_config = ConfigDict(frozen=True)
+
+    trace_id: str = ""
+    span_id: str = ""
+    kind: EvidenceKind
+    ref: str
+    excerpt_hash: str
+    ts: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What makes two references the same one."""
+        return (self.kind.value, self.ref)
+
+
+class Citation(BaseModel):
+    """A proved pointer into lines of a file, as answers carry it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    path: str
+    start_line: int
+    end_line: int
+    excerpt_hash: str
+    signal: str = "reference"
+    snippet: str = ""
+    kind: EvidenceKind = EvidenceKind.FILE
+    ref: str = ""
+    fallback: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What makes two citations the same one."""
+        return (self.kind.value, self.ref or f"{self.path}:{self.start_line}-{self.end_line}")
+
+
+class Keyed(Protocol):
+    """Anything with an identity to merge by."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(kind, ref)."""
+        ...
+
+
+K = TypeVar("K", bound=Keyed)
+
+
+def merge(*groups: Iterable[K]) -> list[K]:
+    """All of them in order, each (kind, ref) once; the first one wins. Merging twice changes nothing."""
+    seen: dict[tuple[str, str], K] = {}
+    for group in groups:
+        for item in group:
+            seen.setdefault(item.key, item)
+    return list(seen.values())
+
+
+def independent(refs: Iterable[EvidenceRef]) -> int:
+    """How many references are independent: another kind, or the same kind with another ref."""
+    return len({ref.key for ref in refs})
+
+
+Reread = Callable[[Excerpt], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Refuted:
+    """Why a citation is not accepted."""
+
+    reason: str
+
+
+class EvidenceLog:
+    """Every excerpt of a run, shared by all its sessions and safe to use from threads."""
+
+    def __init__(self) -> None:
+        self._by_ref: dict[tuple[str, str], Excerpt] = {}
+        self._lines: dict[str, list[Excerpt]] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._by_ref)
+
+    def note(self, excerpts: Iterable[Excerpt]) -> None:
+        """Remember what a tool has just returned; a later look at the same place replaces the earlier one."""
+        with self._lock:
+            for excerpt in excerpts:
+                known = self._by_ref.get((excerpt.kind.value, excerpt.ref))
+                self._by_ref[(excerpt.kind.value, excerpt.ref)] = excerpt
+                if excerpt.kind is EvidenceKind.FILE:
+                    places = self._lines.setdefault(excerpt.path, [])
+                    if known is not None and known in places:
+                        places.remove(known)
+                    places.append(excerpt)
+
+    def find(self, kind: str, ref: str) -> Excerpt | None:
+        """The excerpt with exactly this pointer."""
+        return self._by_ref.get((kind, ref))
+
+    def find_ref(self, ref: str) -> Excerpt | None:
+        """The excerpt with this ref, of whatever kind."""
+        return next((e for (_, known), e in self._by_ref.items() if known == ref), None)
+
+    def of_span(self, span_id: str) -> list[Excerpt]:
+        """Everything seen of one span."""
+        return [excerpt for excerpt in self._by_ref.values() if excerpt.span_id == span_id]
+
+    def paths(self) -> list[str]:
+        """Files of which something was seen."""
+        return sorted(self._lines)
+
+    def covering(self, path: str, start_line: int, end_line: int) -> list[Excerpt] | None:
+        """Logged excerpts that together hold these lines, or None where a line was never shown."""
+        chosen: list[Excerpt] = []
+        line = start_line
+        while line <= end_line:
+            fitting = [e for e in self._lines.get(path, ()) if e.start_line <= line <= e.end_line]
+            if not fitting:
+                return None
+            best = max(fitting, key=lambda e: e.end_line)
+            chosen.append(best)
+            line = best.end_line + 1
+        return chosen
+
+    def prove(self, excerpt: Excerpt, reread: Reread) -> Refuted | None:
+        """None when the text behind a logged excerpt, read again, still hashes the same."""
+        text = reread(excerpt)
+        if text is None:
+            return Refuted(f"{excerpt.ref} cannot be read again")
+        if sha256_text(text) != excerpt.hash:
+            return Refuted(f"the text at {excerpt.ref} has changed since it was read")
+        return None
+
+    def prove_lines(self, path: str, start_line: int, end_line: int, reread: Reread) -> Excerpt | Refuted:
+        """The proved excerpt of exactly these lines, or the reason why there is none."""
+        if start_line < 1 or end_line < start_line:
+            return Refuted(f"{path}:{start_line}-{end_line} is not a range of lines")
+        covering = self.covering(path, start_line, end_line)
+        if covering is None:
+            return Refuted(
+                f"lines {start_line}-{end_line} of {path} were not returned by any tool in this run; "
+                f"call read_file({path!r}, {start_line}, {end_line}) and look at them first"
+            )
+        for part in covering:
+            refuted = self.prove(part, reread)
+            if refuted is not None:
+                return refuted
+        exact = replace(covering[0], ref=f"{path}:{start_line}-{end_line}", start_line=start_line, end_line=end_line)
+        text = reread(exact)
+        if text is None:
+            return Refuted(f"{path}:{start_line}-{end_line} cannot be read again")
+        return replace(exact, hash=sha256_text(text))
+
+    def prove_ref(self, kind: str, ref: str, reread: Reread) -> Excerpt | Refuted:
+        """The proved excerpt behind a pointer, or the reason why there is none."""
+        excerpt = self.find(kind, ref)
+        if excerpt is None:
+            return Refuted(f"{kind} {ref} was not returned by any tool in this run")
+        return self.prove(excerpt, reread) or excerpt
+
+
+def refs_of(excerpts: Sequence[Excerpt]) -> list[EvidenceRef]:
+    """Excerpts as the references that reports carry."""
+    return [
+        EvidenceRef(trace_id=e.trace_id, span_id=e.span_id, kind=e.kind, ref=e.ref, excerpt_hash=e.hash, ts=e.ts)
+        for e in excerpts
+    ]

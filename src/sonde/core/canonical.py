@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -33,7 +34,7 @@ def jsonable(value: Any) -> Any:
         case None | bool() | int() | str():
             return value
         case float():
-            return value if value == value and value not in (float("inf"), float("-inf")) else repr(value)
+            return value if math.isfinite(value) else repr(value)
         case Mapping():
             items = cast("Mapping[Any, Any]", value)
             return {str(key): jsonable(item) for key, item in items.items()}

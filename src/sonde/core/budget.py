@@ -1,0 +1,273 @@
+"""Budgets that are asked before spending and again after: one pool for the whole tree of sessions.
+
+A `Scope` is a limit with its own count; scopes nest, and a charge must fit every scope up to the run's. A child session gets a scope that
+is a fair share of what its parent has left. Tokens and money are reserved before a model is asked, so that parallel calls together cannot
+pass a limit by more than the replies in flight. Models and tools know nothing of this; the session charges them.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from sonde.core.deadline import Deadline
+from sonde.errors import ConfigError, RecursionLimitReached, WallTimeLimitReached
+
+FORCED_FINISH_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a run may use. The defaults are those of `ask`; None means no limit of that kind."""
+
+    max_iterations: int = 60
+    max_depth: int = 3
+    max_tool_calls: int = 10_000
+    max_subcalls: int = 90
+    max_tokens_total: int = 1_000_000
+    max_tokens_per_subcall: int | None = None
+    max_cost_usd: float | None = 1.0
+    max_wall_time_sec: float = 600.0
+    sampling_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None or field.name == "sampling_seed":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+                raise ConfigError(f"{field.name} must be a number, not {value!r}")
+            if value < 0 or (value == 0 and field.name in ("max_iterations", "max_tokens_total", "max_wall_time_sec")):
+                raise ConfigError(f"{field.name} must be above zero, not {value!r}")
+
+    def override(self, maxima: Budget | None = None, **knobs: float | None) -> Budget:
+        """This budget with some knobs turned; above the contract's maximum is refused with the maximum named."""
+        given = {name: value for name, value in knobs.items() if value is not None}
+        changed = replace(self, **given)  # type: ignore[arg-type]  # __post_init__ checks the types
+        if maxima is not None:
+            for name in given:
+                top = getattr(maxima, name)
+                if top is not None and getattr(changed, name) > top and name != "sampling_seed":
+                    raise ConfigError(f"{name}={getattr(changed, name)} is above the contract's maximum of {top}")
+        return changed
+
+    def as_dict(self) -> dict[str, Any]:
+        """The knobs by name, as the record carries them."""
+        return asdict(self)
+
+
+CONTRACT_MAXIMA = Budget(
+    max_iterations=60,
+    max_depth=3,
+    max_tool_calls=220,
+    max_subcalls=90,
+    max_tokens_total=320_000,
+    max_cost_usd=None,
+    max_wall_time_sec=300,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What has been used."""
+
+    iterations: int = 0
+    depth_reached: int = 0
+    tool_calls: int = 0
+    llm_subcalls: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_usd: float = 0.0
+
+    @property
+    def tokens_total(self) -> int:
+        """Both directions."""
+        return self.tokens_in + self.tokens_out
+
+    def as_dict(self) -> dict[str, Any]:
+        """The counters by name, as the record carries them."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Tokens and money set aside for one model call in flight."""
+
+    tokens: int
+    cost_usd: float
+    max_output_tokens: int
+
+
+class Scope:
+    """A budget with its count. `charge`, `reserve` and `spend` ask this scope and all above it."""
+
+    def __init__(self, budget: Budget, deadline: Deadline, *, parent: Scope | None = None, depth: int = 0) -> None:
+        self.budget = budget
+        self.deadline = deadline
+        self.parent = parent
+        self.depth = depth
+        self.usage = Usage(depth_reached=depth)
+        self._reserved_tokens = 0
+        self._reserved_cost = 0.0
+        self._lock: threading.RLock = parent._lock if parent else threading.RLock()
+
+    def chain(self) -> Iterator[Scope]:
+        """This scope and those above it."""
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.parent
+
+    def charge(self, *, iterations: int = 0, tool_calls: int = 0, subcalls: int = 0) -> None:
+        """Count these, or raise before anything is spent."""
+        with self._lock:
+            self.check_time()
+            for scope in self.chain():
+                scope._require("max_iterations", scope.usage.iterations + iterations, iterations)
+                scope._require("max_tool_calls", scope.usage.tool_calls + tool_calls, tool_calls)
+                scope._require("max_subcalls", scope.usage.llm_subcalls + subcalls, subcalls)
+            for scope in self.chain():
+                used = scope.usage
+                scope.usage = replace(
+                    used,
+                    iterations=used.iterations + iterations,
+                    tool_calls=used.tool_calls + tool_calls,
+                    llm_subcalls=used.llm_subcalls + subcalls,
+                )
+
+    def _require(self, knob: str, wanted: float, more: float) -> None:
+        limit = getattr(self.budget, knob)
+        if more and limit is not None and wanted > limit:
+            raise RecursionLimitReached(f"{knob} of {limit} is used up", limit=knob)
+
+    def check_time(self) -> None:
+        """Raise when time is up."""
+        for scope in self.chain():
+            if scope.deadline.expired():
+                raise WallTimeLimitReached(
+                    f"max_wall_time_sec of {scope.budget.max_wall_time_sec:g} is used up", limit="max_wall_time_sec"
+                )
+
+    def check_depth(self, depth: int) -> None:
+        """Raise when a sub-call at this depth is not allowed; remember how deep we went when it is."""
+        if depth > self.budget.max_depth:
+            raise RecursionLimitReached(
+                f"a sub-call at depth {depth} is deeper than max_depth {self.budget.max_depth}", limit="max_depth"
+            )
+        with self._lock:
+            for scope in self.chain():
+                scope.usage = replace(scope.usage, depth_reached=max(scope.usage.depth_reached, depth))
+
+    def reserve(self, tokens_in: int, max_output_tokens: int, cost_usd: float = 0.0) -> Reservation:
+        """Set tokens and money aside for one call; the output allowance shrinks to what is left, or the call is refused."""
+        with self._lock:
+            self.check_time()
+            room = min(scope._tokens_free() for scope in self.chain())
+            output = min(max_output_tokens, room - tokens_in)
+            if output < 1:
+                raise RecursionLimitReached(
+                    f"max_tokens_total: {max(room, 0)} tokens are left and the prompt alone needs about {tokens_in}",
+                    limit="max_tokens_total",
+                )
+            for scope in self.chain():
+                scope._require_money(cost_usd)
+            reservation = Reservation(tokens=tokens_in + output, cost_usd=cost_usd, max_output_tokens=output)
+            for scope in self.chain():
+                scope._reserved_tokens += reservation.tokens
+                scope._reserved_cost += reservation.cost_usd
+            return reservation
+
+    def _tokens_free(self) -> int:
+        return self.budget.max_tokens_total - self.usage.tokens_total - self._reserved_tokens
+
+    def _require_money(self, more: float) -> None:
+        limit = self.budget.max_cost_usd
+        if limit is None:
+            return
+        used = self.usage.cost_usd + self._reserved_cost
+        if used >= limit > 0 or used + more > limit * 1.0001:
+            raise RecursionLimitReached(
+                f"max_cost_usd of {limit:g} would be passed: {used:.4f} is spent or set aside", limit="max_cost_usd"
+            )
+
+    def release(self, reservation: Reservation) -> None:
+        """Give back what was set aside."""
+        with self._lock:
+            for scope in self.chain():
+                scope._reserved_tokens -= reservation.tokens
+                scope._reserved_cost -= reservation.cost_usd
+
+    def spend(self, *, tokens_in: int, tokens_out: int, cost_usd: float) -> None:
+        """Count what a reply (or a failed attempt) has cost. Does not raise: ask `check_spent` next."""
+        with self._lock:
+            for scope in self.chain():
+                used = scope.usage
+                scope.usage = replace(
+                    used,
+                    tokens_in=used.tokens_in + tokens_in,
+                    tokens_out=used.tokens_out + tokens_out,
+                    cost_usd=used.cost_usd + cost_usd,
+                )
+
+    def check_spent(self) -> None:
+        """Raise when the last reply took us past a limit: the action it carries must not run."""
+        with self._lock:
+            for scope in self.chain():
+                scope._require("max_tokens_total", scope.usage.tokens_total, 1)
+                limit = scope.budget.max_cost_usd
+                if limit is not None and scope.usage.cost_usd > limit:
+                    raise RecursionLimitReached(f"max_cost_usd of {limit:g} is used up", limit="max_cost_usd")
+            self.check_time()
+
+    def share(self, siblings: int, *, max_wall_time_sec: float | None = None) -> Scope:
+        """A child's scope: a fair share of what is left, with something kept back for the parent to finish."""
+        with self._lock:
+            left = self.left()
+            parts = max(siblings, 1) + 1
+            per_call = self.budget.max_tokens_per_subcall
+            tokens = max(1, int(left["tokens"]) // parts)
+            cost = left["cost_usd"]
+            seconds = self.deadline.remaining() * FORCED_FINISH_SHARE
+            budget = replace(
+                self.budget,
+                max_iterations=max(1, int(left["iterations"]) // parts),
+                max_tool_calls=int(left["tool_calls"]) // (1 if siblings <= 1 else parts),
+                max_subcalls=int(left["subcalls"]) // (1 if siblings <= 1 else parts),
+                max_tokens_total=min(tokens, per_call) if per_call else tokens,
+                max_cost_usd=None if cost is None else cost / parts,
+                max_wall_time_sec=max(0.001, seconds if math.isfinite(seconds) else self.budget.max_wall_time_sec),
+            )
+            return Scope(budget, self.deadline.sub(max_wall_time_sec or seconds), parent=self, depth=self.depth + 1)
+
+    def left(self) -> dict[str, Any]:
+        """What is left here, by name; None where there is no limit."""
+        with self._lock:
+            used, budget = self.usage, self.budget
+            cost = None if budget.max_cost_usd is None else max(0.0, budget.max_cost_usd - used.cost_usd)
+            return {
+                "iterations": max(0, budget.max_iterations - used.iterations),
+                "depth": max(0, budget.max_depth - self.depth),
+                "tool_calls": max(0, budget.max_tool_calls - used.tool_calls),
+                "subcalls": max(0, budget.max_subcalls - used.llm_subcalls),
+                "tokens": max(0, self._tokens_free()),
+                "cost_usd": cost,
+                "seconds": self.deadline.remaining(),
+            }
+
+    def must_finish(self) -> bool:
+        """True from 90 % of the wall time on."""
+        return self.deadline.elapsed() >= FORCED_FINISH_SHARE * self.deadline.seconds
+
+
+@contextmanager
+def reserved(scope: Scope, tokens_in: int, max_output_tokens: int, cost_usd: float = 0.0) -> Iterator[Reservation]:
+    """A reservation that is given back whatever happens."""
+    reservation = scope.reserve(tokens_in, max_output_tokens, cost_usd)
+    try:
+        yield reservation
+    finally:
+        scope.release(reservation)

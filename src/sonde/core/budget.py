@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -264,7 +264,7 @@ class Scope:
 
 
 @contextmanager
-def reserved(scope: Scope, tokens_in: int, max_output_tokens: int, cost_usd: float = 0.0) -> Iterator[Reservation]:
+def reserved(scope: Scope, tokens_in: int, max_output_tokens: int, cost_usd: float = 0.0) -> Generator[Reservation]:
     """A reservation that is given back whatever happens."""
     reservation = scope.reserve(tokens_in, max_output_tokens, cost_usd)
     try:

@@ -1,0 +1,213 @@
+"""The profiles: which language rules a sandbox adds on top of the kernel boundary, as data in one place.
+
+Promises that a profile is plain data: `Profile.to_wire` gives only strings, lists, booleans and None, for the worker,
+which cannot import this package. Does not promise safety: the kernel layers are the boundary in every profile, and these rules
+exist so that a model hears early, and in words, what it cannot do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sonde.errors import ConfigError
+
+ALLOWED_MODULES = frozenset(
+    {"collections", "copy", "dataclasses", "datetime", "functools", "hashlib", "itertools", "json", "math"}
+    | {"operator", "re", "statistics", "textwrap", "typing"}
+)
+BLOCKED_MODULES = frozenset(
+    {"ctypes", "http", "importlib", "multiprocessing", "os", "pathlib", "shutil", "signal", "socket"}
+    | {"subprocess", "sys", "threading", "urllib"}
+)
+OPEN_PRELOAD = (
+    ALLOWED_MODULES
+    | BLOCKED_MODULES
+    | frozenset(
+        {"array", "ast", "asyncio", "base64", "bisect", "builtins", "cmath", "code", "codecs", "contextlib", "csv"}
+        | {
+            "decimal",
+            "difflib",
+            "enum",
+            "errno",
+            "faulthandler",
+            "fcntl",
+            "fractions",
+            "gc",
+            "glob",
+            "heapq",
+            "inspect",
+            "io",
+        }
+        | {"linecache", "locale", "marshal", "mmap", "numbers", "pickle", "platform", "posix", "pprint", "pty", "queue"}
+        | {
+            "random",
+            "resource",
+            "runpy",
+            "select",
+            "selectors",
+            "sqlite3",
+            "ssl",
+            "stat",
+            "string",
+            "struct",
+            "tempfile",
+        }
+        | {"time", "timeit", "traceback", "types", "unicodedata", "uuid", "warnings", "weakref", "zlib", "zipfile"}
+        | {"collections.abc", "concurrent.futures", "ctypes.util", "http.client", "importlib.util", "json.decoder"}
+        | {"multiprocessing.connection", "multiprocessing.shared_memory", "os.path", "urllib.parse", "urllib.request"}
+        | {"xml.etree.ElementTree"}
+    )
+)
+"""Loaded before lockdown in `open`, so that a payload meets the kernel and not a missing file."""
+
+SAFE_METHODS = frozenset(
+    # lists and sets
+    {"append", "extend", "insert", "pop", "clear", "copy", "count", "index", "sort", "reverse", "remove"}
+    | {"add", "discard", "union", "intersection", "difference", "issubset", "issuperset"}
+    # mappings
+    | {"get", "keys", "values", "items", "update", "setdefault"}
+    # text; never `format` or `format_map`, whose fields walk attributes: "{0.__class__}"
+    | {"strip", "lstrip", "rstrip", "split", "rsplit", "splitlines", "join", "replace", "lower", "upper", "title"}
+    | {"startswith", "endswith", "find", "rfind", "partition", "rpartition", "removeprefix", "removesuffix"}
+    | {"isdigit", "isalpha", "isalnum", "isspace", "islower", "isupper", "zfill", "ljust", "rjust"}
+)
+SAFE_EXCEPTIONS = frozenset(
+    {"ArithmeticError", "AttributeError", "Exception", "IndexError", "KeyError", "LookupError", "NameError"}
+    | {"RuntimeError", "ToolError", "TypeError", "ValueError", "ZeroDivisionError"}
+)
+SAFE_BUILTINS = frozenset(
+    {"abs", "all", "any", "bool", "dict", "enumerate", "filter", "float", "hasattr", "int", "isinstance", "len", "list"}
+    | {
+        "map",
+        "max",
+        "min",
+        "print",
+        "range",
+        "repr",
+        "reversed",
+        "round",
+        "set",
+        "sorted",
+        "str",
+        "sum",
+        "tuple",
+        "zip",
+    }
+)
+FINISH_NAMES = frozenset({"FINAL", "FINAL_VAR", "set_final", "SUBMIT"})
+
+SAFE_NODES = frozenset(
+    {"Module", "Expr", "Assign", "AnnAssign", "AugAssign", "If", "For", "While", "Break", "Continue", "Pass"}
+    | {"FunctionDef", "Return", "arguments", "arg", "keyword", "Call", "Try", "ExceptHandler"}
+    | {
+        "BoolOp",
+        "NamedExpr",
+        "BinOp",
+        "UnaryOp",
+        "IfExp",
+        "Compare",
+        "Constant",
+        "Name",
+        "Attribute",
+        "Subscript",
+        "Slice",
+    }
+    | {"List", "Tuple", "Set", "Dict", "Starred", "ListComp", "SetComp", "DictComp", "GeneratorExp", "comprehension"}
+    | {"JoinedStr", "FormattedValue", "Load", "Store"}
+    | {
+        "Add",
+        "Sub",
+        "Mult",
+        "Div",
+        "FloorDiv",
+        "Mod",
+        "Pow",
+        "LShift",
+        "RShift",
+        "BitOr",
+        "BitXor",
+        "BitAnd",
+        "MatMult",
+    }
+    | {"And", "Or", "Not", "Invert", "UAdd", "USub"}
+    | {"Eq", "NotEq", "Lt", "LtE", "Gt", "GtE", "Is", "IsNot", "In", "NotIn"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """One set of language rules. None means no rule of that kind."""
+
+    name: str
+    modules: frozenset[str] | None = None
+    """Top-level modules that code may import; others raise ImportError in the worker."""
+    preload: frozenset[str] = ALLOWED_MODULES
+    """Modules that the fork server loads before lockdown."""
+    builtins: frozenset[str] | None = None
+    """Names that stay in the worker's builtins, exceptions included."""
+    nodes: frozenset[str] | None = None
+    """Kinds of syntax the gate lets through, by their name in `ast`."""
+    methods: frozenset[str] | None = None
+    """Attributes that code may use, and only to call them."""
+    exceptions: frozenset[str] | None = None
+    """Classes that an `except` may name."""
+    lifts_tool_calls: bool = False
+    """Tool calls are taken out of the code and served before it runs."""
+
+    def to_wire(self) -> dict[str, str | list[str] | bool | None]:
+        """What the worker needs of this, as plain data."""
+        return {
+            "name": self.name,
+            "modules": _listed(self.modules),
+            "preload": sorted(self.preload),
+            "builtins": _listed(self.builtins),
+            "import_message": import_message(self),
+            "host_calls": not self.lifts_tool_calls,
+        }
+
+    @property
+    def gated(self) -> bool:
+        """Does the gate have rules beyond valid syntax?"""
+        return self.nodes is not None or self.lifts_tool_calls
+
+
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        Profile(name="open", preload=OPEN_PRELOAD),
+        Profile(name="analysis", modules=ALLOWED_MODULES),
+        Profile(
+            name="strict",
+            modules=frozenset(),
+            builtins=SAFE_BUILTINS | SAFE_EXCEPTIONS,
+            nodes=SAFE_NODES,
+            methods=SAFE_METHODS,
+            exceptions=SAFE_EXCEPTIONS,
+        ),
+        Profile(name="assign-only", modules=ALLOWED_MODULES, lifts_tool_calls=True),
+    )
+}
+
+
+def profile_named(name: str) -> Profile:
+    """The profile, or a ConfigError that lists the ones there are."""
+    if name not in PROFILES:
+        raise ConfigError(f"unknown sandbox profile {name!r}; choose one of: {', '.join(PROFILES)}")
+    return PROFILES[name]
+
+
+def import_message(profile: Profile) -> str:
+    """The text of the worker's ImportError; `{module}` stands for the name that was asked for."""
+    if not profile.modules:
+        return "`{module}` cannot be imported: this sandbox runs code without imports. Use the builtins and the tools."
+    allowed = ", ".join(sorted(profile.modules))
+    return f"`{{module}}` cannot be imported in this sandbox. Allowed modules: {allowed}. For example: import json"
+
+
+def may_import(profile: Profile, module: str) -> bool:
+    """May code of this profile import `module` (submodules go with their package)?"""
+    return profile.modules is None or module.partition(".")[0] in profile.modules
+
+
+def _listed(names: frozenset[str] | None) -> list[str] | None:
+    return None if names is None else sorted(names)

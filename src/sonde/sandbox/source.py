@@ -1,0 +1,108 @@
+"""Reading generated source as data: one way to parse it, and the shape of a refusal.
+
+Promises that `parse` never raises, whatever the text holds, and never prints: the answer is a tree or a Refusal.
+Does not promise that the tree compiles; CPython's compiler has a few rules of its own, which the worker reports.
+"""
+
+from __future__ import annotations
+
+import ast
+import threading
+import warnings
+from dataclasses import dataclass
+
+MAX_SOURCE_CHARS = 500_000
+"""A syntax tree costs about 300 bytes of the parent's memory for each character; a turn's code never needs this much."""
+
+_EXCERPT_CHARS = 120
+_quiet = threading.Lock()  # warning filters belong to the whole process: one thread at a time may swap them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why code was not run, in words for the model that wrote it. `rule` is a short stable name for counting."""
+
+    line: int
+    reason: str
+    example: str
+    rule: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.reason}\nInstead, for example:\n{indented(self.example)}"
+
+
+def parse(code: str) -> ast.Module | Refusal:
+    """The tree of `code`, or the reason that there is none."""
+    code = plain_text(code)
+    if len(code) > MAX_SOURCE_CHARS:
+        return _too_long(code)
+    try:
+        with _quiet, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(code)
+    except SyntaxError as error:
+        return _not_python(code, error)
+    except (RecursionError, MemoryError):
+        return _too_deep()
+    except ValueError as error:  # null bytes, lone surrogates
+        return _bad_text(code, error)
+
+
+def plain_text(code: str) -> str:
+    """An exact `str`: a subclass could show one text to the parser and another to the rewriter."""
+    return str.__str__(code).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def _too_long(code: str) -> Refusal:
+    return Refusal(
+        line=1,
+        rule="too-long",
+        reason=f"the code has {len(code):,} characters; at most {MAX_SOURCE_CHARS:,} are run in one turn.",
+        example="text = context  # data belongs in shared variables, not in the source\nprint(text[:500])",
+    )
+
+
+def _not_python(code: str, error: SyntaxError) -> Refusal:
+    line = error.lineno or 1
+    lines = code.split("\n")
+    shown = lines[line - 1].strip()[:_EXCERPT_CHARS] if line <= len(lines) else ""
+    near = f" near `{_printable(shown)}`" if shown else ""
+    return Refusal(
+        line=line,
+        rule="syntax",
+        reason=f"this is not valid Python: {_printable(error.msg)}{near}.",
+        example="total = sum([1, 2, 3])\nprint(total)",
+    )
+
+
+def _too_deep() -> Refusal:
+    return Refusal(
+        line=1,
+        rule="too-deep",
+        reason="the code is nested too deeply to be read.",
+        example="first = a + b\nsecond = first + c  # split long expressions into steps",
+    )
+
+
+def _bad_text(code: str, error: ValueError) -> Refusal:
+    return Refusal(
+        line=_line_of_bad_character(code),
+        rule="bad-text",
+        reason=f"the code is not plain text ({_printable(str(error))[:_EXCERPT_CHARS]}).",
+        example='separator = "\\x00"  # write unprintable characters as escapes',
+    )
+
+
+def _line_of_bad_character(code: str) -> int:
+    for number, line in enumerate(code.split("\n"), start=1):
+        if "\0" in line or any("\ud800" <= character <= "\udfff" for character in line):
+            return number
+    return 1
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")

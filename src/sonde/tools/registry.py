@@ -1,0 +1,183 @@
+"""The one door to tools: allowlist, argument names and types, plain results in stable order, hashes, time, size.
+
+`bind` turns positional and keyword arguments into names; `call` checks them, runs the tool and returns a `ToolResult`.
+Whatever a tool raises becomes a ToolFault with the signature and a correct example, because the model must hear of it;
+only RunErrors (a budget that is used up) pass through. Safe to call from several threads if the tools are. It does not
+count or charge calls: the runtime does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sonde.core.canonical import canonical_json, hash_value, sha256_text
+from sonde.core.deadline import Clock, SystemClock
+from sonde.core.evidence import EvidenceKind, Excerpt, Observed
+from sonde.errors import ConfigError, RunError, ToolFault
+from sonde.tools.results import data_text, fit, in_order, plain
+from sonde.tools.spec import Tool, tool
+
+_REMEMBERED_CHARS = 64_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """One call and what came of it. `truncated` says in words what was cut and how to get the rest."""
+
+    tool_name: str
+    normalized_args: Mapping[str, Any]
+    args_hash: str
+    result: Any
+    response_hash: str
+    latency_s: float
+    excerpts: tuple[Excerpt, ...] = ()
+    truncated: str | None = None
+
+
+class ToolRegistry:
+    """The tools of a run by name. `allowed` narrows them; None allows all that are given."""
+
+    def __init__(
+        self,
+        tools: Iterable[Tool | Callable[..., Any]],
+        allowed: Iterable[str] | None = None,
+        max_result_bytes: int = 1_000_000,
+        clock: Clock | None = None,
+    ) -> None:
+        self._tools = _by_name(tools)
+        self._allowed = frozenset(self._tools if allowed is None else allowed)
+        self._max_result_bytes = max_result_bytes
+        self._clock = clock or SystemClock()
+        self._shown = _Remembered(_REMEMBERED_CHARS)
+        self._refuse_unknown_allowance()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What may be called, in the order given."""
+        return tuple(name for name in self._tools if name in self._allowed)
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools that may be called, in the order given."""
+        return tuple(self._tools[name] for name in self.names)
+
+    @property
+    def prompt(self) -> str:
+        """Signatures and docstrings of what may be called."""
+        return "\n\n".join(each.prompt for each in self.tools)
+
+    def get(self, name: str) -> Tool:
+        """The tool of this name; a ToolFault lists what there is."""
+        if name in self._allowed:
+            return self._tools[name]
+        near = difflib.get_close_matches(name, self.names, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        known = f"The tools here are {', '.join(self.names)}." if self.names else "There are no tools here."
+        raise ToolFault(f"there is no tool {name!r} here.{hint} {known}")
+
+    def bind(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by name, as they were given; a ToolFault for one too many or one given twice."""
+        found = self.get(name)
+        places = [p.name for p in found.parameters if p.positional]
+        if len(args) > len(places):
+            raise found.fault(f"{len(args)} positional arguments given, it takes at most {len(places)}.")
+        bound = dict(zip(places, args, strict=False))
+        twice = [key for key in kwargs if key in bound]
+        if twice:
+            raise found.fault(f"argument {twice[0]!r} is given twice.")
+        return {**bound, **kwargs}
+
+    def call(self, name: str, args: Mapping[str, Any]) -> ToolResult:
+        """Run a tool: checked arguments in, plain data in stable order out."""
+        found = self.get(name)
+        given = found.check(args)
+        text = _args_text(found, given)
+        args_hash = sha256_text(text)
+        started = self._clock.now()
+        returned = _run(found, given)
+        latency = self._clock.now() - started
+        observed = returned if isinstance(returned, Observed) else None
+        value, cut = fit(in_order(plain(name, observed.value if observed else returned)), self._max_result_bytes)
+        return ToolResult(
+            tool_name=name,
+            normalized_args=json.loads(text),
+            args_hash=args_hash,
+            result=value,
+            response_hash=hash_value(value),
+            latency_s=latency,
+            # Pointers into text that was cut away would cite what nobody saw: what did come back is cited as the tool's output.
+            excerpts=observed.excerpts if observed and not cut else (self._cite(name, args_hash, value),),
+            truncated=cut or (observed.truncated if observed else None),
+        )
+
+    def reread(self, excerpt: Excerpt) -> str | None:
+        """The text behind a TOOL_IO excerpt of this registry; None when it is not (or no longer) held."""
+        return self._shown.get(excerpt.ref) if excerpt.kind is EvidenceKind.TOOL_IO else None
+
+    def _cite(self, name: str, args_hash: str, value: Any) -> Excerpt:
+        text = value if isinstance(value, str) else canonical_json(value)
+        ref = f"tool:{name}:{args_hash[:16]}"
+        self._shown.put(ref, text)
+        return Excerpt(kind=EvidenceKind.TOOL_IO, ref=ref, hash=sha256_text(text))
+
+    def _refuse_unknown_allowance(self) -> None:
+        unknown = sorted(self._allowed - set(self._tools))
+        if unknown:
+            raise ConfigError(
+                f"allowed tools that do not exist: {', '.join(unknown)}; there are {', '.join(self._tools) or 'none'}."
+            )
+
+
+class _Remembered:
+    """Texts by ref, the oldest dropped once they pass `limit` characters in all."""
+
+    def __init__(self, limit: int) -> None:
+        self._texts: OrderedDict[str, str] = OrderedDict()
+        self._left = limit
+        self._lock = threading.Lock()
+
+    def get(self, ref: str) -> str | None:
+        return self._texts.get(ref)
+
+    def put(self, ref: str, text: str) -> None:
+        with self._lock:
+            self._left += len(self._texts.pop(ref, "")) - len(text)
+            self._texts[ref] = text
+            while self._left < 0:
+                _, dropped = self._texts.popitem(last=False)
+                self._left += len(dropped)
+
+
+def _by_name(tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
+    named: dict[str, Tool] = {}
+    for each in map(tool, tools):
+        if each.name in named:
+            raise ConfigError(f"two tools are called {each.name}; rename one with tool(function, name='other').")
+        named[each.name] = each
+    return named
+
+
+def _args_text(found: Tool, given: Mapping[str, Any]) -> str:
+    try:
+        return data_text(given)
+    except (TypeError, ValueError) as error:
+        raise found.fault(f"its arguments are not plain data: {error}.") from None
+
+
+def _run(found: Tool, given: Mapping[str, Any]) -> Any:
+    places = [given[p.name] for p in found.parameters if p.positional]
+    named = {p.name: given[p.name] for p in found.parameters if not p.positional}
+    try:
+        return found.function(*places, **named)
+    except ToolFault as fault:
+        raise found.fault(fault.message) from fault
+    except RunError:
+        raise
+    except Exception as error:  # a user's function may raise anything, and the model has to hear of it
+        raise found.fault(f"failed with {type(error).__name__}: {error}") from error

@@ -165,7 +165,8 @@ def _calls(
     host_functions: Collection[str] | None,
     defined: Collection[str],
 ) -> Iterator[Refusal]:
-    known = safe | FINISH_NAMES | set(host_functions or ()) | set(defined) | set(_bound_names(nodes))
+    offered = safe | FINISH_NAMES | set(host_functions or ())
+    known = offered | set(defined) | set(_bound_names(nodes))
     for node in nodes:
         match node:
             case ast.Call(func=ast.Attribute()):
@@ -176,7 +177,7 @@ def _calls(
                     yield _refuse(
                         node,
                         "call",
-                        f"`{name}` is not available here; you can call {', '.join(sorted(known - _exceptions(known)))}",
+                        f"`{name}` is not available here; you can call {', '.join(sorted(offered - _exceptions(offered)))}",
                         "print(len(values))",
                     )
             case ast.Call():

@@ -9,8 +9,8 @@ is reached by the code: all of them run, in source order, before its first line.
 from __future__ import annotations
 
 import ast
+import marshal
 import math
-import pickle
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ Literal: TypeAlias = str | int | float | bool | None
 MAX_RESULT_BYTES = 1_000_000
 INJECTED_PREFIX = "__rlm_icpt_"
 _DEEPEST_CUT = 8
+_NOT_LITERAL = (ValueError, TypeError, RecursionError, MemoryError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +135,7 @@ def _site(target: str, call: ast.Call) -> CallbackSite | Refusal:
     try:
         args = tuple(_literal(arg) for arg in call.args)
         kwargs = {str(word.arg): _literal(word.value) for word in call.keywords}
-    except (ValueError, TypeError, RecursionError, MemoryError):
+    except _NOT_LITERAL:
         reason = (
             f"arguments of `{tool}` must be literals (text, numbers, True, False or None), not variables or expressions"
         )
@@ -223,7 +224,7 @@ def _explain(use: _Use, allowed: Collection[str]) -> Refusal:
     if use.call is None:
         return _refuse(use.node, "not-a-value", f"`{name}` is a tool and can only be called", name)
     if use.block is not None:
-        reason = f"`{name}` is called under {use.block}: it would run once and always. Call it at the top level, before"
+        reason = f"`{name}` is called under {use.block}: it would run once, whatever happens there. Call it above, at the top level"
         return _refuse(use.call, "nested-block", reason, name)
     return _refuse(use.call, *_wrong_assignment(name, use), name)
 
@@ -245,8 +246,28 @@ def _wrong_assignment(name: str, use: _Use) -> tuple[str, str]:
 
 
 def _refuse(node: ast.AST, rule: str, reason: str, tool: str) -> Refusal:
-    example = f'result = {tool}()  # or with literals: {tool}("name", 20)\nprint(result)'
+    example = f"result = {_corrected(node, tool)}\nprint(result)"
     return Refusal(line=getattr(node, "lineno", 1), rule=rule, reason=f"{reason}.", example=example)
+
+
+def _corrected(node: ast.AST, tool: str) -> str:
+    """The call as it could have been written: its own literals, a stand-in where there was something else."""
+    if not isinstance(node, ast.Call):
+        return f"{tool}()"
+    shown = [_shown(arg) for arg in node.args] + [
+        f"{word.arg}={_shown(word.value)}" for word in node.keywords if word.arg
+    ]
+    if len(node.keywords) and not shown:
+        shown = ['"text"']
+    return f"{tool}({', '.join(shown)})"
+
+
+def _shown(arg: ast.expr) -> str:
+    try:
+        text = repr(_literal(arg))
+    except _NOT_LITERAL:
+        text = ""
+    return text if 0 < len(text) <= 80 else '"text"'
 
 
 def _splice(lines: list[bytes], call: ast.Call, name: str) -> None:
@@ -260,11 +281,13 @@ def _splice(lines: list[bytes], call: ast.Call, name: str) -> None:
 
 
 def _size(value: Any) -> int:
+    """Bytes on the way to the worker. Version 2 of marshal repeats shared objects, as they will be in the worker's memory."""
     try:
-        return len(pickle.dumps(value, protocol=5))
-    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+        return len(marshal.dumps(value, 2))
+    except ValueError as error:
         raise ToolResponseInvalid(
-            f"a tool returned a value that is not plain data ({type(value).__name__}: {error}); return text, numbers, lists or dicts"
+            f"a tool returned a value that is not plain data ({type(value).__name__}: {error}); "
+            "return text, bytes, numbers, lists or dicts"
         ) from error
 
 

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sonde.errors import ConfigError
+from sonde.sandbox.policy import (
+    ALLOWED_MODULES,
+    BLOCKED_MODULES,
+    PROFILES,
+    SAFE_BUILTINS,
+    SAFE_EXCEPTIONS,
+    SAFE_METHODS,
+    import_message,
+    may_import,
+    profile_named,
+)
+
+
+def test_there_are_four_profiles() -> None:
+    assert sorted(PROFILES) == ["analysis", "assign-only", "open", "strict"]
+
+
+def test_an_unknown_profile_is_refused_with_the_ones_there_are() -> None:
+    with pytest.raises(ConfigError, match="open, analysis, strict, assign-only"):
+        profile_named("relaxed")
+
+
+@pytest.mark.requirement(82)
+def test_analysis_allows_the_named_modules_and_nothing_else() -> None:
+    named = "json re math statistics collections itertools functools operator datetime dataclasses typing copy textwrap hashlib"
+
+    assert frozenset(named.split()) == ALLOWED_MODULES == profile_named("analysis").modules
+    assert not may_import(profile_named("analysis"), "random")
+
+
+@pytest.mark.requirement(81)
+@pytest.mark.parametrize("module", sorted(BLOCKED_MODULES))
+def test_a_blocked_module_is_not_importable_in_any_profile_with_rules(module: str) -> None:
+    assert not may_import(profile_named("analysis"), module)
+    assert not may_import(profile_named("analysis"), f"{module}.path")
+    assert not may_import(profile_named("strict"), module)
+    assert may_import(profile_named("open"), module)
+
+
+def test_submodules_go_with_their_package() -> None:
+    assert may_import(profile_named("analysis"), "collections.abc")
+    assert not may_import(profile_named("analysis"), "collectionsx")
+
+
+@pytest.mark.requirement(81)
+def test_the_import_error_lists_what_is_allowed() -> None:
+    text = import_message(profile_named("analysis")).replace("{module}", "os")
+
+    assert text.startswith("`os` cannot be imported")
+    assert all(module in text for module in ALLOWED_MODULES)
+    assert "without imports" in import_message(profile_named("strict"))
+
+
+@pytest.mark.requirement(38)
+def test_strict_lists_hold_what_runs_need_and_nothing_that_walks_attributes() -> None:
+    assert {"isinstance", "repr", "hasattr", "len", "sorted", "print"} <= SAFE_BUILTINS
+    assert len(SAFE_EXCEPTIONS) >= 5
+    assert "BaseException" not in SAFE_EXCEPTIONS
+    assert not SAFE_METHODS & {"format", "format_map", "mro", "gi_frame", "with_traceback", "encode", "decode"}
+    assert not SAFE_BUILTINS & {
+        "getattr",
+        "setattr",
+        "type",
+        "object",
+        "eval",
+        "exec",
+        "open",
+        "vars",
+        "super",
+        "format",
+    }
+
+
+@pytest.mark.parametrize("name", sorted(PROFILES))
+def test_what_the_worker_gets_is_plain_data(name: str) -> None:
+    wire = profile_named(name).to_wire()
+
+    assert json.loads(json.dumps(wire)) == wire
+    assert wire["host_calls"] is (name != "assign-only")

@@ -1,0 +1,175 @@
+"""The settings that exist: name, form, default and meaning of each, as one table.
+
+Flags, SONDE_* variables, sonde.toml, `sonde config` and the list of allowed keys in an error are all made from it. It reads nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shlex
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from sonde.errors import ConfigError
+
+Form = Literal["text", "path", "whole", "number", "switch", "model"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One setting. `variables` are read in this order; a secret is only ever shown as set or unset."""
+
+    name: str
+    form: Form
+    doc: str
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    secret: bool = False
+    in_file: bool = True
+    flag: str = ""
+    knob: bool = False
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables that set it."""
+        return (f"SONDE_{self.name.upper()}", *self.aliases)
+
+    @property
+    def option(self) -> str:
+        """The flag that sets it."""
+        return self.flag or f"--{self.name.replace('_', '-')}"
+
+
+def _knob(name: str, form: Form, doc: str, flag: str = "") -> Key:
+    return Key(name=name, form=form, doc=doc, flag=flag, knob=True)
+
+
+_ALL = (
+    Key(name="model", form="model", doc="the model that answers, e.g. openai:gpt-4o-mini or an entry of [models]"),
+    Key(name="sub_model", form="model", doc="the model of sub-calls; the same as `model` when not set"),
+    Key(name="base_url", form="text", doc="the OpenAI-compatible server", aliases=("OPENAI_BASE_URL",)),
+    Key(
+        name="api_key",
+        form="text",
+        doc="the key for it; from the environment only",
+        aliases=("OPENAI_API_KEY",),
+        secret=True,
+        in_file=False,
+    ),
+    Key(name="timeout_s", form="number", doc="seconds that one attempt at a model may take", flag="--model-timeout"),
+    Key(name="count_wait", form="switch", doc="whether waiting for a command model is the run's time", default=True),
+    Key(
+        name="prompt_mode", form="text", doc="how a command gets its prompt", default="stdin", choices=("stdin", "file")
+    ),
+    Key(name="runs_dir", form="path", doc="where run folders go", default="artifacts/investigator_runs"),
+    Key(name="mode", form="text", doc="the form of replies", default="code", choices=("code", "actions")),
+    Key(
+        name="sandbox_profile",
+        form="text",
+        doc="the language rules inside the sandbox",
+        default="analysis",
+        choices=("open", "analysis", "strict", "assign-only"),
+        flag="--profile",
+    ),
+    Key(name="max_parallel", form="whole", doc="model calls in flight at once", default=16),
+    _knob("max_iterations", "whole", "turns of the whole run"),
+    _knob("max_depth", "whole", "levels of sub-calls"),
+    _knob("max_tool_calls", "whole", "tool calls of the whole run"),
+    _knob("max_subcalls", "whole", "sub-calls of the whole run"),
+    _knob("max_tokens_total", "whole", "tokens in both directions, sub-calls included"),
+    _knob("max_tokens_per_subcall", "whole", "tokens that one sub-call may use"),
+    _knob("max_cost_usd", "number", "money, where the price is known"),
+    _knob("max_wall_time_sec", "number", "seconds on the clock"),
+    _knob("sampling_seed", "whole", "seed for the model and for random numbers in code", flag="--seed"),
+)
+KEYS: dict[str, Key] = {key.name: key for key in _ALL}
+KNOBS: tuple[str, ...] = tuple(key.name for key in _ALL if key.knob)
+
+
+def check(key: Key, value: Any, source: str) -> Any:
+    """The value in the key's form; ConfigError naming the source, what was there and what belongs there."""
+    parsed = _FORMS[key.form](value)
+    if parsed is None:
+        raise ConfigError(f"{key.name} from {source} must be {_EXPECTED[key.form]}, not {_shown(key, value)}")
+    if key.choices and parsed not in key.choices:
+        raise ConfigError(f"{key.name} from {source} must be one of {', '.join(key.choices)}, not {value!r}")
+    if key.name == "max_parallel" and parsed < 1:
+        raise ConfigError(f"max_parallel from {source} must be 1 or more, not {parsed}")
+    return parsed
+
+
+def _shown(key: Key, value: Any) -> str:
+    return "what is there (not shown: it is a key)" if key.secret else repr(value)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def _whole(value: Any) -> int | None:
+    try:
+        return None if isinstance(value, bool | float) else int(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return None
+    return None if number is None or number != number else number  # noqa: PLR0124  # NaN is not a limit
+
+
+def _switch(value: Any) -> bool | None:
+    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    return value if isinstance(value, bool) else words.get(str(value).strip().lower())
+
+
+def _model(value: Any) -> str | None:
+    """A spec; an argv list, also as JSON in a variable, becomes `command:` with its words quoted."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return None
+    if isinstance(value, list | tuple):
+        return command_spec(cast("list[Any]", value))
+    return _text(value)
+
+
+def command_spec(argv: Iterable[Any]) -> str | None:
+    """The `command:` spec of an argv list; None when it is empty or holds something else than text."""
+    words = list(argv)
+    if not words or not all(isinstance(word, str) for word in words):
+        return None
+    return "command:" + shlex.join(cast("list[str]", words))
+
+
+_FORMS: dict[Form, Callable[[Any], Any]] = {
+    "text": _text,
+    "path": _text,
+    "whole": _whole,
+    "number": _number,
+    "switch": _switch,
+    "model": _model,
+}
+_EXPECTED: dict[Form, str] = {
+    "text": "text",
+    "path": "a path",
+    "whole": "a whole number, e.g. 20",
+    "number": "a number, e.g. 0.5",
+    "switch": "true or false",
+    "model": 'a model such as "openai:gpt-4o-mini" or an argv list such as ["python3", "my_model.py"]',
+}
+
+
+def unknown(kind: str, name: str, allowed: Iterable[str], where: str) -> ConfigError:
+    """The error for a name that does not exist: which one, the nearest that does, and all that do."""
+    names = sorted(allowed)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return ConfigError(f"{where}: unknown {kind} {name!r}{hint}; allowed: {', '.join(names) or 'none'}")

@@ -1,0 +1,245 @@
+"""Settings: flags > environment > sonde.toml (the profile first) > defaults; each value knows where it came from.
+
+    settings = load_settings(model="openai:gpt-4o-mini", max_iterations=20)      # reads the environment and the files
+    settings = resolve(flags, environ, cwd)                                      # the same from values, for tests and servers
+
+A sonde.toml that was merely found in a working folder may set everything but two things: it cannot start a program and it cannot send
+prompts to another machine unless someone chose that by a flag, a variable, a profile or a file of their own. Keys come from the environment
+only and show themselves to nobody. Nothing here is checked against the contract's maxima: the engines do that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from sonde.api.config_file import ConfigFile, Found, NamedModel, find_files
+from sonde.api.keys import KEYS, KNOBS, Key, check, unknown
+from sonde.core.budget import Budget
+from sonde.errors import ConfigError
+from sonde.models.base import ModelSettings, PromptMode, Secret
+
+DEFAULT_MODEL = "openai:gpt-4o-mini"
+_NOT_KEYS = frozenset({"SONDE_PROFILE", "SONDE_CONFIG"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChoice:
+    """What `models.open_model` takes."""
+
+    spec: str
+    settings: ModelSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every setting with its provenance in `sources`; `knobs` are the budget knobs that someone really set."""
+
+    model: str | None = None
+    sub_model: str | None = None
+    base_url: str | None = None
+    api_key: Secret | None = None
+    timeout_s: float | None = None
+    count_wait: bool = True
+    prompt_mode: PromptMode = "stdin"
+    runs_dir: Path = Path("artifacts/investigator_runs")
+    mode: str = "code"
+    sandbox_profile: str = "analysis"
+    max_parallel: int = 16
+    knobs: Mapping[str, float] = field(default_factory=dict[str, float])
+    models: Mapping[str, NamedModel] = field(default_factory=dict[str, NamedModel])
+    sources: Mapping[str, str] = field(default_factory=dict[str, str])
+    files: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+
+    def budget(self, default: Budget | None = None, maxima: Budget | None = None) -> Budget:
+        """The engine's default budget with the knobs that were set; above a contract's maximum is refused."""
+        return (default or Budget()).override(maxima, **self.knobs)
+
+    def model_line(self) -> str:
+        """The first line of a run: which model, and why this one."""
+        if self.model is None:
+            return "model: none (set OPENAI_API_KEY or pass --model, e.g. --model openai:gpt-4o-mini)"
+        named = self.models.get(self.model)
+        shown = f"{self.model} = {named.spec}" if named else self.model
+        return f"model: {shown} ({self.sources.get('model', 'given')})"
+
+    def choose(self, model: str) -> ModelChoice:
+        """The spec and options behind a model's name: an entry of [models], `provider:name`, or a bare OpenAI name."""
+        named = self.models.get(model)
+        if named is not None:
+            return self._named(named)
+        spec = model if ":" in model or model == "recorded" else f"openai:{model}"
+        return ModelChoice(spec=spec, settings=self._options(spec))
+
+    def _named(self, named: NamedModel) -> ModelChoice:
+        spec = named.spec if ":" in named.spec else f"openai:{named.spec}"
+        key = self.environ.get(named.api_key_env) if named.api_key_env else None
+        options = self._options(
+            spec,
+            base_url=named.base_url,
+            api_key=Secret(key) if key else None,
+            timeout_s=named.timeout_s,
+            count_wait=named.count_wait,
+            prompt_mode=named.prompt_mode,
+            env=named.env,
+            extra_body=named.extra_body,
+        )
+        return ModelChoice(spec=spec, settings=options)
+
+    def _options(self, spec: str, **more: Any) -> ModelSettings:
+        provider = spec.partition(":")[0]
+        options: dict[str, Any] = {
+            "base_url": self.base_url if provider == "openai" else None,
+            "api_key": self._key_of(provider),
+            "timeout_s": self.timeout_s,
+            "count_wait": self.count_wait,
+            "prompt_mode": self.prompt_mode,
+            "environ": self.environ,
+        }
+        return ModelSettings(**options | {name: value for name, value in more.items() if value is not None})
+
+    def _key_of(self, provider: str) -> Secret | None:
+        if provider == "openai":
+            return self.api_key
+        names = [f"{provider.upper().replace('-', '_')}_API_KEY"]
+        names += ["GEMINI_API_KEY", "GOOGLE_API_KEY"] if provider.startswith("google") else []
+        return next((Secret(self.environ[name]) for name in names if self.environ.get(name)), None)
+
+    def secrets(self) -> list[str]:
+        """The known values of keys: what the journal and every message must never hold."""
+        named = {model.api_key_env for model in self.models.values()}
+        values = {value for name, value in self.environ.items() if name.endswith("_API_KEY") or name in named}
+        values |= {self.api_key.reveal()} if self.api_key else set()
+        return sorted(value for value in values if value)
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """(name, value, source) of every key, as `sonde config` shows them."""
+        return [(key.name, self._shown(key), self.sources.get(key.name, "default")) for key in KEYS.values()]
+
+    def _shown(self, key: Key) -> str:
+        if key.secret:
+            return "set" if getattr(self, key.name) else "unset"
+        value = self.knobs.get(key.name, getattr(Budget(), key.name)) if key.knob else getattr(self, key.name)
+        return "unset" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def load_settings(*, use: str | None = None, **flags: Any) -> Settings:
+    """The settings of this process: its flags, its environment, the files around its working folder."""
+    return resolve(flags, os.environ, Path.cwd(), use=use)
+
+
+def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], cwd: Path, *, use: str | None = None) -> Settings:
+    """Settings from these values; ConfigError names what is wrong, where, and what is allowed. `None` flags are not set."""
+    files = find_files(environ, cwd)
+    profile = use or environ.get("SONDE_PROFILE") or None
+    layers = [_flags(flags), _variables(environ), *_file_layers(files, profile)]
+    found = {name: hit for name in KEYS if (hit := _first(layers, name)) is not None}
+    models = {name: entry for file in reversed(files) for name, entry in file.models.items()}
+    _default_model(found)
+    _require_choice(found, models)
+    values = {name: hit.value for name, hit in found.items() if not KEYS[name].knob}
+    return Settings(
+        **_typed(values),
+        knobs={name: found[name].value for name in KNOBS if name in found},
+        models=models,
+        sources={name: hit.source for name, hit in found.items()},
+        files=tuple(str(file.path) for file in files),
+        notes=tuple(_stray(environ)),
+        environ=dict(environ),
+    )
+
+
+def _typed(values: dict[str, Any]) -> dict[str, Any]:
+    """Paths and keys in their own types."""
+    wrap = {"runs_dir": Path, "api_key": Secret}
+    return {name: wrap[name](value) if name in wrap else value for name, value in values.items()}
+
+
+def _first(layers: Iterable[Mapping[str, Found]], name: str) -> Found | None:
+    return next((layer[name] for layer in layers if name in layer), None)
+
+
+def _flags(flags: Mapping[str, Any]) -> dict[str, Found]:
+    for name in flags:
+        if name not in KEYS:
+            raise unknown("setting", name, KEYS, "the call")
+    given = {name: value for name, value in flags.items() if value is not None}
+    return {
+        name: Found(check(KEYS[name], _plain(value), KEYS[name].option), KEYS[name].option)
+        for name, value in given.items()
+    }
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _variables(environ: Mapping[str, str]) -> dict[str, Found]:
+    """What the environment sets; an empty variable sets nothing."""
+    found: dict[str, Found] = {}
+    for key in KEYS.values():
+        variable = next((name for name in key.variables if environ.get(name)), None)
+        if variable:
+            found[key.name] = Found(check(key, environ[variable], variable), variable)
+    return found
+
+
+def _file_layers(files: list[ConfigFile], profile: str | None) -> list[Mapping[str, Found]]:
+    """The profile of either file before the top of either. A profile of the user's own is not overruled by a folder's."""
+    tops = [file.top for file in files]
+    if profile is None:
+        return tops
+    known = {name for file in files for name in file.profiles}
+    if profile not in known:
+        where = ", ".join(str(file.path) for file in files) or "no sonde.toml was found"
+        raise unknown("profile", profile, known, where)
+    own_first = sorted(files, key=lambda file: not file.own)
+    return [file.profiles[profile] for file in own_first if profile in file.profiles] + tops
+
+
+def _default_model(found: dict[str, Found]) -> None:
+    key = found.get("api_key")
+    if "model" not in found and key is not None:
+        found["model"] = Found(DEFAULT_MODEL, f"the default, because {key.source} is set")
+
+
+def _require_choice(found: Mapping[str, Found], models: Mapping[str, NamedModel]) -> None:
+    """Refuse what a file that nobody chose would start or send away."""
+    for name in ("model", "sub_model"):
+        hit = found.get(name)
+        entry = models.get(hit.value) if hit else None
+        if hit and not hit.chosen and (entry or hit).chosen is False:
+            _refuse_command(hit, entry.spec if entry else str(hit.value))
+            _refuse_address(hit.source, entry.base_url if entry else None)
+    address = found.get("base_url")
+    if address and not address.chosen:
+        _refuse_address(address.source, str(address.value))
+
+
+_HOW = "Choose it yourself: by the flag, by the variable, by --use PROFILE, or in ~/.config/sonde/sonde.toml"
+
+
+def _refuse_command(hit: Found, spec: str) -> None:
+    if spec.startswith("command:"):
+        program = spec.removeprefix("command:")
+        raise ConfigError(f"{hit.source} wants to start `{program}`, and a file found in a folder may not. {_HOW}.")
+
+
+def _refuse_address(source: str, base_url: str | None) -> None:
+    host = urlsplit(base_url).hostname if base_url else None
+    if base_url and host not in ("localhost", "127.0.0.1", "::1"):
+        raise ConfigError(f"{source} wants prompts sent to {base_url}, and a file found in a folder may not. {_HOW}.")
+
+
+def _stray(environ: Mapping[str, str]) -> Iterable[str]:
+    """SONDE_* variables that set nothing: most likely misspelt."""
+    known = {name for key in KEYS.values() for name in key.variables} | _NOT_KEYS
+    for name in sorted(environ):
+        if name.startswith("SONDE_") and name not in known:
+            yield f"{name} sets nothing; `sonde config` lists what does"

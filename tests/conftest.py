@@ -1,0 +1,61 @@
+"""What every test gets: requirement marks that are checked, and written down when asked for.
+
+`@pytest.mark.requirement(38)` or `@pytest.mark.requirement("O5")` names a row of the requirements. With `--requirements FILE` the
+outcome of each marked test goes there, one JSON object a line; scripts/requirements.py reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+NUMBERS = frozenset([str(number) for number in range(1, 138)] + [f"O{number}" for number in range(1, 18)])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--requirements", metavar="FILE", help="write the outcome of every marked test to FILE")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    target = config.getoption("--requirements")
+    if target and not hasattr(config, "workerinput"):  # with xdist every report reaches the controller
+        config.pluginmanager.register(Witness(Path(target)))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if numbers := _marked(item):
+            item.user_properties.append(("requirements", numbers))
+
+
+def _marked(item: pytest.Item) -> list[str]:
+    numbers = [str(number) for mark in item.iter_markers("requirement") for number in mark.args]
+    for number in numbers:
+        if number not in NUMBERS:
+            raise pytest.UsageError(f"{item.nodeid}: there is no requirement {number}; 1 to 137 and O1 to O17 exist")
+    return numbers
+
+
+class Witness:
+    """Keeps the outcome of marked tests; one passed when its call passed and neither setup nor teardown failed."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._seen: dict[str, tuple[object, set[str]]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        numbers = dict(report.user_properties).get("requirements")
+        quiet = report.when != "call" and report.outcome == "passed"
+        if numbers and not quiet:
+            self._seen.setdefault(report.nodeid, (numbers, set()))[1].add(report.outcome)
+
+    def pytest_sessionfinish(self) -> None:
+        self._target.write_text("".join(f"{line}\n" for line in self._lines()))
+
+    def _lines(self) -> Iterator[str]:
+        for nodeid, (numbers, seen) in sorted(self._seen.items()):
+            outcome = next(word for word in ("failed", "passed", "skipped") if word in seen)
+            yield json.dumps({"test": nodeid, "requirements": numbers, "outcome": outcome})

@@ -162,14 +162,23 @@ class ModelOutputInvalid(RunError):
 
 
 class ModelCallFailed(ModelOutputInvalid):
-    """One attempt at a model gave no reply. `retry_after` is the server's wish in seconds, `tokens_in` what it may have cost."""
+    """One attempt at a model gave no reply. `retry_after` is the server's wish in seconds, `tokens_in` what it may have
+    cost, `waited_s` the part of its time that is not the run's own.
+    """
 
     def __init__(
-        self, message: str, *, retryable: bool = False, retry_after: float | None = None, tokens_in: int = 0
+        self,
+        message: str,
+        *,
+        retryable: bool = False,
+        retry_after: float | None = None,
+        tokens_in: int = 0,
+        waited_s: float = 0.0,
     ) -> None:
         super().__init__(message, retryable=retryable)
         self.retry_after = retry_after
         self.tokens_in = tokens_in
+        self.waited_s = waited_s
 
 
 class WritebackFailed(RunError):

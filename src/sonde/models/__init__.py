@@ -1,0 +1,102 @@
+"""Models: `open_model(spec, settings)` gives anything that answers a `ModelRequest` with a `ModelReply`.
+
+    openai:NAME            Chat Completions at the base URL (any compatible server)
+    command:PROGRAM ARGS   any program that reads a prompt and prints a reply; also a list of arguments
+    local:smollm2          a small model on this machine (extra `local`)
+    PROVIDER:NAME          every other provider, through pydantic-ai (extra `models`)
+
+Keys and addresses come in by `ModelSettings`; nothing here reads the environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sonde.errors import ConfigError
+from sonde.models.base import (
+    Message,
+    Model,
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    OnText,
+    Secret,
+    TokenUsage,
+)
+
+__all__ = [
+    "Message",
+    "Model",
+    "ModelReply",
+    "ModelRequest",
+    "ModelSettings",
+    "OnText",
+    "Secret",
+    "TokenUsage",
+    "key_variable",
+    "open_model",
+]
+
+FORMS = (
+    "A model is given as openai:NAME (such as openai:gpt-4o-mini), command:PROGRAM ARGS (such as "
+    '"command:python3 my_model.py"), local:smollm2, or PROVIDER:NAME (such as anthropic:claude-sonnet-4-5).'
+)
+
+
+def open_model(spec: str | Sequence[str], settings: ModelSettings | None = None) -> Model:
+    """The model that `spec` names; a list of arguments is a command. Raises `ConfigError`."""
+    settings = settings or ModelSettings()
+    if not isinstance(spec, str):
+        return _open_command(list(spec), settings)
+    kind, colon, name = spec.partition(":")
+    if not colon or not kind or not name.strip():
+        raise ConfigError(f"{spec!r} names no model. {FORMS}")
+    match kind:
+        case "openai":
+            return _open_chat(name, settings)
+        case "command":
+            return _open_command(name, settings)
+        case "local":
+            return _open_local(name, settings)
+        case _:
+            return _open_provider(kind, name, settings)
+
+
+def key_variable(spec: str) -> str | None:
+    """The environment variable in which the caller finds the key for `spec`; None where no key is wanted."""
+    kind = spec.partition(":")[0]
+    return (
+        None if kind in {"command", "local"} else _KEY_VARIABLES.get(kind, f"{kind.upper().replace('-', '_')}_API_KEY")
+    )
+
+
+_KEY_VARIABLES = {"google": "GOOGLE_API_KEY", "openai-chat": "OPENAI_API_KEY", "openai-responses": "OPENAI_API_KEY"}
+
+
+def _open_chat(name: str, settings: ModelSettings) -> Model:
+    from sonde.models.chat import ChatModel  # noqa: PLC0415  # httpx2 takes 0.2 s that other models need not pay
+
+    if settings.api_key is None and settings.base_url is None:
+        raise ConfigError(
+            f"openai:{name} needs a key: set OPENAI_API_KEY. For a server without keys set OPENAI_BASE_URL, "
+            "such as http://localhost:8080/v1."
+        )
+    return ChatModel(name, settings)
+
+
+def _open_command(argv: str | Sequence[str], settings: ModelSettings) -> Model:
+    from sonde.models.command import CommandModel  # noqa: PLC0415  # only what is used is loaded
+
+    return CommandModel(argv, settings)
+
+
+def _open_local(name: str, settings: ModelSettings) -> Model:
+    from sonde.models.local import LocalModel  # noqa: PLC0415  # only what is used is loaded
+
+    return LocalModel(name, settings)
+
+
+def _open_provider(kind: str, name: str, settings: ModelSettings) -> Model:
+    from sonde.models.providers import ProviderModel  # noqa: PLC0415  # pydantic-ai takes a second to import
+
+    return ProviderModel(f"{kind}:{name}", settings)

@@ -1,0 +1,264 @@
+"""`openai:NAME`: Chat Completions at any address that speaks them, in one small client on httpx2.
+
+Promises: one attempt a call (a refused optional parameter is left out and asked again at once: the refusal is free
+and is remembered), connections reused across threads, the deadline kept even by a server that drips, bodies capped,
+and no key in any message. It does not promise that a reply fits the schema: servers cut JSON at the token limit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+
+from sonde.core.deadline import Deadline
+from sonde.errors import ConfigError, ModelCallFailed
+from sonde.models.base import (
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    OnText,
+    estimate_tokens,
+    estimate_usage,
+    prompt_tokens,
+    redact,
+)
+from sonde.models.completion import (
+    MAX_BODY_BYTES,
+    Completion,
+    ErrorInBody,
+    NotACompletion,
+    read_completion,
+    read_stream,
+)
+from sonde.models.families import request_body
+from sonde.models.prices import price
+from sonde.models.prose import cut_at_stop
+from sonde.models.refusals import (
+    advice,
+    describe_error,
+    error_detail,
+    error_status,
+    is_retryable,
+    refused_parameter,
+    retry_after,
+)
+
+OPENAI_URL = "https://api.openai.com/v1"
+ATTEMPT_S = 120.0
+CONNECT_S = 10.0
+POOL = httpx2.Limits(max_connections=512, max_keepalive_connections=256, keepalive_expiry=30.0)
+
+
+class _ParameterRefused(Exception):
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class ChatModel:
+    """One model of one server. Safe to call from many threads."""
+
+    def __init__(
+        self, model_name: str, settings: ModelSettings, *, spec: str | None = None, free: bool = False
+    ) -> None:
+        self.name = spec or f"openai:{model_name}"
+        self._model_name = model_name
+        self._settings = settings
+        self._free = free
+        self._url = _endpoint(settings.base_url or OPENAI_URL)
+        self._client = httpx2.Client(
+            headers=_headers(settings),
+            limits=POOL,
+            proxy=settings.proxy,
+            verify=self._url.scheme == "https" or settings.proxy is not None,  # plain HTTP need not load certificates
+            trust_env=False,  # the environment is read above, once, and passed down
+        )
+        self._rejected: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        return f"ChatModel({self.name!r})"
+
+    def close(self) -> None:
+        self._client.close()
+
+    def complete(self, request: ModelRequest, *, deadline: Deadline, on_text: OnText | None = None) -> ModelReply:
+        """Ask once; raises `ModelCallFailed`."""
+        started = deadline.clock.now()
+        attempt = deadline.sub(self._settings.timeout_s or ATTEMPT_S)
+        if attempt.expired():
+            raise ModelCallFailed(f"no time was left to ask {self.name}", retryable=False)
+        completion = self._ask(request, attempt, on_text)
+        usage = completion.usage or estimate_usage(request, completion.text)
+        return ModelReply(
+            text=cut_at_stop(completion.text, request.stop),
+            usage=usage,
+            model=completion.model or self._model_name,
+            cost_usd=0.0 if self._free else price(self._model_name, usage),
+            latency_s=deadline.clock.now() - started,
+            finish_reason=completion.finish_reason,
+            request_id=completion.request_id,
+        )
+
+    def _ask(self, request: ModelRequest, attempt: Deadline, on_text: OnText | None) -> Completion:
+        while True:
+            body = request_body(
+                self._model_name,
+                request,
+                rejected=self._rejected,
+                stream=on_text is not None,
+                extra=self._settings.extra_body,
+            )
+            try:
+                return self._exchange(body, request, attempt, on_text)
+            except _ParameterRefused as refusal:
+                self._rejected |= {refusal.name}  # never sent again, so the loop ends
+
+    def _exchange(
+        self, body: dict[str, Any], request: ModelRequest, attempt: Deadline, on_text: OnText | None
+    ) -> Completion:
+        completion = Completion()
+        watch = _Watch(attempt)
+        try:
+            with (
+                self._client.stream("POST", self._url, content=_encode(body), timeout=_timeout(attempt)) as response,
+                watch.cutting(response),
+            ):
+                self._read(response, body, completion, on_text, attempt)
+        except (httpx2.TransportError, NotACompletion, ErrorInBody) as error:
+            spent = prompt_tokens(request) + estimate_tokens(completion.text)
+            raise self._failure(error, spent, late=watch.fired or attempt.expired()) from None
+        return completion
+
+    def _read(
+        self,
+        response: httpx2.Response,
+        body: dict[str, Any],
+        completion: Completion,
+        on_text: OnText | None,
+        attempt: Deadline,
+    ) -> None:
+        if response.status_code != 200:
+            raise self._refusal(response, body, attempt)
+        if on_text is not None and "json" not in response.headers.get("content-type", ""):
+            read_stream(_capped(response), completion, on_text)
+            return
+        read_completion(b"".join(_capped(response)), completion)
+        if on_text is not None and completion.text:
+            on_text(completion.text)
+
+    def _refusal(self, response: httpx2.Response, body: dict[str, Any], attempt: Deadline) -> Exception:
+        content = b"".join(_capped(response))
+        status = response.status_code
+        ours = body.keys() - self._settings.extra_body.keys()
+        if status in {400, 422} and (name := refused_parameter(content, ours)) is not None:
+            return _ParameterRefused(name)
+        return self._failed(status, error_detail(content), retry_after(response.headers, attempt.clock.utc()))
+
+    def _failure(self, error: Exception, spent: int, *, late: bool) -> ModelCallFailed:
+        """The failure of an attempt that may have cost something: the server had the prompt."""
+        if isinstance(error, ErrorInBody):
+            failed = self._failed(error_status(error.error), describe_error(error.error), None)
+            return ModelCallFailed(failed.message, retryable=failed.retryable, tokens_in=spent)
+        if late or isinstance(error, httpx2.TimeoutException):
+            text = f"{self.name} at {self._where} did not finish in time; raise the time limit or ask for less"
+            return ModelCallFailed(text, retryable=True, tokens_in=spent)
+        if isinstance(error, httpx2.ConnectError):
+            text = f"could not reach {self._where}: {error}; is the server running and OPENAI_BASE_URL right?"
+            return ModelCallFailed(self._clean(text), retryable=True)
+        if isinstance(error, NotACompletion) and not error.cut:
+            text = f"{self._where} answered with something else than a chat completion; {error}. Check OPENAI_BASE_URL."
+            return ModelCallFailed(self._clean(text), retryable=False, tokens_in=spent)
+        text = f"the connection to {self._where} broke before the reply was complete: {error}"
+        return ModelCallFailed(self._clean(text), retryable=True, tokens_in=spent)
+
+    def _failed(self, status: int, detail: str, wish: float | None) -> ModelCallFailed:
+        text = f"{self.name} at {self._where} answered {status}: {detail or 'nothing'}. "
+        text = self._clean(text) + advice(status, self._model_name, detail)
+        return ModelCallFailed(text, retryable=is_retryable(status, detail), retry_after=wish)
+
+    @property
+    def _where(self) -> str:
+        """The address without user name and password."""
+        return str(self._url.copy_with(username=None, password=None))
+
+    def _clean(self, text: str) -> str:
+        key = self._settings.api_key
+        return redact(text, [key.reveal()] if key else [])
+
+
+class _Watch:
+    """Cuts the line when time is up: a read timeout alone starts anew with every byte that a server drips."""
+
+    def __init__(self, attempt: Deadline) -> None:
+        self._attempt = attempt
+        self.fired = False
+
+    @contextmanager
+    def cutting(self, response: httpx2.Response) -> Generator[None]:
+        line = response.extensions["network_stream"].get_extra_info("socket")
+        remaining = self._attempt.remaining()
+        if not isinstance(line, socket.socket) or math.isinf(remaining):
+            yield
+            return
+        timer = threading.Timer(remaining, self._cut, [line])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _cut(self, line: socket.socket) -> None:
+        self.fired = True
+        try:
+            socket.socket.shutdown(line, socket.SHUT_RDWR)  # not SSLSocket's: it would pull TLS from under the reader
+        except OSError:
+            pass  # already closed by the other side
+
+
+def _endpoint(base_url: str) -> httpx2.URL:
+    try:
+        url = httpx2.URL(base_url.rstrip("/") + "/chat/completions")
+    except httpx2.InvalidURL:
+        url = httpx2.URL("")
+    if url.scheme not in {"http", "https"} or not url.host:
+        raise ConfigError("the base URL must look like https://host/v1; check OPENAI_BASE_URL")
+    return url
+
+
+def _headers(settings: ModelSettings) -> dict[str, str]:
+    headers = {"content-type": "application/json", "accept-encoding": "identity", "user-agent": "sonde"}
+    if settings.api_key is not None:
+        key = settings.api_key.reveal().strip()
+        if not key.isascii() or not key.isprintable():
+            raise ConfigError(
+                "the API key holds characters that no key has; copy it again, without quotes or line ends"
+            )
+        headers["authorization"] = f"Bearer {key}"
+    return headers
+
+
+def _encode(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")  # lone surrogates
+
+
+def _timeout(attempt: Deadline) -> httpx2.Timeout:
+    remaining = attempt.remaining()
+    limit = None if math.isinf(remaining) else max(remaining, 0.001)
+    return httpx2.Timeout(limit, connect=min(CONNECT_S, remaining))
+
+
+def _capped(response: httpx2.Response) -> Iterator[bytes]:
+    size = 0
+    for chunk in response.iter_bytes():
+        size += len(chunk)
+        if size > MAX_BODY_BYTES:
+            raise NotACompletion(f"the body is larger than {MAX_BODY_BYTES // 1024 // 1024} MiB")
+        yield chunk

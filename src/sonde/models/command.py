@@ -1,0 +1,180 @@
+"""`command:PROGRAM ARGS`: any program that reads a prompt and prints a reply is a model.
+
+Promises: never a shell; the prompt by standard input or by file; output bounded however much is printed; the whole
+process group killed when time is up, when too much was printed, or when the caller is interrupted; an environment of
+PATH, HOME, LANG and what the caller gave. It does not promise to reach processes that left the group on purpose.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sonde.core.deadline import Deadline
+from sonde.errors import ConfigError, ModelCallFailed
+from sonde.models.base import ModelReply, ModelRequest, ModelSettings, OnText, estimate_usage, prompt_tokens, redact
+from sonde.models.process import Finished, Job, run_process
+from sonde.models.prose import cut_at_stop, render_prompt
+
+ATTEMPT_S = 600.0
+WAITING_S = 86_400.0  # with count_wait=False a person may be behind the command
+PASSED_ON = ("PATH", "HOME", "LANG")
+TEMPORARY_FAILURE = 75  # EX_TEMPFAIL of sysexits.h: "try again later"
+
+
+class CommandModel:
+    """A program as a model. Each call is a process of its own, so parallel calls are independent."""
+
+    def __init__(self, command: str | Sequence[str], settings: ModelSettings) -> None:
+        self._argv = _split(command)
+        self._settings = settings
+        self._environment = _environment(settings)
+        self.name = _shown(self._argv)
+        if settings.prompt_mode == "file" and not any("{prompt_file}" in part for part in self._argv):
+            raise ConfigError(
+                f"{self.name} gets its prompt by file but has no place for its path; add {{prompt_file}}, as in "
+                '["my-model", "--prompt", "{prompt_file}"]'
+            )
+        _check_program(self._argv[0], self._environment["PATH"], settings.cwd)
+
+    def __repr__(self) -> str:
+        return f"CommandModel({self.name!r})"
+
+    def complete(self, request: ModelRequest, *, deadline: Deadline, on_text: OnText | None = None) -> ModelReply:
+        """Run the program once; raises `ModelCallFailed`."""
+        seconds = self._seconds(deadline)
+        with tempfile.TemporaryDirectory(prefix="sonde-model-") as folder:
+            call = self._prepare(render_prompt(request), Path(folder), seconds)
+            try:
+                finished = run_process(call.job, on_text)
+            except OSError as error:
+                raise ModelCallFailed(f"could not start {self.name}: {error.strerror or error}") from None
+            text = finished.text or _read(call.last_message)
+        waited = 0.0 if self._settings.count_wait else finished.seconds
+        self._check(finished, request, seconds, waited)
+        text = cut_at_stop(text, request.stop)
+        return ModelReply(
+            text=text,
+            usage=estimate_usage(request, text),
+            model=self.name,
+            latency_s=finished.seconds,
+            waited_s=waited,
+            finish_reason="length" if finished.overflowed else "stop",
+        )
+
+    def _seconds(self, deadline: Deadline) -> float:
+        if not self._settings.count_wait:
+            return self._settings.timeout_s or WAITING_S
+        seconds = min(self._settings.timeout_s or ATTEMPT_S, deadline.remaining())
+        if seconds <= 0:
+            raise ModelCallFailed(f"no time was left to ask {self.name}")
+        return seconds
+
+    def _prepare(self, prompt: str, folder: Path, seconds: float) -> _Call:
+        prompt_file, last_message = folder / "prompt.md", folder / "last-message.md"
+        by_file = self._settings.prompt_mode == "file"
+        encoded = prompt.encode("utf-8", "replace")
+        if any("{prompt_file}" in part for part in self._argv):
+            prompt_file.write_bytes(encoded)
+        values = {
+            "{prompt_file}": str(prompt_file),
+            "{last_message_file}": str(last_message),
+            "{repo}": str(Path(self._settings.cwd or ".").absolute()),
+        }
+        job = Job(
+            argv=[_expand(part, values) for part in self._argv],
+            stdin=b"" if by_file else encoded,
+            cwd=self._settings.cwd,
+            environment=self._environment,
+            seconds=seconds,
+        )
+        return _Call(job=job, last_message=last_message)
+
+    def _check(self, finished: Finished, request: ModelRequest, seconds: float, waited: float) -> None:
+        spent = prompt_tokens(request)
+        if finished.timed_out:
+            raise ModelCallFailed(
+                f"{self.name} did not answer within {seconds:g} s and was ended; raise timeout_s if it needs longer",
+                retryable=self._settings.count_wait,
+                tokens_in=spent,
+                waited_s=waited,
+            )
+        if finished.returncode != 0 and not finished.overflowed:
+            raise ModelCallFailed(
+                self._clean(
+                    f"{self.name} {_ending(finished.returncode)}. It said: {finished.stderr_tail or 'nothing'}"
+                ),
+                retryable=finished.returncode < 0 or finished.returncode == TEMPORARY_FAILURE,
+                tokens_in=spent,
+                waited_s=waited,
+            )
+
+    def _clean(self, text: str) -> str:
+        return redact(text, list(self._settings.env.values()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    job: Job
+    last_message: Path
+
+
+def _split(command: str | Sequence[str]) -> list[str]:
+    try:
+        argv = shlex.split(command) if isinstance(command, str) else [str(part) for part in command]
+    except ValueError as error:
+        raise ConfigError(f"the model command cannot be split into words: {error}; check its quotes") from None
+    if not argv or not argv[0]:
+        raise ConfigError('the model command is empty; give a program, as in "command:python3 my_model.py"')
+    if any("\0" in part for part in argv):
+        raise ConfigError("the model command holds a NUL character")
+    return argv
+
+
+def _shown(argv: Sequence[str]) -> str:
+    """The command up to its first option: options may carry keys, and names go into the record."""
+    words = [argv[0]]
+    for word in argv[1:]:
+        if word.startswith(("-", "{")):
+            break
+        words.append(word)
+    return f"command:{shlex.join(words)}"
+
+
+def _environment(settings: ModelSettings) -> dict[str, str]:
+    passed = {name: settings.environ[name] for name in PASSED_ON if name in settings.environ}
+    return {"PATH": os.defpath, **passed, **settings.env}
+
+
+def _check_program(program: str, path: str, cwd: str | None) -> None:
+    if cwd is not None and not Path(cwd).is_dir():
+        raise ConfigError(f"the model command is to run in {cwd}, which is not a folder")
+    placed = str(Path(cwd or ".", program)) if os.sep in program else program
+    if shutil.which(placed, path=path) is None:
+        raise ConfigError(
+            f"the model command's program {program!r} is not to be found or may not be executed; PATH is {path}"
+        )
+
+
+def _expand(part: str, values: Mapping[str, str]) -> str:
+    for placeholder, value in values.items():
+        part = part.replace(placeholder, value)
+    return part
+
+
+def _ending(returncode: int) -> str:
+    return f"was killed by signal {-returncode}" if returncode < 0 else f"ended with exit code {returncode}"
+
+
+def _read(path: Path) -> str:
+    """What programs such as codex leave in the file that they were given for their last message."""
+    try:
+        with path.open("rb") as file:
+            return file.read(8 * 1024 * 1024).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,158 @@
+"""Reads what servers call a chat completion, whole or as a stream, tolerating what they do differently.
+
+Tolerated: missing or wrong usage, chunks without choices, null deltas, content as a list of parts, comments and
+keep-alives, a stream without `[DONE]`. Not tolerated: a stream that ends before the reply did, for half a program
+must not run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from sonde.models.base import OnText, TokenUsage
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+
+
+class NotACompletion(Exception):
+    """The body is something else. `cut` says that it was one as far as it went."""
+
+    def __init__(self, message: str, *, cut: bool = False) -> None:
+        super().__init__(message)
+        self.cut = cut
+
+
+class ErrorInBody(Exception):
+    """A status of 200 around an error object, as some gateways send it."""
+
+    def __init__(self, error: object) -> None:
+        super().__init__("error in body")
+        self.error = error
+
+
+@dataclass(slots=True, kw_only=True)
+class Completion:
+    """What has been read so far."""
+
+    pieces: list[str] = field(default_factory=list[str])
+    finish_reason: str | None = None
+    usage: TokenUsage | None = None
+    model: str | None = None
+    request_id: str | None = None
+    done: bool = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+def read_completion(body: bytes, completion: Completion) -> None:
+    """Fill `completion` from one whole body."""
+    try:
+        value = json.loads(body)
+    except ValueError:
+        raise NotACompletion(f"the body is not JSON: {_glimpse(body)}") from None
+    if not isinstance(value, dict):
+        raise NotACompletion(f"the body is not an object: {_glimpse(body)}")
+    document = cast("dict[str, Any]", value)
+    choice = _take(completion, document)
+    if choice is None:
+        raise NotACompletion(f"the body has no choices: {_glimpse(body)}")
+    completion.pieces.append(_content(choice.get("message")) or str(choice.get("text") or ""))
+    completion.done = True
+
+
+def read_stream(chunks: Iterable[bytes], completion: Completion, on_text: OnText) -> None:
+    """Fill `completion` from server-sent events, telling `on_text` each piece."""
+    for data in _events(chunks):
+        if data == b"[DONE]":
+            completion.done = True
+            break
+        if data.startswith(b"{"):  # anything else is a keep-alive
+            _take_event(completion, data, on_text)
+    if not completion.done and completion.finish_reason is None:
+        raise NotACompletion("the stream ended in the middle of the reply", cut=True)
+
+
+def _take_event(completion: Completion, data: bytes, on_text: OnText) -> None:
+    try:
+        event = cast("dict[str, Any]", json.loads(data))
+    except ValueError:
+        raise NotACompletion(f"an event of the stream is not JSON: {_glimpse(data)}", cut=True) from None
+    choice = _take(completion, event)
+    if choice is not None and (piece := _content(choice.get("delta") or choice.get("message"))):
+        completion.pieces.append(piece)
+        on_text(piece)
+
+
+def _take(completion: Completion, document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Note everything but the text; give back the first choice, if there is one."""
+    if document.get("error"):
+        raise ErrorInBody(document["error"])
+    completion.usage = read_usage(document.get("usage")) or completion.usage
+    completion.model = _string(document.get("model")) or completion.model
+    completion.request_id = _string(document.get("id")) or completion.request_id
+    choices = document.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        return None
+    choice = cast("Mapping[str, Any]", choices[0])
+    completion.finish_reason = _string(choice.get("finish_reason")) or completion.finish_reason
+    return choice
+
+
+def read_usage(value: object) -> TokenUsage | None:
+    """The counts, or None when they are missing or cannot be true."""
+    if not isinstance(value, Mapping):
+        return None
+    usage = cast("Mapping[str, Any]", value)
+    sent, got = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if not isinstance(sent, int) or not isinstance(got, int) or sent <= 0 or got < 0:
+        return None
+    details = usage.get("prompt_tokens_details")
+    cached = cast("Mapping[str, Any]", details).get("cached_tokens") if isinstance(details, Mapping) else None
+    if not isinstance(cached, int):
+        cached = usage.get("prompt_cache_hit_tokens")  # DeepSeek's name for it
+    return TokenUsage(sent, got, cached_in=min(max(cached, 0), sent) if isinstance(cached, int) else 0)
+
+
+def _content(message: object) -> str:
+    """The text of a message or delta; a list of parts is joined, a refusal is a text too."""
+    if not isinstance(message, Mapping):
+        return ""
+    fields = cast("Mapping[str, Any]", message)
+    content = fields.get("content") or fields.get("refusal") or ""
+    if isinstance(content, list):
+        parts = cast("list[object]", content)
+        return "".join(
+            str(cast("Mapping[str, Any]", part).get("text") or "") for part in parts if isinstance(part, dict)
+        )
+    return str(content)
+
+
+def _events(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The data of each event. Events of several data lines do not occur in this protocol."""
+    for line in _lines(chunks):
+        if line.startswith(b"data:"):
+            yield line[5:].strip()
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    rest: list[bytes] = []
+    for chunk in chunks:
+        *whole, last = chunk.split(b"\n")
+        for line in whole:
+            yield b"".join([*rest, line])
+            rest.clear()
+        rest.append(last)
+    yield b"".join(rest)
+
+
+def _string(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _glimpse(body: bytes) -> str:
+    return repr(body[:80].decode("utf-8", "replace"))

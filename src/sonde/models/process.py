@@ -1,0 +1,186 @@
+"""Runs one program to its end or to its limit, feeding it and draining it at the same time.
+
+One thread does all three pipes, so that a program that talks before it listens cannot block it. What is kept of the
+output is bounded. Everything of the process group is gone when `run_process` returns or raises.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import IO
+
+from sonde.models.base import OnText
+
+MAX_STDOUT_BYTES = 8 * 1024 * 1024
+STDERR_TAIL_BYTES = 2_000
+CHUNK = 64 * 1024
+TICK_S = 0.1  # how often to look whether a program died and left its pipes to somebody else
+GRACE_S = 0.5  # between asking the group to end and ending it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A program, what it reads, and how long it may take."""
+
+    argv: Sequence[str]
+    stdin: bytes
+    cwd: str | None
+    environment: Mapping[str, str]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """How it ended. `overflowed`: it was ended because it printed more than is kept."""
+
+    text: str
+    stderr_tail: str
+    returncode: int
+    seconds: float
+    timed_out: bool
+    overflowed: bool
+
+
+@dataclass(slots=True)
+class _Drain:
+    """What has come out so far: the beginning of stdout, the end of stderr."""
+
+    on_text: OnText | None
+    pieces: list[str] = field(default_factory=list[str])
+    size: int = 0
+    tail: bytes = b""
+    decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
+
+    @property
+    def overflowed(self) -> bool:
+        return self.size > MAX_STDOUT_BYTES
+
+    def stdout(self, data: bytes, *, last: bool = False) -> None:
+        room = max(0, MAX_STDOUT_BYTES - self.size)
+        self.size += len(data)
+        piece = self.decoder.decode(data[:room], final=last)
+        self.pieces.append(piece)
+        if piece and self.on_text is not None:
+            self.on_text(piece)
+
+    def stderr(self, data: bytes) -> None:
+        self.tail = (self.tail + data)[-STDERR_TAIL_BYTES:]
+
+
+def run_process(job: Job, on_text: OnText | None = None) -> Finished:
+    """Raises OSError when the program cannot be started."""
+    started = time.monotonic()
+    drain = _Drain(on_text)
+    process = subprocess.Popen(
+        list(job.argv),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=job.cwd,
+        env=dict(job.environment),
+        start_new_session=True,  # its own group, so that its children end with it
+    )
+    try:
+        in_time = _Pump(process, job.stdin, drain, started + job.seconds).run()
+    finally:
+        _end_group(process)
+    drain.stdout(b"", last=True)
+    return Finished(
+        text="".join(drain.pieces),
+        stderr_tail=drain.tail.decode("utf-8", "replace").strip(),
+        returncode=process.returncode,
+        seconds=time.monotonic() - started,
+        timed_out=not in_time,
+        overflowed=drain.overflowed,
+    )
+
+
+class _Pump:
+    """Moves bytes between the three pipes and memory, whichever is ready."""
+
+    def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, drain: _Drain, until: float) -> None:
+        self._process = process
+        self._unsent = memoryview(stdin)
+        self._drain = drain
+        self._until = until
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> bool:
+        """Until the program closed its output, died, or printed too much. False when time ran out first."""
+        process = self._process
+        with self._selector:
+            self._register(process.stdin, selectors.EVENT_WRITE, self._feed)
+            self._register(process.stdout, selectors.EVENT_READ, self._drain.stdout)
+            self._register(process.stderr, selectors.EVENT_READ, self._drain.stderr)
+            while self._reading() and not self._drain.overflowed:
+                left = self._until - time.monotonic()
+                if left <= 0:
+                    return False
+                ready = self._selector.select(min(TICK_S, left))
+                if not ready and process.poll() is not None:
+                    return True  # dead and nothing left to read: a grandchild holds the pipes
+                for key, _events in ready:
+                    self._move(key)
+        return self._drain.overflowed or self._wait_for_end()
+
+    def _register(
+        self, pipe: IO[bytes] | None, events: int, action: Callable[[bytes], None] | Callable[[], None]
+    ) -> None:
+        assert pipe is not None
+        os.set_blocking(pipe.fileno(), False)
+        self._selector.register(pipe, events, action)
+
+    def _reading(self) -> bool:
+        return any(key.events == selectors.EVENT_READ for key in self._selector.get_map().values())
+
+    def _move(self, key: selectors.SelectorKey) -> None:
+        if key.events == selectors.EVENT_WRITE:
+            key.data()
+        elif data := os.read(key.fd, CHUNK):
+            key.data(data)
+        else:
+            self._selector.unregister(key.fileobj)
+
+    def _feed(self) -> None:
+        pipe = self._process.stdin
+        assert pipe is not None
+        with suppress(BrokenPipeError):  # programs may answer without reading everything
+            sent = os.write(pipe.fileno(), self._unsent[:CHUNK])
+            self._unsent = self._unsent[sent:]
+            if self._unsent:
+                return
+        self._selector.unregister(pipe)
+        pipe.close()
+
+    def _wait_for_end(self) -> bool:
+        try:
+            self._process.wait(max(0.0, self._until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ask the group to end if its leader lives, then end whatever is left of it."""
+    if process.poll() is None:
+        _signal(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+    _signal(process.pid, signal.SIGKILL)
+    process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # nobody left, or a child that changed its user
+        os.killpg(group, number)

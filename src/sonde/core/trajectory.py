@@ -1,0 +1,233 @@
+"""What the code did, turn by turn, as the record carries it (contracts 2.2): clipped, bounded, and saying what was left out.
+
+The record must not grow with the context nor with the length of a run. Each text is clipped, each step keeps its first tool calls, and of
+a long run the first and the last steps stay. Every omission is counted. The journal holds everything; this is for reading.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Literal, cast
+
+import msgspec
+from pydantic import BaseModel, ConfigDict
+
+from sonde.core.canonical import clip
+from sonde.core.events import CodeRan, CodeStarted, Event, HostReturned, ModelReplied, SubcallEnded, SubcallStarted
+
+TEXT_LIMIT = 2_000
+CODE_LIMIT = 8_192
+CALLS_LIMIT = 20
+BYTES_LIMIT = 500_000
+
+_frozen = ConfigDict(frozen=True)
+
+
+class ToolTrace(BaseModel):
+    """One host call of a step."""
+
+    model_config = _frozen
+
+    call_id: str
+    tool_name: str
+    args: Any
+    args_hash: str
+    response_hash: str = ""
+    status: Literal["ok", "error"]
+    result_preview: str | None = None
+    result_keys: list[str] | None = None
+    error: str | None = None
+
+
+class SubqueryTrace(BaseModel):
+    """One sub-call of a step."""
+
+    model_config = _frozen
+
+    subcall_id: str
+    mode: str
+    prompt: str
+    answer: str
+    tokens_in: int
+    tokens_out: int
+    cost_usd: float
+
+
+class ReplStep(BaseModel):
+    """One block of code, or one typed action, and what came of it."""
+
+    model_config = _frozen
+
+    session: str
+    turn: int
+    block: int
+    reasoning: str = ""
+    code: str = ""
+    output: str = ""
+    fault: str | None = None
+    tool_trace: list[ToolTrace] = []
+    tool_trace_omitted: int = 0
+    subquery_trace: list[SubqueryTrace] = []
+    subquery_trace_omitted: int = 0
+
+
+class Bounded:
+    """A list of bounded size in bytes as written: the first half of what fits, then the newest, and a count of the rest."""
+
+    def __init__(self, limit: int) -> None:
+        self._half = limit // 2
+        self._head: list[dict[str, Any]] = []
+        self._tail: deque[tuple[int, dict[str, Any]]] = deque()
+        self._head_bytes = self._tail_bytes = 0
+        self.omitted = 0
+
+    def add(self, item: dict[str, Any]) -> None:
+        """Keep it; something between the first and the last may go."""
+        size = written_bytes(item)
+        if not self._tail and self._head_bytes + size <= self._half:
+            self._head.append(item)
+            self._head_bytes += size
+            return
+        self._tail.append((size, item))
+        self._tail_bytes += size
+        while self._tail_bytes > self._half and len(self._tail) > 1:
+            self._tail_bytes -= self._tail.popleft()[0]
+            self.omitted += 1
+
+    def items(self) -> list[dict[str, Any]]:
+        """What was kept, in order."""
+        return self._head + [item for _, item in self._tail]
+
+
+def written_bytes(item: Any) -> int:
+    """How many bytes this takes in an indented file, at the depth of the record's lists."""
+    text = msgspec.json.format(msgspec.json.encode(item), indent=2)
+    return len(text) + 6 * text.count(b"\n")
+
+
+class Trajectory:
+    """Folds the events of all sessions into steps. A step is done when its session's next one starts."""
+
+    def __init__(self) -> None:
+        self._steps = Bounded(BYTES_LIMIT)
+        self._open: dict[str, dict[str, Any]] = {}
+        self._asked: dict[str, SubcallStarted] = {}
+        self._answers: dict[str, str] = {}
+
+    def add(self, event: Event) -> None:
+        """Take one event in; most are none of a step's."""
+        match event:
+            case CodeStarted():
+                self._start(event)
+            case CodeRan():
+                self._ran(event)
+            case HostReturned():
+                step = self._step(event.session, event.turn)
+                _keep(step, "tool_trace", tool_trace(event))
+            case SubcallStarted():
+                self._asked[event.session] = event
+            case ModelReplied() if event.session in self._asked:
+                self._answers[event.session] = clip(event.text, TEXT_LIMIT)
+            case SubcallEnded():
+                self._answered(event)
+            case _:
+                pass
+
+    def _start(self, event: CodeStarted) -> None:
+        held = self._open.get(event.session)
+        if held is None or held["turn"] != event.turn or held["code"]:
+            held = self._fresh(event.session, event.turn, event.block)
+        held |= {"block": event.block, "code": clip(event.code, CODE_LIMIT)}
+        held["reasoning"] = clip(event.reasoning, TEXT_LIMIT)
+
+    def _ran(self, event: CodeRan) -> None:
+        step = self._step(event.session, event.turn)
+        both = event.stdout + (f"\n[stderr]\n{event.stderr}" if event.stderr else "")
+        step["output"] = clip(both, CODE_LIMIT)
+        if event.fault is not None:
+            step["fault"] = clip(f"{event.fault.get('kind', 'error')}: {event.fault.get('message', '')}", TEXT_LIMIT)
+
+    def _answered(self, event: SubcallEnded) -> None:
+        asked = self._asked.pop(event.session, None)
+        answer = self._answers.pop(event.session, "")
+        above = parent_of(event.session)
+        if asked is None or above is None:
+            return
+        trace = SubqueryTrace(
+            subcall_id=event.call_id,
+            mode=asked.mode,
+            prompt=clip(asked.objective, TEXT_LIMIT),
+            answer=clip(event.summary, TEXT_LIMIT) or answer,
+            tokens_in=event.tokens_in,
+            tokens_out=event.tokens_out,
+            cost_usd=event.cost_usd,
+        )
+        _keep(self._step(*above), "subquery_trace", trace.model_dump(mode="json"))
+
+    def _step(self, session: str, turn: int) -> dict[str, Any]:
+        held = self._open.get(session)
+        return held if held is not None and held["turn"] == turn else self._fresh(session, turn, 0)
+
+    def _fresh(self, session: str, turn: int, block: int) -> dict[str, Any]:
+        done = self._open.pop(session, None)
+        if done is not None:
+            self._steps.add(done)
+        step = ReplStep(session=session, turn=turn, block=block).model_dump(mode="json")
+        self._open[session] = step
+        return step
+
+    def steps(self) -> list[dict[str, Any]]:
+        """All steps that are kept, those still open last."""
+        return self._steps.items() + list(self._open.values())
+
+    @property
+    def omitted(self) -> int:
+        """How many steps between the first and the last were left out."""
+        return self._steps.omitted
+
+
+def _keep(step: dict[str, Any], name: str, item: dict[str, Any]) -> None:
+    if len(step[name]) < CALLS_LIMIT:
+        step[name].append(item)
+    else:
+        step[f"{name}_omitted"] += 1
+
+
+def tool_trace(event: HostReturned) -> dict[str, Any]:
+    """A host call as the record shows it."""
+    return ToolTrace(
+        call_id=f"{event.session}:{event.turn}.{event.ordinal}",
+        tool_name=event.name,
+        args=preview_args(event.args),
+        args_hash=event.args_hash,
+        response_hash=event.response_hash,
+        status="ok" if event.ok else "error",
+        result_preview=preview(event.result) if event.ok else None,
+        result_keys=_keys(event.result) if event.ok else None,
+        error=None if event.error is None else clip(event.error, TEXT_LIMIT),
+    ).model_dump(mode="json")
+
+
+def preview(value: Any) -> str:
+    """A value as text, clipped."""
+    return clip(value if isinstance(value, str) else msgspec.json.encode(value).decode(), TEXT_LIMIT)
+
+
+def preview_args(args: Any) -> Any:
+    """The arguments as they are when small, else their clipped text under `clipped`."""
+    text = msgspec.json.encode(args).decode()
+    return args if len(text) <= TEXT_LIMIT else {"clipped": clip(text, TEXT_LIMIT)}
+
+
+def _keys(value: Any) -> list[str] | None:
+    first: Any = cast("list[Any]", value)[0] if isinstance(value, list) and value else cast("Any", value)
+    if not isinstance(first, dict):
+        return None
+    return [clip(str(key), 80) for key in sorted(cast("dict[str, Any]", first))[:40]]
+
+
+def parent_of(session: str) -> tuple[str, int] | None:
+    """The parent's path and the turn in which it made this child; None for the root. `root/3.1` -> (`root`, 3)."""
+    path, slash, call = session.rpartition("/")
+    number = call.split(".")[0]
+    return (path, int(number)) if slash and number.isdigit() else None

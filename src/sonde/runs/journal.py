@@ -1,0 +1,274 @@
+"""The journal: one file of events a run, each line chained to the one before, on disk before anyone uses what it says.
+
+A line is the encoded event with `"sum"` as its last field: the first 16 hex digits of sha256(previous sum + the event without it). A torn
+last line (power loss, kill) is dropped when the file is read or continued; any other line that does not fit its sum is named. A paid reply
+is synced to the disk. The journal is exact: only known values of keys are taken out, and what was written is handed back to be used, so
+that the live run and its replay see the same. It does not promise secrecy of anything else, nor proof against a rewrite of the whole file.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import quote
+
+import msgspec
+
+from sonde.core.events import SCHEMA_VERSION, AnyEvent, Event, ModelReplied, RunStarted, as_dict, decode, encode
+from sonde.errors import ConfigError
+
+REMOVED = "[key removed]"
+SHORTEST_SECRET = 8  # "none", "test" or "EMPTY" are dummies; taking such words out of content would falsify it
+_SUM_DIGITS = 16
+_TAIL = len(b',"sum":"') + _SUM_DIGITS + len(b'"}')
+
+
+class JournalUnreadable(ConfigError):
+    """The file cannot be used as a journal; the message says why and what to do."""
+
+
+class JournalBusy(ConfigError):
+    """Another process writes this journal right now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalContents:
+    """What a journal holds: the events of its sound lines, in order."""
+
+    events: list[AnyEvent] = field(default_factory=list[AnyEvent])
+    torn: bool = False
+    tampered_line: int | None = None
+    sum: str = ""
+    sound_bytes: int = 0
+
+
+class Journal:
+    """An append-only file of events, held by one process at a time. An existing file is continued after its last sound line."""
+
+    def __init__(self, path: str | Path, secrets: Sequence[str] = ()) -> None:
+        self.path = Path(path)
+        self._forms = secret_forms(secrets)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            _lock(self._fd, self.path)
+            self._sum = self._continue()
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def _continue(self) -> str:
+        if os.fstat(self._fd).st_size == 0:
+            return ""
+        held = read_journal(self.path)
+        if held.tampered_line is not None:
+            raise JournalUnreadable(
+                f"line {held.tampered_line} of {self.path} does not fit its checksum: it was changed after it was "
+                "written, and the run cannot be continued from it"
+            )
+        os.ftruncate(self._fd, held.sound_bytes)
+        return held.sum
+
+    def append(self, event: Event) -> Event:
+        """Write one event, and sync it if it was paid for; gives it back as written, without key values."""
+        written = self.write(event)
+        if isinstance(event, ModelReplied):
+            self.sync()
+        return written
+
+    def write(self, event: Event) -> Event:
+        """Write one event without waiting for the disk."""
+        event, line = self._clean(event)
+        body = line[:-1]
+        self._sum = chain(self._sum, body)
+        rest = memoryview(body + b',"sum":"' + self._sum.encode() + b'"}\n')
+        while rest:
+            rest = rest[os.write(self._fd, rest) :]
+        return event
+
+    def sync(self) -> None:
+        """Wait until all that was written is on the disk."""
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        """Sync and let go of the file; closing twice is fine."""
+        if self._fd >= 0:
+            self.sync()
+            os.close(self._fd)
+            self._fd = -1
+
+    def _clean(self, event: Event) -> tuple[Event, bytes]:
+        """The event as it may be written, and its line."""
+        event, line = encodable(event)
+        if not any(form in line for form in self._forms.encoded):
+            return event, line
+        event = rewrite_text(event, self._forms.remove)
+        return event, encode(event)
+
+
+@dataclass(frozen=True, slots=True)
+class SecretForms:
+    """Key values in the spellings in which they turn up, longest first so that no part of one stays behind."""
+
+    spellings: tuple[str, ...]
+    encoded: tuple[bytes, ...]
+
+    def remove(self, text: str) -> str:
+        """The text without them."""
+        for spelling in self.spellings:
+            text = text.replace(spelling, REMOVED)
+        return text
+
+
+def secret_forms(secrets: Sequence[str]) -> SecretForms:
+    """The spellings of these values: as they are, in a URL, in base64, inside a JSON text."""
+    found: set[str] = set()
+    for secret in secrets:
+        if len(secret) >= SHORTEST_SECRET:
+            plain = base64.b64encode(secret.encode("utf-8", "surrogatepass")).decode()
+            found |= {secret, quote(secret, safe=""), plain.rstrip("="), _quoted(secret)}
+    spellings = tuple(sorted(found, key=lambda spelling: (-len(spelling), spelling)))
+    return SecretForms(spellings, tuple(_quoted(spelling).encode() for spelling in spellings))
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(_without_surrogates(text)).decode()[1:-1]
+
+
+def encodable(event: Event) -> tuple[Event, bytes]:
+    """The event in a form that UTF-8 can hold, and its line: code can print a lone surrogate, a file cannot hold one."""
+    try:
+        return event, encode(event)
+    except UnicodeEncodeError:
+        event = rewrite_text(event, _without_surrogates)
+        return event, encode(event)
+
+
+def rewrite_text(event: Event, change: Callable[[str], str]) -> Event:
+    """The event with every text in it changed, keys of free data included; its type stays."""
+    fields = {name: value if name == "type" else _rewrite(value, change) for name, value in as_dict(event).items()}
+    return msgspec.convert(fields, type(event))
+
+
+def _rewrite(value: Any, change: Callable[[str], str]) -> Any:
+    match value:
+        case str():
+            return change(value)
+        case dict():
+            return {
+                _rewrite(key, change): _rewrite(item, change) for key, item in cast("dict[Any, Any]", value).items()
+            }
+        case list() | tuple():
+            return [_rewrite(item, change) for item in cast("Sequence[Any]", value)]
+        case _:
+            return value
+
+
+def _without_surrogates(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def chain(previous: str, body: bytes) -> str:
+    """The sum of a line, given that of the line before."""
+    digest = hashlib.sha256(previous.encode())
+    digest.update(body)
+    return digest.hexdigest()[:_SUM_DIGITS]
+
+
+def _lock(fd: int, path: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise JournalBusy(f"{path} is being written by another process: this run is still going on") from None
+
+
+def is_being_written(path: str | Path) -> bool:
+    """True while a process holds the journal: the run goes on. False once it ended or was killed."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(fd)
+
+
+def read_journal(path: str | Path) -> JournalContents:
+    """Everything up to the first line that does not hold; a torn last line is no fault, a newer schema is refused."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise JournalUnreadable(f"{path} cannot be read: {error.strerror}") from None
+    events: list[AnyEvent] = []
+    sum_so_far, sound = "", 0
+    for number, line, whole in _lines(data):
+        body = checked(sum_so_far, line) if whole else None
+        if body is None:
+            torn = not whole or (sound + len(line) + 1 == len(data) and not _is_json(line))
+            return JournalContents(
+                events=events, torn=torn, tampered_line=None if torn else number, sum=sum_so_far, sound_bytes=sound
+            )
+        events.append(_decoded(body, number, path))
+        sum_so_far, sound = sum_of(line), sound + len(line) + 1
+    return JournalContents(events=events, sum=sum_so_far, sound_bytes=sound)
+
+
+def _lines(data: bytes) -> Iterator[tuple[int, bytes, bool]]:
+    """Number, line and whether it ends as a line should."""
+    *whole, rest = data.split(b"\n")
+    for number, line in enumerate(whole, start=1):
+        yield number, line, True
+    if rest:
+        yield len(whole) + 1, rest, False
+
+
+def checked(previous: str, line: bytes) -> bytes | None:
+    """The body of a line that fits its sum, None otherwise."""
+    body, tail = line[:-_TAIL], line[-_TAIL:]
+    fits = tail == b',"sum":"' + chain(previous, body).encode() + b'"}'
+    return body if fits else None
+
+
+def sum_of(line: bytes) -> str:
+    """The sum that a sound line carries."""
+    return line[-_SUM_DIGITS - 2 : -2].decode("ascii", "replace")
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+def _decoded(body: bytes, number: int, path: str | Path) -> AnyEvent:
+    try:
+        event = decode(body + b"}")
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise JournalUnreadable(
+            f"line {number} of {path} is sound but this Sonde does not know it ({error}); "
+            "it was written by a newer one: update Sonde to read this run"
+        ) from None
+    if isinstance(event, RunStarted):
+        refuse_newer(event.schema_version, path)
+    return event
+
+
+def refuse_newer(version: str, path: str | Path) -> None:
+    """Raise when a file's schema has another major version than ours."""
+    theirs, ours = version.partition(".")[0], SCHEMA_VERSION.partition(".")[0]
+    if theirs != ours:
+        raise JournalUnreadable(
+            f"{path} has schema {version} and this Sonde reads {ours}.x; use a Sonde that reads {theirs}.x, or run it again"
+        )

@@ -1,0 +1,218 @@
+"""The folder of one run, and how runs are found.
+
+`events.jsonl` is the truth and is appended to; the other files are views of it, each written whole or not at all (temporary file, sync,
+rename). A reader never sees half of one. Nothing here deletes a run; that is `listing.prune`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from sonde.core.canonical import jsonable
+from sonde.core.deadline import Clock
+from sonde.core.events import AnyEvent
+from sonde.core.record import RecordFold, RunRecord
+from sonde.errors import ConfigError
+from sonde.runs.journal import Journal, JournalContents, JournalUnreadable, is_being_written, read_journal, refuse_newer
+
+JOURNAL = "events.jsonl"
+RECORD = "run_record.json"
+RESULT = "result.json"
+SUMMARY = "summary.md"
+ANSWER = "answer.md"
+
+
+class NoSuchRun(ConfigError):
+    """There is no run of this name, or the folder is no run folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """One run's folder. Making the value touches nothing; `create` makes the folder."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, runs_dir: str | Path, run_id: str) -> RunDir:
+        """A new folder for a new run; an existing one is refused rather than mixed up."""
+        path = Path(runs_dir) / run_id
+        try:
+            path.mkdir(parents=True, mode=0o700)
+        except FileExistsError:
+            raise ConfigError(f"{path} exists already; choose another run id, or resume that run") from None
+        except OSError as error:
+            raise ConfigError(f"the run folder {path} cannot be made: {error.strerror}; choose --runs-dir") from None
+        return cls(path)
+
+    @property
+    def run_id(self) -> str:
+        """The folder's name."""
+        return self.path.name
+
+    @property
+    def journal_path(self) -> Path:
+        """Where the events are."""
+        return self.path / JOURNAL
+
+    def journal(self, secrets: Sequence[str] = ()) -> Journal:
+        """The journal, open for writing."""
+        return Journal(self.journal_path, secrets)
+
+    def read(self) -> JournalContents:
+        """What the journal holds; raises `NoSuchRun` where there is none."""
+        if not self.journal_path.is_file():
+            raise NoSuchRun(f"{self.path} is not a run folder: it has no {JOURNAL}")
+        return read_journal(self.journal_path)
+
+    def events(self) -> list[AnyEvent]:
+        """The events, of a journal that is as it was written."""
+        held = self.read()
+        if held.tampered_line is not None:
+            raise JournalUnreadable(
+                f"line {held.tampered_line} of {self.journal_path} does not fit its checksum: it was changed after it "
+                "was written"
+            )
+        return held.events
+
+    def is_running(self) -> bool:
+        """True while a process works on this run."""
+        return is_being_written(self.journal_path)
+
+    def record(self) -> RunRecord:
+        """The record as written; folded anew from the journal when the run did not get that far."""
+        path = self.path / RECORD
+        if not path.is_file():
+            return fold(self.read().events)
+        try:
+            data = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+            refuse_newer(str(data.get("schema_version", "0")), path)
+            return RunRecord.model_validate(data)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise JournalUnreadable(f"{path} is not a run record: {error}") from None
+
+    def write_record(self, record: RunRecord) -> Path:
+        """run_record.json."""
+        return self._write(RECORD, pretty_json(record.model_dump(mode="json")))
+
+    def write_result(self, value: Any) -> Path:
+        """result.json."""
+        return self._write(RESULT, pretty_json(value))
+
+    def write_summary(self, text: str) -> Path:
+        """summary.md."""
+        return self._write(SUMMARY, text.encode("utf-8", "backslashreplace"))
+
+    def write_answer(self, text: str) -> Path:
+        """answer.md."""
+        return self._write(ANSWER, text.encode("utf-8", "backslashreplace"))
+
+    def _write(self, name: str, content: bytes) -> Path:
+        path = self.path / name
+        write_atomically(path, content)
+        return path
+
+
+def fold(events: Sequence[AnyEvent]) -> RunRecord:
+    """The record of these events; `NoSuchRun` when not even the first one is there."""
+    folded = RecordFold()
+    for event in events:
+        folded.add(event)
+    if not folded.started:
+        raise NoSuchRun("the journal holds no run: it was cut off before its first event")
+    return folded.record()
+
+
+def pretty_json(value: Any) -> bytes:
+    """Sorted keys, two spaces, a newline at the end: as every file of a run is written."""
+    try:
+        text = msgspec.json.encode(value, order="sorted")
+    except (TypeError, ValueError):  # not JSON-like after all, or a lone surrogate: written as well as it can be
+        text = msgspec.json.encode(_sound(jsonable(value)), order="sorted")
+    return msgspec.json.format(text, indent=2) + b"\n"
+
+
+def _sound(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case list():
+            return [_sound(item) for item in cast("list[Any]", value)]
+        case dict():
+            return {_sound(key): _sound(item) for key, item in cast("dict[str, Any]", value).items()}
+        case _:
+            return value
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """All of it or none: written beside, synced, renamed over."""
+    fd, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(beside).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(beside).unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def new_run_id(clock: Clock) -> str:
+    """An id that sorts by time and that no other run has: 20260131-235959-0f2e3d4c1."""
+    now = clock.utc()
+    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond:05x}{os.urandom(2).hex()}"
+
+
+def find_run(runs_dir: str | Path, id_or_path: str | Path) -> RunDir:
+    """The run of this id, of this unique beginning of an id, `last` for the newest, or in this folder."""
+    as_path = Path(id_or_path)
+    if (as_path / JOURNAL).is_file():
+        return RunDir(as_path)
+    name = str(id_or_path)
+    if as_path.is_dir() and (as_path.is_absolute() or os.sep in name):
+        raise NoSuchRun(f"{as_path} is not a run folder: it has no {JOURNAL}")
+    ids = run_ids(runs_dir)
+    if not ids:
+        raise NoSuchRun(f"there are no runs in {runs_dir}; `sonde ask` makes one, --runs-dir names another place")
+    return RunDir(Path(runs_dir) / _matching(name, ids, runs_dir))
+
+
+def _matching(name: str, ids: Sequence[str], runs_dir: str | Path) -> str:
+    if name == "last":
+        return ids[-1]
+    if name in ids:
+        return name
+    fitting = [run_id for run_id in ids if run_id.startswith(name)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise NoSuchRun(f"{name!r} begins {len(fitting)} run ids: {', '.join(fitting[:5])}; give more of it")
+    raise NoSuchRun(f"there is no run {name!r} in {runs_dir}; the newest is {ids[-1]} (`sonde runs` lists them)")
+
+
+def run_ids(runs_dir: str | Path) -> list[str]:
+    """The ids of all runs in a folder, oldest first (ids sort by time)."""
+    try:
+        entries = [entry.name for entry in os.scandir(runs_dir) if not entry.name.startswith(".")]
+    except OSError:
+        return []
+    root = os.fspath(runs_dir)
+    return sorted(name for name in entries if os.path.exists(os.path.join(root, name, JOURNAL)))  # noqa: PTH110, PTH118  # thousands of runs

@@ -1,0 +1,49 @@
+"""The only writer: a folder of text files, here or behind an editor, changed only by plans that someone approved."""
+
+from sonde.contexts.workspace.base import (
+    Action,
+    Applied,
+    Approve,
+    CommandResult,
+    Decision,
+    FileChange,
+    Found,
+    Match,
+    Passage,
+    PatchRefused,
+    PathRefused,
+    Plan,
+    Workspace,
+    accept,
+    reject,
+)
+from sonde.contexts.workspace.context import WorkspaceContext
+from sonde.contexts.workspace.local import LocalWorkspace
+from sonde.contexts.workspace.planner import plan_patch
+from sonde.contexts.workspace.policy import Policy
+from sonde.contexts.workspace.wire import Ask, Reply, WireWorkspace
+
+__all__ = [
+    "Action",
+    "Applied",
+    "Approve",
+    "Ask",
+    "CommandResult",
+    "Decision",
+    "FileChange",
+    "Found",
+    "LocalWorkspace",
+    "Match",
+    "Passage",
+    "PatchRefused",
+    "PathRefused",
+    "Plan",
+    "Policy",
+    "Reply",
+    "WireWorkspace",
+    "Workspace",
+    "WorkspaceContext",
+    "accept",
+    "plan_patch",
+    "reject",
+]

@@ -1,0 +1,251 @@
+"""What a workspace is: a folder of text files that may be listed, read and searched, and changed only by an approved plan.
+
+`Workspace` is the seam; `LocalWorkspace` works on a folder of this machine, `WireWorkspace` asks the editor at the other end of
+the protocol. Paths are relative to the root and use `/`. Lines are counted from 1, both ends included. A `Plan` holds whole new
+texts, so whoever applies it needs no patch logic: it checks path, base hash and policy, and writes all of it or nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from sonde.core.canonical import sha256_text
+from sonde.errors import ToolFault
+
+
+class PathRefused(ToolFault):
+    """The path is outside the workspace, protected, or not a regular text file."""
+
+
+class PatchRefused(ToolFault):
+    """The patch cannot be applied as it stands; nothing was changed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"patch refused, nothing was changed: {message}")
+
+
+class Action(StrEnum):
+    """What happens to one file."""
+
+    ADD = "add"
+    UPDATE = "update"
+    DELETE = "delete"
+    MOVE = "move"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How a text is kept on disk: put back as it was found."""
+
+    encoding: str = "utf-8"
+    bom: bytes = b""
+    mode: int = 0o644
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileChange:
+    """One file of a plan. `base_hash` is of the text that the plan was made from, None for a file that must not exist yet."""
+
+    path: str
+    action: Action
+    base_hash: str | None = None
+    new_text: str | None = None
+    target: str | None = None  # where a moved file goes
+    form: Form | None = None  # only when the text had another form on disk than a new file would get
+    old_text: str = ""  # for the diff and for undo; not sent over the wire
+
+    @property
+    def writes(self) -> str:
+        """The path that has the new text afterwards."""
+        return self.target or self.path
+
+    def touched(self) -> tuple[str, ...]:
+        """Every path that this change creates, replaces or removes."""
+        return (self.path, self.target) if self.target else (self.path,)
+
+    def inverse(self) -> FileChange:
+        """The change that takes this one back."""
+        after = None if self.new_text is None else sha256_text(self.new_text)
+        match self.action:
+            case Action.ADD:
+                return FileChange(path=self.path, action=Action.DELETE, base_hash=after, old_text=self.new_text or "")
+            case Action.DELETE:
+                return FileChange(path=self.path, action=Action.ADD, new_text=self.old_text, form=self.form)
+            case Action.UPDATE | Action.MOVE:
+                return FileChange(
+                    path=self.writes,
+                    action=self.action,
+                    base_hash=after,
+                    new_text=self.old_text,
+                    old_text=self.new_text or "",
+                    target=self.path if self.target else None,
+                )
+
+    def diff(self) -> str:
+        """Unified diff of this file."""
+        old, new = self.old_text, self.new_text or ""
+        before = "/dev/null" if self.action is Action.ADD else f"a/{self.path}"
+        after = "/dev/null" if self.action is Action.DELETE else f"b/{self.writes}"
+        lines = list(difflib.unified_diff(old.splitlines(), new.splitlines(), before, after, lineterm=""))
+        return "\n".join(lines or [f"--- {before}", f"+++ {after}"]) + "\n"
+
+    def summary(self) -> str:
+        """One line for people and models, such as `sample.ts: updated +4 -1`."""
+        lines = self.diff().splitlines()[2:]
+        added = sum(line.startswith("+") for line in lines)
+        removed = sum(line.startswith("-") for line in lines)
+        done = {"add": "added", "update": "updated", "delete": "deleted", "move": f"moved to {self.target}"}[
+            self.action
+        ]
+        return f"{self.path}: {done} +{added} -{removed}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Every change of one patch, made wholly in memory, and what is worth knowing about how it matched."""
+
+    changes: tuple[FileChange, ...]
+    notes: tuple[str, ...] = ()
+
+    def inverse(self) -> Plan:
+        """The plan that takes this one back."""
+        return Plan(changes=tuple(change.inverse() for change in reversed(self.changes)))
+
+    def diff(self) -> str:
+        """Unified diff of all files."""
+        return "".join(change.diff() for change in self.changes)
+
+    def summary(self) -> str:
+        """One line a file, then the notes."""
+        return "\n".join([change.summary() for change in self.changes] + [f"note: {note}" for note in self.notes])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """Lines of a file as they are now; `content` has them joined by newlines, without a final one."""
+
+    path: str
+    content: str
+    start_line: int
+    end_line: int
+    total_lines: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """A line that contains what was searched for."""
+
+    path: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a search found, and what was left out to keep it short."""
+
+    matches: tuple[Match, ...]
+    truncated: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What became of a plan. `applied` is False when the user said no; then `summary` carries the reason."""
+
+    applied: bool
+    summary: str
+    diff: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """How an allowed command ended."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The user's word on a plan; the reason for a no goes back to the model."""
+
+    accepted: bool
+    reason: str = ""
+
+
+Approve = Callable[[Plan], Decision]
+
+
+class Workspace(Protocol):
+    """A folder of text files; see the module docstring."""
+
+    def list_files(self, root: str = "") -> tuple[str, ...]:
+        """Paths of the files below a folder, sorted; protected and generated ones are left out."""
+        ...
+
+    def read(self, path: str, start_line: int | None = None, end_line: int | None = None) -> Passage:
+        """Lines of a file; a missing or refused file raises a ToolFault."""
+        ...
+
+    def search(self, query: str, path: str | None = None) -> Found:
+        """Lines that contain the text `query`, in one file or folder or everywhere."""
+        ...
+
+    def text(self, path: str) -> str | None:
+        """The whole text of a file with its own line endings, None where there is no such file."""
+        ...
+
+    def apply(self, plan: Plan) -> Applied:
+        """Ask for approval, check everything again, write all or nothing."""
+        ...
+
+    def undo(self) -> str:
+        """Take the last applied plan back in one step; says what was restored."""
+        ...
+
+    def execute(self, command: str, cwd: str = "") -> CommandResult:
+        """Run an allowed command; refused unless the policy lists it."""
+        ...
+
+
+def accept(plan: Plan) -> Decision:
+    """The approval of `--yes`."""
+    del plan
+    return Decision(accepted=True)
+
+
+def reject(plan: Plan) -> Decision:
+    """The default: nobody was asked, so nothing is written."""
+    del plan
+    return Decision(accepted=False, reason="nobody approved it (pass --yes, or use an editor that asks)")
+
+
+def rejected(decision: Decision) -> Applied:
+    """What the model hears after a no."""
+    reason = decision.reason.strip() or "no reason given"
+    return Applied(applied=False, summary=f"the user rejected this change: {reason}")
+
+
+def passage(path: str, lines: list[str], start_line: int | None, end_line: int | None) -> Passage:
+    """Cut lines out of a file, clamped to what there is; an empty file is lines 0 to 0."""
+    total = len(lines)
+    start = max(1, start_line or 1)
+    end = min(total, end_line if end_line is not None else total)
+    if total and start > total:
+        raise ToolFault(f"{path} has {total} lines; line {start} does not exist. Example: read({path!r}, 1, {total})")
+    if total and end < start:
+        raise ToolFault(
+            f"end line {end_line} is before start line {start}. Example: read({path!r}, {start}, {start + 20})"
+        )
+    content = "\n".join(lines[start - 1 : end])
+    return Passage(path=path, content=content, start_line=start if total else 0, end_line=end, total_lines=total)
+
+
+def matching_lines(path: str, lines: Iterable[str], query: str) -> list[Match]:
+    """Lines that contain the query, clipped to 300 characters."""
+    return [Match(path=path, line=n, text=line[:300]) for n, line in enumerate(lines, 1) if query in line]

@@ -1,0 +1,106 @@
+"""The workspace as a context of a run: typed tools over any `Workspace`, with excerpts that can be cited.
+
+Reads are kept small: one of more than 200 lines needs a rationale, and every rationale is shown to the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sonde.contexts.workspace.base import Passage, Workspace
+from sonde.contexts.workspace.planner import plan_patch
+from sonde.core.canonical import hash_value
+from sonde.core.evidence import Excerpt, Observed
+from sonde.errors import ToolFault
+from sonde.tools import Tool, tool
+
+FREE_LINES = 200
+
+
+class WorkspaceContext:
+    """Tools `list_files`, `read`, `read_file`, `search`, `apply_patch` and, when `commands` are allowed, `execute_command`."""
+
+    def __init__(self, workspace: Workspace, *, commands: Sequence[str] = ()) -> None:
+        self.workspace = workspace
+        self.commands = tuple(commands)
+
+    def tools(self) -> Sequence[Tool]:
+        """Everything that code may call; the last two change things and are asked for or listed first."""
+        reading = [tool(self.list_files), tool(self.read), tool(self.read_file), tool(self.search)]
+        writing = [tool(self.apply_patch, read_only=False)]
+        return reading + writing + ([tool(self.execute_command, read_only=False)] if self.commands else [])
+
+    def describe(self) -> str:
+        """The first files by name, for the prompt."""
+        files = self.workspace.list_files()
+        shown = ", ".join(files[:40])
+        return f"workspace of {len(files)} files: {shown}{', …' if len(files) > 40 else ''}"
+
+    def shared(self) -> Mapping[str, Any]:
+        """Nothing is mapped into the sandbox: files change while the run works on them."""
+        return {}
+
+    def reread(self, excerpt: Excerpt) -> str | None:
+        """The cited lines as they are now."""
+        try:
+            return self.workspace.read(excerpt.path, excerpt.start_line, excerpt.end_line).content
+        except ToolFault:
+            return None
+
+    def fingerprint(self) -> str:
+        """A hash of the file names; the texts are hashed where they are read."""
+        return hash_value(list(self.workspace.list_files()))
+
+    def list_files(self, root: str = "") -> list[str]:
+        """Paths of the files below a folder."""
+        return list(self.workspace.list_files(root))
+
+    def read(
+        self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
+    ) -> Observed:
+        """Lines of a file as {content, startLine, endLine}; more than 200 lines need a rationale.
+        Example: part = read('src/app.py', 10, 40, rationale='the function to change')
+        """
+        found = self.workspace.read(path, start_line, end_line)
+        lines = found.end_line - found.start_line + 1
+        if lines > FREE_LINES and not rationale.strip():
+            raise ToolFault(
+                f"{path} lines {found.start_line}-{found.end_line} are {lines} lines; read at most {FREE_LINES}, or say why. "
+                f"Example: part = read({path!r}, {found.start_line}, {found.end_line}, rationale='the whole class is to be renamed')"
+            )
+        value = {"content": found.content, "startLine": found.start_line, "endLine": found.end_line}
+        return Observed(value, (_excerpt(found),) if found.total_lines else ())
+
+    def read_file(
+        self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
+    ) -> Observed:
+        """The same as read."""
+        return self.read(path, start_line, end_line, rationale=rationale)
+
+    def search(self, query: str, path: str | None = None) -> Observed:
+        """Lines that contain the text query, as [{path, line, text}].
+        Example: hits = search('def main', 'src')
+        """
+        found = self.workspace.search(query, path)
+        rows = [{"path": match.path, "line": match.line, "text": match.text} for match in found.matches]
+        seen = (
+            Excerpt.of_lines(m.path, m.line, m.line, m.text) for m in found.matches if len(m.text) < 300
+        )  # 300: clipped
+        return Observed(rows, tuple(seen), found.truncated)
+
+    def apply_patch(self, patch: str) -> dict[str, Any]:
+        r"""Change files by one patch, all or nothing, as {applied, summary, diff}; the user may refuse it.
+        Example: result = apply_patch('*** Begin Patch\n*** Update File: a.py\n@@ def f():\n-    x = 1\n+    x = 2\n*** End Patch')
+        """
+        done = self.workspace.apply(plan_patch(patch, self.workspace.text))
+        return {"applied": done.applied, "summary": done.summary, "diff": done.diff}
+
+    def execute_command(self, command: str, cwd: str = "") -> dict[str, Any]:
+        """Run an allowed command, as {exitCode, stdout, stderr}."""
+        done = self.workspace.execute(command, cwd)
+        return {"exitCode": done.exit_code, "stdout": done.stdout, "stderr": done.stderr}
+
+
+def _excerpt(found: Passage) -> Excerpt:
+    return Excerpt.of_lines(found.path, found.start_line, found.end_line, found.content)

@@ -1,0 +1,161 @@
+"""A workspace that is a folder of this machine. The only place in Sonde that changes a user's files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from sonde.contexts.workspace.base import (
+    Action,
+    Applied,
+    Approve,
+    CommandResult,
+    Found,
+    Match,
+    Passage,
+    PathRefused,
+    Plan,
+    matching_lines,
+    passage,
+    reject,
+    rejected,
+)
+from sonde.contexts.workspace.paths import Root, clean, clean_folder, portable
+from sonde.contexts.workspace.policy import Policy
+from sonde.contexts.workspace.text import decode, texts
+from sonde.contexts.workspace.writer import Transaction, inverse, write_plan
+from sonde.errors import ToolFault
+
+MAX_FILES = 20_000
+MAX_MATCHES = 200
+MAX_OUTPUT = 20_000
+PLAIN = MappingProxyType({"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"})
+
+
+class LocalWorkspace:
+    """See `Workspace`. `approve` is asked before anything is written; without one, nothing is."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        policy: Policy | None = None,
+        approve: Approve = reject,
+        environment: Mapping[str, str] = PLAIN,  # of allowed commands
+    ) -> None:
+        self.root = Root(root)
+        self.policy = policy or Policy()
+        self.approve = approve
+        self.environment = environment
+        self._applied: list[Transaction] = []
+
+    def list_files(self, root: str = "") -> tuple[str, ...]:
+        """Paths of the files below a folder, sorted; protected and generated ones are left out."""
+        folder = clean_folder(root)
+        if folder:
+            self.policy.check_read(folder)
+        real = self.root.real(folder)
+        if not (self.root.path / real).is_dir():
+            raise PathRefused(f"{root} is not a folder of the workspace; list_files() shows everything")
+        return tuple(sorted(self._walk(self.root.path / real)))
+
+    def _walk(self, top: Path) -> Iterator[str]:
+        left = MAX_FILES
+        for here, folders, names in os.walk(top):
+            folders[:] = sorted(name for name in folders if self.policy.listed(name))
+            prefix = Path(here).relative_to(self.root.path)
+            for name in sorted(names):
+                if self.policy.listed(name) and not Path(here, name).is_symlink():
+                    left -= 1
+                    yield (prefix / name).as_posix()
+                if left == 0:
+                    return
+
+    def read(self, path: str, start_line: int | None = None, end_line: int | None = None) -> Passage:
+        """Lines of a file as they are now."""
+        text = self.text(path)
+        if text is None:
+            raise ToolFault(f"there is no file {path}; list_files() shows what there is")
+        return passage(clean(path), texts(text), start_line, end_line)
+
+    def text(self, path: str) -> str | None:
+        """The whole text with its own line endings, None where there is no such file."""
+        path = clean(path)
+        self.policy.check_read(path)
+        self.policy.check_read(self.root.real(path) or path)  # the end of a link is judged by its own name
+        found = self.root.read(path)
+        return None if found is None else decode(path, *found)[0]
+
+    def search(self, query: str, path: str | None = None) -> Found:
+        """Lines that contain the text, at most 200; files that are not text are passed over."""
+        if not query:
+            raise ToolFault("the query is empty. Example: search('def main')")
+        matches: list[Match] = []
+        for name in self._searched(path):
+            matches += self._matches_in(name, query)
+            if len(matches) >= MAX_MATCHES:
+                note = f"only the first {MAX_MATCHES} matches are shown; search for something rarer or in one folder"
+                return Found(matches=tuple(matches[:MAX_MATCHES]), truncated=note)
+        return Found(matches=tuple(matches))
+
+    def _searched(self, path: str | None) -> tuple[str, ...]:
+        folder = clean_folder(path or "")
+        return (folder,) if folder and (self.root.path / self.root.real(folder)).is_file() else self.list_files(folder)
+
+    def _matches_in(self, path: str, query: str) -> list[Match]:
+        try:
+            return matching_lines(path, texts(self.text(path) or ""), query)
+        except PathRefused:
+            return []
+
+    def apply(self, plan: Plan) -> Applied:
+        """Judge every path, ask, and write all or nothing."""
+        for change in plan.changes:
+            for path in change.touched():
+                self.policy.check_write(clean(path))
+                self.root.check_writable(path)
+            if change.action in (Action.ADD, Action.MOVE):
+                portable(change.writes)
+        decision = self.approve(plan)
+        if not decision.accepted:
+            return rejected(decision)
+        self._applied.append(write_plan(self.root, plan))
+        return Applied(applied=True, summary=plan.summary(), diff=plan.diff())
+
+    def undo(self) -> str:
+        """Take the last applied plan back in one step; refused when its files have changed since."""
+        if not self._applied:
+            raise ToolFault("there is nothing to undo")
+        last = self._applied[-1]
+        plan = inverse(last)
+        write_plan(self.root, plan)
+        last.remove_folders(last.folders)
+        self._applied.pop()
+        return plan.summary()
+
+    def execute(self, command: str, cwd: str = "") -> CommandResult:
+        """Run an allowed command without a shell; it and all it started are killed when time is up."""
+        words = self.policy.check_command(command)
+        folder = self.root.path / self.root.real(clean_folder(cwd))
+        try:
+            child = subprocess.Popen(
+                words, cwd=folder, env=dict(self.environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise ToolFault(f"{command!r} could not be started: {error.strerror}") from error
+        return self._finished(command, child)
+
+    def _finished(self, command: str, child: subprocess.Popen[str]) -> CommandResult:
+        limit = self.policy.command_timeout_s
+        try:
+            stdout, stderr = child.communicate(timeout=limit)
+        except subprocess.TimeoutExpired as error:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+            raise ToolFault(f"{command!r} did not end within {limit:g} s and was stopped") from error
+        return CommandResult(exit_code=child.returncode, stdout=stdout[-MAX_OUTPUT:], stderr=stderr[-MAX_OUTPUT:])

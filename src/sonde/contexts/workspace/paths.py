@@ -1,0 +1,148 @@
+"""Keeps every path inside the root, also while someone else changes the folder.
+
+`clean` judges the words of a path; `Root` walks it one directory at a time, each opened without following links, so that a directory
+swapped for a link between check and use is an error and not a way out. Reading through a link is allowed when its end is inside the
+root; writing through one never is. Needs a POSIX system.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import unicodedata
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sonde.contexts.workspace.base import PathRefused
+from sonde.contexts.workspace.text import MAX_BYTES
+
+RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+EXAMPLE = "use a path inside the workspace, such as 'src/app.py'"
+
+
+def clean(path: str) -> str:
+    """The path in its one spelling, relative to the root; PathRefused where its words alone show that it is not safe."""
+    if not path.strip():
+        raise PathRefused(f"the path is empty; {EXAMPLE}")
+    if any(unicodedata.category(c) in ("Cc", "Cf", "Cs") for c in path):
+        raise PathRefused(f"{path!r} has invisible characters; {EXAMPLE}")
+    if path.startswith(("/", "~")) or re.match(r"[A-Za-z]:", path):
+        raise PathRefused(f"{path!r} is absolute; {EXAMPLE}")
+    if "\\" in path:
+        raise PathRefused(f"{path!r} has a backslash; {EXAMPLE}")
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise PathRefused(f"{path!r} leads upwards; {EXAMPLE}")
+    if not parts or path.endswith("/"):
+        raise PathRefused(f"{path!r} names a folder, not a file; {EXAMPLE}")
+    return "/".join(parts)
+
+
+def clean_folder(path: str) -> str:
+    """Like `clean` for a folder; the root is the empty text."""
+    return "" if path.strip() in ("", ".", "./") else clean(path.rstrip("/"))
+
+
+def portable(path: str) -> None:
+    """Refuse names for new files that are devices or cannot exist on other systems."""
+    for part in path.split("/"):
+        if RESERVED.fullmatch(part) or part.endswith((".", " ")) or any(c in part for c in '<>:"|?*'):
+            raise PathRefused(f"{path!r} is not a file name that every system can hold; choose another")
+
+
+class Root:
+    """A folder whose files are reached without leaving it."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.path = Path(folder).resolve()
+        if not self.path.is_dir():
+            raise PathRefused(f"{folder} is not a folder")
+
+    def real(self, path: str) -> str:
+        """Where a path really leads, relative to the root; PathRefused when that is outside."""
+        real = (self.path / path).resolve() if path else self.path
+        if not real.is_relative_to(self.path):
+            raise PathRefused(f"{path} is a link that leads out of the workspace; {EXAMPLE}")
+        return "" if real == self.path else real.relative_to(self.path).as_posix()
+
+    def read(self, path: str) -> tuple[bytes, int] | None:
+        """Bytes and mode of a regular file, None where there is none; links inside the root are followed."""
+        try:
+            return self._read_exactly(self.real(path))
+        except FileNotFoundError:
+            return None
+        except (NotADirectoryError, IsADirectoryError) as error:
+            raise PathRefused(f"{path} is not a file; list_files() shows what there is") from error
+        except OSError as error:
+            raise PathRefused(f"{path} cannot be read: {error.strerror}") from error
+
+    def _read_exactly(self, path: str) -> tuple[bytes, int]:
+        with self.parent(path) as (folder, name):
+            # not blocking: opening a pipe that nobody writes to would wait for ever
+            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(file.fileno())
+            if stat.S_ISDIR(status.st_mode):
+                raise IsADirectoryError(path)
+            if not stat.S_ISREG(status.st_mode):
+                raise PathRefused(f"{path} is a device, pipe or socket, not a file")
+            if status.st_size > MAX_BYTES:
+                raise PathRefused(f"{path} has {status.st_size:,} bytes; the most that is read here is {MAX_BYTES:,}")
+            return file.read(), stat.S_IMODE(status.st_mode)
+
+    @contextmanager
+    def parent(self, path: str, *, create: list[str] | None = None) -> Generator[tuple[int, str]]:
+        """The open directory of a path and its last name; missing directories are made, and named in `create`, if given."""
+        *folders, name = path.split("/")
+        here = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for depth, folder in enumerate(folders, 1):
+                if create is not None and _make(here, folder):
+                    create.append("/".join(folders[:depth]))
+                inner = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+                os.close(here)
+                here = inner
+            yield here, name
+        finally:
+            os.close(here)
+
+    def check_writable(self, path: str) -> None:
+        """Refuse links, devices, folders and names that differ from an existing one in case only."""
+        here = self.path
+        for part in path.split("/"):
+            self._check_case(here, part, path)
+            here = here / part
+            if here.is_symlink():
+                shown = here.readlink().as_posix()
+                raise PathRefused(
+                    f"{here.relative_to(self.path).as_posix()} is a link to {shown!r}; links are not written through"
+                )
+        if here.exists() and not here.is_file():
+            raise PathRefused(f"{path} is a folder, device or pipe, not a file")
+
+    def _check_case(self, folder: Path, name: str, path: str) -> None:
+        if not folder.is_dir():
+            if folder.exists():
+                raise PathRefused(f"{path}: {folder.relative_to(self.path).as_posix()} is a file, not a folder")
+            return
+        names = [entry.name for entry in folder.iterdir()]
+        twin = next((other for other in names if other != name and _same_name(other, name)), None)
+        if twin and name not in names:
+            raise PathRefused(
+                f"{path}: there is {twin!r} already, which is the same name as {name!r} on many machines; use {twin!r}"
+            )
+
+
+def _same_name(one: str, other: str) -> bool:
+    """Equal on a file system that ignores case and the spelling of accents."""
+    return unicodedata.normalize("NFC", one).casefold() == unicodedata.normalize("NFC", other).casefold()
+
+
+def _make(folder: int, name: str) -> bool:
+    try:
+        os.mkdir(name, dir_fd=folder)
+    except FileExistsError:
+        return False
+    return True

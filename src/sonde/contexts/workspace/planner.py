@@ -1,0 +1,132 @@
+"""Makes a `Plan` of a patch: every file's new text, in memory, before anything is written.
+
+The planner sees files only through `text(path)` of a workspace, so it works the same on a folder and over the wire. Endings of lines,
+a missing final newline, and the indentation of a file that differs from the patch by white space only are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sonde.contexts.workspace.base import Action, FileChange, PatchRefused, Plan
+from sonde.contexts.workspace.match import FileLines, Place, place_hunks
+from sonde.contexts.workspace.parse import FilePatch, Hunk, parse_patch
+from sonde.contexts.workspace.paths import clean
+from sonde.contexts.workspace.text import Line, common_ending, join, split
+from sonde.core.canonical import sha256_text
+
+TextOf = Callable[[str], str | None]
+
+
+def plan_patch(patch: str, text_of: TextOf) -> Plan:
+    """What the patch would do; PatchRefused or PathRefused when any part of it is not certain."""
+    notes: list[str] = []
+    changes = tuple(_change(file, text_of, notes) for file in parse_patch(patch))
+    _no_collisions(changes)
+    return Plan(changes=changes, notes=tuple(notes))
+
+
+def _change(file: FilePatch, text_of: TextOf, notes: list[str]) -> FileChange:
+    path = clean(file.path)
+    if file.action is Action.ADD:
+        return _add(path, file, text_of)
+    text = text_of(path)
+    if text is None:
+        raise PatchRefused(f"{path} does not exist; to create it use `*** Add File: {path}`")
+    base = sha256_text(text)
+    if file.action is Action.DELETE:
+        _hunks_match(path, text, file.hunks)
+        return FileChange(path=path, action=Action.DELETE, base_hash=base, old_text=text)
+    new = patched(path, text, file.hunks, notes)
+    target = None if file.target is None else _free(clean(file.target), text_of)
+    if new == text and target is None:
+        raise PatchRefused(f"{path} would not change; leave it out")
+    return FileChange(path=path, action=file.action, base_hash=base, new_text=new, old_text=text, target=target)
+
+
+def _add(path: str, file: FilePatch, text_of: TextOf) -> FileChange:
+    hunk = file.hunks[0]
+    if len(file.hunks) > 1 or hunk.old:
+        raise PatchRefused(f"{path} is to be created, so it can have added lines only")
+    lines = [Line(text, "\n") for _, text in hunk.lines]
+    return FileChange(
+        path=_free(path, text_of), action=Action.ADD, new_text=join(lines, hunk.final_newline is None, "\n")
+    )
+
+
+def _free(path: str, text_of: TextOf) -> str:
+    if text_of(path) is not None:
+        raise PatchRefused(f"{path} exists already; to change it use `*** Update File: {path}`")
+    return path
+
+
+def _hunks_match(path: str, text: str, hunks: Sequence[Hunk]) -> None:
+    """A unified diff says what it deletes; it must be what is there."""
+    if hunks:
+        place_hunks(FileLines(path, [line.text for line in split(text)]), hunks)
+
+
+def _no_collisions(changes: Sequence[FileChange]) -> None:
+    """Two names that differ in case only are one file on many machines."""
+    seen: dict[str, str] = {}
+    for path in (path for change in changes for path in change.touched()):
+        other = seen.setdefault(path.casefold(), path)
+        if other != path:
+            raise PatchRefused(f"{other} and {path} differ in case only, which is one file on many machines")
+    written = [change.writes for change in changes] + [change.path for change in changes if change.target]
+    twice = next((path for path in written if written.count(path) > 1), None)
+    if twice:
+        raise PatchRefused(f"{twice} is changed twice; say once what shall happen to it")
+
+
+def patched(path: str, text: str, hunks: Sequence[Hunk], notes: list[str]) -> str:
+    """The text with all hunks applied; what was matched loosely is added to `notes`."""
+    lines = split(text)
+    ending = common_ending(lines)
+    places = place_hunks(FileLines(path, [line.text for line in lines]), hunks)
+    final_newline = not lines or bool(lines[-1].ending)
+    whole = lines
+    for hunk, place in sorted(zip(hunks, places, strict=True), key=lambda pair: pair[1].start, reverse=True):
+        old = lines[place.start : place.start + len(hunk.old)]
+        if place.loose:
+            notes.append(f"{path} line {place.start + 1}: matched with white space ignored")
+        if hunk.final_newline is not None and place.start + len(old) == len(lines):
+            final_newline = hunk.final_newline
+        before = lines[place.start - 1].ending if place.start else ""
+        whole = whole[: place.start] + _replaced(hunk, old, place, before or ending) + whole[place.start + len(old) :]
+    return join(whole, final_newline, ending)
+
+
+def _replaced(hunk: Hunk, old: Sequence[Line], place: Place, ending: str) -> list[Line]:
+    """Kept lines stay as the file has them; added ones take the ending of the line above."""
+    indents = _indents(hunk, old) if place.loose else {}
+    result: list[Line] = []
+    remaining = iter(old)
+    for mark, text in hunk.lines:
+        if mark == "+":
+            result.append(Line(_reindented(text, indents), ending))
+            continue
+        line = next(remaining)
+        ending = line.ending or ending
+        if mark == " ":
+            result.append(line)
+    return result
+
+
+def _indents(hunk: Hunk, old: Sequence[Line]) -> dict[str, str]:
+    """How indentation in the patch corresponds to that of the file; empty when it does not, line by line."""
+    found: dict[str, str] = {}
+    for text, line in zip(hunk.old, old, strict=True):
+        if text.strip() and found.setdefault(_indent(text), _indent(line.text)) != _indent(line.text):
+            return {}
+    return found
+
+
+def _reindented(text: str, indents: dict[str, str]) -> str:
+    indent = _indent(text)
+    known = max((key for key in indents if indent.startswith(key)), key=len, default=None)
+    return text if known is None or not text.strip() else indents[known] + text[len(known) :]
+
+
+def _indent(text: str) -> str:
+    return text[: len(text) - len(text.lstrip())]

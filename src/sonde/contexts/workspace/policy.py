@@ -1,0 +1,119 @@
+"""What may be read, written and run in a workspace. Plain data, matched without regard to case.
+
+Reading is allowed inside the root except for secrets and version control; writing needs approval besides, and never touches files
+with which an editor starts programs. Commands are off unless listed. What this does not promise: to know every secret by its name.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from sonde.contexts.workspace.base import PathRefused
+from sonde.errors import ToolFault
+
+SECRETS = (
+    *(".git", ".hg", ".svn", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".secrets"),
+    *(
+        ".env",
+        ".env.*",
+        "*.env",
+        ".envrc",
+        ".netrc",
+        "_netrc",
+        ".npmrc",
+        ".pypirc",
+        ".git-credentials",
+        ".htpasswd",
+        ".pgpass",
+    ),
+    *(
+        "*.pem",
+        "*.key",
+        "*.p12",
+        "*.pfx",
+        "*.jks",
+        "*.keystore",
+        "*.kdbx",
+        "*.ppk",
+        "id_rsa*",
+        "id_dsa*",
+        "id_ecdsa*",
+        "id_ed25519*",
+    ),
+    *(
+        "credentials",
+        "credentials.*",
+        "*.credentials",
+        "secrets",
+        "secrets.*",
+        "secret.*",
+        "*.secret",
+        "*.token",
+        "token",
+        "tokens.json",
+    ),
+    *("service-account*.json", "*.tfstate", "*.tfvars"),
+)
+HARMLESS = (".env.example", ".env.sample", ".env.template", "*.pub")
+STARTS_PROGRAMS = (".vscode", ".idea", "*.code-workspace", ".devcontainer")
+SKIPPED = (
+    "node_modules",
+    "__pycache__",
+    ".venv",
+    "venv",
+    ".tox",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+    "*.pyc",
+    "*.vsix",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Names (globs, matched on every part of a path) and command prefixes."""
+
+    deny: tuple[str, ...] = SECRETS
+    deny_write: tuple[str, ...] = STARTS_PROGRAMS
+    skip: tuple[str, ...] = SKIPPED  # left out of listings and searches, but readable by name
+    commands: tuple[str, ...] = ()
+    command_timeout_s: float = 60.0
+
+    def check_read(self, path: str) -> None:
+        """Raise where the path is protected."""
+        if _hit(path, self.deny):
+            raise PathRefused(f"{path} is protected (secrets and version control are never read or written)")
+
+    def check_write(self, path: str) -> None:
+        """Raise where the path is protected or could start a program in an editor."""
+        self.check_read(path)
+        if _hit(path, self.deny_write):
+            raise PathRefused(f"{path} configures an editor and is never written by a patch; ask the user to change it")
+
+    def listed(self, name: str) -> bool:
+        """Whether a file or folder of this name shows up in listings and searches."""
+        return not _hit(name, self.deny) and not _hit(name, self.skip)
+
+    def check_command(self, command: str) -> list[str]:
+        """The command's words, when they begin with those of an allowed one; no shell ever sees them."""
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            raise ToolFault(f"the command cannot be split into words: {error}") from error
+        if not words or not any(words[: len(allowed)] == allowed for allowed in map(shlex.split, self.commands)):
+            raise ToolFault(
+                f"{command!r} is not an allowed command; allowed: {', '.join(self.commands) or 'none (execute_command is off)'}"
+            )
+        return words
+
+
+def _hit(path: str, patterns: tuple[str, ...]) -> bool:
+    parts = [part.casefold().rstrip(". ") for part in path.split("/")]
+    return any(
+        fnmatchcase(part, pattern) and not any(fnmatchcase(part, fine) for fine in HARMLESS)
+        for part in parts
+        for pattern in patterns
+    )

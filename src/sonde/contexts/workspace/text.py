@@ -1,0 +1,88 @@
+"""Text of files: decoded without loss, so that what a patch does not touch keeps its bytes.
+
+UTF-8 with or without a byte order mark, UTF-16 and UTF-32 with one; any other text is read as Latin-1, which gives every byte back.
+A line ends with CRLF, LF or CR, and keeps its own ending. Binary files are refused.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sonde.contexts.workspace.base import Form, PatchRefused, PathRefused
+
+MAX_BYTES = 16 * 1024 * 1024
+MARKS = (  # the longer ones first: UTF-32's mark begins with UTF-16's
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The text of a line and what ends it; the last one may end with nothing."""
+
+    text: str
+    ending: str
+
+
+def decode(path: str, data: bytes, mode: int = 0o644) -> tuple[str, Form]:
+    """The text of a file and the form to write it back in."""
+    for mark, encoding in MARKS:
+        if data.startswith(mark):
+            return _strict(path, data[len(mark) :], encoding), Form(encoding=encoding, bom=mark, mode=mode)
+    if b"\0" in data:
+        raise PathRefused(f"{path} is a binary file; only text can be read or patched")
+    try:
+        return data.decode("utf-8"), Form(mode=mode)
+    except UnicodeDecodeError:
+        return data.decode("latin-1"), Form(encoding="latin-1", mode=mode)
+
+
+def _strict(path: str, data: bytes, encoding: str) -> str:
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise PathRefused(f"{path} is not valid {encoding}: {error.reason} at byte {error.start}") from error
+
+
+def encode(path: str, text: str, form: Form) -> bytes:
+    """The bytes of a text in its form; characters that the encoding lacks are refused, never replaced."""
+    try:
+        return form.bom + text.encode(form.encoding)
+    except UnicodeEncodeError as error:
+        bad = text[error.start]
+        raise PatchRefused(
+            f"{path} is kept as {form.encoding}, which cannot hold {bad!r}; use another spelling"
+        ) from error
+
+
+def split(text: str) -> list[Line]:
+    """The lines of a text; an empty text has none, and a final newline does not make another line."""
+    return [Line(m[1], m[2]) for m in LINE.finditer(text) if m[0]]
+
+
+def texts(text: str) -> list[str]:
+    """Just the text of each line."""
+    return [line.text for line in split(text)]
+
+
+def common_ending(lines: Sequence[Line]) -> str:
+    """What most lines end with; LF where there is nothing to go by."""
+    counts = Counter(line.ending for line in lines if line.ending)
+    return counts.most_common(1)[0][0] if counts else "\n"
+
+
+def join(lines: Sequence[Line], final_newline: bool, ending: str) -> str:
+    """The lines as one text, with or without a newline at its very end."""
+    if not lines:
+        return ""
+    whole = "".join(line.text + (line.ending or ending) for line in lines[:-1])
+    return whole + lines[-1].text + ((lines[-1].ending or ending) if final_newline else "")

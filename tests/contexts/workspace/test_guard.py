@@ -1,0 +1,231 @@
+"""Nothing is read or written outside the root, and no patch is ever written in part, whoever meddles with the folder meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sonde.contexts.workspace import Decision, LocalWorkspace, PatchRefused, PathRefused, Plan, WorkspaceContext, accept
+from sonde.contexts.workspace.paths import Root
+
+PATCH = "*** Begin Patch\n*** Update File: a\n-1\n+one\n*** Update File: b\n-2\n+two\n*** Add File: new/c\n+3\n*** End Patch"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    (folder / "a").write_text("1\n")
+    (folder / "b").write_text("2\n")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("top\n")
+    return folder
+
+
+def meanwhile(act: Callable[[], object]) -> Callable[[Plan], Decision]:
+    """An approval during which something happens to the folder."""
+
+    def approve(plan: Plan) -> Decision:
+        act()
+        return Decision(accepted=True)
+
+    return approve
+
+
+def apply(workspace: LocalWorkspace, patch: str) -> dict[str, object]:
+    return WorkspaceContext(workspace).apply_patch(patch)
+
+
+def names(root: Path) -> list[str]:
+    return sorted(path.relative_to(root).as_posix() for path in root.rglob("*"))
+
+
+def test_a_file_changed_during_approval_stops_the_whole_patch(root: Path) -> None:
+    workspace = LocalWorkspace(root, approve=meanwhile(lambda: (root / "b").write_text("2 changed\n")))
+
+    with pytest.raises(PatchRefused):
+        apply(workspace, PATCH)
+
+    assert (root / "a").read_text() == "1\n"
+    assert (root / "b").read_text() == "2 changed\n"
+    assert names(root) == ["a", "b"]
+
+
+def test_a_file_that_appears_during_approval_is_not_replaced(root: Path) -> None:
+    def appear() -> None:
+        (root / "new").mkdir()
+        (root / "new/c").write_text("mine\n")
+
+    with pytest.raises(PatchRefused):
+        apply(LocalWorkspace(root, approve=meanwhile(appear)), PATCH)
+
+    assert (root / "new/c").read_text() == "mine\n"
+    assert (root / "a").read_text() == "1\n"
+
+
+def test_a_file_that_goes_during_approval_stops_the_whole_patch(root: Path) -> None:
+    with pytest.raises(PatchRefused):
+        apply(LocalWorkspace(root, approve=meanwhile((root / "b").unlink)), PATCH)
+
+    assert (root / "a").read_text() == "1\n"
+
+
+def test_a_folder_swapped_for_a_link_during_approval_leads_nowhere(root: Path) -> None:
+    (root / "src").mkdir()
+    (root / "src/secret").write_text("top\n")
+
+    def swap() -> None:
+        shutil.rmtree(root / "src")
+        (root / "src").symlink_to(root.parent / "outside")
+
+    with pytest.raises((PatchRefused, PathRefused)):
+        apply(
+            LocalWorkspace(root, approve=meanwhile(swap)),
+            "*** Begin Patch\n*** Update File: src/secret\n-top\n+taken\n*** End Patch",
+        )
+
+    assert (root.parent / "outside/secret").read_text() == "top\n"
+
+
+class Meddled(Root):
+    """A folder in which someone acts when a file is read for the nth time."""
+
+    def __init__(self, folder: Path, path: str, nth: int, act: Callable[[], object]) -> None:
+        super().__init__(folder)
+        self.watched, self.left, self.act = path, nth, act
+
+    def read(self, path: str) -> tuple[bytes, int] | None:
+        if path == self.watched:
+            self.left -= 1
+            if self.left == 0:
+                self.act()
+        return super().read(path)
+
+
+def test_a_change_after_the_first_rename_puts_the_first_file_back(root: Path) -> None:
+    workspace = LocalWorkspace(root, approve=accept)
+    seen: list[str] = []
+
+    def meddle() -> None:
+        seen.append((root / "a").read_text())
+        (root / "b").write_text("late\n")
+
+    workspace.root = Meddled(root, "b", 3, meddle)  # planned, staged, and now the last check
+
+    with pytest.raises(PatchRefused):
+        apply(workspace, PATCH)
+
+    assert seen == ["one\n"], "the first file had been renamed into place when the second one changed"
+    assert (root / "a").read_text() == "1\n"
+    assert (root / "b").read_text() == "late\n"
+    assert names(root) == ["a", "b"]
+
+
+def test_a_folder_swapped_for_a_link_after_the_last_check_leads_nowhere(root: Path) -> None:
+    (root / "src").mkdir()
+    (root / "src/secret").write_text("top\n")
+    workspace = LocalWorkspace(root, approve=accept)
+
+    def swap() -> None:
+        (root / "src").rename(root / "aside")
+        (root / "src").symlink_to(root.parent / "outside")
+
+    workspace.root = Meddled(root, "src/secret", 3, swap)
+
+    with pytest.raises((PatchRefused, PathRefused)):
+        apply(workspace, "*** Begin Patch\n*** Update File: src/secret\n-top\n+taken\n*** End Patch")
+
+    assert (root.parent / "outside/secret").read_text() == "top\n"
+    assert names(root.parent / "outside") == ["secret"]
+
+
+@pytest.mark.parametrize("verb", ["Update", "Delete", "Add"])
+def test_a_patch_does_not_go_through_a_linked_folder(root: Path, verb: str) -> None:
+    (root / "link").symlink_to(root.parent / "outside")
+    body = {"Update": "-top\n+taken\n", "Delete": "", "Add": "+x\n"}[verb]
+    name = "new" if verb == "Add" else "secret"
+
+    with pytest.raises((PathRefused, PatchRefused)):
+        apply(
+            LocalWorkspace(root, approve=accept),
+            f"*** Begin Patch\n*** {verb} File: link/{name}\n{body}*** End Patch",
+        )
+
+    assert names(root.parent / "outside") == ["secret"]
+
+
+def test_a_link_to_a_file_inside_is_read_but_not_written_through(root: Path) -> None:
+    (root / "link").symlink_to("a")
+    workspace = LocalWorkspace(root, approve=accept)
+
+    assert workspace.read("link").content == "1"
+    with pytest.raises(PathRefused):
+        apply(workspace, "*** Begin Patch\n*** Update File: link\n-1\n+one\n*** End Patch")
+    assert (root / "link").is_symlink()
+
+
+def test_a_link_that_leads_out_is_not_read(root: Path) -> None:
+    (root / "link").symlink_to(root.parent / "outside/secret")
+
+    with pytest.raises(PathRefused):
+        LocalWorkspace(root).read("link")
+    assert LocalWorkspace(root).list_files() == ("a", "b")
+
+
+def test_a_link_to_a_secret_is_judged_by_where_it_ends(root: Path) -> None:
+    (root / ".env").write_text("KEY=1\n")
+    (root / "harmless.txt").symlink_to(".env")
+
+    with pytest.raises(PathRefused):
+        LocalWorkspace(root).read("harmless.txt")
+
+
+def test_a_dangling_link_is_not_written_through(root: Path) -> None:
+    (root / "link").symlink_to(root.parent / "outside/made")
+
+    with pytest.raises(PathRefused):
+        apply(LocalWorkspace(root, approve=accept), "*** Begin Patch\n*** Add File: link\n+x\n*** End Patch")
+    assert not (root.parent / "outside/made").exists()
+
+
+def test_a_pipe_is_neither_read_nor_written(root: Path) -> None:
+    os.mkfifo(root / "pipe")
+    workspace = LocalWorkspace(root, approve=accept)
+
+    with pytest.raises(PathRefused):
+        workspace.read("pipe")
+    with pytest.raises(PathRefused):
+        apply(workspace, "*** Begin Patch\n*** Update File: pipe\n-1\n+one\n*** End Patch")
+
+
+def test_a_hard_link_shared_with_the_outside_is_left_alone(root: Path) -> None:
+    os.link(root.parent / "outside/secret", root / "shared")
+
+    apply(
+        LocalWorkspace(root, approve=accept),
+        "*** Begin Patch\n*** Update File: shared\n-top\n+mine\n*** End Patch",
+    )
+
+    assert (root / "shared").read_text() == "mine\n"
+    assert (root.parent / "outside/secret").read_text() == "top\n"
+
+
+def test_the_mode_of_a_file_is_kept(root: Path) -> None:
+    (root / "a").chmod(0o755)
+
+    apply(LocalWorkspace(root, approve=accept), PATCH)
+
+    assert (root / "a").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_file_that_is_too_large_is_refused(root: Path) -> None:
+    with (root / "huge").open("wb") as file:
+        file.truncate(17 * 1024 * 1024)
+
+    with pytest.raises(PathRefused):
+        LocalWorkspace(root).read("huge")

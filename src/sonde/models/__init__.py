@@ -99,4 +99,4 @@ def _open_local(name: str, settings: ModelSettings) -> Model:
 def _open_provider(kind: str, name: str, settings: ModelSettings) -> Model:
     from sonde.models.providers import ProviderModel  # noqa: PLC0415  # pydantic-ai takes a second to import
 
-    return ProviderModel(f"{kind}:{name}", settings)
+    return ProviderModel(f"{kind}:{name}", settings, forms=FORMS)

@@ -1,0 +1,218 @@
+"""`PROVIDER:NAME`: every provider that pydantic-ai knows (extra `models`), under the same one-method seam.
+
+Promises: imported only when such a model is opened, one attempt a call (the SDKs' own retries are off), usage and
+failures mapped to ours. Pieces of a stream are told from another thread. Where no key is given, pydantic-ai looks for
+the provider's credentials by the provider's own rules, which is the only way for clouds with credential chains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import math
+import threading
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from types import ModuleType
+from typing import Any
+
+from sonde.core.deadline import Deadline
+from sonde.errors import ConfigError, ModelCallFailed
+from sonde.models.base import (
+    Message,
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    OnText,
+    TokenUsage,
+    estimate_usage,
+    prompt_tokens,
+    redact,
+)
+from sonde.models.prices import price
+from sonde.models.prose import cut_at_stop, with_schema_note
+from sonde.models.refusals import advice, describe_error, is_retryable
+
+ATTEMPT_S = 120.0
+
+
+class ProviderModel:
+    """One model of one provider. Calls from many threads share one event loop, and with it the connections."""
+
+    def __init__(self, spec: str, settings: ModelSettings, *, forms: str = "") -> None:
+        self.name = spec
+        self._settings = settings
+        self._model = _infer(spec, settings, forms)
+        self._loop = _LoopThread()
+
+    def __repr__(self) -> str:
+        return f"ProviderModel({self.name!r})"
+
+    def close(self) -> None:
+        self._loop.close()
+
+    def complete(self, request: ModelRequest, *, deadline: Deadline, on_text: OnText | None = None) -> ModelReply:
+        """Ask once; raises `ModelCallFailed`."""
+        started = deadline.clock.now()
+        attempt = deadline.sub(self._settings.timeout_s or ATTEMPT_S)
+        if attempt.expired():
+            raise ModelCallFailed(f"no time was left to ask {self.name}")
+        response = self._ask(request, attempt, on_text)
+        text = cut_at_stop(response.text or "", request.stop)
+        usage = _usage(response.usage) or estimate_usage(request, text)
+        return ModelReply(
+            text=text,
+            usage=usage,
+            model=response.model_name or self.name,
+            cost_usd=price(self.name.partition(":")[2], usage),
+            latency_s=deadline.clock.now() - started,
+            finish_reason=response.finish_reason,
+            request_id=response.provider_response_id,
+        )
+
+    def _ask(self, request: ModelRequest, attempt: Deadline, on_text: OnText | None) -> Any:
+        errors = importlib.import_module("pydantic_ai.exceptions")
+        remaining = attempt.remaining()
+        call = self._loop.submit(self._request(request, on_text, remaining))
+        try:
+            return call.result(None if math.isinf(remaining) else remaining)
+        except TimeoutError:
+            call.cancel()
+            text = f"{self.name} did not finish in time; raise the time limit or ask for less"
+            raise ModelCallFailed(text, retryable=True, tokens_in=prompt_tokens(request)) from None
+        except (errors.AgentRunError, errors.UserError) as error:
+            raise self._failure(error, errors, prompt_tokens(request)) from None
+
+    async def _request(self, request: ModelRequest, on_text: OnText | None, seconds: float) -> Any:
+        direct = importlib.import_module("pydantic_ai.direct")
+        native = bool(request.schema) and bool(self._model.profile.get("supports_json_schema_output"))
+        messages = list(request.messages)
+        if request.schema is not None and not native:
+            messages = with_schema_note(messages, request.schema)
+        given: dict[str, Any] = {
+            "model_settings": _options(request, self._settings, seconds),
+            "model_request_parameters": _parameters(request if native else None),
+        }
+        if on_text is None:
+            return await direct.model_request(self._model, _history(messages), **given)
+        async with direct.model_request_stream(self._model, _history(messages), **given) as stream:
+            async for event in stream:
+                if piece := _piece(event):
+                    on_text(piece)
+            return stream.get()
+
+    def _failure(self, error: Any, errors: ModuleType, spent: int) -> ModelCallFailed:
+        if isinstance(error, errors.ModelHTTPError):
+            detail = describe_error(error.body)
+            text = self._clean(f"{self.name} answered {error.status_code}: {detail}. ")
+            text += advice(error.status_code, self.name, detail)
+            retryable = is_retryable(error.status_code, detail)
+            return ModelCallFailed(text, retryable=retryable, retry_after=error.retry_after)
+        retryable = isinstance(error, errors.ModelAPIError)
+        return ModelCallFailed(self._clean(f"{self.name} failed: {error}"), retryable=retryable, tokens_in=spent)
+
+    def _clean(self, text: str) -> str:
+        key = self._settings.api_key
+        return redact(text, [key.reveal()] if key else [])
+
+
+class _LoopThread:
+    """An event loop on a thread of its own: the SDKs' clients belong to one loop, our callers to many threads."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="sonde-models", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _infer(spec: str, settings: ModelSettings, forms: str) -> Any:
+    try:
+        models = importlib.import_module("pydantic_ai.models")
+        providers = importlib.import_module("pydantic_ai.providers")
+        errors = importlib.import_module("pydantic_ai.exceptions")
+    except ImportError:
+        raise ConfigError(f'{spec} needs pydantic-ai: pip install "sonde[models]". {forms}') from None
+
+
+    def provider(name: str) -> Any:
+        return _provider(providers.infer_provider_class(name), settings)
+
+    try:
+        return models.infer_model(spec, provider)
+    except ImportError as error:
+        raise ConfigError(f"{spec} needs a package that is not installed: {error}") from None
+    except (errors.UserError, ValueError) as error:
+        key = settings.api_key.reveal() if settings.api_key else ""
+        raise ConfigError(f"{spec} cannot be used: {redact(str(error), [key])}. {forms}") from None
+
+
+def _provider(kind: Any, settings: ModelSettings) -> Any:
+    takes = inspect.signature(kind.__init__).parameters
+    given = {
+        "api_key": settings.api_key.reveal() if settings.api_key else None,
+        "base_url": settings.base_url,
+    }
+    return kind(**{name: value for name, value in given.items() if value is not None and name in takes})
+
+
+def _history(messages: Sequence[Message]) -> list[Any]:
+    said = importlib.import_module("pydantic_ai.messages")
+    history: list[Any] = []
+    for message in messages:
+        match message.role:
+            case "system":
+                history.append(said.ModelRequest(parts=[said.SystemPromptPart(content=message.content)]))
+            case "user":
+                history.append(said.ModelRequest(parts=[said.UserPromptPart(content=message.content)]))
+            case "assistant":
+                history.append(said.ModelResponse(parts=[said.TextPart(content=message.content)]))
+    return history
+
+
+def _options(request: ModelRequest, settings: ModelSettings, seconds: float) -> dict[str, Any]:
+    options = {
+        "max_retries": 0,  # retries are the runtime's, counted and recorded
+        "timeout": None if math.isinf(seconds) else seconds,
+        "temperature": request.temperature,
+        "max_tokens": request.max_output_tokens,
+        "seed": request.seed,
+        "stop_sequences": list(request.stop) or None,
+        "extra_body": dict(settings.extra_body) or None,
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _parameters(request: ModelRequest | None) -> Any:
+    """Asks for the schema by the provider's own means; None for text."""
+    models = importlib.import_module("pydantic_ai.models")
+    if request is None or request.schema is None:
+        return models.ModelRequestParameters()
+    output = importlib.import_module("pydantic_ai.output")
+    shape = output.OutputObjectDefinition(json_schema=dict(request.schema), name="reply")
+    return models.ModelRequestParameters(output_mode="native", output_object=shape, allow_text_output=True)
+
+
+def _piece(event: Any) -> str:
+    """The text that an event of a stream adds."""
+    match event.event_kind:
+        case "part_start" if event.part.part_kind == "text":
+            return str(event.part.content)
+        case "part_delta" if event.delta.part_delta_kind == "text":
+            return str(event.delta.content_delta)
+        case _:
+            return ""
+
+
+def _usage(usage: Any) -> TokenUsage | None:
+    if not usage.input_tokens:
+        return None
+    return TokenUsage(usage.input_tokens, usage.output_tokens, cached_in=usage.cache_read_tokens)

@@ -63,15 +63,16 @@ class _ParameterRefused(Exception):
 
 
 class ChatModel:
-    """One model of one server. Safe to call from many threads."""
+    """One model of one server. Safe to call from many threads.
 
-    def __init__(
-        self, model_name: str, settings: ModelSettings, *, spec: str | None = None, free: bool = False
-    ) -> None:
-        self.name = spec or f"openai:{model_name}"
+    A `local` one is free and keeps the name that it was given: such servers report the path of a file.
+    """
+
+    def __init__(self, model_name: str, settings: ModelSettings, *, local: bool = False) -> None:
+        self.name = model_name if local else f"openai:{model_name}"
         self._model_name = model_name
         self._settings = settings
-        self._free = free
+        self._local = local
         self._url = _endpoint(settings.base_url or OPENAI_URL)
         self._client = httpx2.Client(
             headers=_headers(settings),
@@ -99,8 +100,8 @@ class ChatModel:
         return ModelReply(
             text=cut_at_stop(completion.text, request.stop),
             usage=usage,
-            model=completion.model or self._model_name,
-            cost_usd=0.0 if self._free else price(self._model_name, usage),
+            model=self._model_name if self._local else completion.model or self._model_name,
+            cost_usd=0.0 if self._local else price(self._model_name, usage),
             latency_s=deadline.clock.now() - started,
             finish_reason=completion.finish_reason,
             request_id=completion.request_id,

@@ -142,7 +142,6 @@ def _infer(spec: str, settings: ModelSettings, forms: str) -> Any:
     except ImportError:
         raise ConfigError(f'{spec} needs pydantic-ai: pip install "sonde[models]". {forms}') from None
 
-
     def provider(name: str) -> Any:
         return _provider(providers.infer_provider_class(name), settings)
 

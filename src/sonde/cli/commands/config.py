@@ -1,0 +1,38 @@
+"""`sonde config`: every setting, its value, and where that came from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from sonde.cli.options import BudgetOptions, ModelOptions, OutputOptions, PlaceOptions, settings_of, spread
+
+if TYPE_CHECKING:
+    from sonde.api.settings import Settings
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(spread(config))
+
+
+def config(model: ModelOptions, budget: BudgetOptions, place: PlaceOptions, output: OutputOptions) -> None:
+    """Show every setting and where it came from (flags > environment > sonde.toml profile > sonde.toml > defaults)."""
+    settings = settings_of(model, budget, place)
+    if output.json:
+        from sonde.core.canonical import canonical_json
+
+        rows = [{"name": name, "value": value, "source": source} for name, value, source in settings.rows()]
+        print(canonical_json({"settings": rows, "models": _models(settings), "files": settings.files}))
+        return
+    for name, value, source in settings.rows():
+        print(f"{name:23} {value:34} {source}")
+    for name, spec in _models(settings).items():
+        print(f"{'models.' + name:23} {spec:34} {settings.models[name].source}")
+    print(f"files: {', '.join(settings.files) or 'none (sonde.toml here or above, ~/.config/sonde/sonde.toml)'}")
+    for note in settings.notes:
+        typer.echo(f"note: {note}", err=True)
+
+
+def _models(settings: Settings) -> dict[str, str]:
+    return {name: entry.spec for name, entry in sorted(settings.models.items())}

@@ -1,0 +1,104 @@
+"""Options that several commands share, as values; `spread` shows their fields to typer as flags.
+
+    def ask(question: str, run: RunOptions, output: OutputOptions) -> int: ...
+    app.command()(spread(ask))
+
+A flag that was not given is None, so that the environment, sonde.toml and the defaults can speak.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    from sonde.api.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """Which model, and how to reach it."""
+
+    model: Annotated[str | None, typer.Option(help="provider:name, command:PROGRAM, or an entry of [models].")] = None
+    sub_model: Annotated[str | None, typer.Option(help="The model of sub-calls; otherwise the same.")] = None
+    base_url: Annotated[str | None, typer.Option(help="The OpenAI-compatible server.")] = None
+    timeout_s: Annotated[
+        float | None, typer.Option("--model-timeout", metavar="S", help="Seconds one attempt may take.")
+    ] = None
+    count_wait: Annotated[
+        bool | None,
+        typer.Option("--count-wait/--no-count-wait", help="Whether waiting for a command model is the run's time."),
+    ] = None
+    max_parallel: Annotated[int | None, typer.Option(metavar="N", help="Model calls in flight at once.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetOptions:
+    """One flag a knob."""
+
+    max_iterations: Annotated[int | None, typer.Option(metavar="N", help="Turns of the whole run.")] = None
+    max_depth: Annotated[int | None, typer.Option(metavar="N", help="Levels of sub-calls.")] = None
+    max_tool_calls: Annotated[int | None, typer.Option(metavar="N", help="Tool calls of the whole run.")] = None
+    max_subcalls: Annotated[int | None, typer.Option(metavar="N", help="Sub-calls of the whole run.")] = None
+    max_tokens_total: Annotated[int | None, typer.Option(metavar="N", help="Tokens, both directions.")] = None
+    max_tokens_per_subcall: Annotated[int | None, typer.Option(metavar="N", help="Tokens of one sub-call.")] = None
+    max_cost_usd: Annotated[float | None, typer.Option(metavar="USD", help="Money, where prices are known.")] = None
+    max_wall_time_sec: Annotated[float | None, typer.Option(metavar="S", help="Seconds on the clock.")] = None
+    sampling_seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Seed of model and code.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceOptions:
+    """Where run folders are, and which profile of sonde.toml holds."""
+
+    runs_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Where run folders are.")] = None
+    use: Annotated[str | None, typer.Option(metavar="NAME", help="The [profile.NAME] of sonde.toml.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputOptions:
+    """What is printed."""
+
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer.")] = False
+
+
+def settings_of(*groups: Any, **more: Any) -> Settings:
+    """The settings of this process with the flags in these groups."""
+    from sonde.api.settings import load_settings
+
+    flags = {field.name: getattr(group, field.name) for group in groups for field in fields(group)}
+    return load_settings(**flags, **more)
+
+
+def spread(command: Callable[..., int | None]) -> Callable[..., None]:
+    """The command with each dataclass parameter shown as one parameter a field; what it returns is the exit code."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    plain = [p for p in inspect.signature(command).parameters.values() if p.name not in groups]
+    shown = [p.replace(annotation=hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in plain]
+    for group in groups.values():
+        shown += _parameters(group)
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        values = {name: group(**{f.name: given.pop(f.name) for f in fields(group)}) for name, group in groups.items()}
+        raise typer.Exit(command(**given, **values) or 0)
+
+    run.__annotations__ = {p.name: p.annotation for p in shown}
+    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]  # where inspect looks first
+    return run
+
+
+def _parameters(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
+        for f in fields(group)
+    ]

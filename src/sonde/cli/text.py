@@ -1,0 +1,52 @@
+"""Text on its way to a terminal: made harmless, cut to size, linked.
+
+What a model, a tool or a file says may hold escape sequences that move the cursor, set the clipboard or fake output. `printable` takes
+their power away. It promises nothing about the sense of the text.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TextIO
+from urllib.parse import quote
+
+_BIDI = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F]
+_HARMFUL = [code for code in [*range(0x20), *range(0x7F, 0xA0), *_BIDI] if chr(code) not in "\n\t"]
+_TABLE = dict.fromkeys(_HARMFUL, "�")
+
+
+def printable(text: str) -> str:
+    """The text without control characters other than newline and tab, and without marks that reverse its order."""
+    return text.translate(_TABLE).encode("utf-8", "replace").decode()
+
+
+def one_line(text: str, width: int) -> str:
+    """The text on one line of at most `width` characters."""
+    flat = " ".join(printable(text).split())
+    return flat if len(flat) <= width else flat[: max(1, width - 1)] + "…"
+
+
+def some_lines(text: str, limit: int, *, tail: bool = False) -> list[str]:
+    """The first (or last) lines, with a line that says how many are missing."""
+    lines = printable(text).rstrip().split("\n")
+    if len(lines) <= limit:
+        return lines
+    missing = f"… {len(lines) - limit + 1} more lines"
+    return [missing, *lines[-(limit - 1) :]] if tail else [*lines[: limit - 1], missing]
+
+
+def link(shown: str, target: Path, line: int) -> str:
+    """An OSC 8 hyperlink to a line of a file."""
+    address = f"file://{quote(str(target))}" + (f"#L{line}" if line else "")
+    return f"\x1b]8;;{address}\x1b\\{shown}\x1b]8;;\x1b\\"
+
+
+def links_shown(stream: TextIO) -> bool:
+    """Whether the stream is a terminal that may get escape sequences."""
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def plural(count: int, word: str) -> str:
+    """`1 turn`, `2 turns`."""
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"

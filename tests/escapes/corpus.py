@@ -1,0 +1,41 @@
+"""The payloads: one TOML file a family, each payload a small program that tries to get out.
+
+`needs = "root"` marks those that are only live for root, `arch` those in machine code. In the code, @WORDS@ stand for things that the
+arena has laid out: a secret file, a marker to create, a listener's port, a victim's pid. `@NEKOT@` is a token written
+backwards: a payload prints it forwards only when it has reached something that has no content of its own to show.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "payloads"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    family: str
+    name: str
+    code: str
+    needs: str = ""
+    arch: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.family}.{self.name}"
+
+
+def payloads() -> list[Payload]:
+    return [payload for path in sorted(FOLDER.glob("*.toml")) for payload in _family(path)]
+
+
+def families() -> dict[str, str]:
+    """Each family with what it tries."""
+    return {path.stem: str(tomllib.loads(path.read_text())["why"]) for path in sorted(FOLDER.glob("*.toml"))}
+
+
+def _family(path: Path) -> list[Payload]:
+    table = tomllib.loads(path.read_text())["payload"]
+    return [Payload(family=path.stem, name=name, **fields) for name, fields in table.items()]

@@ -1,0 +1,83 @@
+"""Puts payloads on stage: in the control, or in a sandbox of some profile as some user, and judges each from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from arena import Arena, open_arena
+from corpus import Payload, payloads
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What came of one payload. `fault` is the sandbox's word for it; `intact` says that earlier state was still there."""
+
+    payload: Payload
+    won: tuple[str, ...]
+    output: str = ""
+    fault: str | None = None
+    intact: bool = True
+
+
+def live_candidates() -> list[Payload]:
+    """The payloads that can be live for this user on this machine."""
+    root, machine = os.geteuid() == 0, platform.machine()
+    return [one for one in payloads() if (not one.needs or root) and one.arch in {"", machine}]
+
+
+def control() -> list[Verdict]:
+    """Every payload in plain CPython."""
+    with open_arena() as arena:
+        chosen = live_candidates()
+        outputs = _perform(arena, chosen, [str(HERE / "control.py")], [str(arena.folder / "stdin.txt")])
+        return [
+            Verdict(payload=one, output=outputs[one.id], won=tuple(arena.judge(one, outputs[one.id]))) for one in chosen
+        ]
+
+
+def confined(profile: str, uid: int | None, chosen: Sequence[Payload]) -> list[Verdict]:
+    """Payloads in a sandbox that is started by `uid` (None: whoever runs this)."""
+    with open_arena(victim_uid=uid) as arena:
+        told = _perform(arena, chosen, [str(HERE / "confined.py")], [profile, "-" if uid is None else str(uid)])
+        verdicts = [_verdict(arena, one, json.loads(told[one.id])) for one in chosen]
+        assert not arena.heard, arena.heard
+        return verdicts
+
+
+def _verdict(arena: Arena, payload: Payload, told: dict[str, str | bool | None]) -> Verdict:
+    output = str(told["output"])
+    fault = None if told["fault"] is None else str(told["fault"])
+    won = tuple(arena.judge(payload, output))
+    return Verdict(payload=payload, output=output, won=won, fault=fault, intact=bool(told["intact"]))
+
+
+def _perform(arena: Arena, chosen: Sequence[Payload], script: list[str], extra: list[str]) -> dict[str, str]:
+    """Run a stage script with everything that a careless parent leaves lying about: environment, stdin, descriptors."""
+    jobs = arena.folder / "jobs.json"
+    jobs.write_text(json.dumps([[one.id, arena.fill(one)] for one in chosen]))
+    readable = [os.open(path, os.O_RDONLY) for path in (arena.folder / "secret.txt", arena.folder)]
+    left_open = [*readable, os.open(arena.inherited, os.O_RDWR)]
+    with open(arena.folder / "stdin.txt", encoding="utf-8") as stdin:  # noqa: PTH123 # a descriptor is wanted
+        done = subprocess.run(
+            [sys.executable, *script, str(jobs), *extra],
+            env=arena.environment,
+            stdin=stdin,
+            capture_output=True,
+            text=True,
+            pass_fds=left_open,
+            timeout=600,
+            check=False,
+        )
+    for descriptor in left_open:
+        os.close(descriptor)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)

@@ -1,0 +1,34 @@
+"""Running untrusted Python behind a kernel boundary, with state that survives a killed turn."""
+
+from __future__ import annotations
+
+from sonde.sandbox.base import (
+    Args,
+    CodeClock,
+    ExecFault,
+    ExecResult,
+    ExecUsage,
+    Final,
+    Host,
+    Limits,
+    Variable,
+)
+from sonde.sandbox.box import Sandbox
+from sonde.sandbox.forkserver import ForkServer, shared_server
+from sonde.sandbox.share import Shareable
+
+__all__ = [
+    "Args",
+    "CodeClock",
+    "ExecFault",
+    "ExecResult",
+    "ExecUsage",
+    "Final",
+    "ForkServer",
+    "Host",
+    "Limits",
+    "Sandbox",
+    "Shareable",
+    "Variable",
+    "shared_server",
+]

@@ -1,0 +1,178 @@
+"""The parent side of the fork server: one warm zygote, shared by every sandbox of this process.
+
+Promises that no process of a session outlives both its ends: the zygote kills all when this process is gone, a thread here
+kills all when the zygote is gone, and the kernel kills a state when the zygote dies (PDEATHSIG). What is left: if both are
+killed at once, a hostile child that has not yet asked for its socket lives until its CPU limit.
+"""
+
+from __future__ import annotations
+
+import atexit
+import marshal
+import os
+import platform
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from sonde.errors import SandboxLost, SandboxUnavailable
+
+PROVED = "x86_64"
+UNTRIED = "aarch64"
+START_SECONDS = 60.0
+BOOT = "import sys; sys.path.insert(0, {folder!r}); from worker.zygote import main; sys.path.pop(0); main(*{arguments!r})"
+
+
+class ForkServer:
+    """A zygote process and the orders it takes. Safe to use from several threads."""
+
+    def __init__(self, preload: frozenset[str] = frozenset(), *, force_machine: bool = False) -> None:
+        check_machine(force=force_machine)
+        self.owner = os.getpid()
+        self._lock = threading.Lock()
+        self._groups: set[int] = set()
+        self._control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with far:
+            self._process = _start(far.fileno(), sorted(preload))
+        self._control.settimeout(START_SECONDS)
+        self._watch = os.pidfd_open(self._process.pid)
+        self._await_ready()
+        threading.Thread(target=self._kill_when_zygote_dies, name="sonde-forkserver", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.owner == os.getpid() and self._process.poll() is None
+
+    def spawn(self, wire: socket.socket) -> int:
+        """A new worker at the other end of `wire`; returns its pid, which is also its process group."""
+        group: int = self._ask(("spawn", None), wire.fileno())
+        self._groups.add(group)
+        return group
+
+    def reap(self, pid: int) -> tuple[int, float, int] | None:
+        """(wait status, CPU seconds, peak KiB) of a process that is dead or has been killed."""
+        return self._ask(("reap", pid))
+
+    def retire(self, *pids: int) -> None:
+        """Kill and reap, without waiting for it."""
+        self._tell(("retire", pids))
+
+    def end_strays(self, group: int, known: tuple[int, ...]) -> list[int]:
+        """Kill whoever is in the group without our knowing; returns their pids."""
+        return self._ask(("strays", (group, known)))
+
+    def end(self, group: int) -> None:
+        """Kill and reap a whole family, without waiting for it."""
+        self._groups.discard(group)
+        self._tell(("end", group))
+
+    def close(self) -> None:
+        """End every worker and the zygote."""
+        if self.owner != os.getpid():
+            return
+        self._control.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _ask(self, message: tuple[str, Any], descriptor: int | None = None) -> Any:
+        with self._lock:
+            try:
+                self._send(message, descriptor)
+                answer = self._control.recv(1 << 20)
+            except OSError as error:
+                raise SandboxLost(f"the fork server does not answer ({error}); open a new Sandbox") from None
+        if not answer:
+            raise SandboxLost("the fork server is gone, and with it every state; open a new Sandbox")
+        return marshal.loads(answer)  # noqa: S302 - the zygote runs no generated code
+
+    def _tell(self, message: tuple[str, Any]) -> None:
+        with self._lock:
+            try:
+                self._send(message, None)
+            except OSError:
+                return  # it is gone, and so is whom we wanted gone
+
+    def _send(self, message: tuple[str, Any], descriptor: int | None) -> None:
+        data = marshal.dumps(message)
+        if descriptor is None:
+            self._control.send(data)
+        else:
+            socket.send_fds(self._control, [data], [descriptor])
+
+    def _await_ready(self) -> None:
+        try:
+            started = bool(self._control.recv(1 << 16))
+        except OSError:
+            started = False
+        if not started:
+            self._process.kill()
+            self._process.wait()
+            raise SandboxUnavailable(
+                f"the fork server did not start with {sys.executable}: it needs a CPython >= 3.11 with ctypes on Linux >= 5.9"
+            )
+
+    def _kill_when_zygote_dies(self) -> None:
+        poll = select.poll()
+        poll.register(self._watch, select.POLLIN)
+        poll.poll()
+        for group in list(self._groups):
+            try:
+                os.killpg(group, signal.SIGKILL)
+            except OSError:
+                continue  # PDEATHSIG was faster
+        os.close(self._watch)
+
+
+def _start(control: int, preload: list[str]) -> subprocess.Popen[bytes]:
+    """Exec the zygote: an environment of exactly PYTHONHASHSEED=0, no descriptor but its control socket."""
+    folder = str(Path(__file__).resolve().parent)
+    boot = BOOT.format(folder=folder, arguments=(control, os.getpid(), preload))
+    return subprocess.Popen(
+        [sys.executable, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", boot],
+        env={"PYTHONHASHSEED": "0"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=(control,),
+        cwd="/",
+    )
+
+
+def check_machine(*, force: bool) -> None:
+    """Refuse an architecture whose system call table is not proved."""
+    machine = platform.machine()
+    if sys.platform != "linux":
+        raise SandboxUnavailable(f"the sandbox needs Linux (landlock, seccomp); this is {sys.platform}. Use a Linux VM.")
+    if machine == PROVED or (machine == UNTRIED and force):
+        return
+    if machine == UNTRIED:
+        raise SandboxUnavailable(
+            "the system call table for aarch64 exists but is untested; force it with ForkServer(force_machine=True)"
+        )
+    raise SandboxUnavailable(f"there is no system call table for {machine}; the sandbox runs on x86_64")
+
+
+_shared: dict[frozenset[str], ForkServer] = {}
+_shared_lock = threading.Lock()
+
+
+def shared_server(preload: frozenset[str]) -> ForkServer:
+    """The warm server of this process for this set of modules; started on first use, and again if it died."""
+    with _shared_lock:
+        server = _shared.get(preload)
+        if server is None or not server.alive:
+            server = _shared[preload] = ForkServer(preload)
+            atexit.register(server.close)
+        return server

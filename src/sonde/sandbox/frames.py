@@ -1,0 +1,226 @@
+"""The supervisor's end of the private socket. What comes from a worker is data to doubt, parsed by msgspec, never unpickled.
+
+Promises that any byte string a worker can send gives either a frame or `BadFrame`, in memory bounded by the frame limit. What
+goes to the worker is marshal, which the standard library reads fast.
+"""
+
+from __future__ import annotations
+
+import marshal
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+HEADER = struct.Struct("<BIII")
+LENGTH = struct.Struct("<Q")
+CALL, DONE, READY = 1, 2, 3
+BYTES_KEY = "\0bytes"
+TICK_S = 0.05
+
+
+class BadFrame(Exception):
+    """The worker spoke out of turn; whatever it says from here on is not believed."""
+
+
+class HungUp(Exception):
+    """The worker's end is closed: it died, or closed it."""
+
+
+class OutOfTime(Exception):
+    """The deadline passed while waiting for the worker."""
+
+
+class Stream(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    head: str
+    tail: str
+    total: int
+
+
+class FaultReport(msgspec.Struct):
+    kind: str
+    message: str
+    line: int | None
+    hint: str | None
+    traceback: str
+
+
+class Report(msgspec.Struct):
+    """What a worker says about a turn it finished."""
+
+    out: Stream
+    err: Stream
+    fault: FaultReport | None
+    variables: list[tuple[str, str, int]]
+    rebound: list[str]
+
+
+class Readiness(msgspec.Struct):
+    """What a fresh worker says before any code has run in it."""
+
+    layers: list[str] = []
+    missing: list[str] = []
+    error: str = ""
+
+
+class CallBody(msgspec.Struct):
+    call: tuple[str, list[Any], dict[str, Any]]
+    raw: list[int]
+
+
+class DoneBody(msgspec.Struct):
+    report: Report
+    raw: list[int]
+    final: tuple[Any] | None = None
+
+
+class ReadyBody(msgspec.Struct):
+    report: Readiness
+    raw: list[int]
+
+
+Body = CallBody | DoneBody | ReadyBody
+_decoders: dict[int, msgspec.json.Decoder[Any]] = {
+    CALL: msgspec.json.Decoder(CallBody),
+    DONE: msgspec.json.Decoder(DoneBody),
+    READY: msgspec.json.Decoder(ReadyBody),
+}
+
+
+def parse_header(header: bytes, sequence: int, limit: int) -> tuple[int, int, int]:
+    """(kind, length of JSON, length of raw bytes), after doubting each."""
+    kind, given, text, raw = HEADER.unpack(header)
+    if kind not in _decoders:
+        raise BadFrame(f"unknown kind of frame {kind}")
+    if given != sequence:
+        raise BadFrame(f"frame {given} came where {sequence} was due")
+    if text + raw > limit:
+        raise BadFrame(f"a frame of {text + raw} bytes; the limit is {limit}")
+    return kind, text, raw
+
+
+def parse_body(kind: int, text: bytes | memoryview, raw: bytes | memoryview) -> Body:
+    """The body of a frame, with its raw bytes put where the JSON refers to them."""
+    try:
+        body: Body = _decoders[kind].decode(text)
+        pieces = _split(bytes(raw), body.raw)
+        if pieces:
+            _restore(body, pieces)
+    except (msgspec.MsgspecError, RecursionError, ValueError, IndexError) as error:
+        raise BadFrame(f"unreadable frame: {str(error)[:200]}") from None
+    return body
+
+
+def _split(raw: bytes, lengths: list[int]) -> list[bytes]:
+    if any(length < 0 for length in lengths) or sum(lengths) != len(raw):
+        raise ValueError("the raw bytes do not match their lengths")
+    pieces: list[bytes] = []
+    at = 0
+    for length in lengths:
+        pieces.append(raw[at : at + length])
+        at += length
+    return pieces
+
+
+def _restore(body: Body, pieces: list[bytes]) -> None:
+    if isinstance(body, CallBody):
+        name, args, named = body.call
+        body.call = (name, _with_bytes(args, pieces), _with_bytes(named, pieces))
+    elif isinstance(body, DoneBody) and body.final is not None:
+        body.final = (_with_bytes(body.final[0], pieces),)
+
+
+def _with_bytes(value: Any, pieces: list[bytes]) -> Any:
+    if isinstance(value, list):
+        return [_with_bytes(each, pieces) for each in value]  # pyright: ignore[reportUnknownVariableType] - JSON
+    if isinstance(value, dict):
+        if value.keys() == {BYTES_KEY} and isinstance(value[BYTES_KEY], int):
+            return pieces[value[BYTES_KEY]]
+        return {key: _with_bytes(each, pieces) for key, each in value.items()}  # pyright: ignore[reportUnknownVariableType] - JSON
+    return value
+
+
+def encode(value: Any) -> bytes:
+    """A message for the worker; ValueError or TypeError when the value is not JSON-like or bytes."""
+    try:
+        body = marshal.dumps(value, 4)
+    except ValueError:
+        body = marshal.dumps(msgspec.to_builtins(value, builtin_types=(bytes, bytearray)), 4)
+    return LENGTH.pack(len(body)) + body
+
+
+class Channel:
+    """The socket of one worker process, for one turn."""
+
+    def __init__(self, wire: socket.socket, limit: int, on_tick: Callable[[], None] | None = None) -> None:
+        wire.setblocking(False)
+        self._wire = wire
+        self._limit = limit
+        self.on_tick = on_tick
+        self._buffer = bytearray()
+        self._poll = select.poll()
+        self._poll.register(wire, select.POLLIN)
+        self.sequence = 0
+        self.deadline = float("inf")
+
+    def receive(self) -> tuple[int, Body]:
+        """The next frame in order; HungUp, OutOfTime or BadFrame otherwise."""
+        self.sequence += 1
+        header = self._take(HEADER.size)
+        kind, text, raw = parse_header(header, self.sequence, self._limit)
+        data = self._take(text + raw)
+        return kind, parse_body(kind, memoryview(data)[:text], memoryview(data)[text:])
+
+    def send(self, data: bytes) -> None:
+        """All of it, while the deadline lasts."""
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self._wire.send(view) :]
+            except BlockingIOError:
+                self._wait(select.POLLOUT)
+            except OSError:
+                raise HungUp from None
+
+    def drained(self) -> bool:
+        """Has the worker said nothing beyond what was received?"""
+        try:
+            return not self._buffer and not self._wire.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def _take(self, size: int) -> bytes:
+        while len(self._buffer) < size:
+            try:
+                data = self._wire.recv(min(max(size - len(self._buffer), 65536), 1 << 20))
+            except BlockingIOError:
+                self._wait(select.POLLIN)
+                continue
+            except OSError:
+                raise HungUp from None
+            if not data:
+                raise HungUp
+            self._buffer += data
+        taken = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return taken
+
+    def _wait(self, event: int) -> None:
+        self._poll.modify(self._wire, event)
+        while True:
+            remaining = self.deadline - time.monotonic()
+            if remaining <= 0:
+                raise OutOfTime
+            if self._poll.poll(min(remaining, TICK_S) * 1000 + 0.5):
+                return
+            if self.on_tick is not None:
+                self.on_tick()
+
+    def close(self) -> None:
+        self._wire.close()

@@ -1,0 +1,79 @@
+"""A new session: one confined worker of the fork server, with its listener, or the reason why there cannot be one."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+from sonde.errors import SandboxLost, SandboxUnavailable
+from sonde.sandbox.family import Family, State
+from sonde.sandbox.forkserver import ForkServer
+from sonde.sandbox.frames import BadFrame, Channel, HungUp, OutOfTime, ReadyBody, Readiness, encode
+from sonde.sandbox.notify import Listener
+
+LAUNCH_SECONDS = 30.0
+REMEDIES = {
+    "uid": "start it with CAP_SETUID and CAP_SETGID, or as an ordinary user",
+    "rlimits": "raise the hard limits of this process (ulimit -H)",
+    "pdeathsig": "allow prctl(PR_SET_PDEATHSIG)",
+    "no_new_privs": "allow prctl(PR_SET_NO_NEW_PRIVS)",
+    "landlock": "use a kernel >= 5.13 with landlock in the list of LSMs (boot with lsm=landlock,...)",
+    "fork-gate": "use a kernel >= 5.9 and allow seccomp user notifications (Docker: --security-opt seccomp=unconfined)",
+    "seccomp": "use a kernel with CONFIG_SECCOMP_FILTER",
+}
+"""What to do about each missing layer."""
+
+
+def launch(server: ForkServer, config: dict[str, Any], *, unsafe: bool) -> tuple[Family, State]:
+    """A parked state that has run no code yet, and its family."""
+    near, far = socket.socketpair()
+    with near:
+        with far:
+            group = server.spawn(far)
+        try:
+            listener, ready = _meet(near, config)
+            return _admit(server, group, listener, ready, unsafe=unsafe)
+        except BaseException:
+            server.end(group)
+            raise
+
+
+def _meet(near: socket.socket, config: dict[str, Any]) -> tuple[int | None, Readiness]:
+    near.settimeout(LAUNCH_SECONDS)
+    near.sendall(encode(config))
+    descriptor = None
+    try:
+        first = near.recv(1, socket.MSG_PEEK)
+        if first == b"L":
+            _, descriptors, _, _ = socket.recv_fds(near, 1, 1)
+            descriptor = descriptors[0]
+        channel = Channel(near, 1 << 20)
+        channel.sequence = -1
+        channel.deadline = time.monotonic() + LAUNCH_SECONDS
+        _, body = channel.receive()
+    except (OSError, HungUp, OutOfTime, BadFrame) as error:
+        raise SandboxLost(f"a new worker did not report ({type(error).__name__}); try again") from None
+    assert isinstance(body, ReadyBody)
+    return descriptor, body.report
+
+
+def _admit(
+    server: ForkServer, group: int, descriptor: int | None, ready: Readiness, *, unsafe: bool
+) -> tuple[Family, State]:
+    if ready.error:
+        raise SandboxUnavailable(f"a worker could not be set up:\n{ready.error}")
+    if ready.missing and not unsafe:
+        raise SandboxUnavailable(_name_missing(ready.missing))
+    if descriptor is None:
+        raise SandboxUnavailable(_name_missing(ready.missing) + " Without the fork gate there is no sandbox at all.")
+    layers = [*ready.layers, *(["UNSAFE"] if unsafe else []), *(f"missing: {layer}" for layer in ready.missing)]
+    family = Family(server, group, Listener(descriptor), tuple(layers))
+    return family, family.adopt(group)
+
+
+def _name_missing(missing: list[str]) -> str:
+    lines = [f"  {layer}: {REMEDIES.get(layer.partition(' ')[0], 'no remedy is known')}" for layer in missing]
+    return "\n".join(
+        ["this machine lacks kernel layers that keep untrusted code in:", *lines, "`sonde doctor` shows all layers."]
+    )

@@ -1,0 +1,77 @@
+"""From what a worker said, or failed to say, to the `ExecResult` of a turn."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from sonde.sandbox.base import ExecFault, ExecResult, ExecUsage, FaultKind, Final, Variable
+from sonde.sandbox.frames import FaultReport, Stream
+from sonde.sandbox.output import Captured, cut_output
+from sonde.sandbox.prepare import Prepared
+from sonde.sandbox.turn import Outcome
+
+KINDS = frozenset(get_args(FaultKind))
+NOTHING = Captured("", "", 0)
+
+
+def finished(outcome: Outcome, prepared: Prepared, turn: int, layers: tuple[str, ...], limit: int) -> ExecResult:
+    """The result of a turn that reported. Lengths and kinds are the worker's word, so they are bounded here."""
+    report = outcome.report
+    assert report is not None
+    out, err = _captured(report.out), _captured(report.err)
+    stdout, stderr = cut_output(out, err, limit)
+    rebound = tuple(f"the code assigned to {name!r}, which is a function of the host; it was restored" for name in report.rebound)
+    return ExecResult(
+        ok=report.fault is None,
+        turn=turn,
+        stdout=stdout,
+        stderr=stderr,
+        fault=_fault(report.fault),
+        final=Final(outcome.final[0]) if outcome.final is not None else None,
+        variables=tuple(Variable(name, kind, size if size >= 0 else None) for name, kind, size in report.variables),
+        usage=outcome.usage,
+        layers=layers,
+        output_chars=out.total + err.total,
+        warnings=prepared.warnings + rebound,
+    )
+
+
+def stopped(
+    fault: ExecFault,
+    usage: ExecUsage,
+    printed: bytes,
+    prepared: Prepared,
+    turn: int,
+    layers: tuple[str, ...],
+    limit: int,
+) -> ExecResult:
+    """The result of a turn that was ended from outside, with what its recorder holds. A violation shows no output."""
+    text = "" if fault.kind == "violation" else printed.decode("utf-8", "replace")
+    stdout, _ = cut_output(Captured(text, "", len(text)), NOTHING, limit)
+    return ExecResult(
+        ok=False,
+        turn=turn,
+        stdout=stdout,
+        fault=fault,
+        usage=usage,
+        layers=layers,
+        output_chars=len(text),
+        warnings=prepared.warnings,
+    )
+
+
+def _captured(stream: Stream) -> Captured:
+    return Captured(stream.head, stream.tail, max(stream.total, 0))
+
+
+def _fault(report: FaultReport | None) -> ExecFault | None:
+    if report is None:
+        return None
+    kind = report.kind if report.kind in KINDS else "error"
+    return ExecFault(
+        kind=kind,  # pyright: ignore[reportArgumentType] - one of KINDS, as just checked
+        message=report.message,
+        line=report.line,
+        hint=report.hint,
+        traceback=report.traceback,
+    )

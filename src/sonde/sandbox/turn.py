@@ -1,0 +1,189 @@
+"""One turn: the frames of one child, from its request to its report, and the judgement when there is none.
+
+Promises that whatever the worker sends or fails to send, the turn ends with an outcome, the parent unharmed. Only a `RunError`
+of the host leaves as an exception: the caller's own will to stop.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sonde.errors import Fault, RunError
+from sonde.sandbox.base import Args, ExecFault, ExecUsage, Host, Limits
+from sonde.sandbox.family import State
+from sonde.sandbox.frames import CALL, BadFrame, CallBody, Channel, DoneBody, HungUp, OutOfTime, Report, encode
+
+MEMORY_SLACK = 64 << 20
+MEMORY_EXIT = 99
+PAGE = os.sysconf("SC_PAGE_SIZE")
+CPU_CLOCK_OF_PROCESS = 2
+
+
+class OverMemory(Exception):
+    """The process holds more memory than the turn may use."""
+
+
+class OverQuota(Exception):
+    """The code made more host calls than a turn may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A finished turn has a report; a turn that was ended from outside has a fault."""
+
+    report: Report | None = None
+    final: tuple[Any] | None = None
+    fault: ExecFault | None = None
+    usage: ExecUsage = field(default_factory=ExecUsage)
+
+
+class Turn:
+    """The conversation with one child process."""
+
+    def __init__(self, child: State, channel: Channel, limits: Limits, host: Host | None, wall_s: float) -> None:
+        self._child = child
+        self._channel = channel
+        self._limits = limits
+        self._host = host
+        self._wall_s = wall_s
+        self._calls = 0
+        self._host_s = 0.0
+        self._started = time.monotonic()
+        self._memory = 0
+        channel.on_tick = self._check_memory
+
+    def run(self, request: bytes, rest: Callable[[State], bool]) -> Outcome:
+        """Send the request and serve the child until it has reported and come to rest."""
+        try:
+            body = self._converse(request)
+        except OutOfTime:
+            return self._ended("timeout", f"the code ran longer than {self._wall_s:g} s and was stopped")
+        except OverMemory:
+            return self._ended("memory", f"the code used more than {self._limits.memory} of memory and was stopped")
+        except OverQuota:
+            return self._ended("quota", f"the code made more than {self._limits.host_calls} host calls and was stopped")
+        except BadFrame as error:
+            return self._ended("violation", f"the worker broke the protocol: {error}")
+        except HungUp:
+            return self._ended("crash", "the worker's process ended")
+        if not rest(self._child):
+            return self._ended("timeout", "the code reported its end but its process did not come to rest")
+        if not self._channel.drained():
+            return self._ended("violation", "the worker broke the protocol: it spoke after its report")
+        return Outcome(report=body.report, final=body.final, usage=self.usage())
+
+    def _converse(self, request: bytes) -> DoneBody:
+        self._channel.deadline = self._started + self._wall_s
+        self._channel.send(request)
+        while True:
+            kind, body = self._channel.receive()
+            if kind == CALL and isinstance(body, CallBody):
+                self._serve(body)
+            elif isinstance(body, DoneBody):
+                return body
+            else:
+                raise BadFrame("a frame of the wrong kind")
+
+    def _serve(self, body: CallBody) -> None:
+        self._calls += 1
+        if self._calls > self._limits.host_calls:
+            raise OverQuota
+        if self._host is None:
+            raise BadFrame("a host call where there is no host")
+        before = time.monotonic()
+        answer = self._answer(self._host, body)
+        waited = time.monotonic() - before
+        self._host_s += waited
+        self._channel.deadline += waited  # the code's time, not the host's
+        self._channel.send(answer)
+
+    def _answer(self, host: Host, body: CallBody) -> bytes:
+        name, args, named = body.call
+        try:
+            value = host(name, Args.of(args, named))
+        except RunError:
+            raise
+        except Fault as fault:
+            return encode((False, ("ToolError", fault.message)))
+        except Exception as error:  # noqa: BLE001 - the top of a host call: whatever it raises belongs to the code
+            return encode((False, (type(error).__name__, str(error))))
+        return self._encode_value(name, value)
+
+    def _encode_value(self, name: str, value: Any) -> bytes:
+        try:
+            answer = encode((True, value))
+        except (ValueError, TypeError):
+            message = f"{name}() returned a {type(value).__name__}, which is not JSON-like"
+            return encode((False, ("TypeError", message)))
+        if len(answer) <= self._limits.frame_bytes:
+            return answer
+        message = f"{name}() returned {len(answer)} bytes; at most {self._limits.frame_bytes} fit. Ask for less."
+        return encode((False, ("ValueError", message)))
+
+    def _check_memory(self) -> None:
+        self._memory = max(self._memory, anonymous_bytes(self._child.pid))
+        if self._memory > self._limits.memory_bytes + MEMORY_SLACK:
+            raise OverMemory
+
+    def _ended(self, kind: Any, message: str) -> Outcome:
+        return Outcome(fault=ExecFault(kind=kind, message=message), usage=self.usage())
+
+    def usage(self) -> ExecUsage:
+        wall = time.monotonic() - self._started
+        memory = max(self._memory, anonymous_bytes(self._child.pid))
+        return ExecUsage(
+            wall_s=wall, host_s=self._host_s, cpu_s=cpu_seconds(self._child.pid), memory_bytes=memory, host_calls=self._calls
+        )
+
+
+def judge_death(fault: ExecFault, death: tuple[int, float, int] | None, cpu_limit: float) -> ExecFault:
+    """What the wait status says about a worker that ended by itself."""
+    if fault.kind != "crash" or death is None:
+        return fault
+    status, cpu, _ = death
+    if os.WIFEXITED(status):
+        code = os.WEXITSTATUS(status)
+        if code == MEMORY_EXIT:
+            return ExecFault(kind="memory", message="the code used up its memory and the turn was lost")
+        return ExecFault(kind="crash", message=f"the code ended its own process (exit status {code})")
+    number = os.WTERMSIG(status)
+    if number == signal.SIGSYS:
+        return ExecFault(kind="violation", message="the code made a system call that the sandbox forbids (SIGSYS)")
+    if number == signal.SIGKILL and cpu >= cpu_limit - 1:
+        return ExecFault(kind="timeout", message=f"the code used more than {cpu_limit:g} s of processor time")
+    if number == signal.SIGKILL:
+        return ExecFault(kind="crash", message="the process was killed from outside (SIGKILL), perhaps for lack of memory")
+    return ExecFault(kind="crash", message=f"the process died of {signal.Signals(number).name}")
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Resident memory that is not a file's; 0 when the process is gone."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:  # noqa: PTH123 - read every turn; open() is a third of Path's cost
+            fields = file.read().split()
+    except OSError:
+        return 0
+    return max(0, int(fields[1]) - int(fields[2])) * PAGE
+
+
+def private_bytes(pid: int) -> int:
+    """An upper bound on the pages a process does not share with the state it was forked from: those it has touched."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - as above
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return min(anonymous_bytes(pid), int(fields[7]) * PAGE)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of another process, by its CPU clock."""
+    try:
+        return time.clock_gettime((~pid << 3) | CPU_CLOCK_OF_PROCESS)
+    except OSError:
+        return 0.0

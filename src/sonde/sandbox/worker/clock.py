@@ -1,0 +1,119 @@
+"""The clock and the randomness that code can see, both from the supervisor, so that a run can be replayed.
+
+Promises that `time`, `datetime` and `random` (and `os.urandom`, `uuid4`, `secrets` that stand on it) repeat when the same seed
+and clock are given. Does not promise it for code that reads the clock by raw system call.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import random
+import time
+from typing import Any
+
+_real_datetime, _real_date = datetime.datetime, datetime.date
+
+
+class Clock:
+    """Starts at `start` seconds since 1970 and moves by `step` at every reading; zero stands still."""
+
+    def __init__(self, start: float, step: float) -> None:
+        self.set(start, step)
+        self._origin = self._now
+
+    def set(self, start: float, step: float) -> None:
+        self._now = round(start * 1e9)
+        self._step = round(step * 1e9)
+
+    def time_ns(self) -> int:
+        self._now += self._step
+        return self._now
+
+    def time(self) -> float:
+        return self.time_ns() / 1e9
+
+    def monotonic_ns(self) -> int:
+        return self.time_ns() - self._origin
+
+    def monotonic(self) -> float:
+        return self.monotonic_ns() / 1e9
+
+    def sleep(self, seconds: float) -> None:
+        """Time passes; nobody waits."""
+        if seconds < 0:
+            raise ValueError("sleep length must be non-negative")
+        self._now += round(seconds * 1e9)
+
+
+def install(clock: Clock) -> None:
+    """Put the clock where generated code looks for one."""
+    for name in ("time", "monotonic", "perf_counter", "process_time", "thread_time"):
+        reading = clock.time if name == "time" else clock.monotonic
+        setattr(time, name, reading)
+        setattr(time, f"{name}_ns", clock.time_ns if name == "time" else clock.monotonic_ns)
+    time.sleep = clock.sleep
+    for name in ("localtime", "gmtime", "ctime"):
+        setattr(time, name, _with_default(getattr(time, name), clock))
+    _install_dates(clock)
+
+
+def _with_default(convert: Any, clock: Clock) -> Any:
+    def reading(seconds: float | None = None) -> Any:
+        return convert(clock.time() if seconds is None else seconds)
+
+    return reading
+
+
+def _install_dates(clock: Clock) -> None:
+    class Kind(type):
+        """Instances that C code made are instances of the replacement too."""
+
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, cls.__mro__[1])
+
+    class ClockDate(_real_date, metaclass=Kind):
+        @classmethod
+        def today(cls) -> Any:
+            return cls.fromtimestamp(clock.time())
+
+    class ClockDatetime(_real_datetime, metaclass=Kind):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> Any:
+            return cls.fromtimestamp(clock.time(), tz)
+
+        @classmethod
+        def today(cls) -> Any:
+            return cls.fromtimestamp(clock.time())
+
+        @classmethod
+        def utcnow(cls) -> Any:
+            return cls.fromtimestamp(clock.time(), datetime.UTC).replace(tzinfo=None)
+
+    for kind, name in ((ClockDate, "date"), (ClockDatetime, "datetime")):
+        kind.__name__ = kind.__qualname__ = name
+        kind.__module__ = "datetime"
+        setattr(datetime, name, kind)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed `random`, and give everything that asks the kernel for randomness the same seeded source."""
+    source = random.Random(seed ^ 0x50DE)  # noqa: S311 - repeatable on purpose
+    plain_seed = random.Random.seed
+
+    def seeded(self: random.Random, a: Any = None, version: int = 2) -> None:
+        plain_seed(self, source.getrandbits(256) if a is None else a, version)
+
+    os.urandom = source.randbytes
+    random.Random.seed = seeded  # pyright: ignore[reportAttributeAccessIssue] - replaced on purpose
+    for name in ("random", "uuid", "secrets"):
+        _replace_urandom(name, source)
+    random.seed(seed)
+
+
+def _replace_urandom(module: str, source: random.Random) -> None:
+    import sys  # noqa: PLC0415 - only here
+
+    loaded = sys.modules.get(module)
+    if loaded is not None and hasattr(loaded, "_urandom"):
+        setattr(loaded, "_urandom", source.randbytes)  # noqa: B010 - the attribute is not in typeshed

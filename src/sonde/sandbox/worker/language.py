@@ -1,0 +1,62 @@
+"""The language rules inside the worker: the import hook and the trimmed builtins, from data the supervisor sends.
+
+They are messages, not the boundary: code that walks around them meets the kernel.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+ALWAYS = (
+    *("json", "marshal", "random", "traceback", "linecache", "_strptime", "unicodedata", "datetime", "time", "calendar"),
+    *("encodings.ascii", "encodings.latin_1", "encodings.utf_16", "encodings.utf_32", "encodings.utf_8_sig"),
+    *("encodings.cp1252", "encodings.idna", "encodings.unicode_escape", "encodings.raw_unicode_escape"),
+    *("collections.abc", "json.decoder", "typing", "copyreg", "heapq", "bisect", "fractions", "decimal", "locale"),
+)
+"""What allowed modules import lazily, by themselves, after lockdown, when no file can be opened any more."""
+
+
+def preload(names: list[str]) -> None:
+    for name in (*ALWAYS, *names):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue  # not in this Python: code that asks for it hears so
+
+
+def make_builtins(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """The `__builtins__` of generated code under this policy."""
+    kept = vars(builtins).copy()
+    if policy["builtins"] is not None:
+        names = {*policy["builtins"], "None", "True", "False", "__build_class__", "__name__"}
+        kept = {name: value for name, value in kept.items() if name in names}
+    if policy["modules"] is not None:
+        kept["__import__"] = _make_import(frozenset(policy["modules"]), policy["import_message"])
+    return kept
+
+
+def _make_import(allowed: frozenset[str], message: str) -> Any:
+    plain_import = builtins.__import__
+
+    def __import__(  # noqa: N807 - the name is what a traceback shows
+        name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0  # noqa: A002 - as in Python
+    ) -> Any:
+        if level or name.partition(".")[0] not in allowed:
+            raise ImportError(message.replace("{module}", name), name=name)
+        _refuse_hidden_modules(name, fromlist or (), message)
+        return plain_import(name, globals, locals, fromlist, level)
+
+    return __import__
+
+
+def _refuse_hidden_modules(name: str, wanted: tuple[str, ...], message: str) -> None:
+    """`from json import codecs` is an import of `codecs`: a module reached through a module is not on the list."""
+    module = sys.modules.get(name)
+    for attribute in wanted:
+        value = getattr(module, attribute, None)
+        if isinstance(value, type(sys)) and not value.__name__.startswith(f"{name}."):
+            raise ImportError(message.replace("{module}", value.__name__), name=value.__name__)

@@ -1,0 +1,131 @@
+"""What a turn tells about itself: the fault with generated frames only, and the variables that changed."""
+
+from __future__ import annotations
+
+import linecache
+from types import FunctionType, ModuleType, TracebackType
+from typing import Any
+
+MESSAGE_CHARS = 4000
+SHOWN_FRAMES = 24
+SHOWN_VARIABLES = 200
+SIZED = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range)
+
+
+def remember_source(filename: str, source: str) -> None:
+    """Where tracebacks, ours and those that code prints itself, look for the line."""
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+
+
+def describe(error: BaseException, filename: str, compiled: bool) -> dict[str, Any]:
+    """The fault as the supervisor and, in the end, the model reads it."""
+    frames = _generated_frames(error.__traceback__)
+    message = _headline(error)
+    return {
+        "kind": _kind(error, compiled),
+        "message": message[:MESSAGE_CHARS],
+        "line": _line(error, frames, filename, compiled),
+        "hint": _hint(error),
+        "traceback": _format(error, frames, message)[-2 * MESSAGE_CHARS :],
+    }
+
+
+def _kind(error: BaseException, compiled: bool) -> str:
+    match error:
+        case MemoryError():
+            return "memory"
+        case SyntaxError() if not compiled:
+            return "syntax"
+        case ImportError():
+            return "import"
+        case _:
+            return "error" if compiled else "syntax"
+
+
+def _headline(error: BaseException) -> str:
+    name = type(error).__name__
+    try:
+        text = error.msg if isinstance(error, SyntaxError) else str(error)
+    except Exception as broken:
+        text = f"<its message raised {type(broken).__name__}>"
+    return f"{name}: {text}"[: 2 * MESSAGE_CHARS] if text else name
+
+
+def _hint(error: BaseException) -> str | None:
+    if isinstance(error, SystemExit):
+        return "To finish with an answer call FINAL(value); to end the block just let it end."
+    if isinstance(error, MemoryError):
+        return "Work on slices of the shared text instead of whole copies, and delete what is no longer needed."
+    return None
+
+
+def _generated_frames(trace: TracebackType | None) -> list[tuple[str, int, str]]:
+    frames: list[tuple[str, int, str]] = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_filename.startswith("<turn "):
+            frames.append((code.co_filename, trace.tb_lineno, code.co_name))
+        trace = trace.tb_next
+    return frames
+
+
+def _line(error: BaseException, frames: list[tuple[str, int, str]], filename: str, compiled: bool) -> int | None:
+    if isinstance(error, SyntaxError) and not compiled:
+        return error.lineno
+    return next((line for file, line, _ in reversed(frames) if file == filename), None)
+
+
+def _format(error: BaseException, frames: list[tuple[str, int, str]], message: str) -> str:
+    lines = ["Traceback (most recent call last):"]
+    for position, (file, line, name) in enumerate(frames):
+        if SHOWN_FRAMES // 2 <= position < len(frames) - SHOWN_FRAMES // 2:
+            if position == SHOWN_FRAMES // 2:
+                lines.append(f"  ... {len(frames) - SHOWN_FRAMES} more frames ...")
+            continue
+        lines.append(f"  {file[1:-1]}, line {line}, in {name}")
+        lines.append(f"    {linecache.cache[file][2][line - 1].strip()[:200] if _has(file, line) else ''}".rstrip())
+    if isinstance(error, SyntaxError) and error.lineno and error.text:
+        lines.append(f"  line {error.lineno}\n    {error.text.strip()[:200]}")
+    return "\n".join([*lines, message, *_causes(error)])
+
+
+def _has(file: str, line: int) -> bool:
+    entry = linecache.cache.get(file)
+    return entry is not None and len(entry) == 4 and 0 < line <= len(entry[2])
+
+
+def _causes(error: BaseException) -> list[str]:
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return [f"(after {_headline(cause)[:500]})"] if cause is not None else []
+
+
+class Variables:
+    """The names generated code has bound, to tell after a turn which are new or changed.
+
+    A value changed in place without changing its length is not noticed.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[int, int]] = {}
+
+    def changed(self, namespace: dict[str, Any], hidden: frozenset[str]) -> list[tuple[str, str, int]]:
+        """(name, type, size) of what is new or different since the last call; size is len() or -1."""
+        now: dict[str, tuple[int, int]] = {}
+        rows: list[tuple[str, str, int]] = []
+        for name, value in namespace.items():
+            if name.startswith("_") or name in hidden or isinstance(value, ModuleType):
+                continue
+            now[name] = mark = (id(value), _size(value))
+            if self._seen.get(name) != mark:
+                rows.append((name[:200], _type_name(value), mark[1]))
+        self._seen = now
+        return rows[:SHOWN_VARIABLES]
+
+
+def _type_name(value: Any) -> str:
+    return "function" if isinstance(value, FunctionType) else type(value).__name__[:100]
+
+
+def _size(value: Any) -> int:
+    """Only types whose len() is ours to trust: a class of the code could loop in it."""
+    return len(value) if type(value) in SIZED else -1

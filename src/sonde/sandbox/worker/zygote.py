@@ -1,0 +1,173 @@
+"""The fork server's process: loads what code may import, then forks one worker a session and reaps what dies.
+
+Runs no generated code and reads nothing of workers. It lives as long as the supervisor: when the control socket closes, or the
+supervisor's process is gone, it kills every worker group and leaves.
+"""
+
+from __future__ import annotations
+
+import gc
+import marshal
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+from . import channel
+from .channel import Encoded
+from .confine import confine
+from .language import preload
+from .session import Session
+
+
+def main(control_fd: int, supervisor: int, modules: list[str]) -> None:
+    os.environ.clear()  # CPython itself may have added LC_CTYPE
+    os.environ["PYTHONHASHSEED"] = "0"
+    watch = os.pidfd_open(supervisor)
+    preload(modules)
+    gc.collect()
+    gc.freeze()
+    control = socket.socket(fileno=control_fd)
+    control.send(marshal.dumps(("ready", os.getpid(), sys.version)))
+    Zygote(control).serve(watch)
+
+
+MEMORY_EXIT = 99
+"""A worker that could not even report for lack of memory."""
+
+
+class Zygote:
+    """Obeys the supervisor: spawn, reap, retire, end."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._groups: set[int] = set()
+
+    def serve(self, watch: int) -> None:
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(watch, select.POLLIN)
+        while not any(fd == watch for fd, _ in poll.poll()):
+            message, descriptors, _, _ = socket.recv_fds(self._control, 1 << 16, 1)
+            if not message:
+                break
+            answer = self._obey(marshal.loads(message), descriptors)  # noqa: S302 - written by the supervisor only
+            if answer is not None:
+                self._control.send(marshal.dumps(answer))
+        self._end_all()
+        os._exit(0)
+
+    def _obey(self, message: tuple[str, Any], descriptors: list[int]) -> Any:
+        match message:
+            case ("spawn", _):
+                return self._spawn(descriptors[0])
+            case ("reap", pid):
+                return _reap(pid)
+            case ("retire", pids):
+                for pid in pids:
+                    _kill(pid)
+                    _reap(pid)
+            case ("strays", (group, known)):
+                return _end_group(group, frozenset(known))
+            case ("end", group):
+                self._groups.discard(group)
+                _end_group(group, frozenset())
+            case _:
+                raise AssertionError(message)
+        return None
+
+    def _spawn(self, descriptor: int) -> int:
+        zygote = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                start_worker(descriptor, zygote)
+            except MemoryError:
+                os._exit(MEMORY_EXIT)
+            finally:
+                os._exit(1)
+        os.close(descriptor)
+        try:
+            os.setpgid(pid, pid)
+        except OSError:
+            pass  # it has done so itself, and is further on already
+        self._groups.add(pid)
+        return pid
+
+    def _end_all(self) -> None:
+        for group in self._groups:
+            try:
+                os.killpg(group, signal.SIGKILL)
+            except OSError:
+                continue  # nobody is left in it
+
+
+def start_worker(descriptor: int, zygote: int) -> None:
+    """From a fresh fork to a confined, parked state. Nothing of the zygote's descriptors is kept."""
+    os.setpgid(0, 0)
+    null = os.open("/dev/null", os.O_RDWR)
+    for target, source in ((0, null), (1, null), (2, null), (channel.SOCKET, descriptor)):
+        os.dup2(source, target, inheritable=False)
+    os.closerange(channel.SOCKET + 1, 4096)
+    config: dict[str, Any] = channel.receive()
+    try:
+        session = Session(config)
+        on, missing = confine(config, zygote, _send_listener)
+        ready = {"layers": on, "missing": missing}
+    except BaseException:
+        channel.send(channel.READY, 0, {"report": Encoded({"error": traceback.format_exc()})}, 1 << 20)
+        raise
+    channel.send(channel.READY, 0, {"report": Encoded(ready)}, 1 << 20)
+    session.serve()
+
+
+def _send_listener(listener: int) -> None:
+    wire = socket.socket(fileno=channel.SOCKET)
+    socket.send_fds(wire, [b"L"], [listener])
+    wire.detach()
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)  # our own child, not yet reaped: the pid cannot have been given away
+    except OSError:
+        pass  # already reaped
+
+
+def _reap(pid: int) -> tuple[int, float, int] | None:
+    """(wait status, CPU seconds, peak KiB) of a child that is dead or dying; None when it is no child of ours."""
+    try:
+        _, status, usage = os.wait4(pid, 0)
+    except ChildProcessError:
+        return None
+    return status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss
+
+
+def _end_group(group: int, known: frozenset[int]) -> list[int]:
+    """Kill and reap every child of ours in the group but the known ones; returns who that was."""
+    killed: list[int] = []
+    while True:
+        strays = [pid for pid in _children(group) if pid not in known]
+        if not strays:
+            return killed
+        for pid in strays:
+            _kill(pid)
+        killed += [pid for pid in strays if _reap(pid) is not None]
+
+
+def _children(group: int) -> list[int]:
+    """Our children in this process group, zombies included, by /proc: a child that never said hello is known only there."""
+    me = os.getpid()
+    found: list[int] = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue  # it ended while we looked
+        if int(fields[1]) == me and int(fields[2]) == group:
+            found.append(int(name))
+    return found

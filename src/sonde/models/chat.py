@@ -38,6 +38,7 @@ from sonde.models.completion import (
     read_stream,
 )
 from sonde.models.families import request_body
+from sonde.models.lines import Lines
 from sonde.models.prices import price
 from sonde.models.prose import cut_at_stop
 from sonde.models.refusals import (
@@ -53,7 +54,6 @@ from sonde.models.refusals import (
 OPENAI_URL = "https://api.openai.com/v1"
 ATTEMPT_S = 120.0
 CONNECT_S = 10.0
-POOL = httpx2.Limits(max_connections=512, max_keepalive_connections=256, keepalive_expiry=30.0)
 
 
 class _ParameterRefused(Exception):
@@ -74,20 +74,14 @@ class ChatModel:
         self._settings = settings
         self._local = local
         self._url = _endpoint(settings.base_url or OPENAI_URL)
-        self._client = httpx2.Client(
-            headers=_headers(settings),
-            limits=POOL,
-            proxy=settings.proxy,
-            verify=self._url.scheme == "https" or settings.proxy is not None,  # plain HTTP need not load certificates
-            trust_env=False,  # the environment is read above, once, and passed down
-        )
+        self._lines = Lines(self._url, _headers(settings), settings.proxy)
         self._rejected: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         return f"ChatModel({self.name!r})"
 
     def close(self) -> None:
-        self._client.close()
+        self._lines.close()
 
     def complete(self, request: ModelRequest, *, deadline: Deadline, on_text: OnText | None = None) -> ModelReply:
         """Ask once; raises `ModelCallFailed`."""
@@ -128,7 +122,7 @@ class ChatModel:
         watch = _Watch(attempt)
         try:
             with (
-                self._client.stream("POST", self._url, content=_encode(body), timeout=_timeout(attempt)) as response,
+                self._lines.post(_encode(body), _timeout(attempt)) as response,
                 watch.cutting(response),
             ):
                 self._read(response, body, completion, on_text, attempt)
@@ -148,14 +142,14 @@ class ChatModel:
         if response.status_code != 200:
             raise self._refusal(response, body, attempt)
         if on_text is not None and "json" not in response.headers.get("content-type", ""):
-            read_stream(_capped(response), completion, on_text)
+            read_stream(_capped(response, attempt), completion, on_text)
             return
-        read_completion(b"".join(_capped(response)), completion)
+        read_completion(b"".join(_capped(response, attempt)), completion)
         if on_text is not None and completion.text:
             on_text(completion.text)
 
     def _refusal(self, response: httpx2.Response, body: dict[str, Any], attempt: Deadline) -> Exception:
-        content = b"".join(_capped(response))
+        content = b"".join(_capped(response, attempt))
         status = response.status_code
         ours = body.keys() - self._settings.extra_body.keys()
         if status in {400, 422} and (name := refused_parameter(content, ours)) is not None:
@@ -205,7 +199,8 @@ class _Watch:
     def cutting(self, response: httpx2.Response) -> Generator[None]:
         line = response.extensions["network_stream"].get_extra_info("socket")
         remaining = self._attempt.remaining()
-        if not isinstance(line, socket.socket) or math.isinf(remaining):
+        whole = "content-length" in response.headers  # the server has all of it: no reason to pay for a thread
+        if whole or not isinstance(line, socket.socket) or math.isinf(remaining):
             yield
             return
         timer = threading.Timer(remaining, self._cut, [line])
@@ -256,9 +251,11 @@ def _timeout(attempt: Deadline) -> httpx2.Timeout:
     return httpx2.Timeout(limit, connect=min(CONNECT_S, remaining))
 
 
-def _capped(response: httpx2.Response) -> Iterator[bytes]:
+def _capped(response: httpx2.Response, attempt: Deadline) -> Iterator[bytes]:
     size = 0
     for chunk in response.iter_bytes():
+        if attempt.expired():
+            raise NotACompletion("time ran out in the middle of the reply", cut=True)
         size += len(chunk)
         if size > MAX_BODY_BYTES:
             raise NotACompletion(f"the body is larger than {MAX_BODY_BYTES // 1024 // 1024} MiB")

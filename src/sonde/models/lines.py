@@ -1,0 +1,63 @@
+"""Connections to one server, reused by many threads.
+
+Each line is a client with a single connection, and idle ones wait on a stack. One shared pool would do the same, but
+it looks through all its connections at every request: with a hundred in flight that cost as much as the rest of a call.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+
+
+class Lines:
+    """Lends a line to each request, opening one only when none is idle."""
+
+    def __init__(self, url: httpx2.URL, headers: dict[str, str], proxy: str | None) -> None:
+        self._url = url
+        self._headers = headers
+        self._proxy = proxy
+        self._lock = threading.Lock()
+        self._idle: list[httpx2.Client] = []
+        self._certificates: ssl.SSLContext | bool | None = None
+        self._closed = False
+
+    @contextmanager
+    def post(self, content: bytes, timeout: httpx2.Timeout) -> Generator[httpx2.Response]:
+        line = self._take()
+        try:
+            with line.stream("POST", self._url, content=content, timeout=timeout) as response:
+                yield response
+        finally:
+            self._give_back(line)
+
+    def close(self) -> None:
+        """Close the idle lines now and the others when they come back."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for line in idle:
+            line.close()
+
+    def _take(self) -> httpx2.Client:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()  # the last used: its connection is the least likely to have gone stale
+            if self._certificates is None:  # once: reading them takes 20 ms, which plain HTTP need not pay
+                secure = self._url.scheme == "https" or self._proxy is not None
+                self._certificates = httpx2.create_ssl_context(trust_env=False) if secure else False
+            options: dict[str, Any] = {"verify": self._certificates, "proxy": self._proxy}
+        # the environment (proxies, certificates) is read above, once, and passed down
+        return httpx2.Client(headers=self._headers, trust_env=False, **options)
+
+    def _give_back(self, line: httpx2.Client) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(line)
+                return
+        line.close()

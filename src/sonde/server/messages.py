@@ -1,0 +1,243 @@
+"""The messages of the protocol: one JSON object a line, `type` says which. The single source of the schemas and TypeScript types.
+
+The ten event types of the source document, with their spelling, and four of ours: `hello`, `cancel`, `progress`, and `approval` on
+a request. `id` names what the message is about: the task for new_task, cancel, progress, completion and error; the request for
+context.*, tool.request and the tool.result that answers it; the sub-call; the message. `taskId` says which task an event of the
+runtime belongs to, `seq` counts the lines of the runtime from 1, `parentId` is the sub-call (or task) that an event happened in.
+Unknown fields are ignored, unknown types are answered with an error. See docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic.alias_generators import to_camel
+
+PROTOCOL_VERSION = "1.0"
+MAX_LINE_BYTES = 32 * 1024 * 1024
+
+Id = Annotated[str, Field(min_length=1, max_length=200)]
+Text = Annotated[str, Field(max_length=1_000_000)]
+
+
+class Part(BaseModel):
+    """A value inside a message: snake_case here, camelCase on the wire, frozen."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
+
+
+class Citation(Part):
+    """Lines that a claim rests on; `hash` is of their text when they were read."""
+
+    path: str
+    start_line: int
+    end_line: int
+    hash: str | None = None
+    snippet: str | None = None
+
+
+class Problem(Part):
+    """Why a request failed: a word for programs and a sentence for people and models."""
+
+    code: str
+    message: str
+
+
+class Limits(Part):
+    """Budget of one task; what is not given has its default (2, 6, 1000, 6000, 60)."""
+
+    max_depth: Annotated[int, Field(ge=0)] | None = None
+    max_subcalls: Annotated[int, Field(ge=0)] | None = None
+    max_tokens_per_subcall: Annotated[int, Field(ge=1)] | None = None
+    max_total_tokens: Annotated[int, Field(ge=1)] | None = None
+    timeout_seconds: Annotated[float, Field(gt=0)] | None = None
+
+
+class Usage(Part):
+    """What a task has spent so far."""
+
+    iterations: int = 0
+    tool_calls: int = 0
+    subcalls: int = 0
+    tokens: int = 0
+    cost_usd: float | None = None
+    seconds: float = 0.0
+
+
+class PlannedChange(Part):
+    """One file of an apply_patch request. `baseHash` is the sha256 of the text that read_file returned, null for a new file."""
+
+    path: str
+    action: Literal["add", "update", "delete", "move"]
+    base_hash: str | None = None
+    new_text: str | None = None
+    target: str | None = None
+
+
+class Message(Part):
+    """What every line may carry besides its own fields."""
+
+    task_id: str | None = None
+    seq: int | None = None
+    parent_id: str | None = None
+
+
+class Hello(Message):
+    """The first line of the runtime, unasked."""
+
+    type: Literal["hello"] = "hello"
+    protocol: str = PROTOCOL_VERSION
+    version: str
+    capabilities: tuple[str, ...] = ()
+    model: str | None = None
+    max_line_bytes: int = MAX_LINE_BYTES
+
+
+class NewTask(Message):
+    """Host: do this in that folder."""
+
+    type: Literal["new_task"] = "new_task"
+    id: Id
+    prompt: Annotated[str, Field(min_length=1, max_length=1_000_000)]
+    workspace: str
+    model: str | None = None
+    limits: Limits | None = None
+
+
+class Cancel(Message):
+    """Host: stop this task; it still ends with one completion."""
+
+    type: Literal["cancel"] = "cancel"
+    id: Id
+
+
+class ToolResult(Message):
+    """Host: the one answer to a tool.request, context.read or context.search with the same id."""
+
+    type: Literal["tool.result"] = "tool.result"
+    id: Id
+    ok: bool
+    output: dict[str, Any] | None = None
+    error: Problem | None = None
+
+
+class ContextRead(Message):
+    """Runtime: lines of a file, please; answered by tool.result {content, startLine, endLine, totalLines}."""
+
+    type: Literal["context.read"] = "context.read"
+    id: Id
+    path: str
+    start_line: int | None = None
+    end_line: int | None = None
+    rationale: str | None = None
+
+
+class ContextSearch(Message):
+    """Runtime: lines that contain a text, please; answered by tool.result {matches[{path, line, text}], truncated?}."""
+
+    type: Literal["context.search"] = "context.search"
+    id: Id
+    query: str
+    path: str | None = None
+
+
+class SubcallStart(Message):
+    """Runtime: a sub-call begins; `parentId` is the sub-call or task above it."""
+
+    type: Literal["subcall.start"] = "subcall.start"
+    id: Id
+    intent: Text
+    scope: Text = ""
+
+
+class SubcallEnd(Message):
+    """Runtime: a sub-call has ended."""
+
+    type: Literal["subcall.end"] = "subcall.end"
+    id: Id
+    summary: Text
+    citations: tuple[Citation, ...] = ()
+    usage: Usage | None = None
+
+
+class ToolRequest(Message):
+    """Runtime: run this tool, please. `approval` means that the user must be asked first."""
+
+    type: Literal["tool.request"] = "tool.request"
+    id: Id
+    name: str
+    params: dict[str, Any] = Field(default_factory=dict[str, Any])
+    approval: bool | None = None
+
+
+class AssistantMessage(Message):
+    """Runtime: something the model says; parts of one message share its id and say `partial`."""
+
+    type: Literal["assistant.message"] = "assistant.message"
+    id: Id
+    content: Text
+    partial: bool | None = None
+
+
+class Progress(Message):
+    """Runtime: where a task stands; may be dropped by a host that is busy."""
+
+    type: Literal["progress"] = "progress"
+    id: Id
+    note: str = ""
+    usage: Usage = Usage()
+    limits: Limits | None = None
+
+
+class Completion(Message):
+    """Runtime: the one end of a task. `succeeded` has at least one citation."""
+
+    type: Literal["completion"] = "completion"
+    id: Id
+    status: Literal["succeeded", "partial", "failed", "terminated_budget", "cancelled"]
+    summary: Text
+    citations: tuple[Citation, ...] = ()
+    usage: Usage | None = None
+    run_dir: str | None = None
+
+
+class ErrorMessage(Message):
+    """Runtime: something went wrong. `id` is the task, or null for a line that could not be read; recoverable means: go on."""
+
+    type: Literal["error"] = "error"
+    id: str | None = None
+    error: Text
+    recoverable: bool
+    code: str | None = None
+
+
+HostMessage = Annotated[NewTask | Cancel | ToolResult, Field(discriminator="type")]
+RuntimeMessage = Annotated[
+    Hello
+    | ContextRead
+    | ContextSearch
+    | SubcallStart
+    | SubcallEnd
+    | ToolRequest
+    | AssistantMessage
+    | Progress
+    | Completion
+    | ErrorMessage,
+    Field(discriminator="type"),
+]
+Event = (
+    ContextRead | ContextSearch | SubcallStart | SubcallEnd | ToolRequest | AssistantMessage | Progress | ErrorMessage
+)
+
+HOST: TypeAdapter[NewTask | Cancel | ToolResult] = TypeAdapter(HostMessage)
+RUNTIME: TypeAdapter[Event | Hello | Completion] = TypeAdapter(RuntimeMessage)
+
+
+def encode(message: Message) -> bytes:
+    """The message as one line; fields that are not set are left out, except the null `id` of an error."""
+    fields = message.model_dump(by_alias=True, exclude_none=True)
+    if isinstance(message, ErrorMessage):
+        fields["id"] = message.id
+    return json.dumps(fields, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,40 @@
+"""What every context gives a run: tools, a description for the prompt, data to share with the sandbox, and a second look at citations.
+
+A context is read-only (the workspace of `edit` is the exception) and may be used from several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from sonde.core.evidence import Excerpt
+from sonde.tools import Tool
+
+Shareable = str | bytes | Path | Mapping[str, Path | str]
+"""Text, bytes, a file, or texts and files by name: what `Sandbox.share` maps into the code's process."""
+
+
+class Context(Protocol):
+    """What code may look at."""
+
+    def tools(self) -> Sequence[Tool]:
+        """The functions that code may call."""
+        ...
+
+    def describe(self) -> str:
+        """What there is, for the prompt: metadata only, never the content."""
+        ...
+
+    def shared(self) -> Mapping[str, Shareable]:
+        """Data by variable name that the sandbox maps instead of copying."""
+        ...
+
+    def reread(self, excerpt: Excerpt) -> str | None:
+        """The text behind an excerpt as it is now, or None when it cannot be read again."""
+        ...
+
+    def fingerprint(self) -> str:
+        """A hash that changes when the data does; cheap, also for a gigabyte."""
+        ...

@@ -1,0 +1,49 @@
+"""What the prompt says about files: numbers, kinds, first names, and what was left out. Never content."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections import Counter
+
+from sonde.contexts.files.listing import Listing
+
+_NAMED = 40
+
+
+def describe(listing: Listing, *, mapped: bool) -> str:
+    """The description of a listing, for the prompt."""
+    entries = listing.entries.values()
+    lines = [f"{len(entries):,} files, {listing.total_bytes:,} bytes. Kinds: {_kinds(listing)}."]
+    shown = [
+        f"  {shown_name(entry.path)} ({entry.size:,} bytes)" for entry, _ in zip(entries, range(_NAMED), strict=False)
+    ]
+    lines += ["Files:" if len(entries) <= _NAMED else f"First {_NAMED} files (list_files() has all):", *shown]
+    lines.append(_variable(mapped=mapped))
+    return "\n".join([*lines, *_left_out(listing)])
+
+
+def shown_name(path: str) -> str:
+    """A path on one line: names with line breaks or control characters are quoted."""
+    return path if path.isprintable() else json.dumps(path)
+
+
+def _kinds(listing: Listing) -> str:
+    kinds = Counter(posixpath.splitext(path)[1].lower() or "no suffix" for path in listing.entries)
+    return ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common(8)) or "none"
+
+
+def _variable(*, mapped: bool) -> str:
+    if mapped:
+        return "The variable CONTEXT holds each file's text by path."
+    return "Too large for one variable: use grep, search and read_file; CONTEXT_INDEX lists `offset, bytes, path` for context_slice."
+
+
+def _left_out(listing: Listing) -> list[str]:
+    lines: list[str] = []
+    if listing.skipped:
+        folders = ", ".join(f"{name} ({count})" for name, count in sorted(listing.skipped.items()))
+        lines.append(f"Folders skipped: {folders}.")
+    reasons = Counter(listing.refused.values())
+    lines.extend(f"Not read: {count} ({reason})." for reason, count in sorted(reasons.items()))
+    return lines

@@ -1,0 +1,172 @@
+"""Lines that match a pattern, found at the speed of C in time linear in the text, whatever the pattern.
+
+RE2 looks at a line at a time (`^` and `$` are line ends, a match never spans two lines) and knows neither look-around nor back-
+references. Text is scanned in pieces of 8 MB that end at line ends. A single line longer than that is scanned piece by piece, so a
+match across two of its pieces can be missed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from sonde.contexts.files.library import Library
+from sonde.contexts.files.listing import Entry
+from sonde.contexts.files.text import Text, Unreadable
+from sonde.contexts.patterns import Pattern, compiled, escaped
+from sonde.core.deadline import Deadline
+from sonde.core.evidence import Excerpt, Observed
+from sonde.errors import ToolFault
+
+PIECE = 8_388_608
+COUNTED = 10_000
+_SHOWN = 500
+_LINE_BREAK = re.compile(r"(?<!\\)(?:\\\\)*(?:\\n|\n)")
+
+
+class Hit(NamedTuple):
+    """A matching line: its number, its bytes, where the match begins in it, and whether it is all of the line."""
+
+    line: int
+    data: bytes
+    at: int
+    whole: bool
+
+    @property
+    def text(self) -> str:
+        """The line, or the part around the match when it is long."""
+        if len(self.data) <= _SHOWN:
+            return self.data.decode("utf-8", "replace")
+        begin = max(0, min(self.at - _SHOWN // 2, len(self.data) - _SHOWN))
+        shown = self.data[begin : begin + _SHOWN].decode("utf-8", "ignore")
+        return f"{'…' if begin else ''}{shown}{'…' if begin + _SHOWN < len(self.data) else ''}"
+
+
+def compile_pattern(pattern: str, flags: str = "") -> Pattern:
+    """The compiled pattern; a ToolFault says what RE2 does not know. Flags: i = any case, w = whole words, F = no regex."""
+    unknown = sorted(set(flags) - set("imswF"))
+    if unknown:
+        raise ToolFault(
+            f"unknown flag {', '.join(unknown)}; flags are i (any case), w (whole words), F (plain text, no regex)."
+        )
+    if _LINE_BREAK.search(pattern):
+        raise ToolFault(
+            "a pattern is matched against one line at a time, so it cannot hold a line break; grep for one line and read_file around it."
+        )
+    source = escaped(pattern) if "F" in flags else pattern.replace(r"\Z", r"\z")
+    if "w" in flags:
+        source = rf"\b(?:{source})\b"
+    try:
+        return compiled(source, by_line=True, any_case="i" in flags)
+    except ValueError as error:
+        raise ToolFault(
+            f"the pattern {pattern!r} cannot be used: {error}. Patterns are RE2: no look-around, no back-references; "
+            "flags='F' takes the text as it is."
+        ) from None
+
+
+def scan(text: Text, pattern: Pattern, deadline: Deadline) -> Iterator[Hit]:
+    """Every matching line, once, until time is up."""
+    line = 1
+    for piece, begins, ends in _pieces(text):
+        if deadline.expired():
+            return
+        counted = 0
+        for start, end, at in _matching(pattern, piece):
+            line += piece.count(b"\n", counted, start)
+            counted = start
+            yield Hit(line, piece[start:end], at - start, (start > 0 or begins) and (end < len(piece) or ends))
+        line += piece.count(b"\n", counted)
+
+
+def _matching(pattern: Pattern, piece: bytes) -> Iterator[tuple[int, int, int]]:
+    """Start and end of each matching line and where the match begins."""
+    at = 0
+    while at < len(piece):
+        found = pattern.search(piece, at)
+        if found is None or found.start() >= len(piece):
+            return  # nothing, or the empty place after the last line end
+        begin = found.start()
+        start = piece.rfind(b"\n", 0, begin) + 1
+        end = piece.find(b"\n", begin)
+        end = len(piece) if end < 0 else end
+        yield start, end, begin
+        at = end + 1
+
+
+def _pieces(text: Text) -> Iterator[tuple[bytes, bool, bool]]:
+    """The text in UTF-8 by pieces, each with: does it begin a line, does it end one."""
+    offset, begins = text.start, True
+    while offset < text.size:
+        data = text.read(offset, PIECE)
+        if not data:
+            return
+        last = offset + len(data) >= text.size
+        cut = len(data) if last else data.rfind(b"\n") + 1 or len(data)
+        ends = last or data[cut - 1 : cut] == b"\n"
+        yield text.utf8(data[:cut] if cut < len(data) else data), begins, ends
+        offset, begins = offset + cut, ends
+
+
+class Grep:
+    """One search through many files: the first matches in full, the others counted, within a time limit."""
+
+    def __init__(self, library: Library, wanted: int, deadline: Deadline) -> None:
+        self._library = library
+        self._wanted = wanted
+        self._deadline = deadline
+        self._rows: list[dict[str, Any]] = []
+        self._excerpts: list[Excerpt] = []
+        self._more = 0
+        self._failed: list[str] = []
+
+    def run(self, pattern: Pattern, entries: Sequence[Entry]) -> Observed:
+        """Search the files in order."""
+        stopped = None
+        for entry in entries:
+            self._look(pattern, entry, alone=len(entries) == 1)
+            if self._full():
+                stopped = entry.path
+                break
+        return Observed(self._rows, tuple(self._excerpts), self._left_off(stopped))
+
+    def _look(self, pattern: Pattern, entry: Entry, *, alone: bool) -> None:
+        try:
+            with self._library.open(entry) as text:
+                for hit in scan(text, pattern, self._deadline):
+                    self._take(entry, hit)
+                    if self._more > COUNTED:
+                        return
+        except Unreadable as reason:
+            if alone:
+                raise
+            if "binary" not in reason.message:
+                self._failed.append(reason.message)
+        except OSError as error:
+            self._failed.append(f"{entry.path}: {error.strerror}.")
+
+    def _take(self, entry: Entry, hit: Hit) -> None:
+        if len(self._rows) >= self._wanted:
+            self._more += 1
+            return
+        self._rows.append({"path": entry.path, "line": hit.line, "text": hit.text})
+        if hit.whole and len(hit.data) <= PIECE:
+            line = hit.data.decode("utf-8", "replace")
+            self._excerpts.append(Excerpt.of_lines(entry.path, hit.line, hit.line, line))
+
+    def _full(self) -> bool:
+        return self._more > COUNTED or self._deadline.expired()
+
+    def _left_off(self, stopped: str | None) -> str | None:
+        said: list[str] = []
+        if self._more:
+            many = f"more than {COUNTED:,}" if self._more > COUNTED else f"{self._more:,}"
+            said.append(
+                f"{many} further matching lines were left off; narrow the pattern or path, or raise max_matches."
+            )
+        if stopped and self._more <= COUNTED:
+            said.append(f"The search ran out of time in {stopped!r}; search the files after it by path.")
+        if self._failed:
+            said.append(f"{len(self._failed)} files could not be searched: {' '.join(self._failed[:3])}")
+        return " ".join(said) or None

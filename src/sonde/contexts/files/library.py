@@ -1,0 +1,210 @@
+"""Files by the names that tools use: looked up, opened, and remembered where that is costly (line indexes, converted text).
+
+The folders are walked once, at the first question about them; a file that appears later is not seen. What is remembered is kept
+under the file's size and times, so a changed file is read anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import posixpath
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from sonde.contexts.files.lines import BLOCK, LineIndex
+from sonde.contexts.files.listing import Entry, Listing, list_sources
+from sonde.contexts.files.text import Text, open_text, signature
+from sonde.contexts.patterns import Pattern, compiled, escaped
+from sonde.errors import ToolFault
+
+_HASHED_FILES, _HASHED_BYTES = 2_000, 64_000_000
+V = TypeVar("V")
+
+
+class Library:
+    """Everything below some files, folders and globs, and texts that are only in memory."""
+
+    def __init__(self, sources: Sequence[str | Path], texts: Mapping[str, str]) -> None:
+        self._sources = sources
+        self._texts = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
+        self._listing: Listing | None = None
+        self._indexes: _Recent[LineIndex] = _Recent(64)
+        self._converted: _Recent[Text] = _Recent(4)
+        self._lock = threading.Lock()
+
+    @property
+    def listing(self) -> Listing:
+        """What there is; the first call walks the folders."""
+        with self._lock:
+            if self._listing is None:
+                self._listing = self._list()
+            return self._listing
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """Files by name, sorted."""
+        return self.listing.entries
+
+    def entry(self, path: str) -> Entry:
+        """The file of this name; a ToolFault says why there is none and what comes near."""
+        found = self.entries.get(path) or self.entries.get(self._normal(path))
+        if found:
+            return found
+        reason = self.listing.refused.get(self._normal(path))
+        if reason:
+            raise ToolFault(
+                f"{path!r} is not read: {reason}. Only the user can allow it, by naming this file itself as a source."
+            )
+        near = self._near(path)
+        hint = f" Did you mean {', '.join(map(repr, near))}?" if near else " list_files() shows what there is."
+        raise ToolFault(f"there is no file {path!r} here.{hint}")
+
+    def chosen(self, path: str | None) -> list[Entry]:
+        """One file, all below a folder, all that match a glob, or everything; a ToolFault when nothing does."""
+        if path is None or path in ("", ".", "./", "*", "**"):
+            return list(self.entries.values())
+        name = self._normal(path)
+        if name in self.entries:
+            return [self.entries[name]]
+        below = [entry for entry in self.entries.values() if entry.path.startswith(f"{name}/")]
+        if below:
+            return below
+        return self.matching(path) if re.search(r"[*?\[]", path) else [self.entry(path)]
+
+    def matching(self, glob: str) -> list[Entry]:
+        """All files whose path (or, for a glob without a slash, name) matches."""
+        pattern = glob_pattern(glob)
+        named = "/" not in glob
+        found = [e for e in self.entries.values() if pattern.fullmatch(posixpath.basename(e.path) if named else e.path)]
+        if not found:
+            raise ToolFault(f"no file matches {glob!r}; list_files() shows what there is.")
+        return found
+
+    def open(self, entry: Entry) -> Text:
+        """The text of a file, as it is now; Unreadable says why there is none."""
+        if not entry.real:
+            return Text.of_bytes(self._memory(entry.path))
+        known = signature(entry)
+        converted = self._converted.get(known)
+        if converted is not None:
+            return converted
+        text = open_text(entry)
+        if text.in_memory:
+            self._converted.put(known, text)
+        return text
+
+    def index(self, entry: Entry, text: Text) -> LineIndex:
+        """Where the lines of an open text begin."""
+        if text.size <= BLOCK:
+            return LineIndex.of(text)
+        return self._indexes.get_or(signature(entry), lambda: LineIndex.of(text))
+
+    def stamp(self) -> str:
+        """A hash of names, sizes and times: changes whenever a file was written."""
+        return _digest(f"{e.path}\0{e.size}\0{e.mtime_ns}\0{self._memory_hash(e)}" for e in self.entries.values())
+
+    def fingerprint(self) -> str:
+        """A hash of names and contents for up to 2,000 files and 64 MB, of names, sizes and times above."""
+        entries = self.entries.values()
+        if len(entries) > _HASHED_FILES or self.listing.total_bytes > _HASHED_BYTES:
+            return self.stamp()
+        return _digest(f"{e.path}\0{e.size}\0{_content_hash(e) or self._memory_hash(e)}" for e in entries)
+
+    def _list(self) -> Listing:
+        listing = list_sources(self._sources) if self._sources else Listing()
+        for name, data in self._texts.items():
+            listing.add(name, len(data), 0, "")
+        listing.entries = dict(sorted(listing.entries.items()))
+        return listing
+
+    def _memory(self, name: str) -> bytes:
+        found = self._texts.get(name)
+        return self.listing.piped.get(name, b"") if found is None else found
+
+    def _memory_hash(self, entry: Entry) -> str:
+        return "" if entry.real else hashlib.sha256(self._memory(entry.path)).hexdigest()
+
+    def _normal(self, path: str) -> str:
+        real = os.path.normpath(path)
+        for root in self._listing.roots if self._listing and real.startswith("/") else ():
+            if real.startswith(f"{root}/"):
+                return real.removeprefix(f"{root}/")
+        return posixpath.normpath(path.replace("\\", "/")) if path else path
+
+    def _near(self, path: str) -> list[str]:
+        """Files of the same name elsewhere, else files whose name holds this one's stem."""
+        name = posixpath.basename(path.rstrip("/"))
+        stem = name.split(".")[0].lower()
+        same = [known for known in self.entries if posixpath.basename(known) == name]
+        like = [known for known in self.entries if stem and stem in posixpath.basename(known).lower()]
+        return (same or like)[:5]
+
+
+class _Recent(Generic[V]):
+    """The last few values by key, for several threads."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._values: OrderedDict[object, V] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: object) -> V | None:
+        with self._lock:
+            return self._values.get(key) if key is not None else None
+
+    def put(self, key: object, value: V) -> None:
+        if key is None:
+            return
+        with self._lock:
+            self._values[key] = value
+            self._values.move_to_end(key)
+            while len(self._values) > self._limit:
+                self._values.popitem(last=False)
+
+    def get_or(self, key: object, make: Callable[[], V]) -> V:
+        found = self.get(key)
+        if found is None:
+            found = make()
+            self.put(key, found)
+        return found
+
+
+def glob_pattern(glob: str) -> Pattern:
+    """A glob as a pattern over whole paths: `*` and `?` stay within a folder, `**` does not, `{a,b}` is either."""
+    tokens = re.findall(r"\*\*/|\*\*|\*|\?|\[[^\]]+\]|\{[^{}]*\}|.", glob, re.DOTALL)
+    return compiled("".join(map(_glob_token, tokens)))
+
+
+def _glob_token(token: str) -> str:
+    fixed = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}.get(token)
+    if fixed:
+        return fixed
+    if token[0] == "[" and len(token) > 2:
+        negated = token[1] in "!^"
+        return f"[{'^' if negated else ''}{escaped(token[2 if negated else 1 : -1]).replace(chr(92) + '-', '-')}]"
+    if token[0] == "{" and len(token) > 1:
+        return f"(?:{'|'.join(escaped(part) for part in token[1:-1].split(','))})"
+    return escaped(token)
+
+
+def _digest(rows: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(json.dumps(row).encode())
+    return digest.hexdigest()
+
+
+def _content_hash(entry: Entry) -> str:
+    if not entry.real:
+        return ""
+    try:
+        with Path(entry.real).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return "unreadable"

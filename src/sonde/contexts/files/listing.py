@@ -1,0 +1,183 @@
+r"""Which files there are: folders walked, globs expanded, and everything that is left out with its reason.
+
+Nothing is opened here, so that 100,000 files are listed in about a second. Symlinks are followed to files below the same root only,
+never to folders. Names that are not UTF-8 are shown with `\xNN`. What the user names directly is taken, whatever it is called.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from sonde.contexts.files.secrets import SKIPPED_FOLDERS, secret_reason
+from sonde.errors import ConfigError
+
+_PIPED_BYTES = 256_000_000
+
+
+class Entry(NamedTuple):
+    """One file: the name that tools use, its size and time when listed, where it really is (empty: its text is in memory)."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    real: str
+
+
+@dataclass(slots=True)
+class Listing:
+    """Files by name in sorted order, and what was left out."""
+
+    entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    refused: dict[str, str] = field(default_factory=dict[str, str])
+    skipped: Counter[str] = field(default_factory=Counter[str])
+    piped: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    roots: list[str] = field(default_factory=list[str])
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files together."""
+        return sum(entry.size for entry in self.entries.values())
+
+    def add(self, path: str, size: int, mtime_ns: int, real: str) -> None:
+        """One more file; a second one of the same name gets a number."""
+        name, number = path, 2
+        while name in self.entries:
+            name, number = f"{path}~{number}", number + 1
+        self.entries[name] = Entry(name, size, mtime_ns, real)
+
+
+def list_sources(sources: Iterable[str | Path]) -> Listing:
+    """Everything below the given files, folders and globs; ConfigError for one that matches nothing."""
+    found = [place for source in sources for place in _expand(os.fspath(source))]
+    listing = Listing()
+    for place in dict.fromkeys(found):
+        real = os.path.realpath(place)
+        label = "" if len(found) == 1 else _label(place)
+        if Path(real).is_dir():
+            listing.roots.append(real)
+            _walk(listing, real, f"{label}/" if label else "")
+        else:
+            _take(listing, place, label or _shown(Path(place).name), real)
+    listing.entries = dict(sorted(listing.entries.items()))
+    return listing
+
+
+def _expand(source: str) -> list[str]:
+    if os.path.lexists(source):
+        return [source]
+    if not glob.has_magic(source):
+        matches: list[str] = []
+    else:
+        matches = sorted(glob.glob(source, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute patterns
+    if not matches:
+        raise ConfigError(
+            f"no such file or folder: {source!r}. Give an existing path, a quoted glob such as 'logs/**/*.log', or - for standard input."
+        )
+    return [match for match in matches if not Path(match).is_dir()] or matches
+
+
+def _label(place: str) -> str:
+    """What a source is called beside others: as it was written, when that is a path downwards, else its last part."""
+    written = os.path.normpath(place)
+    if written.startswith(("/", "..")):
+        written = Path(place).resolve().name
+    return "" if written == "." else _shown(written)
+
+
+def _shown(name: str) -> str:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(name).decode("utf-8", "backslashreplace")
+    return name
+
+
+def _take(listing: Listing, place: str, name: str, real: str) -> None:
+    """A file that the user named: taken even if it looks like a secret; a pipe is read to its end."""
+    try:
+        state = Path(place).stat()
+    except OSError as error:
+        raise ConfigError(f"cannot read {place!r}: {error.strerror}.") from None
+    if stat.S_ISREG(state.st_mode):
+        listing.add(name, state.st_size, state.st_mtime_ns, real)
+        return
+    text = _drain(place)
+    listing.piped[name] = text
+    listing.add(name, len(text), 0, "")
+
+
+def _drain(place: str) -> bytes:
+    try:
+        with Path(place).open("rb") as pipe:
+            text = pipe.read(_PIPED_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read {place!r}: {error.strerror}.") from None
+    if len(text) > _PIPED_BYTES:
+        raise ConfigError(f"{place!r} gave more than {_PIPED_BYTES:,} bytes and is not a file: save it as one first.")
+    return text
+
+
+def _walk(listing: Listing, root: str, prefix: str) -> None:
+    folders = [(root, prefix)]
+    while folders:
+        folder, shown = folders.pop()
+        try:
+            with os.scandir(folder) as items:
+                folders.extend(_sort_out(listing, items, root, shown))
+        except OSError as error:
+            listing.refused[shown or "."] = error.strerror or "unreadable"
+
+
+def _sort_out(listing: Listing, items: Iterator[os.DirEntry[str]], root: str, prefix: str) -> Iterator[tuple[str, str]]:
+    """Take the files of one folder; yield the folders below it."""
+    for item in items:
+        name = prefix + _shown(item.name)
+        if item.is_symlink():
+            _follow(listing, item.path, name, root)
+        elif item.is_dir(follow_symlinks=False):
+            if item.name in SKIPPED_FOLDERS:
+                listing.skipped[item.name] += 1
+            else:
+                yield item.path, f"{name}/"
+        elif not item.is_file(follow_symlinks=False):
+            listing.refused[name] = "not a regular file but a pipe, socket or device"
+        else:
+            _note(listing, item, name)
+
+
+def _note(listing: Listing, item: os.DirEntry[str], name: str) -> None:
+    reason = secret_reason(name)
+    if reason:
+        listing.refused[name] = reason
+        return
+    try:
+        state = item.stat(follow_symlinks=False)
+    except OSError:
+        return  # it vanished while its folder was read
+    listing.add(name, state.st_size, state.st_mtime_ns, item.path)
+
+
+def _follow(listing: Listing, link: str, name: str, root: str) -> None:
+    real = os.path.realpath(link)
+    inside = os.path.relpath(real, root)
+    if inside.split("/")[0] == ".." or not SKIPPED_FOLDERS.isdisjoint(inside.split("/")):
+        listing.refused[name] = "a symlink that leads out of the root"
+        return
+    reason = secret_reason(name) or secret_reason(inside)
+    try:
+        state = Path(real).stat()
+    except OSError:
+        reason, state = reason or "a symlink to nothing", None
+    if state and not stat.S_ISREG(state.st_mode):
+        reason = reason or "a symlink to something that is not a file"
+    if reason or not state:
+        listing.refused[name] = reason or "a symlink to nothing"
+        return
+    listing.add(name, state.st_size, state.st_mtime_ns, real)

@@ -1,0 +1,41 @@
+"""Names that hold secrets or noise: refused or skipped when a folder is walked, unless the user names the file itself.
+
+Names only; content is never judged. Source code and prose about secrets (`secrets.py`, `token.md`) are ordinary files.
+"""
+
+from __future__ import annotations
+
+import re
+
+SKIPPED_FOLDERS = frozenset(
+    {
+        ".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".tox", ".nox", ".mypy_cache",
+        ".pytest_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints", "investigator_runs",
+    }
+)  # fmt: skip
+"""Version control, installed packages, caches, and our own run folders (yesterday's answers are not today's evidence)."""
+
+_SECRET_FOLDERS = frozenset({".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker"})
+
+_ALWAYS = re.compile(
+    r"""(?xi)
+      \.env(?:rc)? | \.env\.(?!example$|sample$|template$|dist$).* | .*\.env          # environments with values in them
+    | .*\.(?:pem|key|p12|pfx|jks|keystore|kdbx|ppk|gpg|asc)                            # keys and key stores
+    | id_(?:rsa|dsa|ecdsa|ed25519)(?!.*\.pub$).*                                       # private ssh keys
+    | \.netrc | \.pgpass | \.htpasswd | \.npmrc | \.pypirc | \.git-credentials | \.dockercfg
+    """
+)
+_UNLESS_PROSE = re.compile(r"(?i)(?:.*[._-])?(?:credentials?|secrets?|tokens?|passwords?)(?:[._-].*)?")
+_PROSE = re.compile(
+    r"(?i).*\.(?:py|pyi|js|jsx|mjs|ts|tsx|go|rs|java|kt|c|cc|cpp|h|hpp|rb|php|cs|swift|scala|sh|md|rst|html?|css|sql|proto|pub|log|csv)"
+)
+
+
+def secret_reason(path: str) -> str | None:
+    """Why a file of this name is not read, or None when it may be."""
+    *folders, name = path.split("/")
+    if _ALWAYS.fullmatch(name) or (_UNLESS_PROSE.fullmatch(name) and not _PROSE.fullmatch(name)):
+        return "its name says that it holds secrets"
+    if not _SECRET_FOLDERS.isdisjoint(folders):
+        return "it lies in a folder of secrets"
+    return None

@@ -1,0 +1,215 @@
+"""The bytes of one text, opened so that nothing but the listed file is ever read.
+
+`open_text` refuses what is no longer the file that was listed (a symlink put in its place, a pipe, a folder that now leads
+elsewhere) and what is not text. UTF-8 is read as it is, a byte-order mark left out, stray bytes shown as U+FFFD. UTF-16 and UTF-32
+need their byte-order mark. Other text is read as Latin-1. PDF is read through pypdf when that is installed. Files are read, never
+mapped: a log that is truncated while it is mapped kills the process that reads it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import stat
+from types import TracebackType
+from typing import Self
+
+from sonde.contexts.files.listing import Entry
+from sonde.errors import ToolFault
+
+SAMPLE = 65_536
+_TRANSCODED_BYTES = 64_000_000
+_CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b")) + b"\x7f"
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+class Unreadable(ToolFault):
+    """This file is listed but cannot be read as text; the message says why."""
+
+
+class Text:
+    """Bytes with an encoding in which a newline is one byte; `start` is where they begin after a byte-order mark."""
+
+    def __init__(
+        self, *, size: int, encoding: str, label: str, start: int = 0, head: bytes = b"", fd: int | None = None
+    ) -> None:
+        self.size = size
+        self.encoding = encoding
+        self.label = label
+        self.start = start
+        self._head = head
+        self._fd = fd
+
+    @classmethod
+    def of_bytes(cls, data: bytes, label: str = "utf-8") -> Text:
+        """Text in memory, as UTF-8."""
+        start = 3 if data.startswith(codecs.BOM_UTF8) else 0
+        return cls(size=len(data), encoding="utf-8", label=label, start=start, head=data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether it needs no open file."""
+        return self._fd is None
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset`; fewer when the file has become shorter."""
+        end = min(offset + length, self.size)
+        if end <= len(self._head) or self._fd is None:
+            return self._head[offset:end]
+        parts: list[bytes] = []
+        while offset < end:
+            part = os.pread(self._fd, end - offset, offset)
+            if not part:
+                break
+            parts.append(part)
+            offset += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def decode(self, data: bytes) -> str:
+        """Bytes of this text as characters, with a newline for every line end."""
+        return data.decode(self.encoding, "replace").replace("\r\n", "\n")
+
+    def utf8(self, data: bytes) -> bytes:
+        """Bytes of this text as UTF-8, with a newline for every line end."""
+        if self.encoding != "utf-8":
+            data = data.decode(self.encoding).encode()
+        return data.replace(b"\r\n", b"\n") if b"\r" in data else data
+
+
+def open_text(entry: Entry) -> Text:
+    """The text of a listed file; Unreadable says why there is none. Close it, or use it in a `with`."""
+    fd = _open(entry)
+    try:
+        text = _recognise(fd, os.fstat(fd).st_size)
+    except OSError as error:
+        os.close(fd)
+        raise Unreadable(f"{entry.path} cannot be read: {error.strerror}.") from None
+    except Unreadable as reason:
+        os.close(fd)
+        raise Unreadable(f"{entry.path} is {reason.message}") from None
+    if text.in_memory:
+        os.close(fd)
+    return text
+
+
+def signature(entry: Entry) -> tuple[str, int, int, int] | None:
+    """What changes when the file does, for caches; None when it is gone or in memory."""
+    try:
+        state = os.lstat(entry.real)
+    except (OSError, ValueError):
+        return None
+    return entry.real, state.st_size, state.st_mtime_ns, state.st_ctime_ns
+
+
+def _open(entry: Entry) -> int:
+    try:
+        fd = os.open(entry.real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise Unreadable(f"{entry.path} cannot be opened: {error.strerror}.") from None
+    if stat.S_ISREG(os.fstat(fd).st_mode) and _place(fd, entry.real) == entry.real:
+        return fd
+    os.close(fd)
+    raise Unreadable(f"{entry.path} is no longer the file that was listed: something else is in its place.")
+
+
+def _place(fd: int, real: str) -> str:
+    """Where an open file really is: it tells of a folder above that was swapped for a symlink."""
+    try:
+        link = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - on the way of every read of 100,000 files
+        return link.removesuffix(" (deleted)")
+    except OSError:
+        return os.path.realpath(real)
+
+
+def _recognise(fd: int, size: int) -> Text:
+    sample = os.pread(fd, SAMPLE, 0)
+    if sample.startswith(b"%PDF-"):
+        return Text.of_bytes(_pdf(_whole(fd, size, "a PDF")), "pdf")
+    for mark, encoding in _MARKS:
+        if sample.startswith(mark):
+            return Text.of_bytes(_transcode(_whole(fd, size, encoding), encoding), encoding)
+    _refuse_binary(sample)
+    start = 3 if sample.startswith(codecs.BOM_UTF8) else 0
+    encoding, label = _encoding(sample)
+    return Text(size=size, encoding=encoding, label=label, start=start, head=sample, fd=fd)
+
+
+def _refuse_binary(sample: bytes) -> None:
+    zero = sample.find(b"\0")
+    if zero >= 0:
+        raise Unreadable(f"binary (a zero byte at offset {zero:,}), so it is listed but not read.")
+    controls = len(sample) - len(sample.translate(None, _CONTROLS))
+    if controls * 20 > len(sample):
+        raise Unreadable(
+            f"binary ({controls:,} control bytes in the first {len(sample):,}), so it is listed but not read."
+        )
+
+
+def _encoding(sample: bytes) -> tuple[str, str]:
+    """The codec and its label. Text with more broken than sound UTF-8 is taken for Latin-1, which any bytes are."""
+    if sample.isascii():
+        return "utf-8", "utf-8"
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(sample, final=len(sample) < SAMPLE)
+    broken = text.count("\N{REPLACEMENT CHARACTER}")
+    if not broken:
+        return "utf-8", "utf-8"
+    sound = sum(not char.isascii() for char in text) - broken
+    return ("latin-1", "latin-1 (not UTF-8)") if broken > sound else ("utf-8", "utf-8 with stray bytes")
+
+
+def _whole(fd: int, size: int, what: str) -> bytes:
+    if size > _TRANSCODED_BYTES:
+        raise Unreadable(
+            f"{what} of {size:,} bytes; at most {_TRANSCODED_BYTES:,} are converted. Convert it to UTF-8 text first."
+        )
+    with os.fdopen(os.dup(fd), "rb") as file:
+        file.seek(0)
+        return file.read()
+
+
+def _transcode(data: bytes, encoding: str) -> bytes:
+    try:
+        return data.decode(encoding).encode()
+    except UnicodeError as error:
+        raise Unreadable(f"not valid {encoding} ({error}), so it is listed but not read.") from None
+
+
+def _pdf(data: bytes) -> bytes:
+    try:
+        from pypdf import PdfReader  # noqa: PLC0415 - an extra, and slow to import
+        from pypdf.errors import PyPdfError  # noqa: PLC0415 - same
+    except ImportError:
+        raise Unreadable("a PDF, which needs the extra pdf: pip install 'sonde[pdf]'.") from None
+    try:
+        pages = [page.extract_text() for page in PdfReader(io.BytesIO(data)).pages]
+    except (
+        PyPdfError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:  # what pypdf raises on broken files
+        raise Unreadable(f"a PDF that cannot be read ({type(error).__name__}: {error}).") from None
+    return "\n".join(f"[page {number}]\n{text}" for number, text in enumerate(pages, 1)).encode("utf-8", "replace")

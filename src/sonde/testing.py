@@ -17,9 +17,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Literal, Self
+
+from sonde.api.asking import Answer, ask
+from sonde.api.settings import Settings
+from sonde.core.deadline import Deadline
+from sonde.errors import ModelCallFailed
+from sonde.models.base import Model, ModelReply, ModelRequest, OnText, estimate_usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +233,85 @@ def _events(seen: SeenRequest, reply: ScriptedReply) -> Iterator[bytes]:
     if seen.body.get("stream_options", {}).get("include_usage") and (usage := _usage(seen, reply)):
         yield event([], usage=usage)
     yield b"data: [DONE]\n\n"
+
+
+class FrozenClock:
+    """A clock that stands still until it is told to go on."""
+
+    def __init__(self, at: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._utc = at
+        self._now = 0.0
+
+    def now(self) -> float:
+        """Seconds that only go forward."""
+        return self._now
+
+    def utc(self) -> datetime:
+        """The time of day in UTC."""
+        return self._utc
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self._now += seconds
+        self._utc += timedelta(seconds=seconds)
+
+
+Answering = Callable[[ModelRequest], str | ModelReply | Exception]
+
+
+class ScriptedModel:
+    """A model that says what it was told to: a list of replies in order, or a function of the request.
+
+    An exception in the list is raised instead of a reply. `requests` are what it was asked. Tokens are counted as four characters each.
+    """
+
+    def __init__(
+        self,
+        script: Sequence[str | ModelReply | Exception] | Answering,
+        *,
+        name: str = "scripted:model",
+        cost_usd: float | None = 0.0,
+    ) -> None:
+        self.name = name
+        self.requests: list[ModelRequest] = []
+        self._cost_usd = cost_usd
+        self._answering = script if callable(script) else _in_order(script)
+        self._lock = threading.Lock()
+
+    def complete(self, request: ModelRequest, *, deadline: Deadline, on_text: OnText | None = None) -> ModelReply:
+        """The next reply of the script."""
+        del deadline  # it answers at once
+        with self._lock:
+            self.requests.append(request)
+            answer = self._answering(request)
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, ModelReply):
+            return answer
+        if on_text is not None:
+            on_text(answer)
+        usage = estimate_usage(request, answer)
+        return ModelReply(text=answer, usage=usage, model=self.name, cost_usd=self._cost_usd)
+
+
+def _in_order(replies: Sequence[str | ModelReply | Exception]) -> Answering:
+    left = iter(replies)
+
+    def answer(_request: ModelRequest) -> str | ModelReply | Exception:
+        return next(left, ModelCallFailed("the script of this model has no reply left"))
+
+    return answer
+
+
+def run_in_memory(
+    model: Model | None,
+    question: str = "What does it say?",
+    context: Any = "one line of text\n",
+    **options: Any,
+) -> Answer:
+    """`sonde.ask` without a run folder and without the environment: what a test of a prompt, a tool or an engine needs."""
+    options.setdefault("settings", Settings())
+    return ask(question, context, model=model, in_memory=True, **options)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

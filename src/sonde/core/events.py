@@ -1,9 +1,10 @@
 """The one event stream: everything a run does, as a tagged union of frozen values.
 
-The record, the metrics, the live view, the web page, the wire protocol, OpenTelemetry spans and resume are folds or views of it. `session` is
-the path of the session in the recursion tree (`root`, `root/3.1`: the sub-call made by host call 1 of turn 3; `.k` more for the k-th of a batch).
-Events that code depends on (model replies, host results, the clock) have a `slot`: (session, turn, ordinal); the journal finds them by it.
-msgspec and not pydantic here: an event is written between two turns, and that must cost microseconds.
+The record, the metrics, the live view, the web page, the wire protocol, OpenTelemetry spans and resume are folds or
+views of it. `session` is the path of the session in the recursion tree (`root`, `root/3.1`: the sub-call made by host
+call 1 of turn 3; `.k` more for the k-th of a batch). Events that code depends on (model replies, host results, the
+clock) have a `slot`: (session, turn, ordinal); the journal finds them by it. msgspec and not pydantic here: an event
+is written between two turns, and that must cost microseconds.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ a long run the first and the last steps stay. Every omission is counted. The jou
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Literal, cast
 
 import msgspec
@@ -123,7 +124,7 @@ class Trajectory:
                 self._ran(event)
             case HostReturned():
                 step = self._step(event.session, event.turn)
-                _keep(step, "tool_trace", tool_trace(event))
+                _keep(step, "tool_trace", lambda: tool_trace(event))
             case SubcallStarted():
                 self._asked[event.session] = event
             case ModelReplied() if event.session in self._asked:
@@ -162,7 +163,7 @@ class Trajectory:
             tokens_out=event.tokens_out,
             cost_usd=event.cost_usd,
         )
-        _keep(self._step(*above), "subquery_trace", trace.model_dump(mode="json"))
+        _keep(self._step(*above), "subquery_trace", lambda: trace.model_dump(mode="json"))
 
     def _step(self, session: str, turn: int) -> dict[str, Any]:
         held = self._open.get(session)
@@ -186,9 +187,9 @@ class Trajectory:
         return self._steps.omitted
 
 
-def _keep(step: dict[str, Any], name: str, item: dict[str, Any]) -> None:
+def _keep(step: dict[str, Any], name: str, item: Callable[[], dict[str, Any]]) -> None:
     if len(step[name]) < CALLS_LIMIT:
-        step[name].append(item)
+        step[name].append(item())
     else:
         step[f"{name}_omitted"] += 1
 

@@ -1,0 +1,229 @@
+"""From settings to a finished run: models opened, folder made, journal open, loop run, files written.
+
+The only place that puts the parts together; everything below gets values. A run folder is complete after every kind of ending.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from sonde.api.settings import Settings
+from sonde.contexts.base import Context
+from sonde.core.budget import Budget
+from sonde.core.canonical import hash_value
+from sonde.core.deadline import Clock, SystemClock
+from sonde.core.events import AnyEvent, Event
+from sonde.core.record import RunRecord
+from sonde.core.schema import load_schema
+from sonde.errors import ConfigError
+from sonde.models import open_model
+from sonde.models.base import Model
+from sonde.runs.recorder import Recorder
+from sonde.runs.rundir import RunDir, new_run_id
+from sonde.runs.tape import Tape
+from sonde.runtime.engine import Engine
+from sonde.runtime.run import Ended, Run
+from sonde.runtime.wiring import Mode, Task, Wiring
+from sonde.sandbox import Limits
+from sonde.tools.registry import ToolRegistry
+
+OnEvent = Callable[[Event], None]
+
+
+def sonde_version() -> str:
+    """The installed version."""
+    try:
+        return version("sonde")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is to be run. `recipe` is what a later resume needs to build the same context again."""
+
+    engine: Engine
+    objective: str
+    context: Context
+    model: str | Model | None = None
+    sub_model: str | Model | None = None
+    tools: Sequence[Callable[..., Any]] = ()
+    budget: Budget | None = None
+    knobs: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
+    schema: Mapping[str, Any] | None = None
+    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    input_ref: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    profile: str = "analysis"
+    mode: Mode = "code"
+    unsafe: bool = False
+    limits: Limits = field(default_factory=Limits)
+    earlier: str = ""
+    recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    state: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How it is run: settings, where the folder goes, who watches, who may stop it."""
+
+    settings: Settings
+    runs_dir: Path | None = None
+    on_event: OnEvent | None = None
+    on_text: Callable[[str, str], None] | None = None
+    cancel: threading.Event = field(default_factory=threading.Event)
+    clock: Clock = field(default_factory=SystemClock)
+    tape: Tape = field(default_factory=Tape)
+    recorded: Sequence[AnyEvent] = ()
+    run_dir: RunDir | None = None
+    in_memory: bool = False
+    used_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A run that has ended: its outcome, its record, its folder (None for a run in memory)."""
+
+    ended: Ended
+    record: RunRecord
+    run_dir: RunDir | None
+    annotator: Literal["LLM", "CODE"]
+
+
+def run_job(job: Job, launch: Launch) -> Finished:
+    """Run a job to its end and leave a complete folder."""
+    budget = _budget(job, launch.settings)
+    schema = None if job.schema is None else load_schema(job.schema)
+    model, sub_model = _models(job, launch.settings)
+    run_dir = launch.run_dir
+    if run_dir is None and not launch.in_memory:
+        run_dir = RunDir.create(launch.runs_dir or launch.settings.runs_dir, new_run_id(launch.clock))
+    journal = run_dir.journal(launch.settings.secrets()) if run_dir else None
+    listeners = (launch.on_event,) if launch.on_event else ()
+    recorder = Recorder(launch.clock, journal, listeners, launch.recorded)
+    try:
+        task = Task(
+            engine=job.engine,
+            objective=job.objective,
+            context=job.context,
+            budget=budget,
+            schema=schema,
+            params=job.params,
+            variables=job.variables,
+            input_ref=job.input_ref,
+            dataset_ref={"dataset_id": job.engine.name, "dataset_hash": job.context.fingerprint()},
+            earlier=job.earlier,
+        )
+        wiring = Wiring(
+            task=task,
+            model=model,
+            sub_model=sub_model,
+            registry=ToolRegistry([*job.context.tools(), *job.tools], job.engine.tools, clock=launch.clock),
+            recorder=recorder,
+            tape=launch.tape,
+            clock=launch.clock,
+            run_id=run_dir.run_id if run_dir else new_run_id(launch.clock),
+            cancel=launch.cancel,
+            mode=job.mode,
+            profile=job.profile,
+            limits=job.limits,
+            unsafe=job.unsafe,
+            seed=budget.sampling_seed or 0,
+            max_parallel=launch.settings.max_parallel,
+            on_text=launch.on_text,
+            state=job.state,
+        )
+        settings = {"version": sonde_version(), **job.recipe}
+        ended = Run(wiring, used_s=launch.used_s, settings=settings).execute()
+        record = recorder.fold.record()
+    finally:
+        if journal is not None:
+            journal.close()
+    if run_dir is not None:
+        write_artifacts(run_dir, ended, record)
+    return Finished(
+        ended=ended, record=record, run_dir=run_dir, annotator=cast("Literal['LLM', 'CODE']", ended.annotator)
+    )
+
+
+def _budget(job: Job, settings: Settings) -> Budget:
+    if job.budget is not None:
+        return job.budget.override(job.engine.maxima, **job.budget.as_dict()).override(job.engine.maxima, **job.knobs)
+    return settings.budget(job.engine.budget, job.engine.maxima).override(job.engine.maxima, **job.knobs)
+
+
+def _models(job: Job, settings: Settings) -> tuple[Model | None, Model | None]:
+    model = _open(job.model if job.model is not None else settings.model, settings)
+    sub_model = _open(job.sub_model if job.sub_model is not None else settings.sub_model, settings)
+    if model is None and sub_model is not None:
+        raise ConfigError("a sub-model is set but no model: pass --model as well")
+    return model, sub_model
+
+
+def _open(model: str | Model | None, settings: Settings) -> Model | None:
+    if model is None or not isinstance(model, str):
+        return model
+    choice = settings.choose(model)
+    return open_model(choice.spec, choice.settings)
+
+
+def write_artifacts(run_dir: RunDir, ended: Ended, record: RunRecord) -> None:
+    """run_record.json, result.json, summary.md and answer.md."""
+    conclusion = ended.conclusion
+    run_dir.write_record(record)
+    run_dir.write_result(
+        {
+            "run_id": run_dir.run_id,
+            "status": ended.status.value,
+            "annotator_kind": ended.annotator,
+            "output": conclusion.output,
+            "output_hash": hash_value(conclusion.output) if _plain(conclusion.output) else None,
+            "citations": [each.model_dump(mode="json") for each in conclusion.citations],
+            "evidence_refs": [each.model_dump(mode="json") for each in conclusion.evidence],
+            "gaps": list(conclusion.gaps),
+            "error": None if record.error is None else record.error.model_dump(mode="json"),
+        }
+    )
+    run_dir.write_answer(conclusion.text + "\n" if conclusion.text else "")
+    run_dir.write_summary(summary_text(ended, record))
+
+
+def _plain(value: Any) -> bool:
+    try:
+        hash_value(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def summary_text(ended: Ended, record: RunRecord) -> str:
+    """The run on one page."""
+    usage = record.runtime_ref.usage
+    lines = [
+        f"# {record.run_type}: {ended.status.value}",
+        "",
+        f"- run: {record.run_id}",
+        f"- model: {record.runtime_ref.model_name or 'none'}; judged by {ended.annotator}",
+        (
+            f"- used: {usage.iterations} turns, {usage.tool_calls} tool calls, {usage.llm_subcalls} sub-calls, "
+            f"{usage.tokens_in + usage.tokens_out:,} tokens, {usage.cost_usd:.4f} USD, {ended.elapsed_s:.1f} s"
+        ),
+        "",
+        ended.conclusion.text.strip() or "(no output)",
+    ]
+    if ended.conclusion.citations:
+        lines += ["", "## Citations"]
+        lines += [f"- {c.path}:{c.start_line}-{c.end_line} {c.snippet}" for c in ended.conclusion.citations]
+    if ended.conclusion.evidence:
+        lines += ["", "## Evidence"]
+        lines += [f"- {e.kind.value} {e.ref} ({e.excerpt_hash[:12]})" for e in ended.conclusion.evidence]
+    if ended.conclusion.gaps:
+        lines += ["", "## Gaps", *(f"- {gap}" for gap in ended.conclusion.gaps)]
+    if ended.error is not None:
+        lines += ["", "## Error", f"{ended.error.code.value} in {ended.error.stage}: {ended.error.message}"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,82 @@
+"""What a caller hands over, as a context: paths, text, data, or something that is a context already."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sonde.contexts.base import Context
+from sonde.contexts.code import CodeContext
+from sonde.contexts.files import FilesContext
+from sonde.contexts.values import ValuesContext, is_frame
+from sonde.errors import ConfigError
+
+STDIN_NAME = "stdin.txt"
+_LONGEST_PATH = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A context, the variables that go with it, and what is needed to open it again (None: it cannot be)."""
+
+    context: Context
+    variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    recipe: Mapping[str, Any] | None = None
+
+
+def open_context(given: Sequence[Any], *, code: bool = False, rationale_over: int | None = None) -> Opened:
+    """One context of everything that was given."""
+    if len(given) == 1 and is_context(given[0]):
+        return Opened(context=given[0])
+    paths = [each for each in given if is_path(each)]
+    rest = [each for each in given if not is_path(each)]
+    if rest and paths:
+        raise ConfigError("give either paths or data, not both: put the data into a file, or read the files yourself")
+    if len(rest) > 1:
+        raise ConfigError(f"give one value as context, not {len(rest)}: put them into one dict with names")
+    if rest:
+        return _of_value(rest[0])
+    names = [str(path) for path in paths]
+    if code:
+        return Opened(context=CodeContext(names or ["."]), recipe={"paths": _absolute(names or ["."]), "code": True})
+    files = FilesContext(names, rationale_over=rationale_over)
+    return Opened(context=files, recipe={"paths": _absolute(names), "code": False})
+
+
+def _of_value(value: Any) -> Opened:
+    context = ValuesContext(value)
+    return Opened(context=context, variables=context.variables())
+
+
+def from_stdin() -> Opened:
+    """Standard input as a context of one text."""
+    text = sys.stdin.buffer.read().decode("utf-8", "replace")
+    return Opened(context=FilesContext((), texts={STDIN_NAME: text}))
+
+
+def is_context(value: Any) -> bool:
+    """Whether a value is a context already."""
+    return all(callable(getattr(value, name, None)) for name in ("tools", "describe", "reread", "fingerprint"))
+
+
+def is_path(value: Any) -> bool:
+    """A Path, or text that names something on disk or has a glob in it. Other one-line text without spaces is a mistyped path."""
+    if isinstance(value, Path):
+        return True
+    if not isinstance(value, str) or "\n" in value or len(value) > _LONGEST_PATH or "\0" in value or not value.strip():
+        return False
+    if Path(value).exists() or any(sign in value for sign in "*?"):
+        return True
+    if not any(character.isspace() for character in value):
+        raise ConfigError(f"there is no file or folder {value!r}; to ask about text itself, pass text of several words")
+    return False
+
+
+def _absolute(names: Sequence[str]) -> list[str]:
+    return [str(Path(name).absolute()) for name in names]
+
+
+__all__ = ["Opened", "from_stdin", "is_context", "is_frame", "is_path", "open_context"]

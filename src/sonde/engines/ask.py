@@ -1,0 +1,157 @@
+"""The `ask` engine: a question about any context, answered with citations that are proved.
+
+A final value may be text, `{"answer": ..., "citations": [...]}`, or data that fits the user's schema; `[path:12-14]`
+in the text cites too. Without a model, or when the model gave nothing, the passages that bear on the question are
+shown, ranked and cited, and marked as found by CODE.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from sonde.core.budget import Budget
+from sonde.core.canonical import jsonable
+from sonde.core.evidence import Citation, Refuted, merge
+from sonde.core.schema import violations
+from sonde.errors import Fault
+from sonde.runtime.engine import Conclusion, Engine, Gathered, Problem
+from sonde.runtime.prompts import prompt_file
+
+_INLINE = re.compile(r"\[([^\[\]\n:]+):(\d+)(?:-(\d+))?\]")
+PASSAGES = 8
+
+
+def conclude(value: Any, gathered: Gathered) -> Conclusion:
+    """What a final value amounts to: text, proved citations, and what is wrong."""
+    text, pointers = _read(value)
+    problems: list[Problem] = []
+    if gathered.schema is not None:
+        wrong = violations(jsonable(value), gathered.schema)
+        if wrong:
+            reason = "the final value does not fit the schema: " + "; ".join(wrong)
+            return Conclusion(output=None, text=text, problems=(Problem(gate="schema", reason=reason),))
+    proved, refuted = _prove(pointers, gathered)
+    citations = tuple(merge([c for c in gathered.citations if not c.fallback], proved))
+    problems.extend(Problem(gate="evidence", reason=reason) for reason in refuted)
+    if not text.strip() and value in (None, "", [], {}):
+        problems.append(Problem(gate="schema", reason="the final value is empty"))
+    if not citations and not refuted:
+        reason = (
+            "the answer has no citation: cite the lines that prove it with add_citation(path, start_line, end_line)"
+        )
+        problems.append(Problem(gate="citations", reason=reason))
+    output = {
+        "answer": text,
+        "value": jsonable(value),
+        "citations": [citation.model_dump(mode="json") for citation in citations],
+        "highlights": list(gathered.highlights),
+    }
+    return Conclusion(output=output, text=text, citations=citations, problems=tuple(problems))
+
+
+def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
+    """A child hands back its value as it is; its citations are those it has proved."""
+    text, pointers = _read(value)
+    proved, refuted = _prove(pointers, gathered)
+    citations = tuple(merge(gathered.citations, proved))
+    return Conclusion(output=jsonable(value), text=text, citations=citations, gaps=tuple(refuted))
+
+
+def _read(value: Any) -> tuple[str, list[tuple[str, int, int]]]:
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[str, Any]", value)
+        answer = fields.get("answer", fields.get("summary"))
+        text = answer if isinstance(answer, str) else json.dumps(jsonable(value), ensure_ascii=False)
+        listed = cast("Any", fields.get("citations"))
+        given = _pointers(cast("list[Any]", listed) if isinstance(listed, list) else [])
+        return text, [*given, *_inline(text)]
+    text = value if isinstance(value, str) else "" if value is None else json.dumps(jsonable(value), ensure_ascii=False)
+    return text, _inline(text)
+
+
+def _pointers(items: Iterable[Any]) -> list[tuple[str, int, int]]:
+    found: list[tuple[str, int, int]] = []
+    for item in items:
+        match item:
+            case {"path": str(path), "start_line": int(start), **rest}:
+                end = rest.get("end_line", start)
+                found.append((path, start, end if isinstance(end, int) else start))
+            case str():
+                found.extend(_inline(f"[{item.strip('[]')}]"))
+            case _:
+                continue
+    return found
+
+
+def _inline(text: str) -> list[tuple[str, int, int]]:
+    return [
+        (path.strip(), int(start), int(end or start))
+        for path, start, end in _INLINE.findall(text)
+        if "." in path or "/" in path
+    ]
+
+
+def _prove(pointers: Iterable[tuple[str, int, int]], gathered: Gathered) -> tuple[list[Citation], list[str]]:
+    proved: list[Citation] = []
+    refuted: list[str] = []
+    for path, start, end in dict.fromkeys(pointers):
+        found = gathered.prover.lines(path, start, end)
+        if isinstance(found, Refuted):
+            refuted.append(found.reason)
+        else:
+            proved.append(found)
+    return proved, refuted
+
+
+def fallback(gathered: Gathered) -> Conclusion:
+    """The passages that bear on the question, ranked and cited; honest about being no answer."""
+    passages = _passages(gathered)
+    kept = [citation for citation in gathered.citations if not citation.fallback]
+    citations = tuple(merge(kept, passages))
+    lines = [f"- {c.path}:{c.start_line}-{c.end_line}: {c.snippet}" for c in citations]
+    lines += [f"- {highlight}" for highlight in gathered.highlights]
+    head = "No model has answered this question. These passages bear on it:" if lines else "Nothing was found."
+    text = "\n".join([head, *lines])
+    output = {
+        "answer": text,
+        "value": None,
+        "citations": [citation.model_dump(mode="json") for citation in citations],
+        "highlights": list(gathered.highlights),
+    }
+    return Conclusion(output=output, text=text, citations=citations)
+
+
+def _passages(gathered: Gathered) -> list[Citation]:
+    if "search" not in gathered.registry.names or not gathered.objective.strip():
+        return []
+    try:
+        result = gathered.registry.call("search", {"query": gathered.objective, "limit": PASSAGES})
+    except Fault:
+        return []
+    gathered.prover.log.note(result.excerpts)
+    found: list[Citation] = []
+    for excerpt in result.excerpts:
+        if excerpt.path:
+            proved = gathered.prover.lines(excerpt.path, excerpt.start_line, excerpt.end_line, signal="file_reference")
+            if isinstance(proved, Citation):
+                found.append(proved.model_copy(update={"fallback": True}))
+    return found
+
+
+ASK = Engine(
+    name="ask",
+    run_type="ask",
+    output_type="Answer",
+    system=prompt_file("ask"),
+    child=prompt_file("child"),
+    budget=Budget(),
+    maxima=None,
+    conclude=conclude,
+    conclude_child=conclude_child,
+    fallback=fallback,
+    fails_without_reply=True,
+    final_example='FINAL("The answer, in plain words. [path/file.py:10-12]")',
+)

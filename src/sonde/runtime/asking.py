@@ -1,0 +1,193 @@
+"""Asking a model: recall from the tape or reserve, ask, retry, record and count.
+
+Every reply is recorded before anyone uses it, and counted before anything is done with it. Failed attempts count too.
+A reply that is on the tape is not asked again: it is counted as it was. The models themselves know nothing of this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sonde.core.budget import Scope, reserved
+from sonde.core.canonical import hash_value
+from sonde.core.events import ModelAsked, ModelFailed, ModelReplied, Noted
+from sonde.errors import ModelCallFailed
+from sonde.models.base import Message, Model, ModelReply, ModelRequest, OnText, TokenUsage, estimate_tokens
+from sonde.models.prices import price
+from sonde.models.retry import backoff, may_retry
+from sonde.runtime.wiring import Wiring
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where in the tree a request stands: session path, turn, and which request of that turn."""
+
+    session: str
+    turn: int
+    ordinal: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One request: the messages, how many of them an earlier request of this session had already, and the form of the reply."""
+
+    messages: Sequence[Message]
+    kept: int = 0
+    schema: Mapping[str, Any] | None = None
+    max_output_tokens: int = 4096
+
+
+def request_hash(question: Question) -> str:
+    """Sha256 over the messages and the schema: what the model gets to see."""
+    digest = hashlib.sha256()
+    for message in question.messages:
+        digest.update(f"{message.role}\0{len(message.content)}\0".encode())
+        digest.update(message.content.encode("utf-8", "surrogatepass"))
+    if question.schema is not None:
+        digest.update(hash_value(question.schema).encode())
+    return digest.hexdigest()
+
+
+def ask(wiring: Wiring, scope: Scope, model: Model, place: Place, question: Question) -> ModelReplied:
+    """The reply to a question, from the tape or from the model; raises BudgetExceeded or ModelCallFailed."""
+    hashed = request_hash(question)
+    recorded = wiring.tape.reply(place.session, place.turn, place.ordinal, hashed)
+    if recorded is not None:
+        return _recount(wiring, scope, place, recorded)
+    estimate = sum(estimate_tokens(message.content) + 4 for message in question.messages)
+    expected = price(model.name, TokenUsage(estimate, question.max_output_tokens)) or 0.0
+    with reserved(scope, estimate, question.max_output_tokens, expected) as reservation:
+        wiring.emit(_asked(place, question, hashed, model, reservation.max_output_tokens))
+        request = ModelRequest(
+            messages=question.messages,
+            schema=question.schema,
+            max_output_tokens=reservation.max_output_tokens,
+            seed=wiring.task.budget.sampling_seed,
+        )
+        reply, attempts = _attempt(wiring, scope, model, request, place=place, hashed=hashed)
+        replied = _record(wiring, place, hashed, reply, attempts)
+        _count(wiring, scope, replied)
+    scope.check_spent()
+    return replied
+
+
+def _recount(wiring: Wiring, scope: Scope, place: Place, recorded: ModelReplied) -> ModelReplied:
+    for failed in wiring.tape.failures(place.session, place.turn, place.ordinal):
+        scope.spend(tokens_in=failed.tokens_in, tokens_out=0, cost_usd=0.0)
+    _count(wiring, scope, recorded)
+    scope.check_spent()
+    return recorded
+
+
+def _count(wiring: Wiring, scope: Scope, replied: ModelReplied) -> None:
+    scope.spend(tokens_in=replied.tokens_in, tokens_out=replied.tokens_out, cost_usd=replied.cost_usd or 0.0)
+    if replied.cost_usd is None and scope.budget.max_cost_usd is not None:
+        wiring.emit(
+            Noted(
+                text=f"no price is known for {replied.model}: the cost limit cannot bind, tokens still count",
+                level="warning",
+            )
+        )
+
+
+def _asked(place: Place, question: Question, hashed: str, model: Model, max_output_tokens: int) -> ModelAsked:
+    fresh = question.messages[question.kept :]
+    return ModelAsked(
+        session=place.session,
+        turn=place.turn,
+        ordinal=place.ordinal,
+        request_hash=hashed,
+        model=model.name,
+        kept=question.kept,
+        messages=[{"role": message.role, "content": message.content} for message in fresh],
+        max_output_tokens=max_output_tokens,
+        schema_hash=None if question.schema is None else hash_value(question.schema),
+    )
+
+
+def _attempt(
+    wiring: Wiring, scope: Scope, model: Model, request: ModelRequest, *, place: Place, hashed: str
+) -> tuple[ModelReply, int]:
+    attempt = 0
+    while True:
+        attempt += 1
+        wiring.check_cancel()
+        scope.check_time()
+        started = wiring.clock.now()
+        try:
+            reply = model.complete(request, deadline=scope.deadline, on_text=_listener(wiring, place))
+        except ModelCallFailed as failure:
+            latency = wiring.clock.now() - started
+            wait = _wait(wiring, scope, failure, attempt)
+            scope.spend(tokens_in=failure.tokens_in, tokens_out=0, cost_usd=0.0)
+            wiring.emit(_failed(place, hashed, failure, attempt=attempt, wait=wait, latency=latency))
+            if wait is None:
+                raise
+            if wiring.cancel.wait(wait):
+                wiring.check_cancel()
+            continue
+        if reply.waited_s:
+            for each in scope.chain():
+                each.deadline.add(reply.waited_s)
+        return replace(reply, latency_s=reply.latency_s or wiring.clock.now() - started), attempt
+
+
+def _wait(wiring: Wiring, scope: Scope, failure: ModelCallFailed, attempt: int) -> float | None:
+    if not may_retry(attempt, retryable=failure.retryable):
+        return None
+    pause = backoff(attempt, failure.retry_after, wiring.seed)
+    return pause if pause < scope.deadline.remaining() else None
+
+
+def _listener(wiring: Wiring, place: Place) -> OnText | None:
+    on_text = wiring.on_text
+    if on_text is None:
+        return None
+
+    def listen(piece: str) -> None:
+        on_text(place.session, piece)
+
+    return listen
+
+
+def _failed(
+    place: Place, hashed: str, failure: ModelCallFailed, *, attempt: int, wait: float | None, latency: float
+) -> ModelFailed:
+    return ModelFailed(
+        session=place.session,
+        turn=place.turn,
+        ordinal=place.ordinal,
+        attempt=attempt,
+        request_hash=hashed,
+        message=failure.message,
+        retryable=failure.retryable,
+        wait_s=wait,
+        tokens_in=failure.tokens_in,
+        latency_s=latency,
+    )
+
+
+def _record(wiring: Wiring, place: Place, hashed: str, reply: ModelReply, attempts: int) -> ModelReplied:
+    cost = reply.cost_usd if reply.cost_usd is not None else price(reply.model, reply.usage)
+    replied = ModelReplied(
+        session=place.session,
+        turn=place.turn,
+        ordinal=place.ordinal,
+        request_hash=hashed,
+        text=reply.text,
+        model=reply.model,
+        tokens_in=reply.usage.tokens_in,
+        tokens_out=reply.usage.tokens_out,
+        cached_in=reply.usage.cached_in,
+        estimated=reply.usage.estimated,
+        cost_usd=cost,
+        latency_s=reply.latency_s,
+        waited_s=reply.waited_s,
+        attempts=attempts,
+        finish_reason=reply.finish_reason,
+    )
+    wiring.emit(replied)
+    return replied

@@ -1,0 +1,174 @@
+"""Running a reply's code: blocks in order until one fails or finishes, each on the stream with its clock, output and faults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sonde.core.canonical import clip, hash_value, jsonable, sha256_text
+from sonde.core.events import CodeRan, CodeStarted, ToolExecError, ToolIntercepted
+from sonde.errors import SandboxViolation
+from sonde.runtime import observe
+from sonde.runtime.actions import RunCode
+from sonde.runtime.host import Host
+from sonde.runtime.wiring import Wiring
+from sonde.sandbox import CodeClock, ExecResult, Final, Sandbox
+from sonde.sandbox.intercept import extract_tool_calls
+
+FINAL_NAMES = ("FINAL", "FINAL_VAR", "set_final", "SUBMIT")
+_SIGNAL = re.compile(r"\b(?:FINAL|FINAL_VAR|set_final|SUBMIT)\s*\(|\"type\"\s*:\s*\"finalize\"")
+
+
+def has_final_signal(text: str) -> bool:
+    """Whether a reply tries to finish."""
+    return _SIGNAL.search(text) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What came of a reply's code."""
+
+    texts: tuple[str, ...]
+    final: Final | None = None
+    printed: str = ""
+
+
+class Coder:
+    """The sandbox of one session, started when the first code comes."""
+
+    def __init__(self, wiring: Wiring, host: Host, session: str, variables: Mapping[str, Any]) -> None:
+        self.wiring = wiring
+        self.host = host
+        self.session = session
+        self.variables = variables
+        self._box: Sandbox | None = None
+
+    def run(self, action: RunCode, turn: int) -> Ran:
+        """Blocks in order, until one fails or finishes."""
+        texts: list[str] = []
+        printed: list[str] = []
+        for number, code in enumerate(action.blocks, 1):
+            result = self._block(code, action.reasoning, turn, number)
+            texts.append(observe.block_text(result, number=number, count=len(action.blocks)))
+            printed.append(result.stdout)
+            if result.final is not None:
+                return Ran(texts=tuple(texts), final=result.final, printed="".join(printed))
+            if not result.ok:
+                skipped = len(action.blocks) - number
+                if skipped:
+                    texts.append(f"The {skipped} blocks after it were not run.")
+                break
+        return Ran(texts=tuple(texts))
+
+    def _block(self, code: str, reasoning: str, turn: int, number: int) -> ExecResult:
+        box = self.box()
+        recorded = None if self.wiring.tape.words_only else self.wiring.tape.code_started(self.session, turn, number)
+        clock = recorded.clock if recorded is not None else self.wiring.clock.utc().timestamp()
+        self.wiring.emit(
+            CodeStarted(
+                session=self.session,
+                turn=turn,
+                block=number,
+                code=code,
+                reasoning=clip(reasoning, 2000),
+                clock=clock,
+            )
+        )
+        box.clock = CodeClock(start=clock)
+        started = self.wiring.clock.now()
+        result = box.execute(code, wall_s=self._wall())
+        self._note_interception(code, result, turn, number)
+        self._ran(result, turn, number, self.wiring.clock.now() - started)
+        if result.fault is not None and result.fault.kind == "violation":
+            raise SandboxViolation(result.fault.message)
+        return result
+
+    def _wall(self) -> float:
+        return max(0.05, min(self.wiring.limits.wall_s, self.host.scope.deadline.remaining()))
+
+    def _ran(self, result: ExecResult, turn: int, number: int, duration: float) -> None:
+        output_hash = sha256_text(f"{result.stdout}\0{result.stderr}")
+        final = None if result.final is None else hash_value(jsonable(result.final.value))
+        if not self.wiring.tape.words_only:
+            self.wiring.tape.code_ran(self.session, turn, number, output_hash)
+        self.wiring.emit(
+            CodeRan(
+                session=self.session,
+                turn=turn,
+                block=number,
+                ok=result.ok,
+                stdout=result.stdout,
+                stderr=result.stderr,
+                output_hash=output_hash,
+                fault=None if result.fault is None else asdict(result.fault),
+                final=result.final is not None,
+                final_hash=final,
+                variables=[asdict(variable) for variable in result.variables],
+                duration_s=duration,
+                warnings=list(result.warnings),
+            )
+        )
+
+    def _note_interception(self, code: str, result: ExecResult, turn: int, number: int) -> None:
+        if self.wiring.profile != "assign-only":
+            return
+        sites, errors = extract_tool_calls(code, self.host.names)
+        if sites and not errors:
+            self.wiring.emit(
+                ToolIntercepted(
+                    session=self.session,
+                    turn=turn,
+                    block=number,
+                    count=len(sites),
+                    names=[site.tool_name for site in sites],
+                )
+            )
+        fault = result.fault
+        failed = next((site for site in sites if fault and site.lineno == fault.line), None)
+        if fault is not None and failed is not None and fault.message.startswith("ToolError"):
+            self.wiring.emit(
+                ToolExecError(
+                    session=self.session,
+                    turn=turn,
+                    block=number,
+                    name=failed.tool_name,
+                    lineno=failed.lineno,
+                    message=fault.message,
+                )
+            )
+
+    def box(self) -> Sandbox:
+        """The sandbox, with everything in it that the prompt has named."""
+        if self._box is None:
+            self._box = self._open()
+        return self._box
+
+    def _open(self) -> Sandbox:
+        wiring = self.wiring
+        box = Sandbox(
+            profile=wiring.profile,
+            limits=wiring.limits,
+            host=self.host,
+            functions=self.host.names,
+            session_id=wiring.run_id.rpartition("-")[2] or wiring.run_id,
+            unsafe=wiring.unsafe,
+            seed=wiring.seed,
+        )
+        try:
+            if self.session == "root":
+                for name, source in wiring.task.context.shared().items():
+                    box.share(name, source)
+            for name, value in self.variables.items():
+                box.inject(name, value)
+        except BaseException:
+            box.close()
+            raise
+        return box
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._box is not None:
+            self._box.close()
+            self._box = None

@@ -1,0 +1,221 @@
+"""Sub-calls: plain completions and true child sessions, under the parent's budget.
+
+A child starts in a clean worker with its objective and the context it was given, nothing else. It spends from a fair
+share of what its parent has left. What comes back is a `SubcallResult`; evidence is merged by (kind, ref) and gaps
+carry the child's id. A failed child is recorded and the parent goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from sonde.core.budget import Scope
+from sonde.core.canonical import clip, hash_value, jsonable
+from sonde.core.events import SubcallEnded, SubcallStarted
+from sonde.core.evidence import Citation, EvidenceRef
+from sonde.core.status import RunStatus
+from sonde.errors import BudgetExceeded, ModelOutputInvalid, RunError, ToolFault
+from sonde.models.base import Message, Model
+from sonde.runtime.asking import Place, Question, ask
+from sonde.runtime.wiring import Cancelled, Wiring
+
+if TYPE_CHECKING:
+    from sonde.runtime.session import Outcome
+
+QUERY_OUTPUT_TOKENS = 2048
+QUERY_SYSTEM = "Answer the request below from the text it gives, briefly and exactly. If the text does not say, say so."
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubcallResult:
+    """What a child hands to its parent (R132)."""
+
+    call_id: str
+    status: str
+    summary: str
+    evidence_refs: tuple[EvidenceRef | Citation, ...] = ()
+    gaps: tuple[str, ...] = ()
+    value: Any = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As the parent's code sees it; the fields of a child's own report stand beside the common ones."""
+        own = cast("dict[str, Any]", self.value) if isinstance(self.value, dict) else {}
+        refs = [ref.model_dump(mode="json") for ref in self.evidence_refs]
+        common: dict[str, Any] = {
+            "call_id": self.call_id,
+            "status": self.status,
+            "summary": self.summary,
+            "evidence_refs": refs,
+            "gaps": list(self.gaps),
+        }
+        return {**jsonable(own), **common}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand:
+    """What a child is sent to do."""
+
+    objective: str
+    context: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    levels: int | None = None
+    actions: tuple[dict[str, Any], ...] | None = None
+
+
+Spawn = Callable[[str, Errand, Scope], "Outcome"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delegation:
+    """The sub-calls of one session. `spawn` runs a child session; the session module gives it, so that there is one loop only."""
+
+    wiring: Wiring
+    scope: Scope
+    session: str
+    spawn: Spawn
+
+    @property
+    def model(self) -> Model:
+        """Who answers sub-calls."""
+        model = self.wiring.sub_model or self.wiring.model
+        if model is None:
+            raise ToolFault("no model is set, so there is nobody to ask")
+        return model
+
+    def query(self, prompt: str, path: str) -> str:
+        """One plain completion."""
+        if not prompt.strip():
+            raise ToolFault("llm_query needs a prompt that says what to do and holds the text to look at")
+        self.scope.check_depth(self.scope.depth + 1)
+        self.scope.charge(subcalls=1)
+        self._started(path, prompt, "query", {})
+        limit = self.scope.budget.max_tokens_per_subcall or QUERY_OUTPUT_TOKENS
+        question = Question(
+            messages=(Message("system", QUERY_SYSTEM), Message("user", prompt)),
+            max_output_tokens=min(limit, QUERY_OUTPUT_TOKENS),
+        )
+        try:
+            replied = ask(self.wiring, self.scope, self.model, Place(session=path, turn=0), question)
+        except RunError as error:
+            status = "terminated_budget" if isinstance(error, BudgetExceeded) else "failed"
+            self._ended(path, SubcallResult(call_id=path, status=status, summary=error.message), error)
+            raise
+        done = SubcallResult(call_id=path, status="succeeded", summary=clip(replied.text, 2000))
+        self._ended(path, done, None, (replied.tokens_in, replied.tokens_out, replied.cost_usd or 0.0))
+        return replied.text
+
+    def child(self, errand: Errand, path: str, scope: Scope) -> SubcallResult:
+        """One child session."""
+        self._started(path, errand.objective, "rlm", errand.context, scope)
+        try:
+            outcome = self.spawn(path, errand, scope)
+        except RunError as error:
+            self._ended(path, SubcallResult(call_id=path, status="failed", summary=error.message), error)
+            raise
+        result = result_of(path, outcome)
+        used = scope.usage
+        self._ended(path, result, outcome.error, (used.tokens_in, used.tokens_out, used.cost_usd))
+        return result
+
+    def open_scope(self, errand: Errand, siblings: int) -> Scope:
+        """The budget of a child: refused when it would be too deep, or when no sub-call is left."""
+        depth = self.scope.depth + 1
+        self.scope.check_depth(self.scope.depth + (errand.levels or 1))
+        self.scope.charge(subcalls=1)
+        scope = self.scope.share(siblings)
+        if errand.levels is not None:
+            deepest = min(self.scope.budget.max_depth, depth + errand.levels - 1)
+            scope.budget = scope.budget.override(max_depth=deepest)
+        return scope
+
+    def many(self, items: Sequence[T], one: Callable[[T, int], R]) -> list[R | RunError | ToolFault]:
+        """All of them on a bounded pool, in order; a failure stands in its place and loses no other."""
+
+        def safely(index: int) -> R | RunError | ToolFault:
+            try:
+                return one(items[index], index)
+            except Cancelled:
+                raise
+            except (BudgetExceeded, ModelOutputInvalid, ToolFault) as error:
+                return error
+
+        if not items:
+            return []
+        with ThreadPoolExecutor(max_workers=min(len(items), self.wiring.max_parallel)) as pool:
+            try:
+                return list(pool.map(safely, range(len(items))))
+            except BaseException:
+                self.wiring.cancel.set()  # an interrupt or a violation: the others stop at their next step
+                raise
+
+    def require_room(self, count: int) -> None:
+        """Refuse a batch that is larger than what is left, before anything is spent."""
+        left = self.scope.left()["subcalls"]
+        if left == 0 and count:
+            self.scope.charge(subcalls=1)
+        if count > left:
+            raise ToolFault(f"{left} sub-calls are left and this batch has {count}: put more into each, or take fewer")
+
+    def _started(
+        self, path: str, objective: str, mode: Any, context: Mapping[str, Any], scope: Scope | None = None
+    ) -> None:
+        self.wiring.emit(
+            SubcallStarted(
+                session=path,
+                call_id=path,
+                parent_call_id=self.session,
+                depth=self.scope.depth + 1,
+                objective=clip(objective, 2000),
+                input_ref_hash=hash_value({"objective": objective, "context": jsonable(context)}),
+                mode=mode,
+                shared=sorted(context),
+                budget={} if scope is None else scope.budget.as_dict(),
+            )
+        )
+
+    def _ended(
+        self,
+        path: str,
+        result: SubcallResult,
+        error: RunError | None,
+        used: tuple[int, int, float] = (0, 0, 0.0),
+    ) -> None:
+        self.wiring.emit(
+            SubcallEnded(
+                session=path,
+                call_id=path,
+                status=result.status,  # type: ignore[arg-type]  # the three words of R98
+                summary=result.summary,
+                evidence_refs=[ref.model_dump(mode="json") for ref in result.evidence_refs],
+                gaps=list(result.gaps),
+                tokens_in=used[0],
+                tokens_out=used[1],
+                cost_usd=used[2],
+                error=None
+                if error is None
+                else {
+                    "code": error.code.value,
+                    "message": error.message,
+                    "stage": error.stage,
+                    "retryable": error.retryable,
+                },
+            )
+        )
+
+
+def result_of(path: str, outcome: Outcome) -> SubcallResult:
+    """A child's outcome as its parent gets it."""
+    status = "succeeded" if outcome.status is RunStatus.SUCCEEDED else "failed"
+    if isinstance(outcome.error, BudgetExceeded):
+        status = "terminated_budget"
+    conclusion = outcome.conclusion
+    refs: tuple[EvidenceRef | Citation, ...] = (*conclusion.evidence, *conclusion.citations)
+    gaps = tuple(f"subcall:{path}:{gap}" for gap in outcome.gaps)
+    text = conclusion.text or (outcome.error.message if outcome.error else "")
+    return SubcallResult(
+        call_id=path, status=status, summary=clip(text, 2000), evidence_refs=refs, gaps=gaps, value=conclusion.output
+    )

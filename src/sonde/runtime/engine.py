@@ -1,0 +1,129 @@
+"""An engine: a kind of job as data plus a few pure functions, never a loop of its own.
+
+The session asks an engine for four things: what code finds in its variables (`prefilter`), what a final value amounts
+to (`conclude`), what can be said without one (`fallback`), and the words of its prompts. Everything else (turns,
+budgets, tools, evidence, record) is the runtime's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sonde.contexts.base import Context
+from sonde.core.budget import CONTRACT_MAXIMA, Budget
+from sonde.core.evidence import Citation, EvidenceLog, EvidenceRef, Excerpt, Refuted
+from sonde.tools.registry import ToolRegistry
+
+Gate = Literal["schema", "evidence", "citations"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Why a final value is not accepted as it is."""
+
+    gate: Gate
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """What a final value amounts to: the output, the proof, and what is wrong with it."""
+
+    output: Any
+    text: str = ""
+    citations: tuple[Citation, ...] = ()
+    evidence: tuple[EvidenceRef, ...] = ()
+    gaps: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefilter:
+    """What the deterministic step before the first turn found: variables for the code and words for the prompt."""
+
+    variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    text: str = ""
+    excerpts: tuple[Excerpt, ...] = ()
+    gaps: tuple[str, ...] = ()
+
+
+class Prover:
+    """Turns pointers into proved citations and references; only what this run has seen passes."""
+
+    def __init__(self, log: EvidenceLog, reread: Callable[[Excerpt], str | None]) -> None:
+        self.log = log
+        self.reread = reread
+
+    def lines(self, path: str, start: int, end: int, *, signal: str = "reference") -> Citation | Refuted:
+        """Lines of a file as a proved citation with a snippet."""
+        proved = self.log.prove_lines(path, start, end, self.reread)
+        if isinstance(proved, Refuted):
+            return proved
+        text = self.reread(proved) or ""
+        return Citation(
+            path=path,
+            start_line=start,
+            end_line=end,
+            excerpt_hash=proved.hash,
+            signal=signal[:48],
+            snippet=" ".join(text.split())[:220],
+            ref=proved.ref,
+        )
+
+    def ref(self, kind: str, ref: str) -> EvidenceRef | Refuted:
+        """A pointer as a proved reference."""
+        proved = self.log.prove_ref(kind, ref, self.reread)
+        if isinstance(proved, Refuted):
+            return proved
+        return EvidenceRef(
+            trace_id=proved.trace_id,
+            span_id=proved.span_id,
+            kind=proved.kind,
+            ref=proved.ref,
+            excerpt_hash=proved.hash,
+            ts=proved.ts,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """What a session has when it ends: the ground for a conclusion or a fallback."""
+
+    objective: str
+    context: Context
+    registry: ToolRegistry
+    prover: Prover
+    prefilter: Prefilter
+    citations: tuple[Citation, ...] = ()
+    highlights: tuple[str, ...] = ()
+    subcalls: tuple[Mapping[str, Any], ...] = ()
+    schema: Mapping[str, Any] | None = None
+    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """One kind of job. `params` of the task reach every function through `Gathered.params`."""
+
+    name: str
+    run_type: str
+    output_type: str
+    system: str
+    child: str
+    budget: Budget
+    conclude: Callable[[Any, Gathered], Conclusion]
+    fallback: Callable[[Gathered], Conclusion]
+    prefilter: Callable[[Gathered], Prefilter] | None = None
+    conclude_child: Callable[[Any, Gathered], Conclusion] | None = None
+    maxima: Budget | None = CONTRACT_MAXIMA
+    reply_form: Literal["code", "schema"] = "code"
+    tools: Sequence[str] | None = None
+    fails_without_reply: bool = False
+    delegation_keys: frozenset[str] | None = None
+    max_output_tokens: int = 4096
+    read_lines_without_reason: int | None = None
+    asks_for_citations: bool = True
+    final_example: str = 'FINAL("…")'

@@ -1,0 +1,78 @@
+"""The conversation of a session: append-only between compactions, so that a provider's prompt cache keeps hitting.
+
+A compaction turns old turns into one line each; nothing is dropped in silence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sonde.core.canonical import clip
+from sonde.models.base import Message, estimate_tokens
+
+KEPT_TURNS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A reply, what the model was told after it, and both in one line."""
+
+    number: int
+    reply: str
+    observation: str
+    line: str
+
+
+class History:
+    """System prompt, task, and turns; `messages()` is what the next request carries."""
+
+    def __init__(self, system: str, task: str) -> None:
+        self._head = [Message("system", system), Message("user", task)]
+        self._summary: list[str] = []
+        self._turns: list[Turn] = []
+        self._sent = 0
+        self._notice = ""
+
+    def add(self, turn: Turn) -> None:
+        """One more turn at the end."""
+        self._turns.append(turn)
+
+    def messages(self) -> list[Message]:
+        """Everything, oldest first."""
+        listed = list(self._head)
+        if self._summary:
+            listed.append(Message("user", "Earlier turns, one line each:\n" + "\n".join(self._summary)))
+        for turn in self._turns:
+            listed.append(Message("assistant", turn.reply))
+            listed.append(Message("user", turn.observation))
+        return listed
+
+    def take(self) -> tuple[list[Message], int]:
+        """The messages of the next request, and how many of them the last one had already."""
+        listed = self.messages()
+        kept, self._sent = min(self._sent, len(listed)), len(listed)
+        return listed, kept
+
+    def tokens(self) -> int:
+        """The size of the next request, estimated."""
+        return sum(estimate_tokens(message.content) for message in self.messages())
+
+    def compact(self, limit: int) -> int:
+        """Fold old turns into lines when the request is over `limit` tokens; how many turns that took."""
+        if self.tokens() <= limit or len(self._turns) <= 1:
+            return 0
+        keep = min(KEPT_TURNS, len(self._turns) - 1)
+        while keep > 1 and self._size(keep) > limit // 2:
+            keep -= 1
+        old, self._turns = self._turns[:-keep], self._turns[-keep:]
+        self._summary.extend(turn.line for turn in old)
+        self._sent = len(self._head)
+        return len(old)
+
+    def _size(self, keep: int) -> int:
+        return sum(estimate_tokens(turn.reply) + estimate_tokens(turn.observation) for turn in self._turns[-keep:])
+
+
+def one_line(number: int, reply: str, outcome: str) -> str:
+    """A turn in one line: what was tried and what came of it."""
+    return f"turn {number}: {clip(' '.join(reply.split()), 160)} -> {clip(' '.join(outcome.split()), 200)}"

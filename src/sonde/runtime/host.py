@@ -1,0 +1,334 @@
+"""What generated code may call: the context's tools, sub-calls, the budget, and the evidence it wants to keep.
+
+Every call is on the stream with the hashes of its arguments and its result before the code sees the result. Tools are
+charged one by one, so a loop of ten thousand calls stops at the quota in the middle of a block. Tool results come
+from the tape when it has them; sub-calls are re-run with their own replies from the tape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from sonde.core.budget import Scope
+from sonde.core.canonical import hash_value, jsonable
+from sonde.core.events import Cited, Highlighted, HostReturned
+from sonde.core.evidence import Citation, EvidenceKind, Excerpt, Refuted, merge
+from sonde.errors import Fault, RunError, ToolFault
+from sonde.runtime.delegate import Delegation, Errand, SubcallResult
+from sonde.runtime.wiring import Wiring
+from sonde.sandbox import Args
+from sonde.tools.registry import ToolRegistry, ToolResult
+
+MAX_HIGHLIGHTS = 80
+MAX_CITATIONS = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One host call: where it stands and what it asks for."""
+
+    turn: int
+    ordinal: int
+    name: str
+    args: Mapping[str, Any]
+
+
+class Host:
+    """The functions of one session. `turn` is set by the session; everything here runs in the parent."""
+
+    def __init__(self, wiring: Wiring, scope: Scope, session: str, delegation: Delegation) -> None:
+        self.wiring = wiring
+        self.scope = scope
+        self.session = session
+        self.delegation = delegation
+        self.turn = 0
+        self.ordinal = 0
+        self.citations: list[Citation] = []
+        self.highlights: list[str] = []
+        self.subcalls: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+        self.unseen: list[str] = []
+        self.own = ToolRegistry(self._functions())
+
+    def _functions(self) -> list[Callable[..., Any]]:
+        functions: list[Callable[..., Any]] = [self.budget, self.append_highlight]
+        if "read_file" in self.wiring.registry.names:
+            functions.append(self.add_citation)
+        if self._may_ask():
+            functions += [self.llm_query, self.llm_batch]
+        if self._may_delegate():
+            functions += [self.sub_rlm, self.rlm_batch, self.delegate_subcall]
+        return functions
+
+    def _may_ask(self) -> bool:
+        budget = self.scope.budget
+        return self.scope.depth < budget.max_depth and budget.max_subcalls > 0 and self.wiring.profile != "assign-only"
+
+    def _may_delegate(self) -> bool:
+        """The depth-stop rule: a child with at most one level left asks plain questions instead of making children."""
+        levels = self.scope.budget.max_depth - self.scope.depth
+        return self._may_ask() and (levels > 1 or self.scope.depth == 0)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Everything the code may call; the prompt names these and no others."""
+        return (*self.wiring.registry.names, *self.own.names)
+
+    @property
+    def prompt(self) -> str:
+        """The documentation of these functions for the prompt."""
+        return "\n\n".join(text for text in (self.wiring.registry.prompt, self.own.prompt) if text)
+
+    def begin(self, turn: int) -> None:
+        """A new turn: ordinals start anew."""
+        self.turn, self.ordinal = turn, 0
+        self.notes.clear()
+        self.unseen.clear()
+
+    def __call__(self, name: str, args: Args) -> Any:
+        """Serve one call of the code; a Fault arrives there as an exception, a RunError ends the turn."""
+        self.wiring.check_cancel()
+        self.ordinal += 1
+        try:
+            registry = self.wiring.registry if name in self.wiring.registry.names else self.own
+            bound = registry.bind(name, tuple(args), args.named)
+        except ToolFault as fault:
+            self._record(Call(turn=self.turn, ordinal=self.ordinal, name=name, args={}), fault)
+            raise
+        return self.call(name, bound)
+
+    def call(self, name: str, bound: Mapping[str, Any]) -> Any:
+        """Serve a call whose arguments have names."""
+        call = Call(turn=self.turn, ordinal=self.ordinal, name=name, args=bound)
+        if name in self.wiring.registry.names:
+            return self._tool(call)
+        try:
+            result = self.own.call(name, bound)
+        except Fault as fault:
+            self._record(call, fault)
+            raise
+        self._record(call, result)
+        return result.result
+
+    def tool_action(self, name: str, args: Mapping[str, Any]) -> Any:
+        """Serve a typed `tool_call` action."""
+        self.wiring.check_cancel()
+        self.ordinal += 1
+        return self.call(name, args)
+
+    def _tool(self, call: Call) -> Any:
+        self.scope.charge(tool_calls=1)
+        recorded = None if self.wiring.tape.words_only else self._recorded(call)
+        if recorded is not None:
+            return self._recall(recorded)
+        started = self.wiring.clock.now()
+        try:
+            result = self.wiring.registry.call(call.name, call.args)
+        except Fault as fault:
+            self._record(call, fault, self.wiring.clock.now() - started)
+            raise
+        self.wiring.log.note(result.excerpts)
+        self._record(call, result)
+        if result.truncated:
+            self.notes.append(f"{call.name}: {result.truncated}")
+        return result.result
+
+    def _recorded(self, call: Call) -> HostReturned | None:
+        return self.wiring.tape.host(self.session, call.turn, call.ordinal, _args_hash(call.args))
+
+    def _recall(self, recorded: HostReturned) -> Any:
+        self.wiring.log.note(msgspec.convert(each, Excerpt) for each in recorded.excerpts)
+        self.wiring.emit(recorded)
+        if recorded.truncated:
+            self.notes.append(f"{recorded.name}: {recorded.truncated}")
+        if not recorded.ok:
+            raise ToolFault(recorded.error or "failed")
+        return recorded.result
+
+    def _record(self, call: Call, came: ToolResult | Fault, latency: float = 0.0) -> None:
+        args = jsonable(call.args)
+        event = HostReturned(
+            session=self.session,
+            turn=call.turn,
+            ordinal=call.ordinal,
+            name=call.name,
+            args=args,
+            args_hash=_args_hash(call.args),
+            ok=isinstance(came, ToolResult),
+            tool=call.name in self.wiring.registry.names,
+            latency_s=came.latency_s if isinstance(came, ToolResult) else latency,
+            error=None if isinstance(came, ToolResult) else came.message,
+        )
+        if isinstance(came, ToolResult):
+            event = msgspec.structs.replace(
+                event,
+                result=came.result,
+                response_hash=came.response_hash,
+                excerpts=[msgspec.to_builtins(each) for each in came.excerpts] if event.tool else [],
+                truncated=came.truncated,
+            )
+        self.wiring.emit(event)
+
+    def _path(self, index: int | None = None) -> str:
+        path = f"{self.session}/{self.turn}.{self.ordinal}"
+        return path if index is None else f"{path}.{index}"
+
+    # What follows is the documentation that models read: docstrings are short and each has an example.
+
+    def llm_query(self, prompt: str) -> str:
+        r"""Ask a language model one question; it sees only this prompt, so put the text to look at into it.
+
+        Example: kind = llm_query("Is this log line an error? Answer yes or no.\n" + line)
+        """
+        return self.delegation.query(prompt, self._path())
+
+    def llm_batch(self, prompts: list[str]) -> list[str]:
+        r"""Ask many questions in parallel; answers come in the same order. One that failed is text starting with "[error]".
+
+        Example: answers = llm_batch([f"Summarise in one line:\n{text}" for text in chunks])
+        """
+        self.delegation.require_room(len(prompts))
+        found = self.delegation.many(prompts, lambda prompt, index: self.delegation.query(prompt, self._path(index)))
+        answers = [f"[error] {each.message}" if isinstance(each, RunError | ToolFault) else each for each in found]
+        failed = sum(isinstance(each, RunError | ToolFault) for each in found)
+        if failed:
+            self.notes.append(f'llm_batch: {failed} of {len(prompts)} failed; their text starts with "[error]"')
+        return answers
+
+    def sub_rlm(self, prompt: str, depth: int = 1, context: dict[str, Any] | None = None) -> Any:
+        """Give a task to a child that has its own Python session, the same tools and a share of the budget; returns its
+        final value. `context` becomes variables of the child. `depth` is how many levels it may use, itself included.
+
+        Example: found = sub_rlm("Find where retries are configured in src/http/", context={"hint": paths})
+        """
+        if depth < 1:
+            raise ToolFault("depth counts levels from 1")
+        errand = Errand(objective=prompt, context=context or {}, levels=depth)
+        result = self._child(errand, self._path(), self.delegation.open_scope(errand, 1))
+        if result.status == "failed" and result.value is None:
+            raise ToolFault(f"the sub-call failed: {result.summary}")
+        return result.summary if result.value is None else jsonable(result.value)
+
+    def rlm_batch(self, prompts: list[str], context: dict[str, Any] | None = None) -> list[Any]:
+        """Run several children in parallel, each with a fair share of the budget; one dict a child with status, summary,
+        evidence_refs and gaps, in order.
+
+        Example: parts = rlm_batch([f"Summarise the errors in {path}" for path in paths])
+        """
+        errands = [Errand(objective=prompt, context=context or {}, levels=1) for prompt in prompts]
+        return self.run_children(errands)
+
+    def run_children(self, errands: Sequence[Errand]) -> list[Any]:
+        """Children in parallel; a failed one is a dict that says so."""
+        self.delegation.require_room(len(errands))
+        scopes = [self.delegation.open_scope(errand, len(errands)) for errand in errands]
+        found = self.delegation.many(
+            list(zip(errands, scopes, strict=True)),
+            lambda pair, index: self.delegation.child(pair[0], self._path(index), pair[1]),
+        )
+        return [
+            {"status": "failed", "summary": each.message, "evidence_refs": [], "gaps": [each.message]}
+            if isinstance(each, RunError | ToolFault)
+            else self._absorb(each).as_dict()
+            for each in found
+        ]
+
+    def delegate_subcall(
+        self, objective: str, context: dict[str, Any] | None = None, share: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Give one focused objective to a child session. `context` says where to look (only these fields reach it), `share`
+        passes variables on by name. Returns {status, summary, evidence_refs, gaps, ...}.
+
+        Example: result = delegate_subcall("Check whether the tool call failed first", context={"focus": span_id})
+        """
+        allowed = self.wiring.task.engine.delegation_keys
+        given = context or {}
+        if allowed is not None and (extra := set(given) - allowed):
+            raise ToolFault(f"context may hold {', '.join(sorted(allowed))}; not {', '.join(sorted(extra))}")
+        errand = Errand(objective=objective, context={**given, **(share or {})})
+        return self._child(errand, self._path(), self.delegation.open_scope(errand, 1)).as_dict()
+
+    def _child(self, errand: Errand, path: str, scope: Scope) -> SubcallResult:
+        return self._absorb(self.delegation.child(errand, path, scope))
+
+    def run_child(self, errand: Errand) -> SubcallResult:
+        """One child for a typed `delegate_subcall` action."""
+        return self._child(errand, self._path(), self.delegation.open_scope(errand, 1))
+
+    def _absorb(self, result: SubcallResult) -> SubcallResult:
+        self.subcalls.append(result.as_dict())
+        cited = [ref for ref in result.evidence_refs if isinstance(ref, Citation) and not ref.fallback]
+        self.citations[:] = merge(self.citations, cited)
+        return result
+
+    def budget(self) -> dict[str, Any]:
+        """What is left: turns (iterations), tool_calls, subcalls, tokens, cost_usd, seconds, depth.
+
+        Example: left = budget()
+        """
+        recorded = None if self.wiring.tape.words_only else self._recorded_budget()
+        if recorded is not None:
+            return recorded
+        left = self.scope.left()
+        return {**left, "seconds": round(left["seconds"], 1)} if left["seconds"] != float("inf") else left
+
+    def _recorded_budget(self) -> dict[str, Any] | None:
+        found = self.wiring.tape.host(self.session, self.turn, self.ordinal)
+        return found.result if found is not None and found.name == "budget" else None
+
+    def append_highlight(self, text: str) -> None:
+        """Keep a remark for the reader of the run, at most 240 characters.
+
+        Example: append_highlight("payments was the first service to fail")
+        """
+        if len(self.highlights) < MAX_HIGHLIGHTS:
+            self.highlights.append(text[:240])
+            self.wiring.emit(
+                Highlighted(session=self.session, turn=self.turn, ordinal=self.ordinal, text=self.highlights[-1])
+            )
+
+    def add_citation(
+        self, path: str, start_line: int, end_line: int, signal: str = "reference", snippet: str = ""
+    ) -> str:
+        """Cite lines of a file as proof of your answer; returns their text. Cite the fewest lines that prove the claim.
+
+        Example: add_citation("src/app.py", 10, 12)
+        """
+        del snippet  # the runtime takes the text from the file, never from the model
+        proved = self.wiring.prover.lines(path, start_line, end_line, signal=signal)
+        if isinstance(proved, Refuted):
+            self._look(path, start_line, end_line)
+            proved = self.wiring.prover.lines(path, start_line, end_line, signal=signal)
+            if isinstance(proved, Refuted):
+                raise ToolFault(proved.reason)
+            self.unseen.append(f"{path}:{start_line}-{end_line}: {proved.snippet}")
+        if len(self.citations) < MAX_CITATIONS:
+            self.citations[:] = merge(self.citations, [proved])
+            self.wiring.emit(
+                Cited(
+                    session=self.session,
+                    turn=self.turn,
+                    ordinal=self.ordinal,
+                    citation=proved.model_dump(mode="json"),
+                )
+            )
+        return proved.snippet
+
+    def _look(self, path: str, start_line: int, end_line: int) -> None:
+        if start_line < 1 or end_line < start_line:
+            raise ToolFault(
+                f"{start_line}-{end_line} is not a range of lines; lines count from 1, for example 10 to 12"
+            )
+        args: dict[str, Any] = {"path": path, "start_line": start_line, "end_line": end_line}
+        if end_line - start_line >= 200:
+            args["rationale"] = "the code cites these lines"
+        result = self.wiring.registry.call("read_file", args)
+        self.wiring.log.note(e for e in result.excerpts if e.kind is EvidenceKind.FILE)
+
+
+def _args_hash(args: Mapping[str, Any]) -> str:
+    return hash_value(jsonable(args))

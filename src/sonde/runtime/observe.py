@@ -1,0 +1,107 @@
+"""What the model is told after a turn. This text is product: short, exact, with the line and a correct example.
+
+It carries the output, faults with line and fix, variables that changed, remarks, and what is left of the budget.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sonde.core.canonical import clip, jsonable
+from sonde.sandbox import ExecResult
+
+SHOWN_CHARS = 8192
+
+
+def left_line(left: Mapping[str, Any], *, elapsed_s: float, wall_s: float) -> str:
+    """The budget in one line."""
+    seconds = max(0.0, wall_s - elapsed_s)
+    parts = [
+        f"{left['iterations']} turns",
+        f"{left['tool_calls']:,} tool calls",
+        f"{left['subcalls']} sub-calls",
+        f"{left['tokens']:,} tokens",
+    ]
+    if left.get("cost_usd") is not None:
+        parts.append(f"{left['cost_usd']:.4f} USD")
+    parts.append(f"{seconds:.0f} s")
+    return "Left: " + ", ".join(parts) + "."
+
+
+def block_text(result: ExecResult, *, number: int, count: int) -> str:
+    """One block's outcome."""
+    head = f"[block {number} of {count}] " if count > 1 else ""
+    lines = [head + ("ok" if result.ok else "failed")]
+    if result.stdout:
+        lines.append("stdout:\n" + result.stdout)
+    if result.stderr and result.fault is None:
+        lines.append("stderr:\n" + result.stderr)
+    if result.fault is not None:
+        lines.append(fault_text(result))
+    if not result.stdout and not result.stderr and result.fault is None and result.final is None:
+        lines.append("(no output: print what you want to see)")
+    lines.extend(f"Note: {warning}" for warning in result.warnings)
+    if result.variables:
+        lines.append("Changed variables: " + "; ".join(f"{v.name}: {v.type} ({v.size})" for v in result.variables[:30]))
+    return "\n".join(lines)
+
+
+def fault_text(result: ExecResult) -> str:
+    """A fault: what, where, and how to mend it."""
+    fault = result.fault
+    if fault is None:
+        return ""
+    where = f" (line {fault.line})" if fault.line else ""
+    text = f"{fault.kind}{where}: {fault.message}"
+    if fault.traceback and fault.traceback.strip() != fault.message.strip():
+        text = f"{fault.kind}{where}:\n{clip(fault.traceback.rstrip(), 2000)}"
+    if fault.hint:
+        text += f"\nHint: {fault.hint}"
+    if fault.kind in ("timeout", "memory", "crash"):
+        text += "\nEverything from earlier turns is still there; nothing of this block is."
+    return text
+
+
+def value_text(name: str, value: Any) -> str:
+    """A tool's result in typed-action mode."""
+    text = value if isinstance(value, str) else json.dumps(jsonable(value), ensure_ascii=False, indent=1)
+    return f"{name} returned:\n{clip(text, SHOWN_CHARS)}"
+
+
+def notes_text(notes: Sequence[str]) -> str:
+    """Remarks of the host (cut results, failed parts of a batch)."""
+    return "\n".join(f"Note: {note}" for note in notes)
+
+
+NUDGE = """\
+Your reply had no Python code, so nothing was run. Reply with one fenced block, for example:
+```python
+print(list_files()[:20])
+```
+and finish with {final_example} when you know the answer."""
+
+NUDGE_ACTIONS = """\
+{reason}"""
+
+HELD_BACK = """\
+Your final value was held back once, because this block also showed something you have not seen yet:
+{shown}
+Your value: {value}
+If it still holds, call it again in a block that prints nothing: {again}"""
+
+REPAIR = """\
+Your final value was not accepted:
+{reasons}
+Mend it and finish again. {example}"""
+
+LAST_TURN = "This is the last turn you have: finish now with {final_example}; anything else is lost."
+DEADLINE = "Submit deadline: {turns} turns are left. Finish with {final_example} now, with what you have."
+TIME_UP = "90 % of the time is used: finish now with {final_example}; this is your last turn."
+REGENERATE = "Your reply has no final signal and this is the last turn. Send it again with {final_example} in it."
+
+
+def repair_text(reasons: Sequence[str], example: str) -> str:
+    """Why a final value came back."""
+    return REPAIR.format(reasons="\n".join(f"- {reason}" for reason in reasons), example=example)

@@ -1,0 +1,112 @@
+"""The words that models read, as files, and how they are filled in. Their hash goes into the record.
+
+A template has `{{name}}` places. The prompt names only functions that are really there: their documentation comes
+from the functions themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from sonde.core.canonical import clip, jsonable, sha256_text
+from sonde.runtime.actions import ACTION_SCHEMA
+from sonde.runtime.observe import left_line
+
+if TYPE_CHECKING:
+    from sonde.runtime.engine import Engine
+    from sonde.runtime.session import Session
+
+_PLACE = re.compile(r"\{\{(\w+)\}\}")
+
+
+@cache
+def prompt_file(name: str) -> str:
+    """The text of a prompt file of this package."""
+    return resources.files(__name__).joinpath(f"{name}.md").read_text(encoding="utf-8").strip()
+
+
+def fill(template: str, **places: str) -> str:
+    """The template with its places filled; a place without a value is a bug."""
+    return _PLACE.sub(lambda found: places[found.group(1)], template).strip()
+
+
+def template_hash(engine: Engine) -> str:
+    """Sha256 over every template that a run of this engine may use."""
+    parts = [
+        engine.system,
+        engine.child,
+        *(prompt_file(name) for name in ("actions", "convention", "strict", "schema")),
+    ]
+    return sha256_text("\0".join(parts))
+
+
+def render_system(session: Session) -> str:
+    """The system prompt of a session: rules, functions, how to finish."""
+    engine = session.engine
+    if session.wiring.mode == "actions":
+        return fill(
+            prompt_file("actions"),
+            engine=engine.child if session.errand else _purpose(engine.system),
+            tools=session.wiring.registry.prompt,
+            schema=json.dumps(ACTION_SCHEMA["properties"]),
+            final=engine.final_example,
+        )
+    template = engine.child if session.errand is not None else engine.system
+    return fill(
+        template,
+        functions=session.host.prompt,
+        profile=profile_text(session.wiring.profile),
+        form=prompt_file("schema") if engine.reply_form == "schema" else "",
+        final=engine.final_example,
+    )
+
+
+def _purpose(system: str) -> str:
+    return system.partition("\n\n")[0]
+
+
+def profile_text(profile: str) -> str:
+    """What this profile asks of the code."""
+    match profile:
+        case "assign-only":
+            return prompt_file("convention")
+        case "strict":
+            return prompt_file("strict")
+        case "open":
+            return (
+                "Any module of the standard library may be imported; files and network are out of reach all the same."
+            )
+        case _:
+            return (
+                "Imports allowed: json, re, math, statistics, collections, itertools, functools, operator, datetime, "
+                "dataclasses, typing, copy, textwrap, hashlib. There are no files and no network but the functions above."
+            )
+
+
+def render_task(session: Session) -> str:
+    """The first user message: the task, what there is to look at, the variables, the budget."""
+    task = session.wiring.task
+    parts = [f"Task: {session.objective}"]
+    if session.errand is None:
+        if task.earlier:
+            parts.append(f"Earlier in this conversation:\n{task.earlier}")
+        parts.append(f"What there is:\n{task.context.describe()}")
+        if session.prefilter.text:
+            parts.append(session.prefilter.text)
+    elif session.errand.context:
+        shown = clip(json.dumps(jsonable(session.errand.context), ensure_ascii=False), 4000)
+        parts.append(f"Given to you (also as the variable `context` and as variables of these names):\n{shown}")
+    if session.wiring.mode == "code":
+        names = (
+            [*task.context.shared(), *session.coder.variables] if session.errand is None else session.coder.variables
+        )
+        parts.append(f"Variables: {', '.join(names)}.")
+    if task.schema is not None and session.errand is None:
+        parts.append(f"The final value must fit this JSON schema:\n{json.dumps(task.schema, ensure_ascii=False)}")
+    left = left_line(session.scope.left(), elapsed_s=0.0, wall_s=session.scope.budget.max_wall_time_sec)
+    parts.append(left)
+    return "\n\n".join(parts)

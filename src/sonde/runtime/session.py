@@ -1,0 +1,393 @@
+"""THE loop: one node of the recursion tree, from an objective to an outcome.
+
+A turn is one model reply and what came of it. Limits are asked before a turn and after each reply. Faults go back to
+the model; a reached limit leads to the best that can be said; violations and a lost sandbox end the whole run. Sub-
+calls run this same loop one level down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sonde.core.budget import Scope
+from sonde.core.canonical import clip, jsonable
+from sonde.core.events import Compacted, GateChecked, StateChanged, TurnStarted
+from sonde.core.status import LOOP_TRANSITIONS, LoopState, RunStatus, advance
+from sonde.errors import (
+    BudgetExceeded,
+    Fault,
+    FormatFault,
+    ModelOutputInvalid,
+    RunError,
+    SandboxLost,
+    SandboxViolation,
+    WallTimeLimitReached,
+)
+from sonde.models.base import Message
+from sonde.runtime import observe
+from sonde.runtime.actions import (
+    ACTION_SCHEMA,
+    CODE_SCHEMA,
+    Action,
+    CallTool,
+    Delegate,
+    Finalize,
+    RunCode,
+    SandboxGuard,
+    Say,
+    Synthesize,
+    action_of,
+    read_action,
+    read_code,
+    read_schema,
+)
+from sonde.runtime.asking import Place, Question, ask
+from sonde.runtime.coding import Coder, has_final_signal
+from sonde.runtime.delegate import Delegation, Errand
+from sonde.runtime.engine import Conclusion, Gathered, Prefilter
+from sonde.runtime.finish import Outcome, best_effort, settled
+from sonde.runtime.history import History, Turn, one_line
+from sonde.runtime.host import Host
+from sonde.runtime.prompts import render_system, render_task
+from sonde.runtime.wiring import Cancelled, Wiring
+
+SUBMIT_DEADLINE_TURNS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What came of an action: words for the model, and the final value when there is one."""
+
+    text: str
+    final: Finalize | None = None
+    unseen: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Memory:
+    """What a session remembers between turns besides its history."""
+
+    turn: int = 0
+    prose: int = 0
+    misshapen: int = 0
+    held_back: bool = False
+    repaired: bool = False
+    forced: str | None = None
+    elapsed_s: float = 0.0
+    draft: Any = None
+    last_words: str = ""
+    last_action: str = ""
+    states: int = 0
+    gaps: list[str] = field(default_factory=list[str])
+
+
+class Session:
+    """One loop. `errand` is None for the root."""
+
+    def __init__(
+        self, wiring: Wiring, scope: Scope, path: str, errand: Errand | None = None, prefilter: Prefilter | None = None
+    ) -> None:
+        self.wiring = wiring
+        self.scope = scope
+        self.path = path
+        self.errand = errand
+        self.engine = wiring.task.engine
+        self.objective = errand.objective if errand else wiring.task.objective
+        self.model = (wiring.sub_model if errand else wiring.model) or wiring.model
+        self.prefilter = prefilter or Prefilter()
+        self.delegation = Delegation(wiring=wiring, scope=scope, session=path, spawn=self._spawn)
+        self.host = Host(wiring, scope, path, self.delegation)
+        self.guard = SandboxGuard(wiring.registry.names, delegation_keys=self.engine.delegation_keys)
+        self.coder = Coder(wiring, self.host, path, self._variables())
+        self.history = History(render_system(self), render_task(self))
+        self.state = LoopState.INITIALIZED
+        self.memory = Memory()
+        self._script: Iterator[dict[str, Any]] | None = (
+            iter(errand.actions) if errand is not None and errand.actions is not None else None
+        )
+
+    def run(self) -> Outcome:
+        """The loop, until there is an outcome."""
+        try:
+            self.advance(LoopState.PLANNING)
+            while True:
+                self.begin_turn()
+                observation = self.act(self.next_action())
+                outcome = self.settle(observation)
+                if outcome is not None:
+                    self.advance(LoopState.FINALIZING)
+                    self.advance(LoopState.COMPLETED)
+                    return outcome
+        except (BudgetExceeded, KeyboardInterrupt) as reached:
+            self.advance(LoopState.TERMINATED_BUDGET)
+            return best_effort(self, reached if isinstance(reached, BudgetExceeded) else self._interrupted())
+        except (SandboxViolation, SandboxLost):
+            self.advance(LoopState.FAILED)
+            raise
+        except RunError as error:
+            self.advance(LoopState.FAILED)
+            return best_effort(self, error)
+        finally:
+            self.coder.close()
+
+    def _interrupted(self) -> Cancelled:
+        self.wiring.cancel.set()
+        return Cancelled("cancelled by the user", limit="cancelled")
+
+    def begin_turn(self) -> None:
+        """Ask the budget for one more turn, and decide whether it must be the last."""
+        self.wiring.check_cancel()
+        memory = self.memory
+        if memory.forced is not None and memory.forced != "script":
+            raise self._out_of_turns(memory.forced)
+        self.scope.charge(iterations=1)
+        memory.turn += 1
+        self.host.begin(memory.turn)
+        recorded = self.wiring.tape.turn(self.path, memory.turn)
+        started = recorded or TurnStarted(
+            session=self.path,
+            turn=memory.turn,
+            elapsed_s=round(self.scope.deadline.elapsed(), 3),
+            forced=self._force(),
+            left=self.scope.left() | {"seconds": None},
+        )
+        memory.forced, memory.elapsed_s = started.forced, started.elapsed_s
+        self.wiring.emit(started)
+        self._compact()
+
+    def _force(self) -> str | None:
+        if self.scope.must_finish():
+            return "wall_time"
+        return "iterations" if self.scope.left()["iterations"] == 0 else None
+
+    def _out_of_turns(self, forced: str) -> BudgetExceeded:
+        if forced == "wall_time":
+            limit = self.scope.budget.max_wall_time_sec
+            return WallTimeLimitReached(f"90 % of max_wall_time_sec {limit:g} was used", limit="max_wall_time_sec")
+        self.scope.charge(iterations=1)
+        raise AssertionError("a last turn leaves no further one")
+
+    def next_action(self) -> Action:
+        """The model's reply as an action; a reply that has no usable form is a Say or a FormatFault in words."""
+        if self._script is not None:
+            return self._scripted()
+        text = self._ask(0, ())
+        if self.memory.forced and not has_final_signal(text):
+            reminder = observe.REGENERATE.format(final_example=self.engine.final_example)
+            text = self._ask(1, (Message("assistant", text), Message("user", reminder)))
+        self.memory.last_words = text
+        if self.wiring.mode == "actions":
+            return self._typed(text)
+        return read_schema(text) if self.engine.reply_form == "schema" else read_code(text)
+
+    def _ask(self, ordinal: int, extra: tuple[Message, ...]) -> str:
+        assert self.model is not None, "a run without a model has no session"
+        messages, kept = self.history.take()
+        question = Question(
+            messages=(*messages, *extra),
+            kept=kept if not extra else len(messages),
+            schema=self._schema(),
+            max_output_tokens=self.engine.max_output_tokens,
+        )
+        place = Place(session=self.path, turn=self.memory.turn, ordinal=ordinal)
+        return ask(self.wiring, self.scope, self.model, place, question).text
+
+    def _schema(self) -> Mapping[str, Any] | None:
+        if self.wiring.mode == "actions":
+            return ACTION_SCHEMA
+        return CODE_SCHEMA if self.engine.reply_form == "schema" else None
+
+    def _typed(self, text: str) -> Action:
+        try:
+            action = read_action(text, self.guard)
+        except FormatFault as fault:
+            return Say(text=fault.message)
+        self.memory.misshapen = 0
+        return action
+
+    def _scripted(self) -> Action:
+        assert self._script is not None
+        step = next(self._script, None)
+        if step is None:
+            return Finalize(output=self.memory.draft or {"summary": f"done: {self.objective}"})
+        self.guard.validate(step)
+        return action_of(step)
+
+    def act(self, action: Action) -> Observation:
+        """Do what the action says."""
+        match action:
+            case RunCode():
+                return self._busy(LoopState.ACTING, lambda: self._code(action))
+            case CallTool():
+                return self._busy(LoopState.ACTING, lambda: self._call(action))
+            case Delegate():
+                return self._busy(LoopState.DELEGATING, lambda: self._delegate(action))
+            case Synthesize():
+                self.memory.draft = action.output
+                return Observation(text="The draft is kept. Finish with a finalize action when it is ready.")
+            case Finalize():
+                return Observation(text="", final=action)
+            case Say():
+                return self._said(action)
+
+    def _busy(self, state: LoopState, work: Any) -> Observation:
+        self.advance(state)
+        observation: Observation = work()
+        self.advance(LoopState.PLANNING)
+        return observation
+
+    def _code(self, action: RunCode) -> Observation:
+        self.memory.prose = 0
+        ran = self.coder.run(action, self.memory.turn)
+        text = "\n".join([*ran.texts, observe.notes_text(self.host.notes)]).strip()
+        final = None if ran.final is None else Finalize(output=ran.final.value)
+        unseen = [ran.printed] if ran.printed else []
+        unseen += [f"cited without having been read: {each}" for each in self.host.unseen]
+        return Observation(text=text, final=final, unseen="\n".join(unseen))
+
+    def _call(self, action: CallTool) -> Observation:
+        try:
+            value = self.host.tool_action(action.tool_name, action.args)
+        except Fault as fault:
+            return Observation(text=f"{action.tool_name} failed: {fault.message}")
+        text = observe.value_text(action.tool_name, value)
+        return Observation(text="\n".join([text, observe.notes_text(self.host.notes)]).strip())
+
+    def _delegate(self, action: Delegate) -> Observation:
+        errand = Errand(
+            objective=action.objective,
+            context=action.context,
+            actions=None if action.use_planner else action.actions,
+        )
+        self.host.ordinal += 1
+        result = self.host.run_child(errand)
+        return Observation(text=observe.value_text("delegate_subcall", result.as_dict()))
+
+    def _said(self, action: Say) -> Observation:
+        if self.errand is not None and self.wiring.mode == "code":
+            return Observation(text="", final=Finalize(output=action.text))
+        self.memory.prose += 1
+        if self.memory.prose >= 2:
+            raise ModelOutputInvalid("the model replied twice in a row without code or a usable action")
+        if self.wiring.mode == "actions":
+            return Observation(text=action.text)
+        return Observation(text=observe.NUDGE.format(final_example=self.engine.final_example))
+
+    def settle(self, observation: Observation) -> Outcome | None:
+        """The outcome when the final value passes its gates; otherwise the model hears what came of its turn."""
+        if observation.final is None:
+            self.observe(observation.text)
+            return None
+        if self._hold_back(observation):
+            return None
+        conclusion = self.conclude(observation.final.output)
+        if conclusion.problems and not self.memory.repaired and self._may_repair():
+            self.memory.repaired = True
+            reasons = [problem.reason for problem in conclusion.problems]
+            self.memory.draft = observation.final.output
+            self.observe(observe.repair_text(reasons, f"Example: {self.engine.final_example}"))
+            return None
+        return settled(self, conclusion)
+
+    def _may_repair(self) -> bool:
+        return self.memory.forced is None and self._script is None
+
+    def _hold_back(self, observation: Observation) -> bool:
+        held = bool(observation.unseen) and not self.memory.held_back and self._may_repair()
+        held = held and self.scope.left()["iterations"] > 1
+        if held:
+            assert observation.final is not None
+            self.memory.held_back = True
+            self.memory.draft = observation.final.output
+            value = clip(repr(jsonable(observation.final.output)), 500)
+            shown = clip(observation.unseen, observe.SHOWN_CHARS)
+            again = self.engine.final_example
+            self._gate("seen", ok=False, reason="the block also showed something unseen")
+            self.observe(observe.HELD_BACK.format(shown=shown, value=value, again=again))
+        return held
+
+    def conclude(self, value: Any) -> Conclusion:
+        """What a final value amounts to, judged by the engine's gates."""
+        judge = self.engine.conclude
+        if self.errand is not None and self.engine.conclude_child is not None:
+            judge = self.engine.conclude_child
+        conclusion = judge(value, self.gathered())
+        for gate in ("schema", "evidence", "citations"):
+            reasons = [problem.reason for problem in conclusion.problems if problem.gate == gate]
+            self._gate(gate, ok=not reasons, reason="; ".join(reasons))
+        return conclusion
+
+    def _gate(self, gate: str, *, ok: bool, reason: str) -> None:
+        self.wiring.emit(GateChecked(session=self.path, turn=self.memory.turn, gate=gate, ok=ok, reason=reason))
+
+    def gathered(self, reason: str = "") -> Gathered:
+        """Everything this session has to conclude from."""
+        task = self.wiring.task
+        return Gathered(
+            objective=self.objective,
+            context=task.context,
+            registry=self.wiring.registry,
+            prover=self.wiring.prover,
+            prefilter=self.prefilter,
+            citations=tuple(self.host.citations),
+            highlights=tuple(self.host.highlights),
+            subcalls=tuple(self.host.subcalls),
+            schema=task.schema if self.errand is None else None,
+            params=task.params if self.errand is None else {**task.params, **self.errand.context},
+            reason=reason,
+        )
+
+    def observe(self, text: str) -> None:
+        """Tell the model what came of its turn, and what is left."""
+        memory, left = self.memory, self.scope.left()
+        lines = [text, "", self._left_line(left)]
+        turns = left["iterations"]
+        example = self.engine.final_example
+        if turns == 1:
+            lines.append(observe.LAST_TURN.format(final_example=example))
+        elif turns <= SUBMIT_DEADLINE_TURNS:
+            lines.append(observe.DEADLINE.format(turns=turns, final_example=example))
+        said = "\n".join(lines).strip()
+        line = one_line(memory.turn, memory.last_words, text)
+        self.history.add(Turn(number=memory.turn, reply=memory.last_words, observation=said, line=line))
+
+    def _left_line(self, left: Mapping[str, Any]) -> str:
+        return observe.left_line(left, elapsed_s=self.memory.elapsed_s, wall_s=self.scope.deadline.seconds)
+
+    def _compact(self) -> None:
+        before = self.history.tokens()
+        turns = self.history.compact(self.wiring.history_tokens)
+        if turns:
+            self.wiring.emit(
+                Compacted(
+                    session=self.path,
+                    turn=self.memory.turn,
+                    turns=turns,
+                    tokens_before=before,
+                    tokens_after=self.history.tokens(),
+                )
+            )
+
+    def advance(self, state: LoopState) -> None:
+        """Move the loop's state along its table; moves are on the stream."""
+        self.state = advance(LOOP_TRANSITIONS, self.state, state)
+        self.memory.states += 1
+        self.wiring.emit(
+            StateChanged(session=self.path, turn=self.memory.turn, state=state.value, ordinal=self.memory.states)
+        )
+
+    def _variables(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"variables": {}, "evidence_refs": [], "hypothesis_candidates": []}
+        if self.errand is not None:
+            return {**state, **self.errand.context, "context": dict(self.errand.context)}
+        return {**state, **self.wiring.task.variables, **self.prefilter.variables}
+
+    def _spawn(self, path: str, errand: Errand, scope: Scope) -> Outcome:
+        return Session(self.wiring, scope, path, errand).run()
+
+
+def succeeded(outcome: Outcome) -> bool:
+    """Whether an outcome stands as it is."""
+    return outcome.status is RunStatus.SUCCEEDED

@@ -1,0 +1,94 @@
+"""What all sessions of one run share, as one value: models, tools, evidence, budget, the stream out and the tape in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sonde.contexts.base import Context
+from sonde.core.budget import Budget
+from sonde.core.deadline import Clock
+from sonde.core.events import Event
+from sonde.core.evidence import EvidenceLog, Excerpt
+from sonde.errors import BudgetExceeded
+from sonde.models.base import Model
+from sonde.runs.recorder import Recorder
+from sonde.runs.tape import Tape
+from sonde.runtime.engine import Engine, Prover
+from sonde.sandbox import Limits
+from sonde.tools.registry import ToolRegistry
+
+Mode = Literal["code", "actions"]
+
+
+class Cancelled(BudgetExceeded):
+    """The user has stopped the run: it ends like one that ran out of time, with the best it has."""
+
+    retryable = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One job for an engine."""
+
+    engine: Engine
+    objective: str
+    context: Context
+    budget: Budget
+    schema: Mapping[str, Any] | None = None
+    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    input_ref: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    dataset_ref: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    earlier: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wiring:
+    """The shared parts of a run. `model` None means that no model is there and the engine's fallback answers."""
+
+    task: Task
+    model: Model | None
+    sub_model: Model | None
+    registry: ToolRegistry
+    recorder: Recorder
+    tape: Tape
+    clock: Clock
+    run_id: str
+    log: EvidenceLog = field(default_factory=EvidenceLog)
+    cancel: threading.Event = field(default_factory=threading.Event)
+    mode: Mode = "code"
+    profile: str = "analysis"
+    limits: Limits = field(default_factory=Limits)
+    unsafe: bool = False
+    seed: int = 0
+    max_parallel: int = 16
+    history_tokens: int = 60_000
+    on_text: Callable[[str, str], None] | None = None
+    state: str | None = None
+
+    @property
+    def prover(self) -> Prover:
+        """Proves pointers against this run's log and the context as it is now."""
+        return Prover(self.log, self.reread)
+
+    def reread(self, excerpt: Excerpt) -> str | None:
+        """The text behind an excerpt, from the context or from what a user's tool returned."""
+        text = self.task.context.reread(excerpt)
+        return self.registry.reread(excerpt) if text is None else text
+
+    def emit(self, event: Event) -> Event:
+        """Put an event on the stream."""
+        return self.recorder.emit(event)
+
+    def check_cancel(self) -> None:
+        """Raise when the user has stopped the run."""
+        if self.cancel.is_set():
+            raise Cancelled("cancelled by the user", limit="cancelled")
+
+
+def names(values: Mapping[str, Any]) -> Sequence[str]:
+    """The names of some variables in a stable order."""
+    return sorted(values)

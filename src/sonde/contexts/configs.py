@@ -1,0 +1,206 @@
+"""Config snapshots and their differences: folders `configs/snapshots/<tag>/` with a metadata.json beside the files.
+
+A difference is cited by the hash of its unified diff. Files are compared as text; what is larger than 1 MB or no text is compared by hash.
+Symbolic links are not followed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+from sonde.core.canonical import clip, sha256_text
+from sonde.core.deadline import rfc3339
+from sonde.core.evidence import EvidenceKind, Excerpt, Observed
+from sonde.errors import ConfigError, ToolFault
+
+METADATA = "metadata.json"
+MAX_TEXT_BYTES = 1_000_000
+MAX_SHOWN_CHARS = 60_000
+_DEPENDENCIES = ("requirements", "pyproject", "poetry.lock")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """One state of the configuration."""
+
+    snapshot_id: str
+    project_name: str
+    tag: str
+    created_at: str
+    git_commit: str
+    paths: tuple[str, ...]
+    metadata: dict[str, Any]
+    folder: Path
+
+    def row(self) -> dict[str, Any]:
+        """The fields of the inspection contract."""
+        names = ("snapshot_id", "project_name", "tag", "created_at", "git_commit")
+        return {**{name: getattr(self, name) for name in names}, "paths": list(self.paths), "metadata": self.metadata}
+
+
+class ConfigSnapshots:
+    """The snapshots below one folder; none when there is no folder."""
+
+    def __init__(self, root: Path | None = None, *, project_name: str = "") -> None:
+        self._snapshots: dict[str, Snapshot] = {}
+        if root is None:
+            return
+        if not root.is_dir():
+            raise ConfigError(f"{root} is no folder of config snapshots; expected <tag>/{METADATA} below it")
+        for folder in sorted(path for path in root.iterdir() if (path / METADATA).is_file()):
+            snapshot = _load(folder, project_name)
+            self._snapshots[snapshot.snapshot_id] = snapshot
+
+    def list_config_snapshots(
+        self,
+        project_name: str,
+        *,
+        start_time: str | None = None,
+        end_time: str | None = None,
+        tag: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """Config snapshots of a project by (created_at, snapshot_id), within [start_time, end_time], of one tag if given."""
+        start, end = _moment(start_time), _moment(end_time)
+        found = [
+            snapshot
+            for snapshot in self._snapshots.values()
+            if snapshot.project_name in {"", project_name}
+            and (start is None or snapshot.created_at >= start)
+            and (end is None or snapshot.created_at <= end)
+            and tag in {None, snapshot.tag}
+        ]
+        return [snapshot.row() for snapshot in sorted(found, key=lambda s: (s.created_at, s.snapshot_id))]
+
+    def get_config_snapshot(self, snapshot_id: str) -> dict[str, Any]:
+        """One config snapshot: {snapshot_id, project_name, tag, created_at, git_commit, paths, metadata}."""
+        return self._get(snapshot_id).row()
+
+    def get_config_diff(self, base_snapshot_id: str, target_snapshot_id: str) -> Observed:
+        """What changed between two config snapshots; cite diff_ref as CONFIG_DIFF evidence."""
+        base, target = self._get(base_snapshot_id), self._get(target_snapshot_id)
+        text, paths = unified_diff(base, target)
+        ref = f"configdiff:{sha256_text(text)}"
+        value = {
+            "project_name": target.project_name or base.project_name,
+            "base_snapshot_id": base.snapshot_id,
+            "target_snapshot_id": target.snapshot_id,
+            "artifact_id": ref,
+            "diff_ref": ref,
+            "git_commit_base": base.git_commit,
+            "git_commit_target": target.git_commit,
+            "paths": paths,
+            "summary": _summary(text, paths),
+            "diff": clip(text, MAX_SHOWN_CHARS),
+        }
+        where = f"{base.snapshot_id}..{target.snapshot_id}"
+        excerpt = Excerpt(
+            kind=EvidenceKind.CONFIG_DIFF, ref=ref, hash=sha256_text(text), path=where, ts=target.created_at
+        )
+        note = f"the diff has {len(text)} characters; its middle is left out" if len(text) > MAX_SHOWN_CHARS else None
+        return Observed(value, (excerpt,), note)
+
+    def reread(self, excerpt: Excerpt) -> str | None:
+        """The diff behind a pointer, made again from the files."""
+        base, _, target = excerpt.path.partition("..")
+        if base not in self._snapshots or target not in self._snapshots:
+            return None
+        return unified_diff(self._snapshots[base], self._snapshots[target])[0]
+
+    def _get(self, snapshot_id: str) -> Snapshot:
+        if snapshot_id not in self._snapshots:
+            known = ", ".join(sorted(self._snapshots)) or "none"
+            raise ToolFault(f"no config snapshot {snapshot_id!r}; there are: {known}")
+        return self._snapshots[snapshot_id]
+
+
+def unified_diff(base: Snapshot, target: Snapshot) -> tuple[str, list[str]]:
+    """The diff of all files in the order of their paths, and the paths that changed."""
+    parts: list[str] = []
+    changed: list[str] = []
+    for path in sorted({*base.paths, *target.paths}):
+        lines = list(_file_diff(base.folder / path, target.folder / path, path))
+        if lines:
+            changed.append(path)
+            parts.extend(lines)
+    return "\n".join(parts), changed
+
+
+def change_type(paths: Sequence[str]) -> str:
+    """What kind of change these paths suggest: prompt, dependency or config."""
+    if any("prompt" in path.lower() for path in paths):
+        return "prompt"
+    return "dependency" if any(word in path for path in paths for word in _DEPENDENCIES) else "config"
+
+
+def _file_diff(old: Path, new: Path, path: str) -> Iterator[str]:
+    before, after = _lines(old), _lines(new)
+    if before != after:
+        yield from difflib.unified_diff(before, after, f"a/{path}", f"b/{path}", lineterm="")
+
+
+def _lines(path: Path) -> list[str]:
+    if not path.is_file():
+        return []
+    data = path.read_bytes()
+    try:
+        text = data.decode("utf-8") if len(data) <= MAX_TEXT_BYTES else None
+    except UnicodeDecodeError:
+        text = None
+    return (
+        text.splitlines() if text is not None else [f"[{len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()}]"]
+    )
+
+
+def _load(folder: Path, project_name: str) -> Snapshot:
+    try:
+        read: Any = json.loads((folder / METADATA).read_text("utf-8"))
+    except (OSError, ValueError) as broken:
+        raise ConfigError(f"{folder / METADATA}: {broken}") from None
+    data = cast("dict[str, Any]", read if isinstance(read, dict) else {})
+    if not data.get("created_at"):
+        raise ConfigError(
+            f'{folder / METADATA}: created_at is missing, for example: {{"created_at": "2026-11-01T12:00:00Z"}}'
+        )
+    created = _moment(str(data["created_at"]))
+    assert created is not None
+    files = sorted(
+        item.relative_to(folder).as_posix() for item in folder.rglob("*") if item.is_file() and not item.is_symlink()
+    )
+    return Snapshot(
+        snapshot_id=folder.name,
+        project_name=str(data.get("project_name") or project_name),
+        tag=str(data.get("tag") or folder.name),
+        created_at=created,
+        git_commit=str(data.get("git_commit") or ""),
+        paths=tuple(path for path in files if path != METADATA),
+        metadata={
+            key: value for key, value in data.items() if key not in {"created_at", "git_commit", "tag", "project_name"}
+        },
+        folder=folder,
+    )
+
+
+def _moment(text: str | None) -> str | None:
+    """A time in the one spelling that sorts as text."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ToolFault(f"{text!r} is not a time; write 2026-11-01T12:00:00Z") from None
+    return rfc3339(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+
+def _summary(text: str, paths: Sequence[str]) -> str:
+    lines = text.split("\n")
+    added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
+    removed = sum(line.startswith("-") and not line.startswith("---") for line in lines)
+    named = ", ".join(paths[:5]) or "nothing"
+    return f"{len(paths)} files changed, {added} lines added, {removed} removed: {named}"

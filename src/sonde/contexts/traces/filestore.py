@@ -1,0 +1,223 @@
+"""Traces in files, read through an SQLite index. Point reads cost the same however large the files are."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from sonde.contexts.traces.cache import open_index, shown
+from sonde.contexts.traces.index import SUMMARY_COLUMNS, decode_body, summary_of
+from sonde.contexts.traces.shape import shape_gaps
+from sonde.contexts.traces.span import Span, SpanSummary
+from sonde.contexts.traces.store import Page, TraceQuery, TraceRow, unknown_span, unknown_trace
+
+SCANNED_SPANS = 200_000
+_COLUMN_OF = {"name": "name", "span_kind": "kind", "status_code": "status"}
+_SPAN = f"SELECT {SUMMARY_COLUMNS}, body, gaps FROM spans JOIN bodies USING (id)"  # noqa: S608 - constants only
+_PLURAL = {True: "", False: "s"}
+
+
+class FileStore:
+    """A trace store over one file or a folder. Without a cache folder the index lives as long as the store."""
+
+    def __init__(self, source: Path, *, cache: Path | None = None, project: str | None = None) -> None:
+        self.source = source
+        self._temporary = tempfile.TemporaryDirectory(prefix="sonde-traces-") if cache is None else None
+        folder = cache or Path(self._temporary.name if self._temporary else "")
+        try:
+            self.indexed = open_index(source, folder, project=project)
+        except BaseException:
+            self._clean()
+            raise
+        uri = f"{self.indexed.path.resolve().as_uri()}?mode=ro"
+        self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        self._connection.execute("PRAGMA cache_size = -16384")
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Close the index, and remove it when it was temporary."""
+        self._connection.close()
+        self._clean()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _clean(self) -> None:
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def describe(self) -> str:
+        """What the files hold, in one paragraph."""
+        ((traces, spans, errors),) = self._all(
+            "SELECT count(*), coalesce(sum(spans), 0), coalesce(sum(errors), 0) FROM traces"
+        )
+        bad = self.malformed_count()
+        skipped = f" {bad} malformed record{_PLURAL[bad == 1]} skipped." if bad else ""
+        projects = ", ".join(self.projects()[:10])
+        return f"Trace files {self.source.name}: {traces} traces, {spans} spans, {errors} with errors; projects: {projects}.{skipped}"
+
+    def fingerprint(self) -> str:
+        """The hash of the files' content."""
+        return self.indexed.content
+
+    def projects(self) -> list[str]:
+        """Names, sorted."""
+        return [name for (name,) in self._all("SELECT DISTINCT project FROM traces ORDER BY project")]
+
+    def malformed_count(self) -> int:
+        """How many records were skipped."""
+        ((count,),) = self._all("SELECT value FROM meta WHERE key = 'malformed'")
+        ((unfinished,),) = self._all("SELECT count(*) FROM malformed WHERE unfinished")
+        return int(count) + unfinished
+
+    def malformed(self) -> list[dict[str, Any]]:
+        """The first skipped records: file, line and reason."""
+        rows = self._all("SELECT file, line, reason FROM malformed ORDER BY file, line")
+        return [{"file": shown(self.source, file), "line": line, "reason": reason} for file, line, reason in rows]
+
+    def traces(self, query: TraceQuery) -> Page:
+        """Traces by (start, id); at most SCANNED_SPANS spans are opened for a filter."""
+        rows: list[TraceRow] = []
+        scanned = 0
+        for row in self._trace_rows(query):
+            if query.condition is not None:
+                if scanned >= SCANNED_SPANS:
+                    return Page(tuple(rows), f"{scanned} spans were scanned; go on with after={row.trace_id!r}")
+                scanned += row.span_count
+                if not self._has_match(row.trace_id, query):
+                    continue
+            if len(rows) == query.limit:
+                return Page(tuple(rows), f"more than {query.limit} traces; go on with after={rows[-1].trace_id!r}")
+            rows.append(row)
+        return Page(tuple(rows))
+
+    def _trace_rows(self, query: TraceQuery) -> Iterator[TraceRow]:
+        where, values = _trace_conditions(query)
+        if query.after is not None:
+            where.append("(start_us, trace_id) > (SELECT start_us, trace_id FROM traces WHERE trace_id = ?)")
+            values.append(query.after)
+        condition = f" WHERE {' AND '.join(where)}" if where else ""
+        sql = f"SELECT project, trace_id, spans, start_us, end_us FROM traces{condition} ORDER BY start_us, trace_id"  # noqa: S608 - values are bound
+        for project, trace_id, spans, start_us, end_us in self._each(sql, tuple(values)):
+            yield TraceRow(project=project, trace_id=trace_id, span_count=spans, start_us=start_us, end_us=end_us)
+
+    def _has_match(self, trace_id: str, query: TraceQuery) -> bool:
+        assert query.condition is not None
+        required = {_COLUMN_OF[key]: value for key, value in query.condition.required.items()}
+        where = " AND ".join(["trace_id = ?", *(f"{column} = ?" for column in required)])
+        rows = self._each(f"{_SPAN} WHERE {where}", (trace_id, *required.values()))
+        return any(query.condition.matches(_span_of(row)) for row in rows)
+
+    def summaries(self, trace_id: str) -> Sequence[SpanSummary]:
+        """All spans of a trace, by (start, id)."""
+        sql = f"SELECT {SUMMARY_COLUMNS} FROM spans WHERE trace_id = ? ORDER BY start_us, span_id"  # noqa: S608 - constants only
+        found = [summary_of(row) for row in self._all(sql, (trace_id,))]
+        if not found:
+            raise unknown_trace(trace_id)
+        return found
+
+    def children(self, span_id: str) -> Sequence[SpanSummary]:
+        """Direct children, by (start, id)."""
+        rows = self._all("SELECT trace_id FROM spans WHERE span_id = ?", (span_id,))
+        if not rows:
+            raise unknown_span(span_id)
+        sql = f"SELECT {SUMMARY_COLUMNS} FROM spans WHERE parent_id = ? AND trace_id = ? ORDER BY start_us, span_id"  # noqa: S608 - constants only
+        return [summary_of(row) for row in self._all(sql, (span_id, rows[0][0]))]
+
+    def span(self, span_id: str) -> Span:
+        """One whole span."""
+        rows = self._all(f"{_SPAN} WHERE span_id = ?", (span_id,))
+        if not rows:
+            raise unknown_span(span_id)
+        return _span_of(rows[0])
+
+    def spans(self, trace_id: str) -> Iterator[Span]:
+        """Every span of a trace with its content, one at a time."""
+        empty = True
+        for row in self._each(f"{_SPAN} WHERE trace_id = ? ORDER BY start_us, span_id", (trace_id,)):
+            empty = False
+            yield _span_of(row)
+        if empty:
+            raise unknown_trace(trace_id)
+
+    def gaps(self, trace_id: str) -> list[str]:
+        """Repeated ids, what importers found in the spans, and what is wrong with the shape of the tree."""
+        repeated = [
+            gap for (gap,) in self._all("SELECT gap FROM gaps WHERE trace_id = ? ORDER BY rowid LIMIT 100", (trace_id,))
+        ]
+        sql = """SELECT span_id, gaps FROM spans JOIN bodies USING (id) WHERE trace_id = ? AND gaps IS NOT NULL
+                 ORDER BY start_us, span_id LIMIT 100"""
+        inside = [
+            f"{span_id}: {gap}" for span_id, text in self._all(sql, (trace_id,)) for gap in msgspec.json.decode(text)
+        ]
+        return [*shape_gaps(self.summaries(trace_id)), *repeated, *inside]
+
+    def annotations(self, trace_id: str, span_id: str | None) -> list[dict[str, Any]]:
+        """Files carry none; what a run adds lies in annotations.jsonl beside its report."""
+        del trace_id, span_id
+        return []
+
+    def search(self, words: str, *, limit: int = 100) -> list[tuple[str, str]]:
+        """(trace_id, span_id) of spans that hold all these words near the beginning of some attribute."""
+        terms = " AND ".join(f'"{word.replace(chr(34), "")}"' for word in words.split())
+        sql = """SELECT trace_id, span_id FROM words JOIN spans ON spans.id = words.rowid WHERE words MATCH ?
+                 ORDER BY words.rowid LIMIT ?"""
+        return self._all(sql, (terms, limit)) if terms else []
+
+    def deep_spans(self) -> int:
+        """How many spans have attributes beyond what the word index holds."""
+        ((count,),) = self._all("SELECT count(*) FROM spans WHERE deep")
+        return count
+
+    def deep(self) -> Iterator[Span]:
+        """The spans that the word index does not hold whole."""
+        for row in self._each(f"{_SPAN} WHERE deep ORDER BY spans.id", ()):
+            yield _span_of(row)
+
+    def _all(self, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        with self._lock:
+            return self._connection.execute(sql, values).fetchall()
+
+    def _each(self, sql: str, values: tuple[Any, ...]) -> Iterator[Any]:
+        """Rows a few at a time: neither all in memory nor the lock held while the caller works."""
+        with self._lock:
+            cursor = self._connection.execute(sql, values)
+        while True:
+            with self._lock:
+                rows = cursor.fetchmany(50)
+            if not rows:
+                return
+            yield from rows
+
+
+def _trace_conditions(query: TraceQuery) -> tuple[list[str], list[Any]]:
+    given = {
+        "project = ?": query.project,
+        "start_us >= ?": query.start_us,
+        "start_us < ?": query.end_us,
+    }
+    kept = {sql: value for sql, value in given.items() if value is not None}
+    where, values = list(kept), list(kept.values())
+    if query.condition is not None and query.condition.required.get("status_code") == "ERROR":
+        where.append("errors > 0")
+    return where, values
+
+
+def _span_of(row: tuple[Any, ...]) -> Span:
+    *columns, body, gaps = row
+    attributes, events = decode_body(body)
+    return Span(
+        summary=summary_of(tuple(columns)),
+        attributes=attributes,
+        events=events,
+        gaps=tuple(msgspec.json.decode(gaps)) if gaps else (),
+    )

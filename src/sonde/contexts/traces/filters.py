@@ -1,0 +1,245 @@
+"""One filter language for both stores: the part of Phoenix's span filters that needs no model, no database and no trust.
+
+    span_kind == 'LLM' and latency_ms > 1000
+    status_code == 'ERROR' or 'timeout' in output.value
+    attributes['llm.token_count.total'] >= 4000 and name not in ['ping', 'health']
+    parent_id is None and not (metadata['tier'] == 'free')
+
+The text is parsed as a Python expression and never run; whatever is not in the list above is refused with its position. A missing value
+makes a comparison neither true nor false, as in SQL, so `not` does not turn it into a match.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from sonde.contexts.traces.span import Span, time_text
+from sonde.errors import ToolFault
+
+MAX_FILTER_CHARS = 4000
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_FIELDS: dict[str, Callable[[Span], Any]] = {
+    "name": lambda span: span.summary.name,
+    "span_kind": lambda span: span.summary.kind,
+    "status_code": lambda span: span.summary.status,
+    "status_message": lambda span: span.summary.status_message,
+    "latency_ms": lambda span: span.summary.latency_ms,
+    "parent_id": lambda span: span.summary.parent_id,
+    "span_id": lambda span: span.summary.span_id,
+    "trace_id": lambda span: span.summary.trace_id,
+    "context.span_id": lambda span: span.summary.span_id,
+    "context.trace_id": lambda span: span.summary.trace_id,
+    "start_time": lambda span: time_text(span.summary.start_us),
+    "end_time": lambda span: None if span.summary.end_us is None else time_text(span.summary.end_us),
+}
+_COLUMNS = frozenset({"name", "span_kind", "status_code"})
+_EXAMPLE = "for example: span_kind == 'TOOL' and status_code == 'ERROR'"
+Term = Callable[[Span], Any]
+
+
+class FilterRefused(ToolFault):
+    """The filter cannot be read; `position` is the 0-based column."""
+
+    def __init__(self, message: str, position: int) -> None:
+        super().__init__(f"filter refused at column {position + 1}: {message}; {_EXAMPLE}")
+        self.position = position
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A parsed filter. `required` are equalities on columns that every match must meet: stores may use them to read less."""
+
+    text: str
+    test: Callable[[Span], bool | None]
+    required: dict[str, str]
+
+    def matches(self, span: Span) -> bool:
+        """True when the span certainly fits."""
+        return self.test(span) is True
+
+
+def parse_filter(text: str) -> Filter:
+    """The filter behind a text; FilterRefused with the position of what is not understood."""
+    if len(text) > MAX_FILTER_CHARS:
+        raise FilterRefused(f"longer than {MAX_FILTER_CHARS} characters", MAX_FILTER_CHARS)
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as broken:
+        position = (getattr(broken, "offset", None) or 1) - 1
+        raise FilterRefused(f"not an expression ({getattr(broken, 'msg', broken)})", position) from None
+    return Filter(text, _condition(tree.body), _required(tree.body))
+
+
+def _condition(node: ast.expr) -> Callable[[Span], bool | None]:
+    match node:
+        case ast.BoolOp(op=ast.And(), values=values):
+            return _all([_condition(value) for value in values])
+        case ast.BoolOp(op=ast.Or(), values=values):
+            return _any([_condition(value) for value in values])
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _not(_condition(operand))
+        case ast.Compare():
+            return _comparisons(node)
+        case _:
+            raise FilterRefused("a condition is a comparison, or several joined by and, or, not", node.col_offset)
+
+
+def _comparisons(node: ast.Compare) -> Callable[[Span], bool | None]:
+    terms = [node.left, *node.comparators]
+    parts = [_comparison(op, left, right) for op, left, right in zip(node.ops, terms, terms[1:], strict=False)]
+    return parts[0] if len(parts) == 1 else _all(parts)
+
+
+def _comparison(op: ast.cmpop, left: ast.expr, right: ast.expr) -> Callable[[Span], bool | None]:
+    first, second = _term(left), _term(right)
+    match op:
+        case ast.Is() | ast.IsNot():
+            if not (isinstance(right, ast.Constant) and right.value is None):
+                raise FilterRefused("`is` takes None only", right.col_offset)
+            wanted = isinstance(op, ast.Is)
+            return lambda span: (first(span) is None) is wanted
+        case ast.In():
+            return _contains(first, second)
+        case ast.NotIn():
+            return _not(_contains(first, second))
+        case _:
+            return _compared(_COMPARE[type(op)], first, second)
+
+
+def _compared(compare: Callable[[Any, Any], bool], first: Term, second: Term) -> Callable[[Span], bool | None]:
+    def test(span: Span) -> bool | None:
+        left, right = first(span), second(span)
+        if left is None or right is None:
+            return None
+        try:
+            return compare(left, right)
+        except TypeError:
+            return None
+
+    return test
+
+
+def _contains(item: Term, container: Term) -> Callable[[Span], bool | None]:
+    def test(span: Span) -> bool | None:
+        left, right = item(span), container(span)
+        if left is None or right is None:
+            return None
+        try:
+            return left in right
+        except TypeError:
+            return None
+
+    return test
+
+
+def _all(parts: list[Callable[[Span], bool | None]]) -> Callable[[Span], bool | None]:
+    def test(span: Span) -> bool | None:
+        results = [part(span) for part in parts]
+        return False if False in results else None if None in results else True
+
+    return test
+
+
+def _any(parts: list[Callable[[Span], bool | None]]) -> Callable[[Span], bool | None]:
+    def test(span: Span) -> bool | None:
+        results = [part(span) for part in parts]
+        return True if True in results else None if None in results else False
+
+    return test
+
+
+def _not(part: Callable[[Span], bool | None]) -> Callable[[Span], bool | None]:
+    def test(span: Span) -> bool | None:
+        result = part(span)
+        return None if result is None else not result
+
+    return test
+
+
+def _term(node: ast.expr) -> Term:
+    constant = _constant(node)
+    if constant is not _NO_CONSTANT:
+        return lambda _: constant
+    key = _key(node)
+    if key in _FIELDS:
+        return _FIELDS[key]
+    attribute = key.removeprefix("attributes.")
+    return lambda span: span.attributes.get(attribute)
+
+
+_NO_CONSTANT = object()
+
+
+def _constant(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant(value=str() | int() | float() | bool() | None as value):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+            return -value
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_listed(item) for item in items]
+        case _:
+            return _NO_CONSTANT
+
+
+def _listed(node: ast.expr) -> Any:
+    value = _constant(node)
+    if value is _NO_CONSTANT or isinstance(value, list):
+        raise FilterRefused("a list may hold texts and numbers only", node.col_offset)
+    return value
+
+
+def _key(node: ast.expr) -> str:
+    """The dotted key of `llm.token_count.total`, `attributes['a.b']` or `metadata['tier']`."""
+    match node:
+        case ast.Name(id=name):
+            return _known_name(name, node)
+        case ast.Attribute(value=value, attr=name):
+            return f"{_prefix(value)}.{name}"
+        case ast.Subscript(value=value, slice=ast.Constant(value=str() | int() as name)):
+            return f"{_prefix(value)}.{name}"
+        case _:
+            raise FilterRefused("not a field, an attribute or a plain value", node.col_offset)
+
+
+def _prefix(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else _key(node)
+
+
+def _known_name(name: str, node: ast.expr) -> str:
+    if name not in _FIELDS:
+        allowed = ", ".join(sorted(field for field in _FIELDS if "." not in field))
+        raise FilterRefused(f"{name} is no field (fields: {allowed}; attributes as attributes['a.b'])", node.col_offset)
+    return name
+
+
+def _required(node: ast.expr) -> dict[str, str]:
+    """Equalities on columns that hold for every match: those at the top, or joined to it by `and`."""
+    match node:
+        case ast.BoolOp(op=ast.And(), values=values):
+            found: dict[str, str] = {}
+            for value in values:
+                found = {**_required(value), **found}
+            return found
+        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+            return _equality(left, right) or _equality(right, left)
+        case _:
+            return {}
+
+
+def _equality(field: ast.expr, value: ast.expr) -> dict[str, str]:
+    if isinstance(field, ast.Name) and field.id in _COLUMNS and isinstance(value, ast.Constant):
+        constant = cast("Any", value.value)
+        return {field.id: constant} if isinstance(constant, str) else {}
+    return {}

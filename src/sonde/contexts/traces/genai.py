@@ -1,0 +1,286 @@
+"""OTel GenAI attribute names read as OpenInference ones, the way a Phoenix server does on arrival.
+
+Names of the span's own OpenInference attributes always win; messages are only added where the span carries none. Older spellings that
+Phoenix leaves alone (`gen_ai.prompt.0.content`, `traceloop.*`) stay as they are and are read by `views`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+Table = dict[str, Any]
+_OPERATIONS = {
+    "chat": "LLM",
+    "text_completion": "LLM",
+    "generate_content": "LLM",
+    "embeddings": "EMBEDDING",
+    "execute_tool": "TOOL",
+    "retrieval": "RETRIEVER",
+    "invoke_agent": "AGENT",
+    "create_agent": "AGENT",
+}
+_PROVIDERS: dict[str, tuple[str | None, str | None]] = {
+    "openai": ("openai", "openai"),
+    "anthropic": ("anthropic", "anthropic"),
+    "cohere": ("cohere", "cohere"),
+    "mistral_ai": ("mistralai", "mistralai"),
+    "deepseek": ("deepseek", None),
+    "groq": ("groq", None),
+    "perplexity": ("perplexity", None),
+    "x_ai": ("xai", None),
+    "azure.ai.openai": ("azure", "openai"),
+    "azure.ai.inference": ("azure", None),
+    "aws.bedrock": ("aws", None),
+    "gcp.vertex_ai": ("google", "vertexai"),
+    "gcp.gen_ai": ("google", None),
+    "gcp.gemini": ("google", None),
+}
+_PARAMETERS = (
+    ("temperature", "temperature"),
+    ("top_p", "top_p"),
+    ("top_k", "top_k"),
+    ("max_tokens", "max_tokens"),
+    ("frequency_penalty", "frequency_penalty"),
+    ("presence_penalty", "presence_penalty"),
+    ("seed", "seed"),
+    ("stream", "stream"),
+    ("choice.count", "n"),
+)
+_USAGE = (
+    ("input_tokens", "prompt"),
+    ("output_tokens", "completion"),
+    ("cache_read.input_tokens", "prompt_details.cache_read"),
+    ("cache_creation.input_tokens", "prompt_details.cache_write"),
+)
+_MESSAGES = ("llm.input_messages.", "llm.output_messages.")
+
+
+def kind_of(table: Mapping[str, Any]) -> str | None:
+    """The span kind that GenAI attributes imply."""
+    operation = table.get("gen_ai.operation.name")
+    if operation is not None:
+        return _OPERATIONS.get(str(operation))
+    if table.get("gen_ai.tool.call.id") or table.get("gen_ai.tool.name"):
+        return "TOOL"
+    if table.get("gen_ai.retrieval.documents") or table.get("gen_ai.retrieval.query.text"):
+        return "RETRIEVER"
+    if table.get("gen_ai.embeddings.dimension.count") is not None:
+        return "EMBEDDING"
+    implied = ("gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.request.model")
+    return "LLM" if any(table.get(key) for key in implied) else None
+
+
+def openinference_of(table: Mapping[str, Any]) -> Table:
+    """The OpenInference attributes that these GenAI attributes mean and the span does not have itself."""
+    kind = kind_of(table)
+    meant: Table = {} if kind is None else {"openinference.span.kind": kind}
+    for part in (_base(table), _request(table, kind), _usage(table), _messages(table), _response(table)):
+        meant |= part
+    if kind == "TOOL":
+        meant |= _tool(table)
+    if kind == "RETRIEVER":
+        meant |= _retrieval(table)
+    meant |= _tool_definitions(table)
+    taken = tuple(prefix for prefix in _MESSAGES if any(key.startswith(prefix) for key in table))
+    return {key: value for key, value in meant.items() if key not in table and not key.startswith(taken)}
+
+
+def _base(table: Mapping[str, Any]) -> Table:
+    named = table.get("gen_ai.provider.name")
+    if named is None and (legacy := table.get("gen_ai.system")) is not None:
+        named = str(legacy).lower()
+    provider, system = (None, None) if named is None else _PROVIDERS.get(str(named), (None, str(named)))
+    values = {"llm.provider": provider, "llm.system": system, "session.id": table.get("gen_ai.conversation.id")}
+    return {key: str(value) for key, value in values.items() if value}
+
+
+def _request(table: Mapping[str, Any], kind: str | None) -> Table:
+    prefix = "embedding" if kind == "EMBEDDING" else "llm"
+    meant: Table = {}
+    if model := table.get("gen_ai.request.model"):
+        meant[f"{prefix}.model_name"] = str(model)
+    if parameters := _parameters(table):
+        meant[f"{prefix}.invocation_parameters"] = json.dumps(parameters, ensure_ascii=False)
+    return meant
+
+
+def _parameters(table: Mapping[str, Any]) -> Table:
+    found = {ours: table.get(f"gen_ai.request.{theirs}") for theirs, ours in _PARAMETERS}
+    parameters = {key: value for key, value in found.items() if value is not None}
+    if stop := table.get("gen_ai.request.stop_sequences"):
+        parameters["stop"] = _strings(stop)
+    if formats := table.get("gen_ai.request.encoding_formats"):
+        texts = _strings(formats)
+        parameters |= {"encoding_format": texts[0]} if len(texts) == 1 else {"encoding_formats": texts}
+    output = {"json": "json_object", "text": "text"}.get(str(table.get("gen_ai.output.type")))
+    return parameters | ({"response_format": {"type": output}} if output else {})
+
+
+def _usage(table: Mapping[str, Any]) -> Table:
+    counts = {ours: _integer(table.get(f"gen_ai.usage.{theirs}")) for theirs, ours in _USAGE}
+    meant: Table = {f"llm.token_count.{key}": count for key, count in counts.items() if count is not None}
+    if counts["prompt"] is not None and counts["completion"] is not None:
+        meant["llm.token_count.total"] = counts["prompt"] + counts["completion"]
+    return meant
+
+
+def _messages(table: Mapping[str, Any]) -> Table:
+    instructions = _json_list(table.get("gen_ai.system_instructions"))
+    inputs = [{"role": "system", "parts": instructions}] if instructions else []
+    inputs += _json_list(table.get("gen_ai.input.messages"))
+    meant: Table = {}
+    for index, message in enumerate(inputs):
+        meant |= _message(message, f"llm.input_messages.{index}")
+    for index, message in enumerate(_json_list(table.get("gen_ai.output.messages"))):
+        meant |= _message(message, f"llm.output_messages.{index}")
+    return meant
+
+
+def _message(message: Table, base: str) -> Table:
+    flat: Table = {f"{base}.message.role": str(message.get("role", ""))}
+    for key, name in (("name", "message.name"), ("finish_reason", "message.finish_reason")):
+        if message.get(key):
+            flat[f"{base}.{name}"] = str(message[key])
+    parts = _mappings(message.get("parts"))
+    response = next((part for part in reversed(parts) if part.get("type") == "tool_call_response"), None)
+    if response is not None:
+        return flat | _tool_response(response, base)
+    return flat | _contents(parts, base) | _tool_calls(parts, base)
+
+
+def _tool_response(part: Table, base: str) -> Table:
+    flat: Table = {}
+    if part.get("id"):
+        flat[f"{base}.message.tool_call_id"] = part["id"]
+    answer = part.get("response", part.get("result"))
+    return flat if answer is None else flat | {f"{base}.message.content": _text(answer)}
+
+
+def _contents(parts: list[Table], base: str) -> Table:
+    shown = [part for part in parts if part.get("type") in {"text", "reasoning", "uri", "blob"}]
+    texts = [str(part.get("content", "")) for part in shown if part.get("type") == "text"]
+    if len(texts) == len(shown) and len(texts) <= 1:
+        return {f"{base}.message.content": texts[0]} if texts else {}
+    flat: Table = {}
+    for index, part in enumerate(shown):
+        flat |= _content(part, f"{base}.message.contents.{index}.message_content")
+    return flat
+
+
+def _content(part: Table, prefix: str) -> Table:
+    if part.get("type") in {"text", "reasoning"}:
+        return {f"{prefix}.type": part["type"], f"{prefix}.text": str(part.get("content", ""))}
+    url = part.get("uri")
+    if part.get("type") == "blob":
+        url = f"data:{part.get('mime_type') or 'application/octet-stream'};base64,{part.get('content', '')}"
+    return {f"{prefix}.type": "image"} | ({f"{prefix}.image.image.url": url} if url else {})
+
+
+def _tool_calls(parts: list[Table], base: str) -> Table:
+    flat: Table = {}
+    for index, part in enumerate(part for part in parts if part.get("type") == "tool_call"):
+        prefix = f"{base}.message.tool_calls.{index}.tool_call"
+        if part.get("id"):
+            flat[f"{prefix}.id"] = part["id"]
+        if part.get("name"):
+            flat[f"{prefix}.function.name"] = part["name"]
+        if part.get("arguments") is not None:
+            flat[f"{prefix}.function.arguments"] = _text(part["arguments"])
+    return flat
+
+
+def _response(table: Mapping[str, Any]) -> Table:
+    meant: Table = {}
+    if reasons := _strings(table.get("gen_ai.response.finish_reasons")):
+        meant["llm.finish_reason"] = reasons[0] if len(reasons) == 1 else reasons
+    payload = {key: str(value) for key in ("id", "model") if (value := table.get(f"gen_ai.response.{key}"))}
+    if payload:
+        meant["output.value"] = json.dumps(payload, ensure_ascii=False)
+        meant["output.mime_type"] = "application/json"
+    return meant
+
+
+def _tool(table: Mapping[str, Any]) -> Table:
+    named = {
+        "tool.name": "gen_ai.tool.name",
+        "tool.description": "gen_ai.tool.description",
+        "tool.id": "gen_ai.tool.call.id",
+    }
+    meant: Table = {ours: str(table[theirs]) for ours, theirs in named.items() if table.get(theirs)}
+    if (arguments := table.get("gen_ai.tool.call.arguments")) is not None:
+        meant["tool.parameters"] = _text(arguments)
+    if (result := table.get("gen_ai.tool.call.result")) is not None:
+        meant["output.value"] = _text(result)
+        if isinstance(_maybe_json(result), (dict, list)):
+            meant["output.mime_type"] = "application/json"
+    return meant
+
+
+def _tool_definitions(table: Mapping[str, Any]) -> Table:
+    meant: Table = {}
+    for index, item in enumerate(_json_list(table.get("gen_ai.tool.definitions"))):
+        function = {key: item[key] for key in ("name", "description", "parameters") if item.get(key) is not None}
+        schema = {"type": item.get("type", "function"), "function": function}
+        meant[f"llm.tools.{index}.tool.json_schema"] = json.dumps(schema, ensure_ascii=False)
+    return meant
+
+
+def _retrieval(table: Mapping[str, Any]) -> Table:
+    meant: Table = {}
+    if query := table.get("gen_ai.retrieval.query.text"):
+        meant |= {"input.value": str(query), "input.mime_type": "text/plain"}
+    for index, document in enumerate(_json_list(table.get("gen_ai.retrieval.documents"))):
+        prefix = f"retrieval.documents.{index}.document"
+        fields = {"id": document.get("id"), "score": _float(document.get("score"))}
+        texts = {key: _text(document[key]) for key in ("content", "metadata") if document.get(key) is not None}
+        meant |= {f"{prefix}.{key}": value for key, value in {**fields, **texts}.items() if value is not None}
+    return meant
+
+
+def _json_list(value: Any) -> list[Table]:
+    """The objects of a JSON list that arrived as text; anything else is none."""
+    return _mappings(_maybe_json(value)) if isinstance(value, str) else []
+
+
+def _mappings(value: Any) -> list[Table]:
+    def each() -> Iterator[Table]:
+        for item in cast("list[Any]", value):
+            if isinstance(item, dict):
+                yield cast("Table", item)
+
+    return list(each()) if isinstance(value, list) else []
+
+
+def _maybe_json(value: Any) -> Any:
+    try:
+        return json.loads(value)
+    except (TypeError, ValueError, RecursionError):
+        return value
+
+
+def _strings(value: Any) -> list[str]:
+    if value is None:
+        return []
+    return [str(item) for item in cast("list[Any]", value)] if isinstance(value, list) else [str(value)]
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _float(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

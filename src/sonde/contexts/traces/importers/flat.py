@@ -1,0 +1,116 @@
+"""One span an object: flat JSONL, spans as Phoenix's REST interface, its JSON export and its data frames write them.
+
+The names of the fields vary (`context.trace_id`, `trace_id`, `traceId`); attributes come nested under one field or as `attributes.…`
+columns. Field `logs` is never read: in TRAIL it carries the true answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from sonde.contexts.traces.build import RawEvent, build_span
+from sonde.contexts.traces.importers import otlp
+from sonde.contexts.traces.span import Span
+
+Json = dict[str, Any]
+_TRACE = ("context.trace_id", "trace_id", "traceId")
+_SPAN = ("context.span_id", "span_id", "spanId")
+_PARENT = ("parent_id", "parent_span_id", "parentSpanId", "parentId")
+_START = ("start_time", "startTime", "startTimeUnixNano", "start_time_unix_nano", "timestamp", "start_timestamp")
+_END = ("end_time", "endTime", "endTimeUnixNano", "end_time_unix_nano", "end_timestamp")
+_KIND = ("span_kind", "openinference_span_kind", "kind")
+_ATTRIBUTES = ("attributes", "span_attributes")
+
+
+def recognise(record: Json) -> bool:
+    """True when a span's two identifiers are there under some name."""
+    row = _opened(record)
+    return _first(row, _SPAN) is not None and _first(row, _TRACE) is not None
+
+
+def spans(record: Json) -> Iterator[Span | str]:
+    """The one span of this object, or what is wrong with it."""
+    try:
+        yield span(record)
+    except (ValueError, TypeError) as broken:
+        yield str(broken)
+
+
+def span(record: Json, **more: Any) -> Span:
+    """The canonical span of one object; `more` replaces what the object says."""
+    row = _opened(record)
+    status = _first(row, ("status_code", "status"))
+    fields: Json = {
+        "trace_id": _first(row, _TRACE),
+        "span_id": _first(row, _SPAN),
+        "parent_id": _first(row, _PARENT),
+        "name": _first(row, ("name", "span_name")),
+        "start": _first(row, _START),
+        "end": _first(row, _END),
+        "status": status,
+        "status_message": _message(row, status),
+        "attributes": _attributes(row),
+        "events": _events(row.get("events")),
+        "kind": _kind(row),
+        "project": _project(row),
+    }
+    return build_span(**{**fields, **more})
+
+
+def _opened(record: Json) -> Json:
+    """The object with its nested context spread out."""
+    context = record.get("context")
+    if not isinstance(context, dict):
+        return record
+    return {**record, **{f"context.{key}": value for key, value in cast("Json", context).items()}}
+
+
+def _kind(row: Json) -> str | None:
+    word = _first(row, _KIND)
+    return word if isinstance(word, str) else None
+
+
+def _message(row: Json, status: Any) -> Any:
+    if isinstance(status, Mapping):
+        return cast("Json", status).get("message")
+    return row.get("status_message") or row.get("statusMessage")
+
+
+def _attributes(row: Json) -> Json:
+    table: Json = {key.removeprefix("attributes."): row[key] for key in row if key.startswith("attributes.")}
+    for name in _ATTRIBUTES:
+        found = row.get(name)
+        if isinstance(found, dict):
+            table |= cast("Json", found)
+        elif isinstance(found, list):
+            table |= otlp.attributes(cast("list[Json]", found))
+    return table
+
+
+def _events(raw: Any) -> Iterator[RawEvent]:
+    items = cast("list[Any]", raw) if isinstance(raw, list) else []
+    for item in items:
+        if isinstance(item, dict):
+            event = {str(key).lower(): value for key, value in cast("Json", item).items()}
+            found = event.get("attributes")
+            table = cast("Json", found) if isinstance(found, dict) else {}
+            yield str(event.get("name", "")), event.get("timestamp", event.get("time_unix_nano")), table
+
+
+def _project(row: Json) -> str:
+    resource: Any = row.get("resource_attributes") or row.get("resource") or {}
+    if isinstance(resource, dict):
+        table = cast("Json", resource)
+        inner = table.get("attributes")
+        named = (cast("Json", inner) if isinstance(inner, dict) else table).get(otlp.PROJECT)
+        return str(named or row.get("project_name") or "default")
+    return str(row.get("project_name") or "default")
+
+
+def _first(row: Json, names: tuple[str, ...]) -> Any:
+    for name in names:
+        value = row.get(name)
+        if value is not None and value == value:  # noqa: PLR0124 - a data frame writes NaN where nothing is
+            return value
+    return None

@@ -1,0 +1,94 @@
+"""Langfuse exports: a trace with its observations (also as {"trace", "observations"}), or one observation an object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+from sonde.contexts.traces.build import build_span
+from sonde.contexts.traces.importers.payload import messages, text
+from sonde.contexts.traces.span import Span
+
+Json = dict[str, Any]
+_KINDS = {"GENERATION": "LLM", "SPAN": "CHAIN", "EVENT": "CHAIN"}
+_TYPES = frozenset({*_KINDS, "AGENT", "TOOL", "CHAIN", "RETRIEVER", "EVALUATOR", "EMBEDDING", "GUARDRAIL"})
+
+
+def recognise(record: Json) -> bool:
+    """True for a trace with observations, or an observation."""
+    return isinstance(record.get("observations"), list) or ("traceId" in record and record.get("type") in _TYPES)
+
+
+def spans(record: Json) -> Iterator[Span | str]:
+    """The trace as a root span with one span an observation below it."""
+    if not isinstance(record.get("observations"), list):
+        yield _observation(record, None)
+        return
+    inner = record.get("trace")
+    trace = cast("Json", inner) if isinstance(inner, dict) else record
+    observations = [cast("Json", item) for item in cast("list[Any]", record["observations"]) if isinstance(item, dict)]
+    root = f"trace-{trace.get('id')}"
+    yield _root(trace, observations, root)
+    for observation in observations:
+        yield _observation({"traceId": trace.get("id"), **observation}, root)
+
+
+def _root(trace: Json, observations: list[Json], span_id: str) -> Span | str:
+    starts = [str(item["startTime"]) for item in observations if item.get("startTime")]
+    ends = [str(item["endTime"]) for item in observations if item.get("endTime")]
+    try:
+        return build_span(
+            trace_id=trace.get("id"),
+            span_id=span_id,
+            name=trace.get("name") or "trace",
+            kind="CHAIN",
+            start=trace.get("timestamp") or min(starts, default=None),
+            end=max(ends, default=None),
+            attributes=_payload(trace) | _named(trace, {"sessionId": "session.id", "userId": "user.id"}),
+        )
+    except (ValueError, TypeError) as broken:
+        return f"trace {trace.get('id')}: {broken}"
+
+
+def _observation(raw: Json, root: str | None) -> Span | str:
+    kind = str(raw.get("type", ""))
+    try:
+        return build_span(
+            trace_id=raw.get("traceId"),
+            span_id=raw.get("id"),
+            parent_id=raw.get("parentObservationId") or root,
+            name=raw.get("name") or kind.lower(),
+            kind=_KINDS.get(kind, kind),
+            start=raw.get("startTime"),
+            end=raw.get("endTime") or raw.get("startTime"),
+            status="ERROR" if raw.get("level") == "ERROR" else "OK",
+            status_message=raw.get("statusMessage"),
+            attributes=_payload(raw) | _model(raw),
+        )
+    except (ValueError, TypeError) as broken:
+        return f"observation {raw.get('id')}: {broken}"
+
+
+def _payload(raw: Json) -> Json:
+    table: Json = {f"{side}.value": text(raw[side]) for side in ("input", "output") if raw.get(side) is not None}
+    if raw.get("metadata") is not None:
+        table["metadata"] = raw["metadata"]
+    if raw.get("type") == "TOOL":
+        table["tool.name"] = str(raw.get("name", ""))
+    return table
+
+
+def _model(raw: Json) -> Json:
+    if raw.get("type") != "GENERATION":
+        return {}
+    usage = cast("Json", raw.get("usageDetails") or raw.get("usage") or {})
+    counts = {"prompt": usage.get("input"), "completion": usage.get("output"), "total": usage.get("total")}
+    table: Json = {f"llm.token_count.{key}": count for key, count in counts.items() if count is not None}
+    table |= messages("llm.input_messages", raw.get("input")) | messages("llm.output_messages", raw.get("output"))
+    if raw.get("modelParameters"):
+        table["llm.invocation_parameters"] = text(raw["modelParameters"])
+    return table | _named(raw, {"model": "llm.model_name"})
+
+
+def _named(raw: Json, names: dict[str, str]) -> Json:
+    return {ours: str(raw[theirs]) for theirs, ours in names.items() if raw.get(theirs)}

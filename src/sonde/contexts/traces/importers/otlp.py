@@ -1,0 +1,123 @@
+"""OpenTelemetry JSON: one export request a line (what the collector's file exporter writes) or a whole document."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+from sonde.contexts.traces.build import RawEvent, build_span
+from sonde.contexts.traces.span import Span
+
+Json = dict[str, Any]
+PROJECT = "openinference.project.name"
+
+
+def recognise(record: Json) -> bool:
+    """True for an export request in either spelling."""
+    return "resourceSpans" in record or "resource_spans" in record
+
+
+def spans(record: Json) -> Iterator[Span | str]:
+    """Every span of an export request; a text where one of them is broken."""
+    for resource in _list(record, "resourceSpans", "resource_spans"):
+        project = _project(resource)
+        for scope in _list(resource, "scopeSpans", "scope_spans", "instrumentationLibrarySpans"):
+            for raw in _list(scope, "spans"):
+                yield _span(raw, project)
+
+
+def _span(raw: Json, project: str) -> Span | str:
+    status: Json = raw.get("status") or {}
+    try:
+        return build_span(
+            trace_id=_id(_first(raw, "traceId", "trace_id")),
+            span_id=_id(_first(raw, "spanId", "span_id")),
+            parent_id=_id(_first(raw, "parentSpanId", "parent_span_id")),
+            name=raw.get("name"),
+            start=_nanos(_first(raw, "startTimeUnixNano", "start_time_unix_nano")),
+            end=_nanos(_first(raw, "endTimeUnixNano", "end_time_unix_nano")),
+            status=status.get("code"),
+            status_message=status.get("message"),
+            attributes=attributes(raw.get("attributes")),
+            events=_events(raw),
+            project=project,
+            gaps=_dropped(raw),
+        )
+    except (ValueError, TypeError, AttributeError) as broken:
+        return f"span {_first(raw, 'spanId', 'span_id')}: {broken}"
+
+
+def attributes(pairs: Iterable[Json] | None) -> Json:
+    """The values behind a list of OTLP key-value pairs."""
+    return {pair["key"]: value_of(pair.get("value") or {}) for pair in pairs or () if "key" in pair}
+
+
+def value_of(wrapped: Mapping[str, Any]) -> Any:
+    """The plain value inside an OTLP AnyValue."""
+    for kind, value in wrapped.items():
+        match kind:
+            case "stringValue" | "string_value" | "boolValue" | "bool_value":
+                return value
+            case "intValue" | "int_value":
+                return int(value)
+            case "doubleValue" | "double_value":
+                return float(value)
+            case "arrayValue" | "array_value":
+                return [value_of(item) for item in _values(value)]
+            case "kvlistValue" | "kvlist_value":
+                return attributes(_values(value))
+            case "bytesValue" | "bytes_value":
+                return str(value)
+            case _:
+                continue
+    return None
+
+
+def _values(wrapped: Any) -> list[Json]:
+    return _list(cast("Json", wrapped), "values") if isinstance(wrapped, dict) else []
+
+
+def _events(raw: Json) -> Iterator[RawEvent]:
+    for event in _list(raw, "events"):
+        moment = _first(event, "timeUnixNano", "time_unix_nano")
+        yield str(event.get("name", "")), _nanos(moment), attributes(event.get("attributes"))
+
+
+def _dropped(raw: Json) -> list[str]:
+    """What the exporter itself says it has thrown away."""
+    counts = {
+        what: _first(raw, f"dropped{what}Count", f"dropped_{what.lower()}_count") for what in ("Attributes", "Events")
+    }
+    return [f"{count} {what.lower()} were dropped by the exporter" for what, count in counts.items() if count]
+
+
+def _project(resource: Json) -> str:
+    described: Json = resource.get("resource") or {}
+    table = attributes(described.get("attributes"))
+    return str(table.get(PROJECT) or "default")
+
+
+def _nanos(value: Any) -> int | None:
+    return None if value in (None, "", "0", 0) else int(value)
+
+
+def _id(value: Any) -> Any:
+    """Identifiers are hex in OTLP; some writers use protobuf's base64."""
+    if not isinstance(value, str) or len(value) not in {12, 24}:
+        return value
+    try:
+        return base64.b64decode(value, validate=True).hex()
+    except (ValueError, binascii.Error):
+        return value
+
+
+def _first(raw: Json, *names: str) -> Any:
+    return next((raw[name] for name in names if raw.get(name) is not None), None)
+
+
+def _list(raw: Json, *names: str) -> list[Json]:
+    found = _first(raw, *names)
+    items = cast("list[Any]", found) if isinstance(found, list) else []
+    return [cast("Json", item) for item in items if isinstance(item, dict)]

@@ -1,0 +1,92 @@
+"""Inputs and outputs as other products log them, read as OpenInference messages, documents and text."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from sonde.core.canonical import canonical_json, jsonable
+
+Json = dict[str, Any]
+_ROLES = {
+    "human": "user",
+    "ai": "assistant",
+    "HumanMessage": "user",
+    "AIMessage": "assistant",
+    "SystemMessage": "system",
+}
+
+
+def text(value: Any) -> str:
+    """Text as it is, anything else as canonical JSON."""
+    return value if isinstance(value, str) else canonical_json(jsonable(value))
+
+
+def messages(prefix: str, value: Any) -> Json:
+    """Chat messages under OpenInference names, from any of the usual shapes; empty when there are none."""
+    found = [_message(item) for item in _list_in(value)]
+    return {prefix: [{"message": message} for message in found if message]} if any(found) else {}
+
+
+def documents(value: Any) -> Json:
+    """Retrieved documents under OpenInference names."""
+    raw = cast("Json", value).get("documents") if isinstance(value, dict) else value
+    items = cast("list[Any]", raw) if isinstance(raw, list) else []
+    found = [{"document": _document(cast("Json", item))} for item in items if isinstance(item, dict)]
+    return {"retrieval.documents": found} if found else {}
+
+
+def _list_in(value: Any) -> list[Json]:
+    """The message objects inside a request, a reply, a list, or LangChain's list of lists."""
+    if isinstance(value, dict):
+        record = cast("Json", value)
+        if "content" in record or "kwargs" in record:
+            return [record]
+        inner = next((record[key] for key in ("messages", "choices", "generations", "output") if key in record), None)
+        return _list_in(inner)
+    if not isinstance(value, list):
+        return []
+    flat: list[Json] = []
+    for item in cast("list[Any]", value):
+        if isinstance(item, list):
+            flat.extend(_list_in(item))
+        elif isinstance(item, dict):
+            flat.append(cast("Json", item))
+    return flat
+
+
+def _message(raw: Json) -> Json:
+    for key in ("message", "kwargs"):
+        inner = raw.get(key)
+        if isinstance(inner, dict):
+            return _message({"type": _class_name(raw), **cast("Json", inner)})
+    if "content" not in raw and "tool_calls" not in raw:
+        return {}
+    role = str(raw.get("role") or raw.get("type") or "")
+    message: Json = {"role": _ROLES.get(role, role), "content": text(raw.get("content") or "")}
+    calls = raw.get("tool_calls")
+    if isinstance(calls, list):
+        found = [_tool_call(cast("Json", call)) for call in cast("list[Any]", calls) if isinstance(call, dict)]
+        message |= {"tool_calls": found} if found else {}
+    return message
+
+
+def _tool_call(raw: Json) -> Json:
+    inner = raw.get("function")
+    function = cast("Json", inner) if isinstance(inner, dict) else raw
+    arguments = function.get("arguments", function.get("args"))
+    shown = {"name": str(function.get("name", "")), "arguments": text({} if arguments is None else arguments)}
+    return {"tool_call": {"id": str(raw.get("id") or ""), "function": shown}}
+
+
+def _document(raw: Json) -> Json:
+    content = raw.get("page_content", raw.get("content", raw.get("text", "")))
+    document: Json = {"content": text(content)}
+    for key in ("id", "score", "metadata"):
+        if raw.get(key) is not None:
+            document[key] = raw[key]
+    return document
+
+
+def _class_name(raw: Json) -> str:
+    path = raw.get("id")
+    return str(cast("list[Any]", path)[-1]) if isinstance(path, list) and path else ""

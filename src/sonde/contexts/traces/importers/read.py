@@ -1,0 +1,111 @@
+"""Any trace file, read as canonical spans. The form is seen from the content, not from the name of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from sonde.contexts.traces.importers import flat, langfuse, langsmith, otlp, records, tables, trail, whowhen
+from sonde.contexts.traces.importers.records import Malformed, Record
+from sonde.contexts.traces.span import Span
+
+Json = dict[str, Any]
+Found = Iterator[Span | str]
+FORMATS: tuple[tuple[str, Callable[[Json], bool], Callable[[Json], Found]], ...] = (
+    ("otlp", otlp.recognise, otlp.spans),
+    ("whowhen", whowhen.recognise, whowhen.spans),
+    ("langfuse", langfuse.recognise, langfuse.spans),
+    ("langsmith", langsmith.recognise, langsmith.spans),
+    ("trail", trail.recognise, trail.spans),
+    ("flat", flat.recognise, flat.spans),
+)
+MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
+_KNOWN = "OTel JSON, Phoenix spans, flat spans, TRAIL, Langfuse, LangSmith, Who&When"
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A span, the line it came from, the byte after that line and the name of the form."""
+
+    span: Span
+    line: int
+    end: int
+    form: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to go on in a file of lines that has grown."""
+
+    offset: int = 0
+    line: int = 0
+
+
+def read(path: Path, place: Place = Place()) -> Iterator[Imported | Malformed]:  # noqa: B008 - a frozen value
+    """Every span of the file from `place` on, and every record that could not be read."""
+    for record in _records(path, place):
+        if isinstance(record, Malformed):
+            yield record
+        else:
+            yield from _imported(record)
+
+
+def grows(path: Path) -> bool:
+    """True for files of lines: they can be read on from where they ended."""
+    with path.open("rb") as stream:
+        magic = stream.read(16)
+        return not magic.startswith(tables.PARQUET_MAGIC) and magic != tables.SQLITE_MAGIC and records.is_lines(stream)
+
+
+def _records(path: Path, place: Place) -> Iterator[Record | Malformed]:
+    with path.open("rb") as stream:
+        magic = stream.read(16)
+        if magic.startswith(tables.PARQUET_MAGIC):
+            yield from tables.parquet(path)
+        elif magic == tables.SQLITE_MAGIC:
+            yield from tables.phoenix(path)
+        elif records.is_lines(stream):
+            yield from records.lines(stream, offset=place.offset, line=place.line)
+        else:
+            size = path.stat().st_size
+            if size > MAX_DOCUMENT_BYTES:
+                yield Malformed(
+                    1, size, f"one JSON document over {MAX_DOCUMENT_BYTES >> 20} MiB; write one span a line"
+                )
+                return
+            yield from records.document(stream, size)
+
+
+def _imported(record: Record) -> Iterator[Imported | Malformed]:
+    form, found = spans_of(record.value)
+    empty = True
+    for item in found:
+        empty = False
+        if isinstance(item, str):
+            yield Malformed(record.line, record.end, item)
+        else:
+            shown = replace(item, gaps=(*record.gaps, *item.gaps)) if record.gaps else item
+            yield Imported(shown, record.line, record.end, form)
+    if empty:
+        yield Malformed(record.line, record.end, f"no spans in it; known forms: {_KNOWN}")
+
+
+def spans_of(value: Any) -> tuple[str, Found]:
+    """The form of one decoded value and its spans."""
+    if not isinstance(value, dict):
+        return "unknown", iter(())
+    record = cast("Json", value)
+    for form, recognise, spans in FORMATS:
+        if recognise(record):
+            return form, spans(record)
+    if isinstance(record.get("data"), list):
+        return "page", _page(cast("list[Any]", record["data"]))
+    return "unknown", iter(())
+
+
+def _page(items: list[Any]) -> Found:
+    """A page of a REST interface: its rows under `data`."""
+    for item in items:
+        yield from spans_of(item)[1]

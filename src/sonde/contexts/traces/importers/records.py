@@ -1,0 +1,124 @@
+"""From bytes to records: lines of JSON, or one JSON document. Broken lines are named by number and skipped, never fatal.
+
+Lines are bounded (128 MiB), text that is not UTF-8 is replaced and told. A last line without its newline that does not parse is taken as
+unfinished: it is read again when the file has grown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import msgspec
+
+from sonde.contexts.traces.attributes import scrubbed
+
+MAX_LINE_BYTES = 128 * 1024 * 1024
+_NOT_UTF8 = "bytes that are not UTF-8 were replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One decoded object, the line it began on and the byte after it."""
+
+    line: int
+    end: int
+    value: Any
+    gaps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """What could not be read, and where. `unfinished` marks a last line that may still be growing."""
+
+    line: int
+    end: int
+    reason: str
+    unfinished: bool = False
+
+
+def decode(data: bytes) -> tuple[Any, tuple[str, ...]]:
+    """The JSON value of these bytes and what had to be replaced; ValueError when it is no JSON."""
+    try:
+        return msgspec.json.decode(data), ()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _decode_slowly(data)
+
+
+def _decode_slowly(data: bytes) -> tuple[Any, tuple[str, ...]]:
+    """For what the fast decoder refuses: NaN, lone surrogates, bytes that are not UTF-8."""
+    try:
+        text = data.decode("utf-8")
+        gaps: tuple[str, ...] = ()
+    except UnicodeDecodeError:
+        text, gaps = data.decode("utf-8", "replace"), (_NOT_UTF8,)
+    try:
+        return scrubbed(json.loads(text)), gaps
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def lines(stream: BinaryIO, *, offset: int = 0, line: int = 0) -> Iterator[Record | Malformed]:
+    """Every line from `offset` on; `line` is the number of the line before it."""
+    stream.seek(offset)
+    while data := stream.readline(MAX_LINE_BYTES):
+        line += 1
+        offset += len(data)
+        if len(data) == MAX_LINE_BYTES and not data.endswith(b"\n"):
+            offset += _skip_line(stream)
+            yield Malformed(line, offset, f"longer than {MAX_LINE_BYTES >> 20} MiB")
+        elif not data.isspace():
+            yield _record(data, line, offset)
+
+
+def _record(data: bytes, line: int, end: int) -> Record | Malformed:
+    try:
+        value, gaps = decode(data)
+    except ValueError as broken:
+        return Malformed(line, end, f"not JSON: {broken}", unfinished=not data.endswith(b"\n"))
+    return Record(line, end, value, gaps)
+
+
+def _skip_line(stream: BinaryIO) -> int:
+    skipped = 0
+    while data := stream.readline(1 << 20):
+        skipped += len(data)
+        if data.endswith(b"\n"):
+            break
+    return skipped
+
+
+def document(stream: BinaryIO, size: int) -> Iterator[Record | Malformed]:
+    """A whole JSON document; the items of a top-level list are records of their own."""
+    stream.seek(0)
+    try:
+        value, gaps = decode(stream.read(size))
+    except ValueError as broken:
+        yield Malformed(1, size, f"not JSON: {broken}")
+        return
+    if not isinstance(value, list):
+        yield Record(1, size, value, gaps)
+        return
+    for item in value:  # pyright: ignore[reportUnknownVariableType] - JSON of a stranger
+        yield Record(1, size, item, gaps)
+
+
+def is_lines(stream: BinaryIO) -> bool:
+    """True when the first line that is not blank is a JSON value by itself and not the opening of a longer document."""
+    stream.seek(0)
+    while data := stream.readline(MAX_LINE_BYTES):
+        if data.isspace():
+            continue
+        try:
+            value, _ = decode(data)
+        except ValueError:
+            return not _opens_document(data)
+        return isinstance(value, dict)
+    return True
+
+
+def _opens_document(data: bytes) -> bool:
+    """A line such as `{`, `[` or `{"spans": [` begins a document that goes on."""
+    return data.strip()[:1] in (b"{", b"[") and data.rstrip()[-1:] in (b"{", b"[", b",")

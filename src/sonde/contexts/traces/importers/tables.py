@@ -1,0 +1,86 @@
+"""Spans kept in tables: Parquet files of Phoenix data frames (needs the `data` extra) and Phoenix's own SQLite file, read-only."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from sonde.contexts.traces.importers.records import Record
+from sonde.errors import ConfigError
+
+Json = dict[str, Any]
+PARQUET_MAGIC = b"PAR1"
+SQLITE_MAGIC = b"SQLite format 3\x00"
+_PHOENIX_ROWS = """
+SELECT traces.trace_id, spans.span_id, spans.parent_id, spans.name, spans.span_kind, spans.start_time, spans.end_time,
+       spans.status_code, spans.status_message, spans.attributes, spans.events, projects.name AS project_name
+FROM spans JOIN traces ON traces.id = spans.trace_rowid JOIN projects ON projects.id = traces.project_rowid
+ORDER BY spans.id
+"""
+
+
+def parquet(path: Path) -> Iterator[Record]:
+    """Every row as one object; times are cut to microseconds."""
+    try:
+        pa: Any = import_module("pyarrow")
+        pq: Any = import_module("pyarrow.parquet")
+    except ImportError:
+        raise ConfigError(f"{path.name} is Parquet: install the data extra (pip install 'sonde[data]')") from None
+    try:
+        batches = pq.ParquetFile(path).iter_batches(batch_size=500)
+    except pa.ArrowInvalid as broken:
+        raise ConfigError(f"{path.name} is not a readable Parquet file: {broken}") from None
+    number = 0
+    for batch in batches:
+        for row in _microseconds(pa, batch).to_pylist():
+            number += 1
+            yield Record(number, 0, row)
+
+
+def _microseconds(pa: Any, batch: Any) -> Any:
+    """The batch with nanosecond times cut: Python's times have none."""
+    fields = [
+        pa.field(field.name, pa.timestamp("us", tz=field.type.tz)) if pa.types.is_timestamp(field.type) else field
+        for field in batch.schema
+    ]
+    return pa.Table.from_batches([batch]).cast(pa.schema(fields), safe=False)
+
+
+def is_phoenix(path: Path) -> bool:
+    """True when an SQLite file has Phoenix's tables."""
+    with closing(_open(path)) as connection:
+        found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return {"spans", "traces", "projects"} <= found
+
+
+def phoenix(path: Path) -> Iterator[Record]:
+    """Every span of a Phoenix database as one object."""
+    if not is_phoenix(path):
+        raise ConfigError(f"{path.name} is an SQLite file without Phoenix's tables (spans, traces, projects)")
+    with closing(_open(path)) as connection:
+        connection.row_factory = sqlite3.Row
+        for number, row in enumerate(connection.execute(_PHOENIX_ROWS), start=1):
+            yield Record(number, 0, _phoenix_row(dict(row)))
+
+
+def _phoenix_row(row: Json) -> Json:
+    for column in ("attributes", "events"):
+        if isinstance(row[column], str):
+            row[column] = json.loads(row[column])
+    return row
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """Read-only; immutable when the folder allows no lock files, as in a backup."""
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1")
+    except sqlite3.Error:
+        connection.close()
+        return sqlite3.connect(f"{path.resolve().as_uri()}?immutable=1", uri=True)
+    return connection

@@ -1,0 +1,67 @@
+"""Who&When conversations: one span a step of the history, named after the agent that spoke. Only question and history are read.
+
+The times are invented (one second a step), because the source has none; every trace says so as a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+from sonde.contexts.traces.build import build_span
+from sonde.contexts.traces.span import Span
+from sonde.core.canonical import hash_value
+
+Json = dict[str, Any]
+_GAP = "times are invented, one second a step: the source has none"
+
+
+def recognise(record: Json) -> bool:
+    """True for a question with its history of messages."""
+    return "question" in record and isinstance(record.get("history"), list)
+
+
+def spans(record: Json) -> Iterator[Span | str]:
+    """The conversation as a root span and one AGENT span a step."""
+    steps = cast("list[Any]", record["history"])
+    trace_id = hash_value([record["question"], steps])[:32]
+    root = f"{trace_id[:8]}{0:08x}"
+    yield build_span(
+        trace_id=trace_id,
+        span_id=root,
+        name="conversation",
+        kind="CHAIN",
+        start=0.0,
+        end=float(len(steps)),
+        attributes={"input.value": str(record["question"]), "conversation.steps": len(steps)},
+        gaps=[_GAP],
+    )
+    for step, entry in enumerate(steps):
+        yield _step(entry, step, trace_id, root)
+
+
+def _step(entry: Any, step: int, trace_id: str, root: str) -> Span | str:
+    if not isinstance(entry, dict):
+        return f"step {step} is not an object"
+    message = cast("Json", entry)
+    agent = str(message.get("name") or message.get("role") or "unknown")
+    content = message.get("content")
+    return build_span(
+        trace_id=trace_id,
+        span_id=f"{trace_id[:8]}{step + 1:08x}",
+        parent_id=root,
+        name=agent,
+        kind="AGENT",
+        start=float(step),
+        end=float(step + 1),
+        attributes={
+            "agent.name": agent,
+            "conversation.step": step,
+            "llm.output_messages": [{"message": {"role": str(message.get("role", "")), "content": _text(content)}}],
+            "output.value": _text(content),
+        },
+    )
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)

@@ -1,0 +1,267 @@
+"""The SQLite index of trace files: spans, their content and an FTS5 index of words, written in batches by a thread of its own.
+
+A span's words are those of its name, its status message and the first 4 kB of every attribute; spans with more are marked `deep`, so that a
+search can say what it has not looked at and look there on demand. The first span with an id wins; later ones are told as gaps.
+"""
+
+from __future__ import annotations
+
+import queue
+import sqlite3
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sonde.contexts.traces.importers.records import Malformed
+from sonde.contexts.traces.span import Event, Span, SpanSummary
+
+VERSION = 3
+WORDS_PER_VALUE = 4096
+WORDS_PER_SPAN = 256 * 1024
+BATCH_SPANS = 1000
+BATCH_BYTES = 4 * 1024 * 1024
+KEPT_MALFORMED = 1000
+_SCHEMA = """
+CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+CREATE TABLE files(name TEXT PRIMARY KEY, size INTEGER, sha256 TEXT, offset INTEGER, line INTEGER, form TEXT);
+CREATE TABLE malformed(file TEXT, line INTEGER, reason TEXT, unfinished INTEGER);
+CREATE TABLE spans(
+  id INTEGER PRIMARY KEY, trace_id TEXT, span_id TEXT UNIQUE, parent_id TEXT, name TEXT, kind TEXT, status TEXT,
+  status_message TEXT, start_us INTEGER, end_us INTEGER, exception INTEGER, deep INTEGER);
+CREATE TABLE bodies(id INTEGER PRIMARY KEY, body BLOB, gaps TEXT);
+CREATE TABLE traces(trace_id TEXT PRIMARY KEY, project TEXT, spans INTEGER, errors INTEGER, start_us INTEGER, end_us INTEGER)
+  WITHOUT ROWID;
+CREATE TABLE gaps(trace_id TEXT, gap TEXT);
+CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0, detail=none, tokenize="unicode61 tokenchars '_'");
+"""
+_INDEXES = """
+CREATE INDEX IF NOT EXISTS spans_of_trace ON spans(trace_id, start_us, span_id);
+CREATE INDEX IF NOT EXISTS spans_of_parent ON spans(parent_id);
+CREATE INDEX IF NOT EXISTS traces_in_time ON traces(project, start_us, trace_id);
+CREATE INDEX IF NOT EXISTS gaps_of_trace ON gaps(trace_id);
+CREATE INDEX IF NOT EXISTS deep_spans ON spans(id) WHERE deep;
+CREATE INDEX IF NOT EXISTS failed_spans ON spans(trace_id) WHERE status = 'ERROR';
+"""
+_UPSERT_TRACE = """
+INSERT INTO traces VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT(trace_id) DO UPDATE SET
+  spans = spans + excluded.spans, errors = errors + excluded.errors,
+  start_us = min(start_us, excluded.start_us), end_us = max(end_us, excluded.end_us)
+"""
+SUMMARY_COLUMNS = (
+    "spans.trace_id, spans.span_id, spans.parent_id, spans.name, spans.kind, spans.status, spans.status_message, "
+    "spans.start_us, spans.end_us, spans.exception"
+)
+
+
+@dataclass(slots=True)
+class _Batch:
+    spans: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    bodies: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    words: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    lines: list[int] = field(default_factory=list[int])
+    projects: list[str] = field(default_factory=list[str])
+    size: int = 0
+
+
+class IndexWriter:
+    """Fills an index. `add` encodes; a thread writes, so that both cores work; `close` waits for it and says what failed."""
+
+    def __init__(self, path: Path, *, new: bool, project: str | None = None) -> None:
+        self._project = project
+        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._new = new
+        self._prepare()
+        (last,) = self._connection.execute("SELECT coalesce(max(id), 0) FROM spans").fetchone()
+        self._last: int = last
+        self._batch = _Batch()
+        self._queue: queue.Queue[_Batch | None] = queue.Queue(maxsize=4)
+        self._failure: sqlite3.Error | None = None
+        self._thread = threading.Thread(target=self._write_batches, name="sonde-index", daemon=True)
+        self._thread.start()
+
+    def add(self, span: Span, line: int = 0) -> None:
+        """Queue one span."""
+        self._last += 1
+        summary = span.summary
+        body = encode_body(span)
+        words, deep = words_of(span)
+        batch = self._batch
+        batch.spans.append((self._last, *_columns(summary), deep))
+        batch.bodies.append((self._last, body, _gaps_text(span.gaps)))
+        batch.words.append((self._last, words))
+        batch.lines.append(line)
+        batch.projects.append(self._project or span.project)
+        batch.size += len(body)
+        if len(batch.spans) >= BATCH_SPANS or batch.size >= BATCH_BYTES:
+            self._hand_over()
+
+    def close(
+        self, *, files: Iterable[tuple[Any, ...]], malformed: Iterable[tuple[str, Malformed]], meta: Mapping[str, str]
+    ) -> None:
+        """Write what is left, the state of the files and the indexes; the index is complete after this."""
+        self._hand_over()
+        self._queue.put(None)
+        self._thread.join()
+        try:
+            if self._failure is not None:
+                raise self._failure
+            self._finish(files, malformed, meta)
+        finally:
+            self._connection.close()
+
+    def abandon(self) -> None:
+        """Stop without finishing: the importer failed."""
+        self._queue.put(None)
+        self._thread.join()
+        self._connection.close()
+
+    def _prepare(self) -> None:
+        run = self._connection.execute
+        run("PRAGMA cache_size = -65536")
+        if self._new:
+            run("PRAGMA page_size = 8192")
+            run("PRAGMA journal_mode = OFF")
+            run("PRAGMA synchronous = OFF")
+            self._connection.executescript(_SCHEMA)
+            run("INSERT INTO words(words, rank) VALUES ('hashsize', 33554432)")
+            run("INSERT INTO words(words, rank) VALUES ('automerge', 8)")
+        run("BEGIN IMMEDIATE")
+
+    def _hand_over(self) -> None:
+        if self._batch.spans:
+            self._queue.put(self._batch)
+            self._batch = _Batch()
+
+    def _write_batches(self) -> None:
+        while (batch := self._queue.get()) is not None:
+            if self._failure is None:
+                try:
+                    self._write(batch)
+                except sqlite3.Error as failure:
+                    self._failure = failure
+
+    def _write(self, batch: _Batch) -> None:
+        repeated = self._repeated(batch)
+        run = self._connection.executemany
+        kept = [index for index in range(len(batch.spans)) if index not in repeated]
+        if repeated:
+            batch = _only(batch, kept)
+        run("INSERT INTO spans VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", batch.spans)
+        run("INSERT INTO bodies VALUES (?, ?, ?)", batch.bodies)
+        run("INSERT INTO words(rowid, text) VALUES (?, ?)", batch.words)
+        run(_UPSERT_TRACE, _trace_rows(batch))
+
+    def _repeated(self, batch: _Batch) -> set[int]:
+        """Positions of spans whose id is taken; each is told as a gap of its trace."""
+        ids = msgspec.json.encode([row[2] for row in batch.spans]).decode()
+        query = "SELECT spans.span_id FROM json_each(?) JOIN spans ON spans.span_id = json_each.value"
+        taken = {span_id for (span_id,) in self._connection.execute(query, (ids,))}
+        repeated: set[int] = set()
+        for position, row in enumerate(batch.spans):
+            if row[2] in taken:
+                repeated.add(position)
+                gap = f"span id {row[2]} appears again (line {batch.lines[position]}); the first one was kept"
+                self._connection.execute("INSERT INTO gaps VALUES (?, ?)", (row[1], gap))
+            taken.add(row[2])
+        return repeated
+
+    def _finish(
+        self, files: Iterable[tuple[Any, ...]], malformed: Iterable[tuple[str, Malformed]], meta: Mapping[str, str]
+    ) -> None:
+        run = self._connection
+        run.execute("DELETE FROM malformed WHERE unfinished")
+        rows = [(name, bad.line, bad.reason, bad.unfinished) for name, bad in malformed]
+        run.executemany("INSERT INTO malformed VALUES (?, ?, ?, ?)", rows)
+        run.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", files)
+        run.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [("version", str(VERSION)), *meta.items()])
+        for statement in _INDEXES.strip().split(";"):
+            run.execute(statement)
+        run.execute("COMMIT")
+
+
+def _columns(summary: SpanSummary) -> tuple[Any, ...]:
+    return (
+        summary.trace_id,
+        summary.span_id,
+        summary.parent_id,
+        summary.name,
+        summary.kind,
+        summary.status,
+        summary.status_message,
+        summary.start_us,
+        summary.end_us,
+        summary.exception,
+    )
+
+
+def summary_of(row: tuple[Any, ...]) -> SpanSummary:
+    """The summary behind a row of SUMMARY_COLUMNS."""
+    trace_id, span_id, parent_id, name, kind, status, message, start_us, end_us, exception = row
+    return SpanSummary(
+        trace_id=trace_id,
+        span_id=span_id,
+        parent_id=parent_id,
+        name=name,
+        kind=kind,
+        status=status,
+        status_message=message,
+        start_us=start_us,
+        end_us=end_us,
+        exception=bool(exception),
+    )
+
+
+def encode_body(span: Span) -> bytes:
+    """Attributes and events as the index keeps them."""
+    events = [(event.name, event.time_us, event.attributes) for event in span.events]
+    return msgspec.msgpack.encode((span.attributes, events))
+
+
+def decode_body(body: bytes) -> tuple[dict[str, Any], tuple[Event, ...]]:
+    """Attributes and events back from the index."""
+    attributes, events = msgspec.msgpack.decode(body)
+    return attributes, tuple(Event(name=name, time_us=time_us, attributes=table) for name, time_us, table in events)
+
+
+def words_of(span: Span) -> tuple[str, bool]:
+    """The text to index and whether something was too long for it."""
+    parts = [span.summary.name, span.summary.status_message[:WORDS_PER_VALUE]]
+    deep = False
+    for value in span.attributes.values():
+        if type(value) is str:
+            deep = deep or len(value) > WORDS_PER_VALUE
+            parts.append(value[:WORDS_PER_VALUE])
+    for event in span.events:
+        parts.extend(value[:WORDS_PER_VALUE] for value in event.attributes.values() if type(value) is str)
+    text = "\n".join(parts)
+    return text[:WORDS_PER_SPAN], deep or len(text) > WORDS_PER_SPAN
+
+
+def _trace_rows(batch: _Batch) -> list[tuple[Any, ...]]:
+    """One row a trace of the batch: counts and the span of time."""
+    rows: dict[str, list[Any]] = {}
+    for row, project in zip(batch.spans, batch.projects, strict=True):
+        trace_id, status, start_us, end_us = row[1], row[6], row[8], row[9]
+        end = start_us if end_us is None else max(start_us, end_us)
+        known = rows.setdefault(trace_id, [project, 0, 0, start_us, end])
+        known[1] += 1
+        known[2] += status == "ERROR"
+        known[3], known[4] = min(known[3], start_us), max(known[4], end)
+    return [(trace_id, *row) for trace_id, row in rows.items()]
+
+
+def _only(batch: _Batch, kept: list[int]) -> _Batch:
+    return _Batch(
+        spans=[batch.spans[index] for index in kept],
+        bodies=[batch.bodies[index] for index in kept],
+        words=[batch.words[index] for index in kept],
+        projects=[batch.projects[index] for index in kept],
+    )
+
+
+def _gaps_text(gaps: tuple[str, ...]) -> str | None:
+    return msgspec.json.encode(gaps).decode() if gaps else None

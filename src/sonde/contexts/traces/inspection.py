@@ -1,0 +1,275 @@
+"""The inspection tools over traces (contracts 2.5): read-only, stable order, pages by cursor, every cut marked.
+
+A cursor is the id of the last row seen: `list_spans(t, after=rows[-1]["span_id"])`. What a tool shows it also logs as excerpts, each with
+the hash of the whole artifact, also where the shown value is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from sonde.contexts.patterns import Pattern, compiled
+from sonde.contexts.traces.caps import clipped, fitted
+from sonde.contexts.traces.evidence import artifact_excerpts, content_excerpt, span_excerpt
+from sonde.contexts.traces.filters import parse_filter
+from sonde.contexts.traces.overview import trace_overview
+from sonde.contexts.traces.shape import Tree
+from sonde.contexts.traces.span import Row, Span, SpanSummary, us_of
+from sonde.contexts.traces.store import TraceQuery, TraceStore, unknown_span
+from sonde.contexts.traces.views import chunks_of, messages_of, tool_io_of
+from sonde.core.evidence import EvidenceKind, Excerpt, Observed
+from sonde.errors import ToolFault
+
+MAX_ROWS = 1000
+SNIPPET = 80
+SCANNED_CHARS = 200_000_000
+
+
+class Inspection:
+    """The tools as bound methods; their docstrings are what the model reads."""
+
+    def __init__(self, store: TraceStore) -> None:
+        self._store = store
+
+    def list_traces(
+        self,
+        project_name: str,
+        *,
+        start_time: str | None = None,
+        end_time: str | None = None,
+        filter_expr: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Observed:
+        """Traces of a project by (start_time, trace_id). Page on with after=<last trace_id>.
+        filter_expr keeps traces with a span that fits: "status_code == 'ERROR' and span_kind == 'TOOL'".
+        Example: traces = list_traces("checkout", filter_expr="latency_ms > 5000")
+        """
+        query = TraceQuery(
+            project=project_name,
+            start_us=_moment(start_time),
+            end_us=_moment(end_time),
+            condition=parse_filter(filter_expr) if filter_expr else None,
+            after=after,
+            limit=_bounded(limit),
+        )
+        page = self._store.traces(query)
+        return Observed([row.row() for row in page.rows], truncated=page.more)
+
+    def list_spans(self, trace_id: str, *, after: str | None = None, limit: int = MAX_ROWS) -> Observed:
+        """Every span of a trace by (start_time, span_id), without content. Page on with after=<last span_id>."""
+        return _listed(self._store.summaries(trace_id), after, limit)
+
+    def get_spans(
+        self,
+        trace_id: str,
+        type: str | None = None,  # noqa: A002 - the contract's name
+        *,
+        after: str | None = None,
+        limit: int = MAX_ROWS,
+    ) -> Observed:
+        """Spans of a trace, only those of one kind if type is given (LLM, TOOL, RETRIEVER, CHAIN, AGENT, ...)."""
+        found = self._store.summaries(trace_id)
+        return _listed([span for span in found if type is None or span.kind == type.upper()], after, limit)
+
+    def get_span(self, span_id: str) -> Observed:
+        """One span: {summary, attributes, events}. Long texts are cut and marked; get_attribute reads on."""
+        span = self._store.span(span_id)
+        value, note = fitted(
+            {"summary": span.summary.row(), **span.content(), **({"gaps": list(span.gaps)} if span.gaps else {})}
+        )
+        return Observed(value, (span_excerpt(span.summary), content_excerpt(span)), note)
+
+    def get_attribute(self, span_id: str, key: str, start: int = 0, length: int = 20_000) -> Observed:
+        """A piece of one attribute as text: characters start to start+length, with the total length."""
+        span = self._store.span(span_id)
+        if key not in span.attributes:
+            raise ToolFault(
+                f"span {span_id} has no attribute {key!r}; it has: {', '.join(sorted(span.attributes)[:30])}"
+            )
+        text = str(span.attributes[key])
+        piece = text[max(0, start) : max(0, start) + max(1, min(length, 200_000))]
+        return Observed({"text": piece, "start": max(0, start), "total": len(text)}, (content_excerpt(span),))
+
+    def get_children(self, span_id: str, *, after: str | None = None, limit: int = MAX_ROWS) -> Observed:
+        """Direct children of a span by (start_time, span_id)."""
+        return _listed(self._store.children(span_id), after, limit)
+
+    def get_path(self, span_id: str) -> Observed:
+        """The spans from the root of the trace down to this one."""
+        own = self._store.span(span_id).summary
+        path = Tree(self._store.summaries(own.trace_id)).path(span_id)
+        return Observed([span.row() for span in path], tuple(span_excerpt(span) for span in path))
+
+    def get_messages(self, span_id: str) -> Observed:
+        """Chat messages of a span, inputs before outputs; metadata.index_gap marks that the source dropped some. Cite metadata.ref."""
+        span = self._store.span(span_id)
+        found = messages_of(span)
+        value, note = fitted([artifact.row for artifact in found])
+        return Observed(value, artifact_excerpts(EvidenceKind.MESSAGE, span, found), note)
+
+    def get_tool_io(self, span_id: str) -> Observed:
+        """Name, input, output and status of a tool call; None when the span is no tool call."""
+        span = self._store.span(span_id)
+        found = tool_io_of(span)
+        if found is None:
+            return Observed(None)
+        value, note = fitted(found.row)
+        return Observed(value, artifact_excerpts(EvidenceKind.TOOL_IO, span, [found]), note)
+
+    def get_retrieval_chunks(self, span_id: str) -> Observed:
+        """Documents that a retriever returned, in its order, with scores."""
+        span = self._store.span(span_id)
+        found = chunks_of(span)
+        value, note = fitted([artifact.row for artifact in found])
+        return Observed(value, artifact_excerpts(EvidenceKind.RETRIEVAL_CHUNK, span, found), note)
+
+    def search_trace(
+        self,
+        trace_id: str,
+        pattern: str,
+        fields: list[str] | None = None,
+        *,
+        after: str | None = None,
+        limit: int = 200,
+    ) -> Observed:
+        """Fields of a trace's spans that match a regular expression (RE2, case-insensitive), with 80 characters around.
+        fields are names or prefixes: ["output.value", "status_message", "events"].
+        Example: hits = search_trace(trace_id, "timeout|rate.?limit")
+        """
+        return _Search(matcher(pattern), tuple(fields or ()), _bounded(limit)).over(self._store, trace_id, after)
+
+    def search(self, text_or_chunks: Any, pattern: str) -> list[str]:
+        """Sorted distinct matches of a regular expression in a text, or in a list of texts, messages or chunks."""
+        found = matcher(pattern)
+        return sorted({match for text in _texts(text_or_chunks) for match in _matches(found, text)})
+
+    def overview(self, trace_id: str) -> Observed:
+        """A trace at a glance: roots, kinds, error groups, latency quantiles, slowest spans, known gaps. Start here."""
+        spans = self._store.summaries(trace_id)
+        value = trace_overview(trace_id, spans, self._store.gaps(trace_id))
+        shown = {row["span_id"] for row in (*value["roots"], *value["slowest"])}
+        shown |= {span_id for group in value["error_groups"] for span_id in group["span_ids"]}
+        return Observed(value, tuple(span_excerpt(span) for span in spans if span.span_id in shown))
+
+    def get_annotations(self, trace_id: str, span_id: str | None = None) -> list[Row]:
+        """Annotations on a span, or on the trace itself when no span is given."""
+        return self._store.annotations(trace_id, span_id)
+
+
+class _Search:
+    """One pass over a trace with a pattern."""
+
+    def __init__(self, matcher: Pattern, fields: tuple[str, ...], limit: int) -> None:
+        self._matcher = matcher
+        self._fields = fields
+        self._limit = limit
+        self._scanned = 0
+
+    def over(self, store: TraceStore, trace_id: str, after: str | None) -> Observed:
+        """Rows by (start, span_id, field), the excerpts behind them and why it stopped."""
+        rows: list[Row] = []
+        excerpts: dict[str, Excerpt] = {}
+        waiting = after is not None
+        for span in store.spans(trace_id):
+            if waiting:
+                waiting = span.summary.span_id != after
+                continue
+            if len(rows) >= self._limit or self._scanned > SCANNED_CHARS:
+                return Observed(rows, tuple(excerpts.values()), _stopped(len(rows), self._scanned, rows, span))
+            for row in self._in_span(span):
+                rows.append(row)
+                excerpt = (
+                    span_excerpt(span.summary) if row["field"] in {"name", "status_message"} else content_excerpt(span)
+                )
+                excerpts[excerpt.ref] = excerpt
+        return Observed(rows, tuple(excerpts.values()))
+
+    def _in_span(self, span: Span) -> list[Row]:
+        rows: list[Row] = []
+        for field, text in _fields_of(span):
+            if self._fields and not field.startswith(self._fields):
+                continue
+            self._scanned += len(text)
+            match = self._matcher.search(text)
+            if match is not None:
+                start, end = match.start(), match.end()
+                snippet = clipped(text[max(0, start - SNIPPET) : end + SNIPPET], 2000)
+                ids = {"trace_id": span.summary.trace_id, "span_id": span.summary.span_id}
+                rows.append({**ids, "field": field, "value_snippet": snippet})
+        return rows
+
+
+def _stopped(found: int, scanned: int, rows: list[Row], span: Span) -> str:
+    last = rows[-1]["span_id"] if rows else span.summary.span_id
+    return f"{found} matches after {scanned} characters; go on with after={last!r}"
+
+
+def _fields_of(span: Span) -> list[tuple[str, str]]:
+    """Everything searchable of a span as (field, text), in a fixed order."""
+    found = [("name", span.summary.name), ("status_message", span.summary.status_message)]
+    found += [(key, _as_text(span.attributes[key])) for key in sorted(span.attributes)]
+    for event in span.events:
+        found += [(f"events.{event.name}.{key}", _as_text(event.attributes[key])) for key in sorted(event.attributes)]
+    return found
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)
+
+
+def matcher(pattern: str) -> Pattern:
+    """A linear-time matcher; ToolFault says what is wrong with the pattern."""
+    try:
+        return compiled(pattern, any_case=True)
+    except ValueError as broken:
+        raise ToolFault(f"pattern {pattern!r} is not RE2: {broken}; for example: timeout|rate.?limit") from None
+
+
+def _matches(found: Pattern, text: str) -> Iterator[str]:
+    """Every match that is not empty, left to right."""
+    start = 0
+    while start <= len(text) and (match := found.search(text, start)) is not None:
+        if match.end() > match.start():
+            yield text[match.start() : match.end()]
+        start = max(match.end(), match.start() + 1)
+
+
+def _texts(value: Any) -> list[str]:
+    match value:
+        case str():
+            return [value]
+        case dict():
+            content = cast("Row", value).get("content")
+            return [_as_text(content)] if content is not None else []
+        case list():
+            return [text for item in cast("list[Any]", value) for text in _texts(item)]
+        case _:
+            raise ToolFault("search takes a text, or a list of texts, messages or chunks with a 'content'")
+
+
+def _listed(spans: Sequence[SpanSummary], after: str | None, limit: int) -> Observed:
+    start = 0 if after is None else _position(spans, after) + 1
+    rows = spans[start : start + _bounded(limit)]
+    left = len(spans) - start - len(rows)
+    note = f"{len(rows)} of {len(spans)} spans; go on with after={rows[-1].span_id!r}" if left > 0 else None
+    return Observed([span.row() for span in rows], tuple(span_excerpt(span) for span in rows), note)
+
+
+def _position(spans: Sequence[SpanSummary], span_id: str) -> int:
+    for position, span in enumerate(spans):
+        if span.span_id == span_id:
+            return position
+    raise unknown_span(span_id)
+
+
+def _bounded(limit: int) -> int:
+    return max(1, min(limit, MAX_ROWS))
+
+
+def _moment(text: str | None) -> int | None:
+    try:
+        return us_of(text)
+    except ValueError:
+        raise ToolFault(f"{text!r} is not a time; write 2026-11-01T12:00:00Z") from None

@@ -1,0 +1,165 @@
+"""One canonical span, whatever the source: the same span from Phoenix and from a file has the same text and the same hash.
+
+Times are whole microseconds (what Phoenix keeps), attributes are one flat table (see `attributes`), the kind is one of ten words. What a
+source lost or broke is told in `gaps`, which are no part of the hash: two sources may know different things about the same span.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sonde.core.canonical import canonical_json, sha256_text
+
+KINDS = frozenset(
+    {"LLM", "TOOL", "RETRIEVER", "CHAIN", "AGENT", "RERANKER", "EMBEDDING", "EVALUATOR", "GUARDRAIL", "UNKNOWN"}
+)
+STATUSES = frozenset({"OK", "ERROR", "UNSET"})
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanSummary:
+    """A span without its content: what lists and the pre-filter work on."""
+
+    trace_id: str
+    span_id: str
+    parent_id: str | None
+    name: str
+    kind: str
+    status: str
+    status_message: str
+    start_us: int
+    end_us: int | None
+    exception: bool = False
+
+    @property
+    def latency_ms(self) -> float:
+        """Never below zero: a span that ends before it starts has a skewed clock, not a negative duration."""
+        return max(0, (self.end_us or self.start_us) - self.start_us) / 1000
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """The stable order of spans."""
+        return (self.start_us, self.span_id)
+
+    def row(self) -> Row:
+        """The fields of the inspection contract."""
+        return {
+            "trace_id": self.trace_id,
+            "span_id": self.span_id,
+            "parent_id": self.parent_id,
+            "name": self.name,
+            "span_kind": self.kind,
+            "status_code": self.status,
+            "status_message": self.status_message,
+            "start_time": time_text(self.start_us),
+            "end_time": None if self.end_us is None else time_text(self.end_us),
+            "latency_ms": self.latency_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened inside a span, with its time and flat attributes."""
+
+    name: str
+    time_us: int
+    attributes: Mapping[str, Any]
+
+    def row(self) -> Row:
+        """The fields of the inspection contract."""
+        return {"name": self.name, "timestamp": time_text(self.time_us), "attributes": dict(self.attributes)}
+
+    @property
+    def is_exception(self) -> bool:
+        """The pre-filter's test: the name contains exception or error."""
+        lowered = self.name.lower()
+        return "exception" in lowered or "error" in lowered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """The canonical span."""
+
+    summary: SpanSummary
+    attributes: Mapping[str, Any]
+    events: tuple[Event, ...] = ()
+    project: str = "default"
+    gaps: tuple[str, ...] = field(default=(), compare=False)
+
+    def content(self) -> Row:
+        """Attributes and events as one value."""
+        return {"attributes": dict(self.attributes), "events": [event.row() for event in self.events]}
+
+    def text(self) -> str:
+        """The canonical text of the whole span."""
+        return canonical_json({"summary": self.summary.row(), **self.content()})
+
+    def hash(self) -> str:
+        """Sha256 of the canonical text: equal for equal spans from every source."""
+        return sha256_text(self.text())
+
+
+def time_text(microseconds: int) -> str:
+    """RFC 3339 in UTC with microseconds."""
+    try:
+        return (EPOCH + timedelta(microseconds=microseconds)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    except OverflowError:
+        return f"{microseconds}us"  # a hostile clock; still stable and sortable by start_us
+
+
+def us_of_nanos(nanoseconds: int) -> int:
+    """Whole microseconds, rounded by the same arithmetic as a Phoenix server, so that both agree to the last digit."""
+    fraction, whole = math.modf(nanoseconds / 1e9)
+    return int(whole) * 1_000_000 + round(fraction * 1e6)
+
+
+def us_of_text(text: str) -> int:
+    """Microseconds of an ISO 8601 time; without a zone it is UTC. ValueError when it is no time."""
+    moment = datetime.fromisoformat(_at_most_micros(text.strip()))
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+def us_of(value: Any) -> int | None:
+    """Microseconds of whatever sources write: ISO text, seconds, milliseconds, microseconds or nanoseconds since 1970."""
+    match value:
+        case None | "" | bool():
+            return None
+        case str() if value.isdigit():
+            return _us_of_number(int(value))
+        case str():
+            return us_of_text(value)
+        case int() | float():
+            return _us_of_number(value)
+        case datetime():
+            return us_of_text(value.isoformat())
+        case _:
+            raise ValueError(f"{value!r} is not a time; write 2026-11-01T12:00:00Z or nanoseconds since 1970")
+
+
+def _us_of_number(value: float) -> int:
+    """The unit follows from the size: every time between 1973 and 2286 is told apart."""
+    size = abs(value)
+    if size >= 1e17:
+        return us_of_nanos(int(value))
+    if size >= 1e14:
+        return round(value)
+    if size >= 1e11:
+        return round(value * 1e3)
+    return round(value * 1e6)
+
+
+def _at_most_micros(text: str) -> str:
+    """Python reads at most six digits of a second's fraction; nanoseconds are cut."""
+    head, dot, tail = text.partition(".")
+    if not dot:
+        return text
+    digits = len(tail) - len(tail.lstrip("0123456789"))
+    return f"{head}.{tail[: min(digits, 6)].ljust(6, '0')}{tail[digits:]}" if digits else text

@@ -1,0 +1,138 @@
+"""What a place that keeps traces must be able to do. Two implementations: files behind an index, and a Phoenix server.
+
+All of it reads. Rows come in the stable orders of the inspection contract; nothing returns a whole project at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sonde.contexts.traces.filters import Filter
+from sonde.contexts.traces.span import Row, Span, SpanSummary, time_text
+from sonde.errors import ToolFault
+
+
+class UnknownSpan(ToolFault, KeyError):
+    """No span with this id; a KeyError as the inspection contract asks, and a fault that the model hears."""
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class UnknownTrace(ToolFault, KeyError):
+    """No trace with this id."""
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRow:
+    """One trace of a list."""
+
+    project: str
+    trace_id: str
+    span_count: int
+    start_us: int
+    end_us: int
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """The stable order of traces."""
+        return (self.start_us, self.trace_id)
+
+    @property
+    def latency_ms(self) -> float:
+        """From the first start to the last end."""
+        return max(0, self.end_us - self.start_us) / 1000
+
+    def row(self) -> Row:
+        """The fields of the inspection contract."""
+        return {
+            "project_name": self.project,
+            "trace_id": self.trace_id,
+            "span_count": self.span_count,
+            "start_time": time_text(self.start_us),
+            "end_time": time_text(self.end_us),
+            "latency_ms": self.latency_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceQuery:
+    """Which traces: of a project, begun in [start, end), with a span that fits the filter, after this one."""
+
+    project: str | None = None
+    start_us: int | None = None
+    end_us: int | None = None
+    condition: Filter | None = None
+    after: str | None = None
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some traces in order; `more` says why it is not all of them."""
+
+    rows: tuple[TraceRow, ...]
+    more: str | None = None
+
+
+class TraceStore(Protocol):
+    """Reads of one source of traces."""
+
+    def describe(self) -> str:
+        """One paragraph for a prompt: what this is and how much."""
+        ...
+
+    def fingerprint(self) -> str:
+        """A hash of the data set, cheap to make."""
+        ...
+
+    def projects(self) -> list[str]:
+        """Names, sorted."""
+        ...
+
+    def traces(self, query: TraceQuery) -> Page:
+        """Traces by (start, id)."""
+        ...
+
+    def summaries(self, trace_id: str) -> Sequence[SpanSummary]:
+        """All spans of a trace without content, by (start, id); UnknownTrace when there is none."""
+        ...
+
+    def children(self, span_id: str) -> Sequence[SpanSummary]:
+        """Direct children by (start, id); UnknownSpan when there is no such span."""
+        ...
+
+    def span(self, span_id: str) -> Span:
+        """One whole span; UnknownSpan when there is none."""
+        ...
+
+    def spans(self, trace_id: str) -> Iterator[Span]:
+        """Every span of a trace with content, by (start, id), one at a time."""
+        ...
+
+    def gaps(self, trace_id: str) -> list[str]:
+        """What is known to be missing or broken in this trace."""
+        ...
+
+    def annotations(self, trace_id: str, span_id: str | None) -> list[dict[str, Any]]:
+        """Annotations on a span, or on the trace itself, by (name, identifier)."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+        ...
+
+
+def unknown_span(span_id: str) -> UnknownSpan:
+    """The fault, in words that help."""
+    return UnknownSpan(f"there is no span {span_id!r}; take ids from list_spans(trace_id)")
+
+
+def unknown_trace(trace_id: str) -> UnknownTrace:
+    """The fault, in words that help."""
+    return UnknownTrace(f"there is no trace {trace_id!r}; take ids from list_traces(project_name)")

@@ -1,0 +1,223 @@
+"""What a span means: its messages, its tool call, its retrieved chunks. Pure functions over the canonical span.
+
+OpenInference names come first, then the older GenAI spellings that no one translates, then plain input and output. A message is named by
+the hash of its content, never by its index: exporters drop the oldest attributes and servers renumber what is left.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from sonde.contexts.traces.span import Row, Span
+from sonde.core.canonical import canonical_json, sha256_text
+
+Table = Mapping[str, Any]
+_SIDES = (
+    ("input", ("llm.input_messages", "gen_ai.prompt")),
+    ("output", ("llm.output_messages", "gen_ai.completion")),
+)
+_CHUNKS = ("retrieval.documents", "retriever.documents", "retrieval.chunks", "reranker.output_documents")
+_EVENT_ROLES = {
+    "gen_ai.system.message": "system",
+    "gen_ai.user.message": "user",
+    "gen_ai.assistant.message": "assistant",
+    "gen_ai.tool.message": "tool",
+    "gen_ai.choice": "assistant",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """Something citable inside a span: its pointer, its canonical text and the row that tools show."""
+
+    ref: str
+    text: str
+    row: Row
+
+
+def messages_of(span: Span) -> list[Artifact]:
+    """Chat messages of an LLM span in order, inputs first; input and output text of any other span."""
+    found: list[Row] = []
+    for direction, prefixes in _SIDES:
+        for prefix in prefixes:
+            items = indexed(span.attributes, prefix)
+            gap = any(text.startswith(f"{prefix}:") for text in span.gaps)
+            found += [_message(items[index], direction, index, gap=gap) for index in sorted(items)]
+    found = found or _event_messages(span) or _plain_messages(span)
+    return [_message_artifact(span, message) for message in found]
+
+
+def tool_io_of(span: Span) -> Artifact | None:
+    """The tool call of a span, when it is one."""
+    table = span.attributes
+    named = table.get("tool.name") or table.get("gen_ai.tool.name")
+    if span.summary.kind != "TOOL" and not named:
+        return None
+    parameters = nested(table, "tool.parameters")
+    first_input = (table.get(key) for key in ("input.value", "gen_ai.tool.call.arguments", "traceloop.entity.input"))
+    first_output = (table.get(key) for key in ("output.value", "gen_ai.tool.call.result", "traceloop.entity.output"))
+    content = {
+        "tool_name": str(named or span.summary.name),
+        "input": next((value for value in first_input if value is not None), parameters),
+        "output": next((value for value in first_output if value is not None), None),
+        "status_code": span.summary.status,
+    }
+    ref = f"tool:{span.summary.span_id}"
+    return Artifact(ref=ref, text=canonical_json(content), row={**_ids(span), "artifact_id": ref, **content})
+
+
+def chunks_of(span: Span) -> list[Artifact]:
+    """Retrieved documents in the order in which they were retrieved."""
+    for prefix in _CHUNKS:
+        items = indexed(span.attributes, prefix) or _json_items(span.attributes.get(prefix))
+        if items:
+            return [_chunk(span, items[index], position) for position, index in enumerate(sorted(items))]
+    return []
+
+
+def indexed(table: Table, prefix: str) -> dict[int, dict[str, Any]]:
+    """What lies under `prefix.0.`, `prefix.1.` and so on, each as a table of its own."""
+    found: dict[int, dict[str, Any]] = {}
+    start = f"{prefix}."
+    for key, value in table.items():
+        if key.startswith(start):
+            number, dot, rest = key[len(start) :].partition(".")
+            if dot and number.isdigit():
+                found.setdefault(int(number), {})[rest] = value
+    return found
+
+
+def nested(table: Table, prefix: str) -> Any:
+    """The value under a key, or the tree of everything below it, or None."""
+    if prefix in table:
+        return table[prefix]
+    start = f"{prefix}."
+    tree: dict[str, Any] = {}
+    for key in sorted(key for key in table if key.startswith(start)):
+        _plant(tree, key[len(start) :].split("."), table[key])
+    return tree or None
+
+
+def _plant(tree: dict[str, Any], path: list[str], value: Any) -> None:
+    for part in path[:-1]:
+        branch = tree.setdefault(part, {})
+        if not isinstance(branch, dict):  # both `a` and `a.b` were given: keep the second under its own name
+            tree[".".join(path)] = value
+            return
+        tree = cast("dict[str, Any]", branch)
+    tree[path[-1]] = value
+
+
+def _ids(span: Span) -> Row:
+    return {"trace_id": span.summary.trace_id, "span_id": span.summary.span_id}
+
+
+def _message(item: Table, direction: str, position: int, *, gap: bool) -> Row:
+    role = item.get("message.role", item.get("role", ""))
+    metadata: Row = {"direction": direction, "position": position}
+    for key in ("message.name", "message.tool_call_id", "message.finish_reason"):
+        if key in item:
+            metadata[key.removeprefix("message.")] = item[key]
+    if calls := _tool_calls(item):
+        metadata["tool_calls"] = calls
+    if gap:
+        metadata["index_gap"] = True
+    return {"role": str(role), "content": _content(item), "metadata": metadata}
+
+
+def _content(item: Table) -> str:
+    content = item.get("message.content", item.get("content"))
+    if content is not None:
+        return content if isinstance(content, str) else canonical_json(content)
+    parts = indexed(item, "message.contents")
+    texts = (
+        parts[index].get("message_content.text") or f"[{parts[index].get('message_content.type', 'part')}]"
+        for index in sorted(parts)
+    )
+    return "\n".join(str(text) for text in texts)
+
+
+def _tool_calls(item: Table) -> list[Row]:
+    calls = indexed(item, "message.tool_calls") or indexed(item, "tool_calls")
+    return [_tool_call(calls[index]) for index in sorted(calls)]
+
+
+def _tool_call(call: Table) -> Row:
+    arguments = nested(call, "tool_call.function.arguments") or nested(call, "arguments")
+    name = call.get("tool_call.function.name") or call.get("name")
+    found = {"id": call.get("tool_call.id"), "name": name, "arguments": arguments}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _event_messages(span: Span) -> list[Row]:
+    """Messages that older instrumentations record as events."""
+    rows: list[Row] = []
+    for position, event in enumerate(span.events):
+        role = _EVENT_ROLES.get(event.name)
+        content = (
+            event.attributes.get("content")
+            or event.attributes.get("message.content")
+            or event.attributes.get("gen_ai.prompt")
+        )
+        if role and content is not None:
+            direction = "output" if event.name == "gen_ai.choice" else "input"
+            metadata = {"direction": direction, "position": position, "source": event.name}
+            rows.append({"role": role, "content": str(content), "metadata": metadata})
+    return rows
+
+
+def _plain_messages(span: Span) -> list[Row]:
+    rows: list[Row] = []
+    for direction, role, keys in (("input", "user", _INPUT), ("output", "assistant", _OUTPUT)):
+        key = next((key for key in keys if span.attributes.get(key) is not None), None)
+        if key is not None:
+            value = span.attributes[key]
+            content = value if isinstance(value, str) else canonical_json(value)
+            metadata = {"direction": direction, "position": 0, "source": key}
+            rows.append({"role": role, "content": content, "metadata": metadata})
+    return rows
+
+
+_INPUT = ("input.value", "traceloop.entity.input")
+_OUTPUT = ("output.value", "traceloop.entity.output")
+
+
+def _message_artifact(span: Span, message: Row) -> Artifact:
+    said = {key: value for key, value in message["metadata"].items() if key not in {"position", "index_gap"}}
+    text = canonical_json({"role": message["role"], "content": message["content"], **said})
+    ref = f"message:{span.summary.span_id}:{sha256_text(text)[:16]}"
+    row = {**_ids(span), "role": message["role"], "content": message["content"]}
+    return Artifact(ref=ref, text=text, row={**row, "metadata": {**message["metadata"], "ref": ref}})
+
+
+def _chunk(span: Span, item: Table, position: int) -> Artifact:
+    def field(name: str) -> Any:
+        return item.get(f"document.{name}", item.get(name))
+
+    metadata: Any = nested(item, "document.metadata") or nested(item, "metadata") or {}
+    known = cast("Row", metadata) if isinstance(metadata, dict) else {}
+    chunk_id = field("chunk_id") or known.get("chunk_id")
+    content = {
+        "document_id": str(field("id") or field("document_id") or ""),
+        "chunk_id": None if chunk_id is None else str(chunk_id),
+        "content": str(field("content") or field("text") or ""),
+        "score": field("score"),
+        "metadata": metadata,
+    }
+    suffix = f":chunk={content['chunk_id']}" if chunk_id is not None else ""
+    ref = f"retrieval:{span.summary.span_id}:{position}:{content['document_id']}{suffix}"
+    return Artifact(ref=ref, text=canonical_json(content), row={**_ids(span), "artifact_id": ref, **content})
+
+
+def _json_items(value: Any) -> dict[int, dict[str, Any]]:
+    """Documents that were logged as one JSON text."""
+    if not isinstance(value, str) or not value.lstrip().startswith("["):
+        return {}
+    try:
+        items = json.loads(value)
+    except (ValueError, RecursionError):
+        return {}
+    return {index: cast("Row", item) for index, item in enumerate(cast("list[Any]", items)) if isinstance(item, dict)}

@@ -193,12 +193,14 @@ def test_a_stream_cut_in_the_middle_is_a_retryable_failure_that_counts_tokens(re
     assert error.code is ErrorCode.MODEL_OUTPUT_INVALID
 
 
+@pytest.mark.requirement("O7")
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
 def test_passing_troubles_are_retryable_and_tried_once(status: int) -> None:
     with ScriptedServer(ScriptedReply(status=status)) as server:
         error = failure(server)
 
         assert error.retryable
+        assert error.tokens_in == (5 if status >= 500 else 0), "a server that broke may have run the model first"
         assert len(server.requests) == 1
 
 

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-import socket
-import threading
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -38,7 +35,7 @@ from sonde.models.completion import (
     read_stream,
 )
 from sonde.models.families import request_body
-from sonde.models.lines import Lines
+from sonde.models.lines import Lines, Watch
 from sonde.models.prices import price
 from sonde.models.prose import cut_at_stop
 from sonde.models.refusals import (
@@ -119,64 +116,62 @@ class ChatModel:
         self, body: dict[str, Any], request: ModelRequest, attempt: Deadline, on_text: OnText | None
     ) -> Completion:
         completion = Completion()
-        watch = _Watch(attempt)
+        watch = Watch(attempt)
         try:
             with (
                 self._lines.post(_encode(body), _timeout(attempt)) as response,
                 watch.cutting(response),
             ):
-                self._read(response, body, completion, on_text, attempt)
+                if response.status_code != 200:
+                    raise self._refusal(response, body, request, attempt)
+                _read(response, completion, on_text, attempt)
         except (httpx2.TransportError, NotACompletion, ErrorInBody) as error:
             spent = prompt_tokens(request) + estimate_tokens(completion.text)
             raise self._failure(error, spent, late=watch.fired or attempt.expired()) from None
         return completion
 
-    def _read(
-        self,
-        response: httpx2.Response,
-        body: dict[str, Any],
-        completion: Completion,
-        on_text: OnText | None,
-        attempt: Deadline,
-    ) -> None:
-        if response.status_code != 200:
-            raise self._refusal(response, body, attempt)
-        if on_text is not None and "json" not in response.headers.get("content-type", ""):
-            read_stream(_capped(response, attempt), completion, on_text)
-            return
-        read_completion(b"".join(_capped(response, attempt)), completion)
-        if on_text is not None and completion.text:
-            on_text(completion.text)
-
-    def _refusal(self, response: httpx2.Response, body: dict[str, Any], attempt: Deadline) -> Exception:
+    def _refusal(
+        self, response: httpx2.Response, body: dict[str, Any], request: ModelRequest, attempt: Deadline
+    ) -> Exception:
         content = b"".join(_capped(response, attempt))
         status = response.status_code
         ours = body.keys() - self._settings.extra_body.keys()
         if status in {400, 422} and (name := refused_parameter(content, ours)) is not None:
             return _ParameterRefused(name)
-        return self._failed(status, error_detail(content), retry_after(response.headers, attempt.clock.utc()))
+        wish = retry_after(response.headers, attempt.clock.utc())
+        spent = prompt_tokens(request) if status >= 500 else 0  # a server that broke may have run the model first
+        return self._failed(status, error_detail(content), wish=wish, spent=spent)
 
     def _failure(self, error: Exception, spent: int, *, late: bool) -> ModelCallFailed:
-        """The failure of an attempt that may have cost something: the server had the prompt."""
+        """The failure of an attempt that got no status, or a good one, and may have cost something."""
         if isinstance(error, ErrorInBody):
-            failed = self._failed(error_status(error.error), describe_error(error.error), None)
-            return ModelCallFailed(failed.message, retryable=failed.retryable, tokens_in=spent)
+            return self._failed(error_status(error.error), describe_error(error.error), spent=spent)
+        if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+            return self._unreachable(error)
         if late or isinstance(error, httpx2.TimeoutException):
             text = f"{self.name} at {self._where} did not finish in time; raise the time limit or ask for less"
             return ModelCallFailed(text, retryable=True, tokens_in=spent)
-        if isinstance(error, httpx2.ConnectError):
-            text = f"could not reach {self._where}: {error}; is the server running and OPENAI_BASE_URL right?"
-            return ModelCallFailed(self._clean(text), retryable=True)
         if isinstance(error, NotACompletion) and not error.cut:
             text = f"{self._where} answered with something else than a chat completion; {error}. Check OPENAI_BASE_URL."
             return ModelCallFailed(self._clean(text), retryable=False, tokens_in=spent)
         text = f"the connection to {self._where} broke before the reply was complete: {error}"
         return ModelCallFailed(self._clean(text), retryable=True, tokens_in=spent)
 
-    def _failed(self, status: int, detail: str, wish: float | None) -> ModelCallFailed:
-        text = f"{self.name} at {self._where} answered {status}: {detail or 'nothing'}. "
-        text = self._clean(text) + advice(status, self._model_name, detail)
-        return ModelCallFailed(text, retryable=is_retryable(status, detail), retry_after=wish)
+    def _unreachable(self, error: Exception) -> ModelCallFailed:
+        text = f"could not reach {self._where}: {error or 'no answer in time'}; "
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            text += "its certificate is not trusted on this machine: add its authority to the system's certificates"
+            return ModelCallFailed(text, retryable=False)
+        return ModelCallFailed(text + "is the server running and OPENAI_BASE_URL right?", retryable=True)
+
+    def _failed(self, status: int, detail: str, *, wish: float | None = None, spent: int = 0) -> ModelCallFailed:
+        text = self._clean(f"{self.name} at {self._where} answered {status}: {detail or 'nothing'}. ")
+        return ModelCallFailed(
+            text + advice(status, self._model_name, detail),
+            retryable=is_retryable(status, detail),
+            retry_after=wish,
+            tokens_in=spent,
+        )
 
     @property
     def _where(self) -> str:
@@ -186,37 +181,6 @@ class ChatModel:
     def _clean(self, text: str) -> str:
         key = self._settings.api_key
         return redact(text, [key.reveal()] if key else [])
-
-
-class _Watch:
-    """Cuts the line when time is up: a read timeout alone starts anew with every byte that a server drips."""
-
-    def __init__(self, attempt: Deadline) -> None:
-        self._attempt = attempt
-        self.fired = False
-
-    @contextmanager
-    def cutting(self, response: httpx2.Response) -> Generator[None]:
-        line = response.extensions["network_stream"].get_extra_info("socket")
-        remaining = self._attempt.remaining()
-        whole = "content-length" in response.headers  # the server has all of it: no reason to pay for a thread
-        if whole or not isinstance(line, socket.socket) or math.isinf(remaining):
-            yield
-            return
-        timer = threading.Timer(remaining, self._cut, [line])
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-
-    def _cut(self, line: socket.socket) -> None:
-        self.fired = True
-        try:
-            socket.socket.shutdown(line, socket.SHUT_RDWR)  # not SSLSocket's: it would pull TLS from under the reader
-        except OSError:
-            pass  # already closed by the other side
 
 
 def _endpoint(base_url: str) -> httpx2.URL:
@@ -249,6 +213,16 @@ def _timeout(attempt: Deadline) -> httpx2.Timeout:
     remaining = attempt.remaining()
     limit = None if math.isinf(remaining) else max(remaining, 0.001)
     return httpx2.Timeout(limit, connect=min(CONNECT_S, remaining))
+
+
+def _read(response: httpx2.Response, completion: Completion, on_text: OnText | None, attempt: Deadline) -> None:
+    """A stream where one was asked for and given, otherwise one whole body."""
+    if on_text is not None and "json" not in response.headers.get("content-type", ""):
+        read_stream(_capped(response, attempt), completion, on_text)
+        return
+    read_completion(b"".join(_capped(response, attempt)), completion)
+    if on_text is not None and completion.text:
+        on_text(completion.text)
 
 
 def _capped(response: httpx2.Response, attempt: Deadline) -> Iterator[bytes]:

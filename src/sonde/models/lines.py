@@ -6,6 +6,8 @@ it looks through all its connections at every request: with a hundred in flight 
 
 from __future__ import annotations
 
+import math
+import socket
 import ssl
 import threading
 from collections.abc import Generator
@@ -13,6 +15,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx2
+
+from sonde.core.deadline import Deadline
 
 
 class Lines:
@@ -61,3 +65,34 @@ class Lines:
                 self._idle.append(line)
                 return
         line.close()
+
+
+class Watch:
+    """Cuts the line when time is up: a read timeout alone starts anew with every byte that a server drips."""
+
+    def __init__(self, attempt: Deadline) -> None:
+        self._attempt = attempt
+        self.fired = False
+
+    @contextmanager
+    def cutting(self, response: httpx2.Response) -> Generator[None]:
+        line = response.extensions["network_stream"].get_extra_info("socket")
+        remaining = self._attempt.remaining()
+        whole = "content-length" in response.headers  # the server has all of it: no reason to pay for a thread
+        if whole or not isinstance(line, socket.socket) or math.isinf(remaining):
+            yield
+            return
+        timer = threading.Timer(remaining, self._cut, [line])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _cut(self, line: socket.socket) -> None:
+        self.fired = True
+        try:
+            socket.socket.shutdown(line, socket.SHUT_RDWR)  # not SSLSocket's: it would pull TLS from under the reader
+        except OSError:
+            pass  # already closed by the other side

@@ -15,15 +15,24 @@ from typing import Any, Literal
 from sonde.errors import ConfigError
 
 MIB = 1 << 20
-UNITS = {"": 1, "b": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-UNITS |= {"kb": 1000, "mb": 1000**2, "gb": 1000**3}
+UNITS = {
+    "": 1,
+    "b": 1,
+    "k": 1000,
+    "m": 1000**2,
+    "g": 1000**3,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+    "kb": 1000,
+    "mb": 1000**2,
+    "gb": 1000**3,
+}
 
-FaultKind = Literal[
-    "error", "syntax", "gate", "import", "timeout", "memory", "crash", "violation", "quota", "output"
-]
+FaultKind = Literal["error", "syntax", "gate", "import", "timeout", "memory", "crash", "violation", "quota", "output"]
 
 
-class Args(tuple[Any, ...]):
+class Args(tuple[Any, ...]):  # noqa: SLOT001 - a tuple cannot have slots that hold anything
     """The positional arguments of a host call; `named` holds the keyword ones."""
 
     named: dict[str, Any]
@@ -60,7 +69,9 @@ class Limits:
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ConfigError(f"the limit {name} must be above zero and finite, not {value}")
         if self.output_chars < 512:
-            raise ConfigError(f"the limit output_chars must be at least 512 to hold head and tail, not {self.output_chars}")
+            raise ConfigError(
+                f"the limit output_chars must be at least 512 to hold head and tail, not {self.output_chars}"
+            )
 
     @property
     def memory_bytes(self) -> int:

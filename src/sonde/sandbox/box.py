@@ -16,18 +16,18 @@ import keyword
 import os
 import socket
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator
 from typing import Any, Self
 
 from sonde.errors import ConfigError, SandboxLost
 from sonde.sandbox import frames
 from sonde.sandbox.base import CodeClock, ExecFault, ExecResult, Host, Limits
-from sonde.sandbox.family import GRACE_S, Family, ForkFailed, State
+from sonde.sandbox.family import GRACE_S, Family, ForkFailed, ForkRefused, State
 from sonde.sandbox.forkserver import ForkServer, shared_server
 from sonde.sandbox.history import History
 from sonde.sandbox.launch import launch
 from sonde.sandbox.policy import FINISH_NAMES, profile_named
-from sonde.sandbox.prepare import Prepared, Preparation
+from sonde.sandbox.prepare import Preparation, Prepared
 from sonde.sandbox.result import finished, stopped
 from sonde.sandbox.share import Share, Shareable, make_share
 from sonde.sandbox.turn import Outcome, Turn, judge_death, private_bytes
@@ -43,6 +43,7 @@ class Sandbox:
     def __init__(
         self,
         profile: str = "analysis",
+        *,
         limits: Limits | None = None,
         host: Host | None = None,
         functions: Collection[str] | None = None,
@@ -66,7 +67,7 @@ class Sandbox:
         self._busy = threading.Lock()
         self._closed = False
         server = server or shared_server(self.profile.preload)
-        family, state = launch(server, self._config(seed), unsafe=unsafe)
+        family, state = launch(server, self._config(seed, server), unsafe=unsafe)
         self._history = History(family, keep_states, self.limits.memory_bytes, 0, [(0, state)])
 
     @property
@@ -98,7 +99,9 @@ class Sandbox:
                     f"{name!r} holds a {type(value).__name__} that is not JSON-like; inject str, numbers, lists, dicts or bytes"
                 ) from None
             if size > self.limits.memory_bytes // 2:
-                raise ConfigError(f"{name!r} takes {size} bytes, too much for {self.limits.memory}; use share() for text")
+                raise ConfigError(
+                    f"{name!r} takes {size} bytes, too much for {self.limits.memory}; use share() for text"
+                )
             self._pending[name] = value
 
     def execute(self, code: str, wall_s: float | None = None) -> ExecResult:
@@ -170,6 +173,10 @@ class Sandbox:
             descriptors |= {FIRST_SHARE + at: share.descriptor for at, share in enumerate(new.values())}
             try:
                 child = self._family.fork(self._history.state, descriptors)
+            except ForkRefused as failure:
+                return self._not_run(
+                    f"{failure}; the state is intact", "Wait until processes have ended and try again."
+                )
             except ForkFailed as failure:
                 return self._fall_back(failure)
             finally:
@@ -190,10 +197,12 @@ class Sandbox:
             raise
 
     def _commit(self, child: State, outcome: Outcome, prepared: Prepared) -> ExecResult:
-        result = finished(outcome, prepared, self.turn, self.layers, self.limits.output_chars)
+        result = finished(outcome, prepared, turn=self.turn, layers=self.layers, limit=self.limits.output_chars)
         child.private_bytes = private_bytes(child.pid)
         child.shares = frozenset(self._shares)
-        child.names = self._history.state.names | {variable.name for variable in result.variables} | self._pending.keys()
+        child.names = (
+            self._history.state.names | {variable.name for variable in result.variables} | self._pending.keys()
+        )
         self._pending.clear()
         self._history.commit(child)
         return result
@@ -205,18 +214,22 @@ class Sandbox:
         printed = b""
         with contextlib.suppress(BlockingIOError):  # nothing was printed
             printed = os.read(recorder, RECORDER_BYTES)
-        return stopped(fault, outcome.usage, printed, prepared, self.turn, self.layers, self.limits.output_chars)
+        return stopped(
+            fault, outcome, printed, prepared, turn=self.turn, layers=self.layers, limit=self.limits.output_chars
+        )
 
     def _fall_back(self, failure: ForkFailed) -> ExecResult:
-        """The newest state cannot be continued: drop it, and whoever it may have left behind, and go one back."""
+        """The newest state cannot be continued: drop it and go one back."""
         lost = self._history.entries[-1][0]
         self._history.drop_newest()
-        self._family.end_strays()
         if not self._history.entries:
             raise SandboxLost(f"the only state of this sandbox is gone ({failure}); open a new Sandbox")
         back = self._history.entries[-1][0]
         message = f"the state after turn {lost} could not be continued ({failure}); its variables are gone"
-        fault = ExecFault(kind="crash", message=message, hint=f"The state after turn {back} is in place: run the code again.")
+        return self._not_run(message, f"The state after turn {back} is in place: run the code again.")
+
+    def _not_run(self, message: str, hint: str) -> ExecResult:
+        fault = ExecFault(kind="crash", message=message, hint=hint)
         return ExecResult(ok=False, turn=self.turn, fault=fault, layers=self.layers)
 
     def _request(self, prepared: Prepared, new: dict[str, Share]) -> dict[str, Any]:
@@ -228,7 +241,7 @@ class Sandbox:
             "clock": (self.clock.start, self.clock.step) if self.clock is not None else None,
         }
 
-    def _config(self, seed: int) -> dict[str, Any]:
+    def _config(self, seed: int, server: ForkServer) -> dict[str, Any]:
         calls = self._host is not None and bool(self.profile.to_wire()["host_calls"])
         return {
             "policy": self.profile.to_wire(),
@@ -240,13 +253,15 @@ class Sandbox:
             "cpu": self.limits.cpu_seconds,
             "frame_bytes": self.limits.frame_bytes,
             "output_chars": self.limits.output_chars,
-            "without": [],
+            "without": list(server.without),
         }
 
     def _checked_wall(self, wall_s: float | None) -> float:
         wall = self.limits.wall_s if wall_s is None else wall_s
         if not 0 < wall <= self.limits.cpu_seconds:
-            raise ConfigError(f"wall_s must be above zero and at most {self.limits.cpu_seconds} (the CPU limit), not {wall}")
+            raise ConfigError(
+                f"wall_s must be above zero and at most {self.limits.cpu_seconds} (the CPU limit), not {wall}"
+            )
         return wall
 
     def _check_name(self, name: str) -> None:
@@ -258,7 +273,7 @@ class Sandbox:
             raise ConfigError(f"{name!r} is shared already; choose another name")
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> Generator[None]:
         self._check_open()
         if not self._busy.acquire(blocking=False):
             raise ConfigError("this box is in the middle of a turn; use box.branch() for a second one")

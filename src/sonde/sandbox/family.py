@@ -29,7 +29,11 @@ CLONES = frozenset(numbers["clone"] for numbers in NUMBERS.values())
 
 
 class ForkFailed(Exception):
-    """The state did not give a child that reported: it is dead, hostile, or the machine is out of processes."""
+    """The state did not give a child that reported: it is dead, or hostile."""
+
+
+class ForkRefused(ForkFailed):
+    """The kernel made no child (out of processes or memory); the state itself is well."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,10 +49,10 @@ class State:
     names: frozenset[str] = frozenset()
     """Variables that code has bound up to here."""
 
-    def dead(self) -> bool:
+    def dead(self, within_s: float = 0.0) -> bool:
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
-        return bool(poll.poll(0))
+        return bool(poll.poll(within_s * 1000))
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):  # it is dead already
@@ -67,7 +71,7 @@ class Family:
     _parked: dict[int, Notice] = field(default_factory=dict[int, Notice])
     _greetings: dict[int, Notice] = field(default_factory=dict[int, Notice])
     _states: dict[int, State] = field(default_factory=dict[int, State])
-    _table: threading.Lock = field(default_factory=threading.Lock)
+    _table: threading.RLock = field(default_factory=threading.RLock)
     _forking: threading.Lock = field(default_factory=threading.Lock)
 
     def adopt(self, pid: int) -> State:
@@ -80,7 +84,8 @@ class Family:
         with self._forking:  # one at a time: a greeting does not say whose child it is
             if not self.await_parked(state, GRACE_S):
                 raise ForkFailed("the state is not parked")
-            self._greetings.clear()
+            if self._greetings:  # nobody was expected
+                self._end_strays()
             if not self.listener.proceed(self._parked.pop(state.pid)):
                 raise ForkFailed("the state is gone")
             return self._welcome(state, descriptors)
@@ -96,7 +101,9 @@ class Family:
             if child is not None:
                 return child
             break
-        raise ForkFailed("no child reported")
+        if not self._end_strays() and self.await_parked(parent, 0):
+            raise ForkRefused("the kernel made no new process")
+        raise ForkFailed("its child did not report")
 
     def _next_greeting(self) -> Notice | None:
         with self._table:
@@ -167,10 +174,10 @@ class Family:
             return self.server.reap(state.pid)
         return None
 
-    def end_strays(self) -> None:
-        """Kill members of the group that never reported."""
-        with contextlib.suppress(SandboxLost):
-            self.server.end_strays(self.group, tuple(self._states))
+    def _end_strays(self) -> list[int]:
+        """Kill members of the group that never reported. Only while no other fork is under way."""
+        self._greetings.clear()
+        return self.server.end_strays(self.group, tuple(self._states))
 
     def _forget(self, state: State) -> None:
         self._parked.pop(state.pid, None)

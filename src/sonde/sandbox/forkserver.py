@@ -25,16 +25,22 @@ from sonde.errors import SandboxLost, SandboxUnavailable
 PROVED = "x86_64"
 UNTRIED = "aarch64"
 START_SECONDS = 60.0
-BOOT = "import sys; sys.path.insert(0, {folder!r}); from worker.zygote import main; sys.path.pop(0); main(*{arguments!r})"
+BOOT = (
+    "import sys; sys.path.insert(0, {folder!r}); from worker.zygote import main; sys.path.pop(0); main(*{arguments!r})"
+)
 
 
 class ForkServer:
     """A zygote process and the orders it takes. Safe to use from several threads."""
 
-    def __init__(self, preload: frozenset[str] = frozenset(), *, force_machine: bool = False) -> None:
+    def __init__(
+        self, preload: frozenset[str] = frozenset(), *, force_machine: bool = False, without: tuple[str, ...] = ()
+    ) -> None:
+        """`without` leaves layers off, to see what a machine that lacks them would do."""
         check_machine(force=force_machine)
         self.owner = os.getpid()
-        self._lock = threading.Lock()
+        self.without = without
+        self._lock = threading.RLock()  # a collected Sandbox may close itself while we hold it
         self._groups: set[int] = set()
         self._control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with far:
@@ -87,6 +93,8 @@ class ForkServer:
             self._process.wait()
 
     def _ask(self, message: tuple[str, Any], descriptor: int | None = None) -> Any:
+        if self.owner != os.getpid():
+            raise SandboxLost("this sandbox belongs to the process that this one was forked from; open a new Sandbox")
         with self._lock:
             try:
                 self._send(message, descriptor)
@@ -98,6 +106,8 @@ class ForkServer:
         return marshal.loads(answer)  # noqa: S302 - the zygote runs no generated code
 
     def _tell(self, message: tuple[str, Any]) -> None:
+        if self.owner != os.getpid():
+            return  # a copy of the sandbox in a forked process: not ours to end
         with self._lock:
             try:
                 self._send(message, None)
@@ -154,7 +164,9 @@ def check_machine(*, force: bool) -> None:
     """Refuse an architecture whose system call table is not proved."""
     machine = platform.machine()
     if sys.platform != "linux":
-        raise SandboxUnavailable(f"the sandbox needs Linux (landlock, seccomp); this is {sys.platform}. Use a Linux VM.")
+        raise SandboxUnavailable(
+            f"the sandbox needs Linux (landlock, seccomp); this is {sys.platform}. Use a Linux VM."
+        )
     if machine == PROVED or (machine == UNTRIED and force):
         return
     if machine == UNTRIED:

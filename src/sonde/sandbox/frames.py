@@ -12,7 +12,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -110,7 +110,7 @@ def parse_body(kind: int, text: bytes | memoryview, raw: bytes | memoryview) -> 
         pieces = _split(bytes(raw), body.raw)
         if pieces:
             _restore(body, pieces)
-    except (msgspec.MsgspecError, RecursionError, ValueError, IndexError) as error:
+    except (msgspec.MsgspecError, RecursionError, ValueError, IndexError, TypeError) as error:
         raise BadFrame(f"unreadable frame: {str(error)[:200]}") from None
     return body
 
@@ -136,11 +136,12 @@ def _restore(body: Body, pieces: list[bytes]) -> None:
 
 def _with_bytes(value: Any, pieces: list[bytes]) -> Any:
     if isinstance(value, list):
-        return [_with_bytes(each, pieces) for each in value]  # pyright: ignore[reportUnknownVariableType] - JSON
+        return [_with_bytes(each, pieces) for each in cast("list[Any]", value)]
     if isinstance(value, dict):
-        if value.keys() == {BYTES_KEY} and isinstance(value[BYTES_KEY], int):
-            return pieces[value[BYTES_KEY]]
-        return {key: _with_bytes(each, pieces) for key, each in value.items()}  # pyright: ignore[reportUnknownVariableType] - JSON
+        fields = cast("dict[str, Any]", value)
+        if fields.keys() == {BYTES_KEY}:
+            return pieces[int(fields[BYTES_KEY])]
+        return {key: _with_bytes(each, pieces) for key, each in fields.items()}
     return value
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from sonde.errors import SandboxLost, SandboxUnavailable
 from sonde.sandbox.family import Family, State
 from sonde.sandbox.forkserver import ForkServer
-from sonde.sandbox.frames import BadFrame, Channel, HungUp, OutOfTime, ReadyBody, Readiness, encode
+from sonde.sandbox.frames import BadFrame, Channel, HungUp, OutOfTime, Readiness, ReadyBody, encode
 from sonde.sandbox.notify import Listener
 
 LAUNCH_SECONDS = 30.0

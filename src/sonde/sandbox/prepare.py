@@ -52,10 +52,14 @@ class Preparation:
     def _unreadable(self, code: str) -> ExecFault | None:
         if len(code) > self._limits.source_chars:
             message = f"the code has {len(code)} characters; at most {self._limits.source_chars} are run"
-            return ExecFault(kind="syntax", message=message, hint="Put data into variables or tools, not into the source.")
+            return ExecFault(
+                kind="syntax", message=message, hint="Put data into variables or tools, not into the source."
+            )
         if "\0" in code:
             line = code[: code.index("\0")].count("\n") + 1
-            return ExecFault(kind="syntax", message="the code contains a null byte", line=line, hint="Write it as \\x00.")
+            return ExecFault(
+                kind="syntax", message="the code contains a null byte", line=line, hint="Write it as \\x00."
+            )
         return None
 
     def _refused(self, code: str, defined: Collection[str]) -> ExecFault | None:

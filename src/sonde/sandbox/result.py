@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from sonde.sandbox.base import ExecFault, ExecResult, ExecUsage, FaultKind, Final, Variable
+from sonde.sandbox.base import ExecFault, ExecResult, FaultKind, Final, Variable
 from sonde.sandbox.frames import FaultReport, Stream
 from sonde.sandbox.output import Captured, cut_output
 from sonde.sandbox.prepare import Prepared
@@ -14,13 +14,15 @@ KINDS = frozenset(get_args(FaultKind))
 NOTHING = Captured("", "", 0)
 
 
-def finished(outcome: Outcome, prepared: Prepared, turn: int, layers: tuple[str, ...], limit: int) -> ExecResult:
+def finished(outcome: Outcome, prepared: Prepared, *, turn: int, layers: tuple[str, ...], limit: int) -> ExecResult:
     """The result of a turn that reported. Lengths and kinds are the worker's word, so they are bounded here."""
     report = outcome.report
     assert report is not None
     out, err = _captured(report.out), _captured(report.err)
     stdout, stderr = cut_output(out, err, limit)
-    rebound = tuple(f"the code assigned to {name!r}, which is a function of the host; it was restored" for name in report.rebound)
+    rebound = tuple(
+        f"the code assigned to {name!r}, which is a function of the host; it was restored" for name in report.rebound
+    )
     return ExecResult(
         ok=report.fault is None,
         turn=turn,
@@ -38,9 +40,10 @@ def finished(outcome: Outcome, prepared: Prepared, turn: int, layers: tuple[str,
 
 def stopped(
     fault: ExecFault,
-    usage: ExecUsage,
+    outcome: Outcome,
     printed: bytes,
     prepared: Prepared,
+    *,
     turn: int,
     layers: tuple[str, ...],
     limit: int,
@@ -53,7 +56,7 @@ def stopped(
         turn=turn,
         stdout=stdout,
         fault=fault,
-        usage=usage,
+        usage=outcome.usage,
         layers=layers,
         output_chars=len(text),
         warnings=prepared.warnings,

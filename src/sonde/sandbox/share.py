@@ -10,28 +10,35 @@ import fcntl
 import os
 from array import array
 from codecs import getincrementaldecoder
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sonde.errors import ConfigError
 
-BLOCK = 65536
+BLOCK = 1 << 16
+CHUNK = 1 << 20
+CONTINUATION = bytes(range(0x80, 0xC0))
+"""Bytes of UTF-8 that start no character."""
+CLEAN = (b"", 0)
+"""The decoder is not in the middle of a character."""
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 Text = str | bytes | Path
 Shareable = Text | Mapping[str, Text]
+Entries = dict[str, tuple[int, int, bytes]]
+"""{name: (start, bytes, index)}"""
 
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """A sealed file in memory and where each text lies in it: {name: (start, bytes, index)}."""
+    """A sealed file in memory and where each text lies in it."""
 
     name: str
     descriptor: int
     size: int
-    entries: dict[str, tuple[int, int, bytes]]
+    entries: Entries
     single: bool
     holders: int = 1
 
@@ -66,59 +73,46 @@ def make_share(name: str, content: Shareable, room: int) -> Share:
     return Share(name, descriptor, max(size, 1), entries, single)
 
 
-def _copy_all(
-    descriptor: int, name: str, texts: Mapping[str, Text], room: int
-) -> tuple[dict[str, tuple[int, int, bytes]], int]:
-    entries: dict[str, tuple[int, int, bytes]] = {}
+def _copy_all(descriptor: int, name: str, texts: Mapping[str, Text], room: int) -> tuple[Entries, int]:
+    entries: Entries = {}
     at = 0
     for key, text in texts.items():
         if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers are not all typed
             raise ConfigError(f"the keys of {name!r} must be str, not {type(key).__name__}")
-        label = f"{name}[{key!r}]" if key else name
-        size, index = _copy(descriptor, label, text, room - at)
-        entries[key] = (at, size, index)
-        at += size
+        index = Index(f"{name}[{key!r}]" if key else name, room - at)
+        try:
+            for chunk in _chunks(index.label, text):
+                index.add(chunk)
+                _write(descriptor, chunk)
+            entries[key] = (at, index.size, index.finish())
+        except UnicodeError as error:
+            raise ConfigError(f"{index.label} is not UTF-8 text ({error}); decode it before sharing") from None
+        at += index.size
     return entries, at
 
 
-def _copy(descriptor: int, label: str, text: Text, room: int) -> tuple[int, bytes]:
-    if isinstance(text, Path):
-        return _copy_file(descriptor, label, text, room)
-    if isinstance(text, str):
-        try:
-            data = text.encode()
-        except UnicodeEncodeError as error:
-            raise ConfigError(f"the text of {label} cannot be UTF-8: {error}") from None
-        known_utf8 = True
-    elif isinstance(text, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - callers are not all typed
-        data, known_utf8 = text, False
-    else:
-        raise ConfigError(f"{label} must be str, bytes or a Path, not {type(text).__name__}")
-    _check_room(label, len(data), room)
-    index = _index(label, data, known_utf8)
-    _write(descriptor, data)
-    return len(data), index
+def _chunks(label: str, text: Text) -> Iterator[bytes]:
+    """The text as UTF-8, a piece at a time: each piece is checked and copied while it is in the processor's cache."""
+    match text:
+        case str():
+            for start in range(0, len(text), CHUNK):
+                yield text[start : start + CHUNK].encode()
+        case bytes():
+            for start in range(0, len(text), CHUNK):
+                yield text[start : start + CHUNK]
+        case Path():
+            yield from _file_chunks(label, text)
+        case _:
+            raise ConfigError(f"{label} must be str, bytes or a Path, not {type(text).__name__}")
 
 
-def _copy_file(descriptor: int, label: str, path: Path, room: int) -> tuple[int, bytes]:
+def _file_chunks(label: str, path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
-            _check_room(label, os.fstat(file.fileno()).st_size, room)
-            data = file.read(room + 1)
+            while chunk := file.read(CHUNK):
+                yield chunk
     except OSError as error:
         raise ConfigError(f"cannot share {label}: {error.strerror or error} ({path})") from None
-    _check_room(label, len(data), room)
-    index = _index(label, data, known_utf8=False)
-    _write(descriptor, data)
-    return len(data), index
-
-
-def _check_room(label: str, size: int, room: int) -> None:
-    if size > room:
-        raise ConfigError(
-            f"{label} takes {size} bytes but only {max(room, 0)} are left of Limits(shared_bytes=...); "
-            "raise it, or give the code a tool that reads the file in pieces"
-        )
 
 
 def _write(descriptor: int, data: bytes) -> None:
@@ -127,32 +121,38 @@ def _write(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _index(label: str, data: bytes, known_utf8: bool) -> bytes:
-    """Characters before each block of 64 KiB, and in all, as 64-bit numbers; nothing for ASCII."""
-    if data.isascii():
-        return b""
-    counts = array("Q", [0])
-    decoder = getincrementaldecoder("utf-8")()
-    view = memoryview(data)
-    try:
-        for start in range(0, len(data), BLOCK):
-            block = view[start : start + BLOCK]
-            counts.append(counts[-1] + _starts(bytes(block)) if known_utf8 else counts[-1] + _starts_checked(decoder, block))
-        decoder.decode(b"", final=True)
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{label} is not UTF-8 text ({error.reason}); decode it first, or share it as str") from None
-    return counts.tobytes()
+class Index:
+    """Counts the characters before each block of 64 KiB, so that code can go from a character to its byte."""
 
+    def __init__(self, label: str, room: int) -> None:
+        self.label = label
+        self.size = 0
+        self._room = room
+        self._ascii = True
+        self._characters = 0
+        self._before = array("Q")
+        self._decoder = getincrementaldecoder("utf-8")()
 
-_CONTINUATION = bytes(range(0x80, 0xC0))
+    def add(self, chunk: bytes) -> None:
+        """The next piece; UnicodeDecodeError when it is not UTF-8, ConfigError when it is too much."""
+        if self.size + len(chunk) > self._room:
+            raise ConfigError(
+                f"{self.label} takes more than the {max(self._room, 0)} bytes left of Limits(shared_bytes=...); "
+                "raise it, or give the code a tool that reads the file in pieces"
+            )
+        if not (chunk.isascii() and self._decoder.getstate() == CLEAN):
+            self._ascii = False
+            self._decoder.decode(chunk)
+        view, at = memoryview(chunk), 0
+        while at < len(chunk):
+            if self.size % BLOCK == 0:
+                self._before.append(self._characters)
+            piece = bytes(view[at : at + BLOCK - self.size % BLOCK])
+            self._characters += len(piece) if piece.isascii() else len(piece.translate(None, CONTINUATION))
+            self.size += len(piece)
+            at += len(piece)
 
-
-def _starts(block: bytes) -> int:
-    """How many characters start in this block: bytes that continue none."""
-    return len(block.translate(None, _CONTINUATION))
-
-
-def _starts_checked(decoder: Any, block: memoryview) -> int:
-    data = bytes(block)
-    decoder.decode(data)
-    return _starts(data)
+    def finish(self) -> bytes:
+        """The counts and the total as 64-bit numbers; nothing for ASCII, where bytes are characters."""
+        self._decoder.decode(b"", final=True)
+        return b"" if self._ascii else (self._before + array("Q", [self._characters])).tobytes()

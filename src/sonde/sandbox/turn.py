@@ -70,7 +70,7 @@ class Turn:
         except BadFrame as error:
             return self._ended("violation", f"the worker broke the protocol: {error}")
         except HungUp:
-            return self._ended("crash", "the worker's process ended")
+            return self._hung_up()
         if not rest(self._child):
             return self._ended("timeout", "the code reported its end but its process did not come to rest")
         if not self._channel.drained():
@@ -125,6 +125,11 @@ class Turn:
         message = f"{name}() returned {len(answer)} bytes; at most {self._limits.frame_bytes} fit. Ask for less."
         return encode((False, ("ValueError", message)))
 
+    def _hung_up(self) -> Outcome:
+        if self._child.dead(within_s=1.0):
+            return self._ended("crash", "the worker's process ended")
+        return self._ended("violation", "the worker closed its channel and ran on")
+
     def _check_memory(self) -> None:
         self._memory = max(self._memory, anonymous_bytes(self._child.pid))
         if self._memory > self._limits.memory_bytes + MEMORY_SLACK:
@@ -137,7 +142,11 @@ class Turn:
         wall = time.monotonic() - self._started
         memory = max(self._memory, anonymous_bytes(self._child.pid))
         return ExecUsage(
-            wall_s=wall, host_s=self._host_s, cpu_s=cpu_seconds(self._child.pid), memory_bytes=memory, host_calls=self._calls
+            wall_s=wall,
+            host_s=self._host_s,
+            cpu_s=cpu_seconds(self._child.pid),
+            memory_bytes=memory,
+            host_calls=self._calls,
         )
 
 
@@ -157,7 +166,9 @@ def judge_death(fault: ExecFault, death: tuple[int, float, int] | None, cpu_limi
     if number == signal.SIGKILL and cpu >= cpu_limit - 1:
         return ExecFault(kind="timeout", message=f"the code used more than {cpu_limit:g} s of processor time")
     if number == signal.SIGKILL:
-        return ExecFault(kind="crash", message="the process was killed from outside (SIGKILL), perhaps for lack of memory")
+        return ExecFault(
+            kind="crash", message="the process was killed from outside (SIGKILL), perhaps for lack of memory"
+        )
     return ExecFault(kind="crash", message=f"the process died of {signal.Signals(number).name}")
 
 

@@ -35,7 +35,7 @@ class Encoded:
 
         def default(item: Any) -> Any:
             if isinstance(item, bytes | bytearray | memoryview):
-                self.raw.append(bytes(item))
+                self.raw.append(bytes(item))  # pyright: ignore[reportUnknownArgumentType] - any buffer will do
                 return {BYTES_KEY: len(self.raw) - 1}
             if plain is None:
                 raise TypeError(f"a {type(item).__name__} is not JSON-like: pass str, numbers, lists, dicts or bytes")
@@ -63,7 +63,7 @@ def send(kind: int, sequence: int, fields: dict[str, Encoded], limit: int) -> No
 def receive() -> Any:
     """The next message of the supervisor."""
     (length,) = LENGTH.unpack(_read(LENGTH.size))
-    return marshal.loads(_read(length))  # noqa: S302 - the supervisor is trusted, and only it writes here
+    return marshal.loads(_read(length))  # the supervisor is trusted, and only it writes here
 
 
 def _read(size: int) -> bytearray:

@@ -6,13 +6,13 @@ and clock are given. Does not promise it for code that reads the clock by raw sy
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import os
 import random
 import time
 from typing import Any
 
-_real_datetime, _real_date = datetime.datetime, datetime.date
+_real_datetime, _real_date = dt.datetime, dt.date
 
 
 class Clock:
@@ -79,7 +79,7 @@ def _install_dates(clock: Clock) -> None:
 
     class ClockDatetime(_real_datetime, metaclass=Kind):
         @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> Any:
+        def now(cls, tz: dt.tzinfo | None = None) -> Any:
             return cls.fromtimestamp(clock.time(), tz)
 
         @classmethod
@@ -88,12 +88,12 @@ def _install_dates(clock: Clock) -> None:
 
         @classmethod
         def utcnow(cls) -> Any:
-            return cls.fromtimestamp(clock.time(), datetime.UTC).replace(tzinfo=None)
+            return cls.fromtimestamp(clock.time(), dt.UTC).replace(tzinfo=None)
 
     for kind, name in ((ClockDate, "date"), (ClockDatetime, "datetime")):
         kind.__name__ = kind.__qualname__ = name
         kind.__module__ = "datetime"
-        setattr(datetime, name, kind)
+        setattr(dt, name, kind)
 
 
 def seed_everything(seed: int) -> None:
@@ -112,7 +112,7 @@ def seed_everything(seed: int) -> None:
 
 
 def _replace_urandom(module: str, source: random.Random) -> None:
-    import sys  # noqa: PLC0415 - only here
+    import sys
 
     loaded = sys.modules.get(module)
     if loaded is not None and hasattr(loaded, "_urandom"):

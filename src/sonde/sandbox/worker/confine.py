@@ -59,7 +59,7 @@ def _limit(config: Mapping[str, Any]) -> None:
     limits = {
         resource.RLIMIT_AS: _address_space() + config["memory"] + config["shared"],
         resource.RLIMIT_CPU: config["cpu"],
-        resource.RLIMIT_NOFILE: 64,
+        resource.RLIMIT_NOFILE: 256,
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,
@@ -72,7 +72,7 @@ def _limit(config: Mapping[str, Any]) -> None:
 
 def _address_space() -> int:
     """What the interpreter maps before any code ran: the memory limit counts from here."""
-    with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - no pathlib in the worker
+    with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
@@ -102,10 +102,10 @@ def _landlock() -> str:
     """A ruleset that handles everything this kernel knows and allows nothing."""
     abi = landlock_abi()
     files = LANDLOCK_FILES_BY_ABI[min(abi, 5)]
-    network = 3 if abi >= 4 else 0  # noqa: PLR2004 - bind and connect of TCP came with ABI 4
-    scoped = 3 if abi >= 6 else 0  # noqa: PLR2004 - abstract sockets and signals came with ABI 6
+    network = 3 if abi >= 4 else 0
+    scoped = 3 if abi >= 6 else 0
     ruleset = struct.pack("<QQQ", files, network, scoped)
-    size = 8 if abi < 4 else 16 if abi < 6 else 24  # noqa: PLR2004 - the structure grew with the ABI
+    size = 8 if abi < 4 else 16 if abi < 6 else 24
     descriptor = kernel.call("landlock_create_ruleset", _address(ruleset), size)
     kernel.call("landlock_restrict_self", descriptor)
     os.close(descriptor)
@@ -113,7 +113,7 @@ def _landlock() -> str:
 
 
 def _address(data: bytes) -> int:
-    import ctypes  # noqa: PLC0415 - only here
+    import ctypes
 
     return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
 

@@ -9,10 +9,22 @@ import builtins
 import importlib
 import sys
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 ALWAYS = (
-    *("json", "marshal", "random", "traceback", "linecache", "_strptime", "unicodedata", "datetime", "time", "calendar"),
+    *(
+        "json",
+        "marshal",
+        "random",
+        "traceback",
+        "linecache",
+        "_strptime",
+        "unicodedata",
+        "datetime",
+        "time",
+        "calendar",
+    ),
     *("encodings.ascii", "encodings.latin_1", "encodings.utf_16", "encodings.utf_32", "encodings.utf_8_sig"),
     *("encodings.cp1252", "encodings.idna", "encodings.unicode_escape", "encodings.raw_unicode_escape"),
     *("collections.abc", "json.decoder", "typing", "copyreg", "heapq", "bisect", "fractions", "decimal", "locale"),
@@ -42,15 +54,13 @@ def make_builtins(policy: Mapping[str, Any]) -> dict[str, Any]:
 def _make_import(allowed: frozenset[str], message: str) -> Any:
     plain_import = builtins.__import__
 
-    def __import__(  # noqa: N807 - the name is what a traceback shows
-        name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0  # noqa: A002 - as in Python
-    ) -> Any:
+    def checked_import(name: str, scope: Any = None, inner: Any = None, fromlist: Any = (), level: int = 0) -> Any:
         if level or name.partition(".")[0] not in allowed:
             raise ImportError(message.replace("{module}", name), name=name)
         _refuse_hidden_modules(name, fromlist or (), message)
-        return plain_import(name, globals, locals, fromlist, level)
+        return plain_import(name, scope, inner, fromlist, level)
 
-    return __import__
+    return checked_import
 
 
 def _refuse_hidden_modules(name: str, wanted: tuple[str, ...], message: str) -> None:
@@ -58,5 +68,5 @@ def _refuse_hidden_modules(name: str, wanted: tuple[str, ...], message: str) -> 
     module = sys.modules.get(name)
     for attribute in wanted:
         value = getattr(module, attribute, None)
-        if isinstance(value, type(sys)) and not value.__name__.startswith(f"{name}."):
+        if isinstance(value, ModuleType) and not value.__name__.startswith(f"{name}."):
             raise ImportError(message.replace("{module}", value.__name__), name=value.__name__)

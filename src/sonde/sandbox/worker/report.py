@@ -83,15 +83,10 @@ def _format(error: BaseException, frames: list[tuple[str, int, str]], message: s
                 lines.append(f"  ... {len(frames) - SHOWN_FRAMES} more frames ...")
             continue
         lines.append(f"  {file[1:-1]}, line {line}, in {name}")
-        lines.append(f"    {linecache.cache[file][2][line - 1].strip()[:200] if _has(file, line) else ''}".rstrip())
+        lines.append(f"    {linecache.getline(file, line).strip()[:200]}")
     if isinstance(error, SyntaxError) and error.lineno and error.text:
         lines.append(f"  line {error.lineno}\n    {error.text.strip()[:200]}")
     return "\n".join([*lines, message, *_causes(error)])
-
-
-def _has(file: str, line: int) -> bool:
-    entry = linecache.cache.get(file)
-    return entry is not None and len(entry) == 4 and 0 < line <= len(entry[2])
 
 
 def _causes(error: BaseException) -> list[str]:

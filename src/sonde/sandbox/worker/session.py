@@ -10,9 +10,10 @@ import ast
 import builtins
 import ctypes
 import gc
+import inspect
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from . import channel, kernel, tables
 from .channel import Encoded
@@ -230,7 +231,7 @@ def _encode_final(value: Any) -> Encoded:
 def _plain(item: Any) -> Any:
     """The nearest JSON-like value: an answer should not be lost for its type."""
     if isinstance(item, set | frozenset):
-        return sorted(item, key=repr)
+        return sorted(cast("set[Any]", item), key=repr)
     if hasattr(item, "isoformat"):
         return item.isoformat()
     if hasattr(item, "__dataclass_fields__"):
@@ -250,14 +251,14 @@ def _shared_to_str(item: Any) -> Any:
 
 def _string_keys(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _string_keys(each) for key, each in value.items()}
+        return {str(key): _string_keys(each) for key, each in cast("dict[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
-        return [_string_keys(each) for each in value]
+        return [_string_keys(each) for each in cast("list[Any]", value)]
     return value
 
 
 def _depth() -> int:
-    depth, frame = 0, sys._getframe()
+    depth, frame = 0, inspect.currentframe()
     while frame is not None:
         depth, frame = depth + 1, frame.f_back
     return depth

@@ -33,7 +33,6 @@ __all__ = [
     "OnText",
     "Secret",
     "TokenUsage",
-    "key_variable",
     "open_model",
 ]
 
@@ -60,17 +59,6 @@ def open_model(spec: str | Sequence[str], settings: ModelSettings | None = None)
             return _open_local(name, settings)
         case _:
             return _open_provider(kind, name, settings)
-
-
-def key_variable(spec: str) -> str | None:
-    """The environment variable in which the caller finds the key for `spec`; None where no key is wanted."""
-    kind = spec.partition(":")[0]
-    return (
-        None if kind in {"command", "local"} else _KEY_VARIABLES.get(kind, f"{kind.upper().replace('-', '_')}_API_KEY")
-    )
-
-
-_KEY_VARIABLES = {"google": "GOOGLE_API_KEY", "openai-chat": "OPENAI_API_KEY", "openai-responses": "OPENAI_API_KEY"}
 
 
 def _open_chat(name: str, settings: ModelSettings) -> Model:

@@ -8,8 +8,10 @@ records: that is the runtime's work.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
+from urllib.parse import urlsplit
 
 from sonde.core.deadline import Deadline
 
@@ -125,6 +127,28 @@ class ModelSettings:
     prompt_mode: PromptMode = "stdin"
     count_wait: bool = True
     threads: int = 1
+
+    def secrets(self) -> tuple[str, ...]:
+        """Every value in here that must not be shown, written or recorded."""
+        key = (self.api_key.reveal(),) if self.api_key else ()
+        return (*key, *self.env.values(), *_passwords(self.base_url, self.proxy))
+
+
+def _passwords(*urls: str | None) -> list[str]:
+    found: list[str] = []
+    for url in urls:
+        with suppress(ValueError):  # no URL at all, which whoever opens it says
+            found.append(urlsplit(url or "").password or "")
+    return [password for password in found if password]
+
+
+def mend(text: str) -> str:
+    """`text` as it can be written: halves of characters that came in two pieces are joined, lone halves replaced."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
 
 
 def estimate_tokens(text: str) -> int:

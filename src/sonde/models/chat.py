@@ -179,8 +179,7 @@ class ChatModel:
         return str(self._url.copy_with(username=None, password=None))
 
     def _clean(self, text: str) -> str:
-        key = self._settings.api_key
-        return redact(text, [key.reveal()] if key else [])
+        return redact(text, self._settings.secrets())
 
 
 def _endpoint(base_url: str) -> httpx2.URL:

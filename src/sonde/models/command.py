@@ -115,7 +115,7 @@ class CommandModel:
             )
 
     def _clean(self, text: str) -> str:
-        return redact(text, list(self._settings.env.values()))
+        return redact(text, self._settings.secrets())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from sonde.models.base import OnText, TokenUsage
+from sonde.models.base import OnText, TokenUsage, mend
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 
@@ -46,14 +46,14 @@ class Completion:
 
     @property
     def text(self) -> str:
-        return "".join(self.pieces)
+        return mend("".join(self.pieces))
 
 
 def read_completion(body: bytes, completion: Completion) -> None:
     """Fill `completion` from one whole body."""
     try:
         value = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise NotACompletion(f"the body is not JSON: {_glimpse(body)}") from None
     if not isinstance(value, dict):
         raise NotACompletion(f"the body is not an object: {_glimpse(body)}")
@@ -80,12 +80,12 @@ def read_stream(chunks: Iterable[bytes], completion: Completion, on_text: OnText
 def _take_event(completion: Completion, data: bytes, on_text: OnText) -> None:
     try:
         event = cast("dict[str, Any]", json.loads(data))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise NotACompletion(f"an event of the stream is not JSON: {_glimpse(data)}", cut=True) from None
     choice = _take(completion, event)
     if choice is not None and (piece := _content(choice.get("delta") or choice.get("message"))):
         completion.pieces.append(piece)
-        on_text(piece)
+        on_text(mend(piece))
 
 
 def _take(completion: Completion, document: Mapping[str, Any]) -> Mapping[str, Any] | None:

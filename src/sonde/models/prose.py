@@ -19,6 +19,8 @@ def schema_note(schema: Mapping[str, Any]) -> str:
 
 def with_schema_note(messages: Sequence[Message], schema: Mapping[str, Any]) -> list[Message]:
     """The same conversation with the schema said in the last message, where it is read best."""
+    if not messages:
+        return [Message("user", schema_note(schema))]
     *earlier, last = messages
     return [*earlier, Message(last.role, f"{last.content}\n\n{schema_note(schema)}")]
 
@@ -26,7 +28,7 @@ def with_schema_note(messages: Sequence[Message], schema: Mapping[str, Any]) -> 
 def render_prompt(request: ModelRequest) -> str:
     """One text for programs that take one text. A single user message goes as it is, without a heading."""
     messages = list(request.messages)
-    if request.schema is not None and messages:
+    if request.schema is not None:
         messages = with_schema_note(messages, request.schema)
     if len(messages) == 1:
         return messages[0].content

@@ -27,6 +27,7 @@ from sonde.models.base import (
     OnText,
     TokenUsage,
     estimate_usage,
+    mend,
     prompt_tokens,
     redact,
 )
@@ -59,7 +60,7 @@ class ProviderModel:
         if attempt.expired():
             raise ModelCallFailed(f"no time was left to ask {self.name}")
         response = self._ask(request, attempt, on_text)
-        text = cut_at_stop(response.text or "", request.stop)
+        text = cut_at_stop(mend(response.text or ""), request.stop)
         usage = _usage(response.usage) or estimate_usage(request, text)
         return ModelReply(
             text=text,
@@ -113,8 +114,7 @@ class ProviderModel:
         return ModelCallFailed(self._clean(f"{self.name} failed: {error}"), retryable=retryable, tokens_in=spent)
 
     def _clean(self, text: str) -> str:
-        key = self._settings.api_key
-        return redact(text, [key.reveal()] if key else [])
+        return redact(text, self._settings.secrets())
 
 
 class _LoopThread:
@@ -150,8 +150,7 @@ def _infer(spec: str, settings: ModelSettings, forms: str) -> Any:
     except ImportError as error:
         raise ConfigError(f"{spec} needs a package that is not installed: {error}") from None
     except (errors.UserError, ValueError) as error:
-        key = settings.api_key.reveal() if settings.api_key else ""
-        raise ConfigError(f"{spec} cannot be used: {redact(str(error), [key])}. {forms}") from None
+        raise ConfigError(f"{spec} cannot be used: {redact(str(error), settings.secrets())}. {forms}") from None
 
 
 def _provider(kind: Any, settings: ModelSettings) -> Any:

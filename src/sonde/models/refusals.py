@@ -28,7 +28,7 @@ def error_detail(body: bytes) -> str:
     """What the server said, in one line."""
     try:
         value = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return _one_line(body.decode("utf-8", "replace"))
     if not isinstance(value, dict):
         return _one_line(str(value))
@@ -87,7 +87,7 @@ def refused_parameter(body: bytes, sent: Collection[str]) -> str | None:
 def _named_parameter(body: bytes) -> str | None:
     try:
         param = json.loads(body)["error"]["param"]
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, RecursionError, LookupError, TypeError):
         return None
     return param.partition(".")[0] if isinstance(param, str) else None
 

@@ -1,7 +1,31 @@
-"""The library: ask questions, run investigations, look at runs. Everything that reads the environment is here or in cli/."""
+"""The library: ask questions, run investigations, look at runs. Everything that reads the environment is here or in cli/.
 
-from sonde.api.asking import Answer, aask, ask
-from sonde.api.settings import Settings, load_settings
-from sonde.core.budget import Budget
+Names are loaded when they are used, so that `sonde --help` and `sonde runs` do not wait for models and sandboxes.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sonde.api.asking import Answer, aask, ask
+    from sonde.api.settings import Settings, load_settings
+    from sonde.core.budget import Budget
+
+_HOMES = {
+    "Answer": "sonde.api.asking",
+    "Budget": "sonde.core.budget",
+    "Settings": "sonde.api.settings",
+    "aask": "sonde.api.asking",
+    "ask": "sonde.api.asking",
+    "load_settings": "sonde.api.settings",
+}
 
 __all__ = ["Answer", "Budget", "Settings", "aask", "ask", "load_settings"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

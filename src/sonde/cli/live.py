@@ -28,6 +28,10 @@ class View(Protocol):
         """Show one event."""
         ...
 
+    def on_text(self, session: str, piece: str) -> None:
+        """Show a piece of a reply that is still being written."""
+        ...
+
 
 class Silent:
     """Counts, shows nothing: `--json` and `--quiet`."""
@@ -38,6 +42,9 @@ class Silent:
     def on_event(self, event: Event) -> None:
         """Take it in."""
         self.progress.add(event)
+
+    def on_text(self, session: str, piece: str) -> None:
+        """Not shown."""
 
 
 class Lines:
@@ -55,6 +62,9 @@ class Lines:
             for line in describe(event, self.progress):
                 self._stream.write(f"{line}\n")
             self._stream.flush()
+
+    def on_text(self, session: str, piece: str) -> None:
+        """Not shown: a line that grows is no line of a log."""
 
 
 def describe(event: Event, progress: Progress) -> list[str]:

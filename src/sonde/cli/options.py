@@ -25,9 +25,13 @@ if TYPE_CHECKING:
 class ModelOptions:
     """Which model, and how to reach it."""
 
-    model: Annotated[str | None, typer.Option(help="provider:name, command:PROGRAM, or an entry of [models].")] = None
-    sub_model: Annotated[str | None, typer.Option(help="The model of sub-calls; otherwise the same.")] = None
-    base_url: Annotated[str | None, typer.Option(help="The OpenAI-compatible server.")] = None
+    model: Annotated[
+        str | None, typer.Option(metavar="M", help="provider:name, command:PROGRAM, or an entry of [models].")
+    ] = None
+    sub_model: Annotated[str | None, typer.Option(metavar="M", help="The model of sub-calls; otherwise the same.")] = (
+        None
+    )
+    base_url: Annotated[str | None, typer.Option(metavar="URL", help="The OpenAI-compatible server.")] = None
     timeout_s: Annotated[
         float | None, typer.Option("--model-timeout", metavar="S", help="Seconds one attempt may take.")
     ] = None

@@ -38,7 +38,7 @@ class Progress:
         self.estimated = False
         self.doing = "starting"
         self.session = ROOT
-        self.code = self.output = ""
+        self.code = self.output = self.words = ""
         self.notes: list[str] = []
         self.status = "running"
 
@@ -47,6 +47,11 @@ class Progress:
         step = _STEPS.get(type(event))
         if step is not None:
             step(self, event)
+
+    def hear(self, session: str, piece: str) -> None:
+        """Take in a piece of a reply; those of the session that is shown are kept, and only their end."""
+        if session == self.session:
+            self.words = (self.words + piece)[-4000:]
 
     def left(self) -> dict[str, float | None]:
         """Turns, tokens and money left of the whole run; None where there is no limit."""
@@ -100,7 +105,7 @@ def _turn_started(progress: Progress, event: events.TurnStarted) -> None:
     progress.branch(event.session).turn = event.turn
     progress.turns += 1
     progress.session, progress.doing = event.session, "thinking"
-    progress.code = progress.output = ""
+    progress.code = progress.output = progress.words = ""
 
 
 def _model_replied(progress: Progress, event: events.ModelReplied) -> None:

@@ -45,6 +45,11 @@ class Screen:
         if isinstance(event, Noted) and event.level == "warning":
             self._console.print(f"warning: {one_line(event.text, 200)}", markup=False, highlight=False)
 
+    def on_text(self, session: str, piece: str) -> None:
+        """Show a reply while it is being written."""
+        with self._lock:
+            self.progress.hear(session, piece)
+
     def __enter__(self) -> Self:
         self._live.start()
         return self
@@ -57,10 +62,11 @@ class Screen:
 
 def draw(progress: Progress, elapsed_s: float, height: int) -> RenderableType:
     """Head, tree, code, output, what is left; never taller than the terminal."""
-    room = max(4, height - 6)
-    tree = _tree(progress, max(2, room // 3))
-    code = _block(progress.code, max(2, room // 3), python=True)
-    output = _block(progress.output, max(2, room // 4), python=False)
+    room = max(4, height - 4)
+    code_rows = room // 3
+    code = _block(progress.code, code_rows, python=True) or _block(progress.words, code_rows)
+    output = _block(progress.output, room // 4)
+    tree = _tree(progress, room - code_rows - room // 4)
     return Group(_head(progress, elapsed_s), tree, *code, *output, _foot(progress))
 
 
@@ -81,26 +87,21 @@ def _foot(progress: Progress) -> Text:
 
 def _tree(progress: Progress, rows: int) -> Tree:
     """The sessions that matter most when there is no room for all: those that still run, then the latest."""
-    shown = _chosen(progress, rows)
+    sessions = [session for session in progress.branches if session != ROOT]
+    latest = sorted(sessions, key=lambda session: progress.branches[session].status == "running")[::-1]
+    shown = set(latest[: max(rows - 2, 0)])
     root = Tree(_label(progress.branches[ROOT], progress), guide_style="dim")
-    _grow(root, progress, ROOT, shown)
+    drawn = _grow(root, progress, ROOT, shown)
+    if drawn < len(sessions):
+        root.add(Text(f"… {len(sessions) - drawn} more", style="dim"))
     return root
 
 
-def _chosen(progress: Progress, rows: int) -> set[str]:
-    sessions = [session for session in progress.branches if session != ROOT]
-    newest_first = sorted(sessions, key=lambda s: progress.branches[s].status == "running")[::-1]
-    return set(newest_first[: max(rows - 1, 1)])
-
-
-def _grow(tree: Tree, progress: Progress, session: str, shown: set[str]) -> None:
-    children = progress.branches[session].children
-    for child in children:
-        if child in shown:
-            _grow(tree.add(_label(progress.branches[child], progress)), progress, child, shown)
-    hidden = sum(child not in shown for child in children)
-    if hidden:
-        tree.add(Text(f"… {hidden} more", style="dim"))
+def _grow(tree: Tree, progress: Progress, session: str, shown: set[str]) -> int:
+    """Hang the shown sessions below their parents; how many found a place."""
+    children = [child for child in progress.branches[session].children if child in shown]
+    below = [_grow(tree.add(_label(progress.branches[child], progress)), progress, child, shown) for child in children]
+    return len(children) + sum(below)
 
 
 def _label(branch: Branch, progress: Progress) -> Text:
@@ -116,7 +117,7 @@ def _label(branch: Branch, progress: Progress) -> Text:
     )
 
 
-def _block(text: str, rows: int, *, python: bool) -> list[RenderableType]:
+def _block(text: str, rows: int, *, python: bool = False) -> list[RenderableType]:
     if not text.strip():
         return []
     shown = "\n".join(some_lines(text, rows, tail=not python))

@@ -32,8 +32,8 @@ def some_lines(text: str, limit: int, *, tail: bool = False) -> list[str]:
     lines = printable(text).rstrip().split("\n")
     if len(lines) <= limit:
         return lines
-    missing = f"… {len(lines) - limit + 1} more lines"
-    return [missing, *lines[-(limit - 1) :]] if tail else [*lines[: limit - 1], missing]
+    missing, kept = f"… {len(lines) - limit + 1} more lines", limit - 1
+    return [missing, *lines[len(lines) - kept :]] if tail else [*lines[:kept], missing]
 
 
 def link(shown: str, target: Path, line: int) -> str:

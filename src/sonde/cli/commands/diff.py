@@ -1,0 +1,72 @@
+"""`sonde diff`: two runs side by side, ids and times aside."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sonde.cli.options import PlaceOptions, settings_of, spread
+from sonde.cli.text import printable, some_lines
+
+if TYPE_CHECKING:
+    from sonde.runs.compare import Comparison, Evidence, FirstDifference, Pair
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(spread(diff))
+
+
+def diff(
+    left: Annotated[str, typer.Argument(metavar="A")],
+    right: Annotated[str, typer.Argument(metavar="B")],
+    *,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 1 when they differ.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    place: PlaceOptions,
+) -> int:
+    """Compare two runs: equal or the first difference, then cost, tokens, tools, evidence and answer."""
+    from sonde.runs.compare import compare
+    from sonde.runs.rundir import find_run, pretty_json
+
+    runs_dir = settings_of(place).runs_dir
+    result = compare(find_run(runs_dir, left), find_run(runs_dir, right))
+    if json:
+        sys.stdout.write(pretty_json(result.as_dict()).decode())
+    else:
+        print("\n".join(printable(line) for line in _page(result)))
+    return 1 if exit_code and not result.equal else 0
+
+
+def _page(result: Comparison) -> Iterable[str]:
+    yield f"A {result.left}\nB {result.right}"
+    yield "equal, ids and times aside" if result.equal else "different"
+    if result.first_difference is not None:
+        yield from _parting(result.first_difference)
+    yield from _table("numbers", result.numbers)
+    yield from _table("tools", result.tools)
+    yield from _sides("evidence", result.evidence)
+    yield from _sides("citations", result.citations)
+    yield "\nthe answers are the same" if result.same_answer else "\nthe answers differ:"
+    yield from (f"  {line}" for line in result.answer_diff)
+
+
+def _parting(first: FirstDifference) -> Iterable[str]:
+    yield f"\nfirst difference: {first.session}, {first.what}{', ' + first.field if first.field else ''}"
+    for name, side in (("A", first.left), ("B", first.right)):
+        yield from (f"  {name} {line}" for line in some_lines("(nothing)" if side is None else side, 12))
+
+
+def _table(title: str, pairs: Sequence[Pair]) -> Iterable[str]:
+    if pairs:
+        yield f"\n{title:24} {'A':>14} {'B':>14}"
+    for pair in pairs:
+        yield f"  {pair.name:22} {pair.left:>14,.6g} {pair.right:>14,.6g}" + ("" if pair.left == pair.right else "  *")
+
+
+def _sides(title: str, evidence: Evidence) -> Iterable[str]:
+    yield f"\n{title}: {evidence.both} in both, {len(evidence.only_left)} only in A, {len(evidence.only_right)} only in B"
+    for name, refs in (("A", evidence.only_left), ("B", evidence.only_right)):
+        yield from (f"  {name} {ref}" for ref in refs[:10])

@@ -1,0 +1,85 @@
+"""`sonde doctor`: could untrusted code run safely here?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sonde.cli.options import spread
+from sonde.cli.text import one_line
+
+if TYPE_CHECKING:
+    from sonde.sandbox.doctor import Diagnosis
+
+EXTRAS = {
+    "models": "pydantic_ai",
+    "phoenix": "phoenix.client",
+    "otel": "opentelemetry.sdk",
+    "code": "tree_sitter",
+    "data": "duckdb",
+    "pdf": "pypdf",
+    "mcp": "mcp",
+    "acp": "acp",
+    "monty": "pydantic_monty",
+    "cluster": "ray",
+    "local": "xllamacpp",
+}
+"""Each extra and a module that is there when it is installed."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(spread(doctor))
+
+
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> int:
+    """Try the sandbox for real and print its layers, kernel, Python and versions.
+
+    Exit code 1 when untrusted code could not run safely.
+    """
+    from sonde.sandbox.doctor import examine
+
+    found = examine()
+    if json:
+        from sonde.runs.rundir import pretty_json
+
+        sys.stdout.write(pretty_json(asdict(found) | {"extras": installed()}).decode())
+    else:
+        print("\n".join(_page(found)))
+    return 0 if found.safe else 1
+
+
+def _page(found: Diagnosis) -> Iterable[str]:
+    yield f"kernel    {found.kernel} on {found.machine}"
+    yield f"python    {found.python}"
+    yield f"versions  {', '.join(f'{name} {version}' for name, version in found.versions.items())}"
+    yield f"extras    {', '.join(name for name, there in installed().items() if there) or 'none'}"
+    yield f"layers    {', '.join(found.layers) or 'none'}"
+    yield f"profiles  {', '.join(found.profiles)}"
+    for check in found.checks:
+        yield f"  {'ok ' if check.ok else 'NO '} {check.name}" + (
+            "" if check.ok else f": {one_line(check.detail, 200)}"
+        )
+    if found.safe:
+        yield "untrusted code can run safely here"
+    else:
+        yield f"untrusted code CANNOT run safely here: {found.problem}"
+
+
+def installed() -> dict[str, bool]:
+    """Which extras are here; found, not imported."""
+    return {name: _there(module) for name, module in EXTRAS.items()}
+
+
+def _there(module: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # its parent package is missing
+        return False

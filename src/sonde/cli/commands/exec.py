@@ -1,0 +1,111 @@
+"""`sonde exec`: run a program in the sandbox."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sonde.cli.options import spread
+from sonde.cli.text import printable
+
+if TYPE_CHECKING:
+    from sonde.sandbox import ExecFault, ExecResult
+
+Share = Annotated[list[str] | None, typer.Option(metavar="NAME=PATH", help="A file as the variable NAME; repeatable.")]
+Profile = Annotated[str | None, typer.Option(metavar="P", help="open, analysis (default), strict, assign-only.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("exec")(spread(exec_))
+
+
+def exec_(
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="The program; - is standard input.")],
+    *,
+    profile: Profile = None,
+    share: Share = None,
+    wall: Annotated[float, typer.Option(metavar="S", help="Seconds it may run.")] = 30.0,
+    memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory it may use, e.g. 512MiB.")] = "1GiB",
+    unsafe: Annotated[bool, typer.Option("--unsafe", help="Run it even where the kernel cannot confine it.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> int:
+    """Run a Python program that nobody has read: no files, no network, no processes.
+
+    Example: echo 'print(sum(range(10)))' | sonde exec -
+    """
+    from sonde.api.settings import load_settings
+    from sonde.sandbox import Limits, Sandbox
+
+    code = read_program(file)
+    shares = dict(named_file(word) for word in share or [])
+    limits = Limits(wall_s=wall, memory=memory)
+    chosen = load_settings(sandbox_profile=profile).sandbox_profile
+    with Sandbox(profile=chosen, limits=limits, unsafe=unsafe) as box:
+        for name, path in shares.items():
+            box.share(name, path)
+        result = box.execute(code)
+    if json:
+        _print_object(result)
+    else:
+        _print_plainly(result)
+    return 0 if result.ok else 1
+
+
+def read_program(file: str) -> str:
+    """The text of a program from a file or from standard input."""
+    from sonde.errors import ConfigError
+
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return data.decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+
+
+def named_file(word: str) -> tuple[str, Path]:
+    """The two halves of NAME=PATH."""
+    from sonde.errors import ConfigError
+
+    name, equals, path = word.partition("=")
+    if not equals or not name.isidentifier() or not path:
+        raise ConfigError(f"--share {word}: write it as NAME=PATH, e.g. --share context=logs.txt")
+    return name, Path(path)
+
+
+def _print_object(result: ExecResult) -> None:
+    from sonde.runs.rundir import pretty_json
+
+    shown: dict[str, Any] = asdict(result) | {
+        "final": result.final and result.final.value,
+        "finished": bool(result.final),
+    }
+    sys.stdout.write(pretty_json(shown).decode())
+
+
+def _print_plainly(result: ExecResult) -> None:
+    """Its output where output goes, then the final value; what stopped it goes to stderr."""
+    for text, stream in ((result.stdout, sys.stdout), (result.stderr, sys.stderr)):
+        stream.write(printable(text) if stream.isatty() else text)
+        stream.flush()
+    if result.final is not None:
+        value = result.final.value
+        print(printable(value if isinstance(value, str) else _json(value)))
+    for line in [*result.warnings, *(_fault_lines(result.fault) if result.fault else [])]:
+        print(f"sonde: {printable(line)}", file=sys.stderr)
+
+
+def _json(value: Any) -> str:
+    from sonde.core.canonical import canonical_json, jsonable
+
+    return canonical_json(jsonable(value))
+
+
+def _fault_lines(fault: ExecFault) -> list[str]:
+    place = f" (line {fault.line})" if fault.line else ""
+    return [f"{fault.kind}{place}: {fault.message}", *([fault.hint] if fault.hint else [])]

@@ -1,0 +1,151 @@
+"""`sonde runs`: list, filter, show, prune and import run folders."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sonde.cli.options import PlaceOptions, settings_of, spread
+from sonde.cli.text import one_line
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from sonde.runs.listing import RunSummary
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Status = Annotated[str | None, typer.Option(metavar="S", help="succeeded, partial, failed, running, interrupted.")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(rich_markup_mode=None, help="List, show, prune and import runs.")
+    group.callback(invoke_without_command=True)(_list_by_default)
+    group.command("list")(spread(list_))
+    group.command()(spread(show))
+    group.command()(spread(prune))
+    group.command("import")(spread(import_))
+    app.add_typer(group, name="runs")
+
+
+def _list_by_default(context: typer.Context) -> None:
+    """List, show, prune and import runs; without a sub-command: list."""
+    if context.invoked_subcommand is None:
+        raise typer.Exit(list_(place=PlaceOptions()))
+
+
+def list_(
+    *,
+    status: Status = None,
+    type_: Annotated[str | None, typer.Option("--type", metavar="T", help="ask, rca, edit, …")] = None,
+    text: Annotated[str | None, typer.Option(metavar="TEXT", help="In the id, question or model.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", help="The newest N.")] = 30,
+    json: AsJson = False,
+    place: PlaceOptions,
+) -> int:
+    """List runs, the newest first."""
+    from sonde.runs.listing import list_runs
+
+    runs_dir = settings_of(place).runs_dir
+    found = list_runs(runs_dir, status=status, run_type=type_, text=text, limit=limit)
+    if json:
+        _print_json({"runs": [_plain(summary) for summary in found]})
+        return 0
+    for summary in found:
+        print(_line(summary))
+    if not found:
+        print(f"no runs in {runs_dir}; `sonde ask` makes one", file=sys.stderr)
+    return 0
+
+
+def _line(summary: RunSummary) -> str:
+    cost = f"${summary.cost_usd:.4f}"
+    return (
+        f"{summary.run_id}  {summary.status:11} {summary.run_type:8} {summary.iterations:3} turns "
+        f"{summary.tokens:>9,} tokens {cost:>9}  {one_line(summary.objective, 60)}"
+    )
+
+
+def show(run: Annotated[str, typer.Argument(metavar="RUN")], *, json: AsJson = False, place: PlaceOptions) -> int:
+    """Show one run (an id, its beginning, `last`, or a folder): its record, or its page of summary."""
+    from sonde.runs.rundir import SUMMARY, find_run
+
+    found = find_run(settings_of(place).runs_dir, run)
+    if json:
+        _print_json(found.record().model_dump(mode="json"))
+        return 0
+    page = found.path / SUMMARY
+    print(page.read_text("utf-8") if page.is_file() else _unfinished(found.path))
+    print(f"folder: {found.path}", file=sys.stderr)
+    return 0
+
+
+def _unfinished(path: Path) -> str:
+    from sonde.runs.listing import summarise
+
+    summary = summarise(path)
+    hint = f"\nIt goes on with: sonde resume {summary.run_id}" if summary.status == "interrupted" else ""
+    return f"{_line(summary)}{hint}"
+
+
+def prune(
+    *,
+    keep: Annotated[int | None, typer.Option(metavar="N", help="Keep the newest N.")] = None,
+    older_than: Annotated[str | None, typer.Option(metavar="AGE", help="Only runs older than 12h, 7d, 4w.")] = None,
+    status: Status = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json: AsJson = False,
+    place: PlaceOptions,
+) -> int:
+    """Delete run folders; those that are being written stay."""
+    from sonde.runs.listing import prune as prune_runs
+
+    runs_dir, before = settings_of(place).runs_dir, _moment(older_than) if older_than else None
+    doomed = prune_runs(runs_dir, keep=keep, before=before, status=status, dry_run=True)
+    if not dry_run and doomed and (yes or json or typer.confirm(f"Delete {len(doomed)} runs in {runs_dir}?", err=True)):
+        doomed = prune_runs(runs_dir, keep=keep, before=before, status=status)
+    elif not dry_run and doomed:
+        return 0
+    if json:
+        _print_json({"pruned": [summary.run_id for summary in doomed], "dry_run": dry_run})
+    else:
+        print(
+            "\n".join(
+                [*(_line(summary) for summary in doomed), f"{len(doomed)} runs {'would go' if dry_run else 'gone'}"]
+            )
+        )
+    return 0
+
+
+def _moment(age: str) -> datetime:
+    from datetime import UTC, datetime, timedelta
+
+    from sonde.errors import ConfigError
+
+    match = re.fullmatch(r"(\d{1,6})([hdw])", age)
+    if match is None:
+        raise ConfigError(f"--older-than {age}: write a number and h, d or w, e.g. 7d")
+    unit = {"h": "hours", "d": "days", "w": "weeks"}[match[2]]
+    return datetime.now(UTC) - timedelta(**{unit: int(match[1])})
+
+
+def import_(file: Annotated[Path, typer.Argument(metavar="FILE")], *, place: PlaceOptions) -> None:
+    """Unpack what `sonde export` wrote into a run folder."""
+    from sonde.runs.export import unpack_run
+
+    print(unpack_run(file, settings_of(place).runs_dir).path)
+
+
+def _plain(summary: RunSummary) -> dict[str, Any]:
+    return asdict(summary) | {"path": str(summary.path)}
+
+
+def _print_json(value: Any) -> None:
+    from sonde.runs.rundir import pretty_json
+
+    sys.stdout.write(pretty_json(value).decode())

@@ -1,0 +1,52 @@
+"""Ctrl-C: the first one asks the run to end with the best it has, the second one kills it.
+
+SIGTERM counts as a Ctrl-C, so that a service manager gets a complete record too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SHOW_CURSOR = "\x1b[?25h"
+
+
+@contextmanager
+def soft_stop() -> Generator[threading.Event]:
+    """An event that the first Ctrl-C sets; outside the main thread nothing is caught and it is never set."""
+    cancel = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield cancel
+        return
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        if cancel.is_set():
+            _die(number)
+        cancel.set()
+        _say("sonde: stopping; the answer so far follows (once more kills)\n")
+
+    before = {number: signal.signal(number, stop) for number in _SIGNALS}
+    try:
+        yield cancel
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def _say(text: str) -> None:
+    """Written past the buffers: a signal may arrive while one of them is being written."""
+    os.write(sys.stderr.fileno(), text.encode())
+
+
+def _die(number: int) -> None:
+    """Die of the signal itself, so that the caller sees how; children go with us."""
+    if sys.stderr.isatty():
+        _say(_SHOW_CURSOR)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

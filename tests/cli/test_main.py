@@ -1,0 +1,110 @@
+"""The door: fast help, exit codes, and messages that say what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sonde.cli import commands
+from sonde.cli.main import command_names
+
+HEAVY = ("rich", "pydantic", "msgspec", "httpx2", "pydantic_ai", "openai", "anthropic", "sonde.api", "sonde.runtime")
+
+
+def sonde(*words: str, cwd: Path, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+    """The program as a user starts it, with an environment of its own."""
+    clean = {"PATH": os.environ["PATH"], "HOME": str(cwd), "TERM": "dumb", **env}
+    command = [sys.executable, "-m", "sonde", *words]
+    return subprocess.run(
+        command, cwd=cwd, env=clean, input=stdin, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_help_lists_every_command_file(tmp_path: Path) -> None:
+    shown = sonde("--help", cwd=tmp_path)
+
+    assert shown.returncode == 0
+    files = {path.stem for path in Path(commands.__path__[0]).glob("*.py")} - {"__init__"}
+    assert files == set(command_names())
+    assert all(f"\n  {name} " in shown.stdout for name in files)
+
+
+def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
+    code = f"import sys\nfrom sonde.cli.main import main\ntry: main(['--help'])\nfinally: print([m for m in {HEAVY!r} if m in sys.modules])"
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert shown.stdout.splitlines()[-1] == "[]"
+
+
+def test_help_takes_a_fifth_of_a_second_of_processor_time(tmp_path: Path) -> None:
+    def cost() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        sonde("--help", cwd=tmp_path)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(cost() for _ in range(5)) <= 0.2
+
+
+@pytest.mark.parametrize("name", command_names())
+def test_every_command_has_help_of_its_own(name: str, tmp_path: Path) -> None:
+    shown = sonde(name, "--help", cwd=tmp_path)
+
+    assert shown.returncode == 0
+    assert f"Usage: sonde {name}" in shown.stdout
+
+
+@pytest.mark.parametrize("words", [["nonsense"], ["config", "--nonsense"], ["ask"], ["config", "--max-depth", "deep"]])
+def test_a_usage_error_is_exit_code_2_with_a_hint(words: list[str], tmp_path: Path) -> None:
+    shown = sonde(*words, cwd=tmp_path)
+
+    assert shown.returncode == 2
+    assert "--help" in shown.stderr
+    assert shown.stdout == ""
+
+
+def test_a_configuration_error_is_exit_code_2_and_one_line(tmp_path: Path) -> None:
+    (tmp_path / "sonde.toml").write_text("max_iteration = 3")
+
+    shown = sonde("config", cwd=tmp_path)
+
+    assert shown.returncode == 2
+    assert shown.stderr.startswith("sonde: ") and "max_iterations" in shown.stderr
+    assert len(shown.stderr.splitlines()) == 1
+
+
+def test_config_shows_each_value_and_where_it_came_from(tmp_path: Path) -> None:
+    (tmp_path / "sonde.toml").write_text(
+        'mode = "actions"\n[profile.ci]\nmax_depth = 2\n[models.me]\ncommand = ["cat"]'
+    )
+
+    shown = sonde("config", "--max-iterations", "7", cwd=tmp_path, SONDE_PROFILE="ci", SONDE_MAX_COST_USD="0.5")
+
+    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in shown.stdout.splitlines()}
+    assert rows["max_iterations"] == ["7", "--max-iterations"]
+    assert rows["max_cost_usd"] == ["0.5", "SONDE_MAX_COST_USD"]
+    assert rows["max_depth"] == ["2", f"{tmp_path}/sonde.toml [profile.ci]"]
+    assert rows["mode"] == ["actions", f"{tmp_path}/sonde.toml"]
+    assert rows["max_subcalls"] == ["90", "default"]
+    assert rows["models.me"][0] == "command:cat"
+
+
+def test_config_shows_keys_as_set_and_never_as_they_are(tmp_path: Path) -> None:
+    shown = sonde("config", "--json", cwd=tmp_path, OPENAI_API_KEY="sk-planted-secret")
+
+    assert "sk-planted-secret" not in shown.stdout + shown.stderr
+    rows = {row["name"]: row for row in json.loads(shown.stdout)["settings"]}
+    assert rows["api_key"] == {"name": "api_key", "value": "set", "source": "OPENAI_API_KEY"}
+    assert rows["model"]["value"] == "openai:gpt-4o-mini"
+
+
+def test_version(tmp_path: Path) -> None:
+    assert sonde("--version", cwd=tmp_path).stdout.startswith("sonde 0.")

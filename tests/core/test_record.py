@@ -228,8 +228,8 @@ def test_a_failed_write_back_makes_a_success_partial_until_one_succeeds() -> Non
 def test_the_rules_of_the_contract_hold_for_records_that_others_write() -> None:
     good = fold(told()).model_dump(mode="json")
 
-    broken: dict[str, Any]
-    for broken in ({"status": "failed"}, {"output_ref": {}}, {"run_type": "poem"}, {"status": "done"}):
+    changes: list[dict[str, Any]] = [{"status": "failed"}, {"output_ref": {}}, {"run_type": "poem"}, {"status": "done"}]
+    for broken in changes:
         with pytest.raises(ValidationError):
             RunRecord.model_validate(good | broken)
     assert RunRecord.model_validate(good | {"added_in_1_1": True}).run_id == "run-1"

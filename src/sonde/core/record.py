@@ -46,7 +46,7 @@ from sonde.core.run_record import (
     SubcallMetadata,
     WritebackRef,
 )
-from sonde.core.status import RunStatus
+from sonde.core.status import RUN_TRANSITIONS, RunStatus
 from sonde.core.trajectory import Bounded, ReplStep, Trajectory, written_bytes
 from sonde.errors import ErrorCode
 
@@ -184,7 +184,9 @@ class RecordFold:
         self._metrics["writeback_failed"] += event.failed
 
     def status(self) -> RunStatus:
-        """The run's status; a write-back that failed makes a success partial until a later one succeeds."""
+        """The run's status, final once it has ended; a write-back that failed makes a success partial until one succeeds."""
+        if self._end is None and not RUN_TRANSITIONS[self._status]:
+            return RunStatus.RUNNING
         unwritten = self._written is not None and self._written.status != "succeeded"
         return RunStatus.PARTIAL if unwritten and self._status is RunStatus.SUCCEEDED else self._status
 

@@ -84,9 +84,8 @@ class Journal:
     def write(self, event: Event) -> Event:
         """Write one event without waiting for the disk."""
         event, line = self._clean(event)
-        body = line[:-1]
-        self._sum = chain(self._sum, body)
-        rest = memoryview(body + b',"sum":"' + self._sum.encode() + b'"}\n')
+        self._sum, line = chained(self._sum, line)
+        rest = memoryview(line)
         while rest:
             rest = rest[os.write(self._fd, rest) :]
         return event
@@ -151,20 +150,22 @@ def encodable(event: Event) -> tuple[Event, bytes]:
 
 def rewrite_text(event: Event, change: Callable[[str], str]) -> Event:
     """The event with every text in it changed, keys of free data included; its type stays."""
-    fields = {name: value if name == "type" else _rewrite(value, change) for name, value in as_dict(event).items()}
+    fields = {name: value if name == "type" else rewrite_value(value, change) for name, value in as_dict(event).items()}
     return msgspec.convert(fields, type(event))
 
 
-def _rewrite(value: Any, change: Callable[[str], str]) -> Any:
+def rewrite_value(value: Any, change: Callable[[str], str]) -> Any:
+    """Plain data with every text in it changed, keys included."""
     match value:
         case str():
             return change(value)
         case dict():
             return {
-                _rewrite(key, change): _rewrite(item, change) for key, item in cast("dict[Any, Any]", value).items()
+                rewrite_value(key, change): rewrite_value(item, change)
+                for key, item in cast("dict[Any, Any]", value).items()
             }
         case list() | tuple():
-            return [_rewrite(item, change) for item in cast("Sequence[Any]", value)]
+            return [rewrite_value(item, change) for item in cast("Sequence[Any]", value)]
         case _:
             return value
 
@@ -178,6 +179,13 @@ def chain(previous: str, body: bytes) -> str:
     digest = hashlib.sha256(previous.encode())
     digest.update(body)
     return digest.hexdigest()[:_SUM_DIGITS]
+
+
+def chained(previous: str, encoded: bytes) -> tuple[str, bytes]:
+    """The sum of an encoded event and its line with that sum."""
+    body = encoded[:-1]
+    now = chain(previous, body)
+    return now, body + b',"sum":"' + now.encode() + b'"}\n'
 
 
 def _lock(fd: int, path: Path) -> None:

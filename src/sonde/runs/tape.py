@@ -36,13 +36,14 @@ Key = tuple[Any, ...]
 
 
 class Diverged(RunError):
-    """The run took another path than the recorded one; `recorded` and `now` are the two sides."""
+    """The run took another path than the recorded one; `recorded` and `now` are the two sides, `place` session and turn."""
 
     stage = "runtime_validation"
 
-    def __init__(self, where: str, recorded: str, now: str) -> None:
+    def __init__(self, where: str, recorded: str, now: str, place: tuple[str, int] | None = None) -> None:
         super().__init__(f"{where}: recorded {recorded}, now {now}")
         self.where = where
+        self.place = place
         self.recorded = recorded
         self.now = now
 
@@ -90,7 +91,7 @@ class Tape:
         """The model's reply in this place, if it was given to this very request."""
         found = self._need(ModelReplied, ("model_replied", session, turn, ordinal))
         if found is not None and request_hash is not None:
-            self._same(_place(session, turn, ordinal, "the request"), found.request_hash, request_hash)
+            self._same(_place(session, turn, ordinal, "the request"), found.request_hash, request_hash, (session, turn))
         return found
 
     def failures(self, session: str, turn: int, ordinal: int) -> Sequence[ModelFailed]:
@@ -101,7 +102,8 @@ class Tape:
         """The result of a host call in this place, if it was made with these arguments."""
         found = self._need(HostReturned, ("host_returned", session, turn, ordinal))
         if found is not None and args_hash is not None:
-            self._same(_place(session, turn, ordinal, f"the arguments of {found.name}"), found.args_hash, args_hash)
+            where = _place(session, turn, ordinal, f"the arguments of {found.name}")
+            self._same(where, found.args_hash, args_hash, (session, turn))
         return found
 
     def code_started(self, session: str, turn: int, block: int) -> CodeStarted | None:
@@ -112,7 +114,8 @@ class Tape:
         """What came of a block, if its output was this."""
         found = self._need(CodeRan, ("code_ran", session, turn, block))
         if found is not None and output_hash is not None:
-            self._same(_place(session, turn, block, "the output of the code"), found.output_hash, output_hash)
+            where = _place(session, turn, block, "the output of the code")
+            self._same(where, found.output_hash, output_hash, (session, turn))
         return found
 
     def subcall(self, session: str) -> SubcallEnded | None:
@@ -137,11 +140,11 @@ class Tape:
             raise Diverged(" ".join(str(part) for part in key), "nothing", "asked for it")
         return found
 
-    def _same(self, where: str, recorded: str, now: str) -> None:
+    def _same(self, where: str, recorded: str, now: str, place: tuple[str, int] | None = None) -> None:
         if recorded == now:
             return
         if not self.words_only:
-            raise Diverged(where, recorded, now)
+            raise Diverged(where, recorded, now, place)
         self.differences.append(Difference(where, recorded, now))
 
 

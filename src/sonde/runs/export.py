@@ -1,0 +1,175 @@
+"""A run as one file that can be given away: a .tar.gz of its folder with a manifest, the same bytes for the same run.
+
+`redact=True` takes out what looks like a secret, by pattern, from every file; prompts and replies are then no longer what they were, so the
+export says that it cannot be replayed, in its manifest and in its journal. Patterns miss things: look before you publish.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import re
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from sonde.core.events import SCHEMA_VERSION, AnyEvent, Event, RunStarted, as_dict
+from sonde.errors import ConfigError
+from sonde.runs.journal import chained, encodable, rewrite_text, rewrite_value
+from sonde.runs.rundir import ANSWER, JOURNAL, RECORD, RESULT, SUMMARY, RunDir, fold, pretty_json, write_atomically
+
+MANIFEST = "export.json"
+FILES = (JOURNAL, RECORD, RESULT, SUMMARY, ANSWER)
+REDACTED = "[redacted]"
+MAX_UNPACKED = 4 << 30
+
+SECRETS: Sequence[re.Pattern[str]] = [
+    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
+    re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"),
+    re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}|glpat-[A-Za-z0-9_-]{16,})"),
+    re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
+    re.compile(r"\bAIza[A-Za-z0-9_-]{30,}"),
+    re.compile(r"\bxox[abposr]-[A-Za-z0-9-]{10,}"),
+    re.compile(r"\bhf_[A-Za-z0-9]{30,}"),
+    re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"),
+    re.compile(r"(?i)(?<=bearer )[A-Za-z0-9._~+/=-]{12,}"),
+    re.compile(r"(?<=://)[^\s/:@'\"]{1,100}:[^\s/@'\"]{1,200}(?=@)"),
+]
+"""What is taken out wherever it stands."""
+
+_NAMED = re.compile(
+    r"""(?i)((?:password|passwd|secret|token|api[_-]?key|access[_-]?key|client[_-]?secret)["']?\s{0,4}[:=]\s{0,4}["']?)([^\s"',;]{4,})"""
+)
+"""A value that follows a telling name: the name stays."""
+
+
+_TELLING = re.compile(r"(?i)(?:password|passwd|secret|token|api[_-]?key|access[_-]?key|authorization)$")
+"""Names of fields whose text is taken out whole."""
+
+
+def redact_text(text: str) -> str:
+    """The text without what looks like a secret."""
+    for pattern in SECRETS:
+        text = pattern.sub(REDACTED, text)
+    return _NAMED.sub(rf"\g<1>{REDACTED}", text)
+
+
+def export_run(run: RunDir, target: str | Path, *, redact: bool = False) -> Path:
+    """Write the run as one file; a name without a suffix gets .tar.gz."""
+    path = Path(target)
+    path = path if path.suffix else path.with_name(f"{path.name}.tar.gz")
+    events = run.events()
+    content = _redacted(run, events) if redact else dict(_files(run))
+    manifest = {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": fold(events).run_id,
+        "redacted": redact,
+        "replayable": not redact and is_replayable(events),
+        "files": {name: hashlib.sha256(data).hexdigest() for name, data in content.items()},
+    }
+    write_atomically(path, _packed(run.run_id, {MANIFEST: pretty_json(manifest), **content}))
+    return path
+
+
+def _files(run: RunDir) -> Iterable[tuple[str, bytes]]:
+    for name in FILES:
+        if (run.path / name).is_file():
+            yield name, (run.path / name).read_bytes()
+
+
+def _redacted(run: RunDir, events: Sequence[AnyEvent]) -> dict[str, bytes]:
+    clean = redact_events(events)
+    others = {name: _redacted_file(name, data) for name, data in _files(run) if name not in (JOURNAL, RECORD)}
+    return others | {JOURNAL: journal_bytes(clean), RECORD: pretty_json(fold(clean).model_dump(mode="json"))}
+
+
+def _redacted_file(name: str, data: bytes) -> bytes:
+    if name == RESULT:
+        return pretty_json(_unnamed(rewrite_value(msgspec.json.decode(data), redact_text)))
+    return redact_text(data.decode("utf-8", "replace")).encode()
+
+
+def redact_events(events: Iterable[AnyEvent]) -> list[Any]:
+    """The events without what looks like a secret, marked as such."""
+    return [_marked(_redact(event)) for event in events]
+
+
+def _redact(event: Event) -> Event:
+    return msgspec.convert(_unnamed(as_dict(rewrite_text(event, redact_text))), type(event))
+
+
+def _unnamed(value: Any) -> Any:
+    """Plain data without the texts that stand under a telling name."""
+    if isinstance(value, list):
+        return [_unnamed(item) for item in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: REDACTED if isinstance(item, str) and _TELLING.search(str(name)) else _unnamed(item)
+        for name, item in cast("dict[str, Any]", value).items()
+    }
+
+
+def _marked(event: Event) -> Event:
+    if not isinstance(event, RunStarted):
+        return event
+    return msgspec.structs.replace(event, settings={**event.settings, "redacted": True})
+
+
+def is_replayable(events: Iterable[AnyEvent]) -> bool:
+    """False for a run that was redacted: its hashes cannot be proved any more."""
+    return not any(isinstance(event, RunStarted) and event.settings.get("redacted") for event in events)
+
+
+def journal_bytes(events: Iterable[Event]) -> bytes:
+    """These events as a journal."""
+    lines: list[bytes] = []
+    sum_so_far = ""
+    for event in events:
+        sum_so_far, line = chained(sum_so_far, encodable(event)[1])
+        lines.append(line)
+    return b"".join(lines)
+
+
+def _packed(folder: str, content: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as archive:
+        for name, data in content.items():
+            member = tarfile.TarInfo(f"{folder}/{name}")
+            member.size, member.mode = len(data), 0o600
+            archive.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def unpack_run(source: str | Path, runs_dir: str | Path) -> RunDir:
+    """A run folder from an exported file; its hashes must be those of the manifest. Nothing but our own file names is written."""
+    content = dict(_members(Path(source)))
+    if MANIFEST not in content or JOURNAL not in content:
+        raise ConfigError(f"{source} is not an exported run: it has no {MANIFEST} or no {JOURNAL}")
+    manifest = msgspec.json.decode(content.pop(MANIFEST), type=dict[str, Any])
+    for name, digest in manifest.get("files", {}).items():
+        if hashlib.sha256(content.get(name, b"")).hexdigest() != digest:
+            raise ConfigError(f"{name} in {source} does not have the hash of its manifest: the file was changed")
+    run = RunDir.create(runs_dir, Path(str(manifest.get("run_id", ""))).name or "imported")
+    for name, data in content.items():
+        write_atomically(run.path / name, data)
+    return run
+
+
+def _members(source: Path) -> Iterable[tuple[str, bytes]]:
+    try:
+        with tarfile.open(source, "r:gz") as archive:
+            left = MAX_UNPACKED
+            for member in archive:
+                name = Path(member.name).name
+                left -= member.size
+                if member.isfile() and name in (*FILES, MANIFEST) and left > 0:
+                    file = archive.extractfile(member)
+                    assert file is not None  # a file that is one
+                    yield name, file.read()
+    except (OSError, tarfile.TarError, EOFError) as error:
+        raise ConfigError(f"{source} is not an exported run: {error}") from None

@@ -1,0 +1,180 @@
+"""All runs of a folder: listed, filtered and pruned, fast.
+
+Only the record of each run is read, and of that only the few fields shown; a run without one (going on, or killed) is shown by the first
+line of its journal. Nothing is cached, so nothing is stale. Pruning deletes whole run folders, never one that is being written.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from sonde.core.events import RunStarted
+from sonde.core.record import moment
+from sonde.errors import ConfigError
+from sonde.runs.journal import is_being_written
+from sonde.runs.rundir import JOURNAL, RECORD, run_ids
+
+_HEAD = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """One line of the list. `status` is a run's own, or `running`, `interrupted` (killed; can be resumed) or `unreadable`."""
+
+    run_id: str
+    path: Path
+    status: str
+    run_type: str = ""
+    objective: str = ""
+    model: str = ""
+    started_at: str = ""
+    completed_at: str | None = None
+    iterations: int = 0
+    subcalls: int = 0
+    tokens: int = 0
+    cost_usd: float = 0.0
+    seconds: float = 0.0
+    citations: int = 0
+
+
+class _Usage(msgspec.Struct):
+    iterations: int = 0
+    llm_subcalls: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost_usd: float = 0.0
+
+
+class _Runtime(msgspec.Struct):
+    usage: _Usage
+    model_name: str | None = None
+
+
+class _Metrics(msgspec.Struct):
+    total_latency_s: float = 0.0
+
+
+class _Citation(msgspec.Struct):
+    pass
+
+
+class _Head(msgspec.Struct):
+    """The fields of a record that the list shows; the decoder skips all others without building them."""
+
+    run_id: str
+    run_type: str
+    status: str
+    started_at: str
+    runtime_ref: _Runtime
+    objective: str = ""
+    completed_at: str | None = None
+    metrics: _Metrics = msgspec.field(default_factory=_Metrics)
+    citations: list[_Citation] = []
+
+
+_heads = msgspec.json.Decoder(_Head)
+_starts = msgspec.json.Decoder(RunStarted)
+
+
+def list_runs(
+    runs_dir: str | Path,
+    *,
+    status: str | None = None,
+    run_type: str | None = None,
+    text: str | None = None,
+    limit: int | None = None,
+) -> list[RunSummary]:
+    """The runs, newest first; only those with this status, type, and text in their id, objective or model."""
+    wanted = [
+        summary
+        for run_id in reversed(run_ids(runs_dir))
+        if _fits(summary := summarise(Path(runs_dir) / run_id), status, run_type, text)
+    ]
+    wanted.sort(key=lambda summary: (summary.started_at, summary.run_id), reverse=True)
+    return wanted[:limit]
+
+
+def _fits(summary: RunSummary, status: str | None, run_type: str | None, text: str | None) -> bool:
+    haystack = f"{summary.run_id}\n{summary.objective}\n{summary.model}".lower()
+    return (
+        status in (None, summary.status)
+        and run_type in (None, summary.run_type)
+        and (text is None or text.lower() in haystack)
+    )
+
+
+def summarise(path: Path) -> RunSummary:
+    """One run's line; an unreadable run is a line that says so, not an error."""
+    running = is_being_written(path / JOURNAL)
+    try:
+        head = _heads.decode((path / RECORD).read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        return _unrecorded(path, running)
+    usage = head.runtime_ref.usage
+    return RunSummary(
+        run_id=path.name,
+        path=path,
+        status="running" if running else "interrupted" if head.completed_at is None else head.status,
+        run_type=head.run_type,
+        objective=head.objective,
+        model=head.runtime_ref.model_name or "",
+        started_at=head.started_at,
+        completed_at=head.completed_at,
+        iterations=usage.iterations,
+        subcalls=usage.llm_subcalls,
+        tokens=usage.tokens_in + usage.tokens_out,
+        cost_usd=usage.cost_usd,
+        seconds=head.metrics.total_latency_s,
+        citations=len(head.citations),
+    )
+
+
+def _unrecorded(path: Path, running: bool) -> RunSummary:
+    try:
+        with (path / JOURNAL).open("rb") as file:
+            start = _starts.decode(file.readline(_HEAD))
+    except (OSError, msgspec.MsgspecError):
+        return RunSummary(run_id=path.name, path=path, status="running" if running else "unreadable")
+    return RunSummary(
+        run_id=path.name,
+        path=path,
+        status="running" if running else "interrupted",
+        run_type=start.run_type,
+        objective=start.objective,
+        model=start.model or "",
+        started_at=moment(start.at),
+    )
+
+
+def prune(
+    runs_dir: str | Path,
+    *,
+    keep: int | None = None,
+    before: datetime | None = None,
+    status: str | None = None,
+    dry_run: bool = False,
+) -> list[RunSummary]:
+    """Delete runs: all but the newest `keep`, or those started before a time; with `status`, only such ones. What went is returned."""
+    if keep is None and before is None:
+        raise ConfigError("say what to prune: keep=20 keeps the newest twenty, before=<time> deletes what is older")
+    doomed = list(_doomed(list_runs(runs_dir, status=status), keep, before))
+    for summary in doomed:
+        if not dry_run:
+            shutil.rmtree(summary.path)
+    return doomed
+
+
+def _doomed(runs: list[RunSummary], keep: int | None, before: datetime | None) -> Iterable[RunSummary]:
+    border = None if before is None else moment(before.timestamp())
+    for place, summary in enumerate(runs):
+        too_many = keep is None or place >= keep
+        too_old = border is None or summary.started_at < border
+        if too_many and too_old and summary.status != "running" and not os.path.islink(summary.path):  # noqa: PTH114  # a link's target is not ours
+            yield summary

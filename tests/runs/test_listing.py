@@ -1,0 +1,120 @@
+"""Listing, filtering and pruning of many runs."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from runs.streams import write_long_story, write_story
+from sonde.errors import ConfigError
+from sonde.runs.listing import list_runs, prune
+from sonde.runs.rundir import RECORD, RunDir
+
+
+def test_a_run_is_one_line_with_its_cost_and_status(tmp_path: Path) -> None:
+    write_story(tmp_path)
+
+    (line,) = list_runs(tmp_path)
+
+    assert (line.run_id, line.status, line.run_type, line.model) == ("run-1", "succeeded", "ask", "gpt-4o-mini")
+    assert line.objective.startswith("How many times")
+    assert (line.iterations, line.subcalls, line.citations, line.seconds) == (7, 4, 2, 6.0)
+    assert line.tokens > 9_000 and line.cost_usd > 0.003
+
+
+def test_going_on_killed_and_broken_runs_are_listed_as_what_they_are(tmp_path: Path) -> None:
+    for name in ("going-on", "killed", "broken", "old-record"):
+        run = write_story(tmp_path, name)
+        if name != "old-record":
+            (run.path / RECORD).unlink()
+    (tmp_path / "broken" / "events.jsonl").write_text("not json\n")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "file.txt").write_text("")
+    going_on = RunDir(tmp_path / "going-on").journal()
+    resumed = RunDir(tmp_path / "old-record").journal()
+
+    states = {line.run_id: line.status for line in list_runs(tmp_path)}
+    going_on.close()
+    resumed.close()
+
+    assert states == {
+        "going-on": "running",
+        "killed": "interrupted",
+        "broken": "unreadable",
+        "old-record": "running",
+    }
+
+
+def test_runs_are_filtered_by_status_type_and_text(tmp_path: Path) -> None:
+    write_story(tmp_path, "a")
+    write_story(tmp_path, "b", remark="about Zebras")
+    killed = write_story(tmp_path, "c")
+    (killed.path / RECORD).unlink()
+
+    assert [line.run_id for line in list_runs(tmp_path, status="interrupted")] == ["c"]
+    assert [line.run_id for line in list_runs(tmp_path, text="zebra")] == ["b"]
+    assert list_runs(tmp_path, run_type="rca") == []
+    assert [line.run_id for line in list_runs(tmp_path, limit=2)] == ["c", "b"]
+
+
+def test_a_folder_without_runs_or_that_is_not_there_lists_nothing(tmp_path: Path) -> None:
+    assert list_runs(tmp_path) == []
+    assert list_runs(tmp_path / "nowhere") == []
+
+
+def test_pruning_keeps_the_newest_and_whatever_is_going_on(tmp_path: Path) -> None:
+    for name in "abcd":
+        write_story(tmp_path, name)
+    journal = RunDir(tmp_path / "a").journal()
+
+    gone = prune(tmp_path, keep=1)
+    journal.close()
+
+    assert sorted(line.run_id for line in gone) == ["b", "c"]
+    assert sorted(line.run_id for line in list_runs(tmp_path)) == ["a", "d"]
+
+
+def test_pruning_by_age_and_status_and_as_a_rehearsal(tmp_path: Path) -> None:
+    write_story(tmp_path, "a")
+
+    assert prune(tmp_path, before=datetime(2026, 1, 1, tzinfo=UTC)) == []
+    assert prune(tmp_path, before=datetime(2027, 1, 1, tzinfo=UTC), status="failed") == []
+    assert len(prune(tmp_path, before=datetime(2027, 1, 1, tzinfo=UTC), dry_run=True)) == 1
+    assert len(list_runs(tmp_path)) == 1
+    assert len(prune(tmp_path, before=datetime(2027, 1, 1, tzinfo=UTC))) == 1
+    assert list_runs(tmp_path) == []
+
+
+def test_pruning_everything_must_be_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="keep="):
+        prune(tmp_path)
+
+
+def test_a_linked_run_folder_is_not_deleted(tmp_path: Path) -> None:
+    write_story(tmp_path / "elsewhere", "a")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "a").symlink_to(tmp_path / "elsewhere" / "a")
+
+    prune(tmp_path / "runs", keep=0)
+
+    assert (tmp_path / "elsewhere" / "a" / RECORD).exists()
+
+
+def test_a_thousand_runs_are_listed_in_a_blink(tmp_path: Path) -> None:
+    pattern = write_story(tmp_path, "run-0000")
+    for number in range(1, 1_000):
+        shutil.copytree(pattern.path, tmp_path / f"run-{number:04}")
+    write_long_story(tmp_path, 10_000)
+
+    times: list[float] = []
+    for _ in range(3):
+        began = time.perf_counter()
+        found = list_runs(tmp_path)
+        times.append(time.perf_counter() - began)
+        assert len(found) == 1_001
+
+    assert min(times) <= 0.3

@@ -81,7 +81,11 @@ class Library:
         """All files whose path (or, for a glob without a slash, name) matches."""
         pattern = glob_pattern(glob)
         named = "/" not in glob
-        found = [e for e in self.entries.values() if pattern.fullmatch(posixpath.basename(e.path) if named else e.path)]
+        found = [
+            e
+            for e in self.entries.values()
+            if pattern.fullmatch((posixpath.basename(e.path) if named else e.path).encode())
+        ]
         if not found:
             raise ToolFault(f"no file matches {glob!r}; list_files() shows what there is.")
         return found
@@ -90,13 +94,12 @@ class Library:
         """The text of a file, as it is now; Unreadable says why there is none."""
         if not entry.real:
             return Text.of_bytes(self._memory(entry.path))
-        known = signature(entry)
-        converted = self._converted.get(known)
+        converted = self._converted.get(signature(entry)) if self._converted else None
         if converted is not None:
             return converted
         text = open_text(entry)
         if text.in_memory:
-            self._converted.put(known, text)
+            self._converted.put(signature(entry), text)
         return text
 
     def index(self, entry: Entry, text: Text) -> LineIndex:
@@ -153,6 +156,9 @@ class _Recent(Generic[V]):
         self._limit = limit
         self._values: OrderedDict[object, V] = OrderedDict()
         self._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
 
     def get(self, key: object) -> V | None:
         with self._lock:

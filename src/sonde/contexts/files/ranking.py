@@ -2,7 +2,7 @@
 
 Up to 32 MB of text are indexed once, on the first search, in a temporary database on disk or in `cache_dir` under a name that
 changes with the data. Above that no index is built: the files are scanned for the rarer words of the query and the passages around
-the hits are ranked. That is bounded (2,000 passages a word), and the answer says when a bound was met. Words are matched without
+the hits are ranked. That is bounded (5,000 places), and the answer says when a bound was met. Words are matched without
 regard to case, accents or endings.
 """
 

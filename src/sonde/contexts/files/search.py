@@ -1,6 +1,7 @@
 """The `search` tool: which passages are ranked, and how the answer says what was not looked at.
 
-Small data is indexed whole, once. Large data is scanned for each word of the query and only the passages around the hits are ranked.
+Small data is indexed whole, once. Large data is scanned for the rarer words of the query and only the
+passages around the hits are ranked.
 """
 
 from __future__ import annotations
@@ -11,20 +12,22 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sonde.contexts.files.grep import compile_pattern, scan
+from sonde.contexts.files.grep import Hit, scan
 from sonde.contexts.files.library import Library
 from sonde.contexts.files.lines import read_lines
 from sonde.contexts.files.listing import Entry
 from sonde.contexts.files.ranking import Passage, Place, Ranking, passages
 from sonde.contexts.files.text import Unreadable
+from sonde.contexts.patterns import Pattern, compiled, escaped
 from sonde.core.deadline import Deadline
 from sonde.core.evidence import Excerpt, Observed
 
 INDEXED_BYTES = 32_000_000
 INDEXED_FILES = 20_000
-HITS_A_WORD = 2_000
+HITS = 5_000
 _AROUND = 8
 _LINE_CHARS = 16_384
+_SAMPLES, _SAMPLE_BYTES = 64, 262_144
 
 
 class Search:
@@ -75,31 +78,37 @@ class Search:
         return (line[:_LINE_CHARS] for line in whole.split("\n")) if whole else ()
 
     def _among_hits(self, words: list[str], limit: int, deadline: Deadline) -> Observed:
-        hits: dict[str, set[int]] = {}
-        bounded = [word for word in words if not self._gather(word, hits, deadline)]
-        ranking = Ranking.build(self._around(hits))
+        expected = estimate_hits(self._library, words)
+        rare = [word for word in words if expected[word] <= HITS] or [min(words, key=lambda word: expected[word])]
+        blocks, complete = self._gather(rare, deadline)
+        ranking = Ranking.build(self._around(blocks))
         try:
-            return self._shown(ranking.best(words, limit), _bounds(bounded, deadline))
+            common = [word for word in words if word not in rare]
+            return self._shown(ranking.best(words, limit), _bounds(rare, common, complete, deadline))
         finally:
             ranking.close()
 
-    def _gather(self, word: str, hits: dict[str, set[int]], deadline: Deadline) -> bool:
-        """Note the lines that hold a word; False when there were too many, or no time, to note them all."""
-        pattern = compile_pattern(word, "iF")
+    def _gather(self, words: list[str], deadline: Deadline) -> tuple[dict[str, set[int]], bool]:
+        """Blocks of lines by path that hold one of the words, and whether these are all there are."""
+        pattern = compiled("|".join(map(escaped, words)), by_line=True, any_case=True)
+        blocks: dict[str, set[int]] = {}
         found = 0
         for entry in self._library.entries.values():
-            try:
-                with self._library.open(entry) as text:
-                    for hit in scan(text, pattern, deadline):
-                        hits.setdefault(entry.path, set()).add(hit.line // _AROUND)
-                        found += 1
-                        if found >= HITS_A_WORD:
-                            return False
-            except (Unreadable, OSError):
-                continue
+            for hit in self._hits(entry, pattern, deadline):
+                blocks.setdefault(entry.path, set()).add(hit.line // _AROUND)
+                found += 1
+                if found >= HITS:
+                    return blocks, False
             if deadline.expired():
-                return False
-        return True
+                return blocks, False
+        return blocks, True
+
+    def _hits(self, entry: Entry, pattern: Pattern, deadline: Deadline) -> Iterator[Hit]:
+        try:
+            with self._library.open(entry) as text:
+                yield from scan(text, pattern, deadline)
+        except (Unreadable, OSError):
+            return
 
     def _around(self, hits: dict[str, set[int]]) -> Iterator[Passage]:
         """The lines around each hit, as blocks of 8 lines that a word was found in."""
@@ -133,12 +142,36 @@ class Search:
             return None
 
 
-def _bounds(bounded: list[str], deadline: Deadline) -> str | None:
+def estimate_hits(library: Library, words: list[str]) -> dict[str, float]:
+    """How often each word may occur in all, judged by up to 16 MB taken evenly from the whole."""
+    entries = list(library.entries.values())
+    chosen = entries[:: max(1, len(entries) // _SAMPLES)]
+    counts, seen = dict.fromkeys(words, 0), 0
+    for entry in chosen:
+        for part in _parts(library, entry, max(1, _SAMPLES // len(chosen))):
+            seen += len(part)
+            for word in words:
+                counts[word] += part.count(word.encode())
+    return {word: count * library.listing.total_bytes / max(seen, 1) for word, count in counts.items()}
+
+
+def _parts(library: Library, entry: Entry, number: int) -> Iterator[bytes]:
+    try:
+        with library.open(entry) as text:
+            for offset in range(text.start, text.size, max(text.size // number, _SAMPLE_BYTES)):
+                yield text.utf8(text.read(offset, _SAMPLE_BYTES)).lower()
+    except (Unreadable, OSError):
+        return
+
+
+def _bounds(rare: list[str], common: list[str], complete: bool, deadline: Deadline) -> str | None:
     if deadline.expired():
         return "time ran out before all files were searched; grep for a rarer word narrows it."
-    if bounded:
-        return (
-            f"{', '.join(bounded)}: so common that only the first {HITS_A_WORD:,} places were ranked; "
-            "use rarer words, or grep with path= for the rest."
+    said: list[str] = []
+    if common:
+        said.append(f"{', '.join(common)}: too common in this much data to look for, used for the order only.")
+    if not complete:
+        said.append(
+            f"Only the first {HITS:,} places with {', '.join(rare)} were ranked; use rarer words, or grep with path= for the rest."
         )
-    return None
+    return " ".join(said) or None

@@ -98,9 +98,9 @@ class Text:
 
 def open_text(entry: Entry) -> Text:
     """The text of a listed file; Unreadable says why there is none. Close it, or use it in a `with`."""
-    fd = _open(entry)
+    fd, size = _open(entry)
     try:
-        text = _recognise(fd, os.fstat(fd).st_size)
+        text = _recognise(fd, size)
     except OSError as error:
         os.close(fd)
         raise Unreadable(f"{entry.path} cannot be read: {error.strerror}.") from None
@@ -121,13 +121,14 @@ def signature(entry: Entry) -> tuple[str, int, int, int] | None:
     return entry.real, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
 
-def _open(entry: Entry) -> int:
+def _open(entry: Entry) -> tuple[int, int]:
     try:
         fd = os.open(entry.real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise Unreadable(f"{entry.path} cannot be opened: {error.strerror}.") from None
-    if stat.S_ISREG(os.fstat(fd).st_mode) and _place(fd, entry.real) == entry.real:
-        return fd
+    state = os.fstat(fd)
+    if stat.S_ISREG(state.st_mode) and _place(fd, entry.real) == entry.real:
+        return fd, state.st_size
     os.close(fd)
     raise Unreadable(f"{entry.path} is no longer the file that was listed: something else is in its place.")
 

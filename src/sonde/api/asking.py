@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ValidationError
 
+from sonde.api.continuing import continued
 from sonde.api.launch import Finished, Job, Launch, OnEvent, run_job
 from sonde.api.settings import Settings, load_settings
 from sonde.api.sources import open_context
@@ -100,17 +101,19 @@ def ask(
         mode=mode or cast("Mode", chosen.mode),
         unsafe=unsafe,
         limits=limits or Limits(),
-        recipe={"engine": "ask", "sources": opened.recipe, "code": code, "schema": json_schema(schema)},
+        recipe={
+            "engine": "ask",
+            "sources": opened.recipe,
+            "code": code,
+            "schema": json_schema(schema),
+            "model": model if isinstance(model, str) else chosen.model if model is None else None,
+            "sub_model": sub_model if isinstance(sub_model, str) else chosen.sub_model if sub_model is None else None,
+            "given": bool(context),
+        },
     )
     if continue_from is not None:
-        job = _continued(job, chosen, continue_from, runs_dir)
+        job = continued(job, chosen, continue_from, runs_dir)
     return answer_of(run_job(job, launch), schema)
-
-
-def _continued(job: Job, settings: Settings, run: str | Path, runs_dir: str | Path | None) -> Job:
-    from sonde.api.continuing import continued  # the other direction imports this module
-
-    return continued(job, settings, run, runs_dir)
 
 
 async def aask(question: str, *context: Any, **options: Any) -> Answer:

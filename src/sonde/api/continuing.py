@@ -32,7 +32,8 @@ def continued(job: Job, settings: Settings, run: str | Path, runs_dir: str | Pat
             opened = open_context(paths, code=bool(sources.get("code")))
             context, recipe["sources"] = opened.context, opened.recipe
     recipe["continues"] = run_dir.run_id
-    return replace(job, context=context, recipe=recipe, earlier=story(events))
+    recipe["earlier"] = story(events)
+    return replace(job, context=context, recipe=recipe, earlier=recipe["earlier"])
 
 
 def story(events: Sequence[AnyEvent]) -> str:

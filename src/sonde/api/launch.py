@@ -17,7 +17,7 @@ from sonde.contexts.base import Context
 from sonde.core.budget import Budget
 from sonde.core.canonical import hash_value
 from sonde.core.deadline import Clock, SystemClock
-from sonde.core.events import AnyEvent, Event
+from sonde.core.events import AnyEvent, Event, RunResumed
 from sonde.core.record import RunRecord
 from sonde.core.schema import load_schema
 from sonde.errors import ConfigError
@@ -139,6 +139,8 @@ def run_job(job: Job, launch: Launch) -> Finished:
             state=job.state,
         )
         settings = {"version": sonde_version(), **job.recipe}
+        if launch.recorded:
+            recorder.emit(RunResumed(elapsed_s=launch.used_s, replayed=recorder.replayed()))
         ended = Run(wiring, used_s=launch.used_s, settings=settings).execute()
         record = recorder.fold.record()
     finally:

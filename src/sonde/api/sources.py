@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.contexts.base import Context
-from sonde.contexts.code import CodeContext
 from sonde.contexts.files import FilesContext
-from sonde.contexts.values import ValuesContext, is_frame
 from sonde.errors import ConfigError
 
 STDIN_NAME = "stdin.txt"
@@ -41,12 +39,16 @@ def open_context(given: Sequence[Any], *, code: bool = False, rationale_over: in
         return _of_value(rest[0])
     names = [str(path) for path in paths]
     if code:
+        from sonde.contexts.code import CodeContext  # noqa: PLC0415  # parsers are loaded only for those who ask for them
+
         return Opened(context=CodeContext(names or ["."]), recipe={"paths": _absolute(names or ["."]), "code": True})
     files = FilesContext(names, rationale_over=rationale_over)
     return Opened(context=files, recipe={"paths": _absolute(names), "code": False})
 
 
 def _of_value(value: Any) -> Opened:
+    from sonde.contexts.values import ValuesContext  # noqa: PLC0415  # as above
+
     context = ValuesContext(value)
     return Opened(context=context, variables=context.variables())
 
@@ -79,4 +81,4 @@ def _absolute(names: Sequence[str]) -> list[str]:
     return [str(Path(name).absolute()) for name in names]
 
 
-__all__ = ["Opened", "from_stdin", "is_context", "is_frame", "is_path", "open_context"]
+__all__ = ["Opened", "from_stdin", "is_context", "is_path", "open_context"]

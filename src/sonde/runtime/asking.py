@@ -56,6 +56,7 @@ def ask(wiring: Wiring, scope: Scope, model: Model, place: Place, question: Ques
     hashed = request_hash(question)
     recorded = wiring.tape.reply(place.session, place.turn, place.ordinal, hashed)
     if recorded is not None:
+        wiring.emit(_asked(place, question, hashed, model, question.max_output_tokens))
         return _recount(wiring, scope, place, recorded)
     estimate = sum(estimate_tokens(message.content) + 4 for message in question.messages)
     expected = price(model.name, TokenUsage(estimate, question.max_output_tokens)) or 0.0
@@ -77,6 +78,7 @@ def ask(wiring: Wiring, scope: Scope, model: Model, place: Place, question: Ques
 def _recount(wiring: Wiring, scope: Scope, place: Place, recorded: ModelReplied) -> ModelReplied:
     for failed in wiring.tape.failures(place.session, place.turn, place.ordinal):
         scope.spend(tokens_in=failed.tokens_in, tokens_out=0, cost_usd=0.0)
+    wiring.emit(recorded)
     _count(wiring, scope, recorded)
     scope.check_spent()
     return recorded

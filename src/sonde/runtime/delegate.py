@@ -19,6 +19,7 @@ from sonde.core.evidence import Citation, EvidenceRef
 from sonde.core.status import RunStatus
 from sonde.errors import BudgetExceeded, ModelOutputInvalid, RunError, ToolFault
 from sonde.models.base import Message, Model
+from sonde.runs.tape import Diverged
 from sonde.runtime.asking import Place, Question, ask
 from sonde.runtime.wiring import Cancelled, Wiring
 
@@ -100,6 +101,8 @@ class Delegation:
         )
         try:
             replied = ask(self.wiring, self.scope, self.model, Place(session=path, turn=0), question)
+        except Diverged:
+            raise
         except RunError as error:
             status = "terminated_budget" if isinstance(error, BudgetExceeded) else "failed"
             self._ended(path, SubcallResult(call_id=path, status=status, summary=error.message), error)
@@ -113,6 +116,8 @@ class Delegation:
         self._started(path, errand.objective, "rlm", errand.context, scope)
         try:
             outcome = self.spawn(path, errand, scope)
+        except Diverged:
+            raise
         except RunError as error:
             self._ended(path, SubcallResult(call_id=path, status="failed", summary=error.message), error)
             raise

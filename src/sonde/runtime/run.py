@@ -14,6 +14,7 @@ from sonde.core.deadline import Deadline
 from sonde.core.events import ROOT, ModelReplied, RunEnded, RunStarted, StatusChanged
 from sonde.core.status import RUN_TRANSITIONS, RunStatus, advance
 from sonde.errors import BudgetExceeded, ModelCallFailed, RunError, SondeError, UnexpectedRuntimeError, UsageError
+from sonde.runs.tape import Diverged
 from sonde.runtime.engine import Conclusion, Gathered, Prefilter
 from sonde.runtime.finish import Outcome
 from sonde.runtime.prompts import template_hash
@@ -53,7 +54,7 @@ class Run:
         self._advance(RunStatus.RUNNING)
         try:
             outcome = self._outcome()
-        except UsageError:
+        except (UsageError, Diverged):
             raise
         except RunError as error:
             outcome = _failed(error)
@@ -157,7 +158,7 @@ class Run:
             dataset_ref=dict(task.dataset_ref),
             settings=self.settings,
             variables=sorted(task.variables),
-            context=task.context.describe()[:4000],
+            context=task.context.describe(),
             layers=["unsafe"] if wiring.unsafe else [],
         )
 

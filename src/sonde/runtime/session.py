@@ -26,6 +26,7 @@ from sonde.errors import (
     WallTimeLimitReached,
 )
 from sonde.models.base import Message
+from sonde.runs.tape import Diverged
 from sonde.runtime import observe
 from sonde.runtime.actions import (
     ACTION_SCHEMA,
@@ -123,6 +124,8 @@ class Session:
         except (BudgetExceeded, KeyboardInterrupt) as reached:
             self.advance(LoopState.TERMINATED_BUDGET)
             return best_effort(self, reached if isinstance(reached, BudgetExceeded) else self._interrupted())
+        except Diverged:
+            raise
         except (SandboxViolation, SandboxLost):
             self.advance(LoopState.FAILED)
             raise

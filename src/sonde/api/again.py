@@ -1,0 +1,228 @@
+"""Runs again: `resume` after a crash, `replay` to prove, `branch` to try something else from a turn on.
+
+All three build the job from the recorded run and let the one loop run over a tape of it. Resume appends to the same
+journal and asks a model only for what is not recorded. Replay asks nobody. Branch makes a new run that shares the
+turns before K.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sonde.api.launch import Finished, Job, Launch, OnEvent, run_job
+from sonde.api.rebuilding import rebuild
+from sonde.api.settings import Settings, load_settings
+from sonde.core.canonical import hash_value, jsonable
+from sonde.core.deadline import Clock, SystemClock
+from sonde.core.events import ROOT, AnyEvent, RunEnded, RunResumed, RunStarted, TurnStarted
+from sonde.core.record import RunRecord
+from sonde.errors import ConfigError
+from sonde.models.base import Model
+from sonde.models.recorded import RecordedModel
+from sonde.runs.rundir import RunDir, find_run
+from sonde.runs.tape import Difference, Diverged, Tape, before_turn
+
+NAMES = "RUN is a run's id, the unique beginning of one, `last`, or its folder"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What a replay found: no differences means that every hash was reproduced."""
+
+    run_id: str
+    differences: tuple[Difference, ...]
+    record: RunRecord | None
+    replies: int
+    host_calls: int
+
+    @property
+    def equal(self) -> bool:
+        """Whether everything came out the same."""
+        return not self.differences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A recorded run: its folder, its events, how it began."""
+
+    run_dir: RunDir
+    events: Sequence[AnyEvent]
+    started: RunStarted
+
+    @property
+    def ended(self) -> RunEnded | None:
+        """How it ended; None when it was cut off."""
+        return next((event for event in reversed(self.events) if isinstance(event, RunEnded)), None)
+
+
+def open_run(run: str | Path, runs_dir: str | Path | None, settings: Settings) -> Recorded:
+    """A recorded run by id or folder."""
+    run_dir = find_run(runs_dir or settings.runs_dir, run)
+    events = run_dir.events()
+    started = next((event for event in events if isinstance(event, RunStarted)), None)
+    if started is None:
+        raise ConfigError(f"{run_dir.path} was cut off before its first event: there is nothing to go on from; {NAMES}")
+    return Recorded(run_dir=run_dir, events=events, started=started)
+
+
+def resume(
+    run: str | Path,
+    *,
+    runs_dir: str | Path | None = None,
+    model: str | Model | None = None,
+    sub_model: str | Model | None = None,
+    context: Any = None,
+    tools: Sequence[Callable[..., Any]] = (),
+    go_live: bool = False,
+    on_event: OnEvent | None = None,
+    on_text: Callable[[str, str], None] | None = None,
+    cancel: threading.Event | None = None,
+    settings: Settings | None = None,
+    clock: Clock | None = None,
+) -> Finished:
+    """Go on with a run that was cut off. `go_live`: where the code takes another path than recorded, go on from there."""
+    chosen = settings or load_settings()
+    recorded = open_run(run, runs_dir, chosen)
+    if recorded.ended is not None:
+        raise ConfigError(
+            f"run {recorded.run_dir.run_id} has ended ({recorded.ended.status}); ask on with --continue, or look with `sonde view`"
+        )
+    if recorded.run_dir.is_running():
+        raise ConfigError(f"run {recorded.run_dir.run_id} is still being worked on by another process")
+    job = rebuild(recorded.started, chosen, context=context, tools=tools)
+    job = replace(job, model=model or job.model, sub_model=sub_model or job.sub_model)
+    launch = Launch(
+        settings=chosen,
+        on_event=on_event,
+        on_text=on_text,
+        cancel=cancel or threading.Event(),
+        clock=clock or SystemClock(),
+        run_dir=recorded.run_dir,
+        used_s=used_seconds(recorded.events),
+    )
+    return _resumed(job, launch, recorded.events, go_live=go_live)
+
+
+def _resumed(job: Job, launch: Launch, events: Sequence[AnyEvent], *, go_live: bool) -> Finished:
+    known = list(events)
+    while True:
+        try:
+            return run_job(job, replace(launch, tape=Tape(known), recorded=known))
+        except Diverged as diverged:
+            if not go_live or diverged.place is None:
+                raise
+            session, turn = diverged.place
+            kept = before_turn(known, turn, session)
+            if len(kept) == len(known):
+                raise
+            known = kept
+
+
+def used_seconds(events: Sequence[AnyEvent]) -> float:
+    """The wall time that a run has used, its pauses between processes left out."""
+    since = next((event for event in reversed(events) if isinstance(event, RunResumed)), None)
+    if since is not None:
+        return since.elapsed_s + max(0.0, events[-1].at - since.at)
+    return max(0.0, events[-1].at - events[0].at) if events else 0.0
+
+
+def replay(
+    run: str | Path,
+    *,
+    runs_dir: str | Path | None = None,
+    words_only: bool = False,
+    context: Any = None,
+    tools: Sequence[Callable[..., Any]] = (),
+    on_event: OnEvent | None = None,
+    settings: Settings | None = None,
+) -> Replayed:
+    """Run everything again against the recording, without a model and without the network, and compare every hash."""
+    chosen = settings or load_settings()
+    recorded = open_run(run, runs_dir, chosen)
+    if recorded.ended is None and not words_only:
+        raise ConfigError(f"run {recorded.run_dir.run_id} has not ended; `sonde resume` goes on with it")
+    tape = Tape(recorded.events, strict=not words_only, words_only=words_only)
+    silent = RecordedModel(recorded.started.model or "none", [])
+    job = rebuild(recorded.started, chosen, context=context, tools=tools)
+    job = replace(job, model=silent if recorded.started.model else None, sub_model=_silent(recorded.started))
+    launch = Launch(settings=replace(chosen, model=None, sub_model=None), on_event=on_event, in_memory=True, tape=tape)
+    record: RunRecord | None = None
+    try:
+        finished = run_job(job, launch)
+        record = finished.record
+        differences = [*tape.differences, *_compare_end(recorded, finished)]
+    except Diverged as diverged:
+        differences = [*tape.differences, Difference(diverged.where, diverged.recorded, diverged.now)]
+    return Replayed(
+        run_id=recorded.run_dir.run_id,
+        differences=tuple(differences),
+        record=record,
+        replies=sum(type(event).__name__ == "ModelReplied" for event in recorded.events),
+        host_calls=sum(type(event).__name__ == "HostReturned" for event in recorded.events),
+    )
+
+
+def _silent(started: RunStarted) -> Model | None:
+    if started.sub_model in (None, started.model):
+        return None
+    return RecordedModel(started.sub_model or "none", [])
+
+
+def _compare_end(recorded: Recorded, finished: Finished) -> list[Difference]:
+    then = recorded.ended
+    if then is None:
+        return []
+    found: list[Difference] = []
+    if then.status != finished.ended.status.value:
+        found.append(Difference("the status", then.status, finished.ended.status.value))
+    now = _output_hash(finished)
+    if then.output_hash and then.output_hash != now:
+        found.append(Difference("the final value", then.output_hash, now))
+    return found
+
+
+def _output_hash(finished: Finished) -> str:
+    return hash_value(jsonable(finished.ended.conclusion.output))
+
+
+def branch(
+    run: str | Path,
+    turn: int,
+    *,
+    runs_dir: str | Path | None = None,
+    model: str | Model | None = None,
+    sub_model: str | Model | None = None,
+    context: Any = None,
+    tools: Sequence[Callable[..., Any]] = (),
+    on_event: OnEvent | None = None,
+    on_text: Callable[[str, str], None] | None = None,
+    cancel: threading.Event | None = None,
+    settings: Settings | None = None,
+) -> Finished:
+    """A new run that shares the turns before `turn` with a recorded one and goes on live from there."""
+    chosen = settings or load_settings()
+    recorded = open_run(run, runs_dir, chosen)
+    turns = [event.turn for event in recorded.events if isinstance(event, TurnStarted) and event.session == ROOT]
+    if turn < 1 or turn > max(turns, default=0) + 1:
+        raise ConfigError(f"the run has turns 1 to {max(turns, default=0)}; --turn {turn} is none to go on from")
+    kept = before_turn(recorded.events, turn)
+    job = rebuild(recorded.started, chosen, context=context, tools=tools)
+    job = replace(
+        job,
+        model=model or job.model,
+        sub_model=sub_model or job.sub_model,
+        recipe={**job.recipe, "branched_from": recorded.run_dir.run_id, "branched_at": turn},
+    )
+    launch = Launch(
+        settings=chosen,
+        runs_dir=Path(runs_dir) if runs_dir else None,
+        on_event=on_event,
+        on_text=on_text,
+        cancel=cancel or threading.Event(),
+        tape=Tape(kept),
+    )
+    return run_job(job, launch)

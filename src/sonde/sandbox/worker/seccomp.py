@@ -24,7 +24,7 @@ NUMBER_AT, ARCH_AT = 0, 4
 
 Code = list[tuple[int, int, int, int]]
 Check = tuple[int, str, int]
-"""(argument, "is" | "lacks", value): the whole argument equals the value, or has none of its bits."""
+"""(argument, "is" | "low" | "lacks", value): the argument equals the value, its low half does, or it has none of its bits."""
 
 
 def refuse(error: int) -> int:
@@ -75,6 +75,9 @@ def _argument_rules(numbers: dict[str, int]) -> Code:
     code += _when(numbers["sendto"], (_is(4, 0),), ALLOW, KILL)
     code += _when(numbers["clone"], (_is(0, tables.FORK_FLAGS), _is(1, 0)), ALLOW, KILL)
     code += _when(numbers["clone3"], (), refuse(errno.ENOSYS), KILL)
+    for command in tables.FCNTL:
+        code += _when(numbers["fcntl"], ((1, "low", command),), ALLOW, None)
+    code += _when(numbers["fcntl"], (), refuse(errno.EINVAL), KILL)
     for advice in tables.MADVICE:
         code += _when(numbers["madvise"], (_is(2, advice),), ALLOW, None)
     code += _when(numbers["madvise"], (), refuse(errno.EINVAL), KILL)
@@ -118,6 +121,8 @@ def _steps(check: Check) -> list[tuple[str, int, bool]]:
     low = 16 + 8 * argument
     if kind == "lacks":
         return [("load", low, False), ("bits", value, True)]
+    if kind == "low":  # an int to the kernel, which does not look at the rest
+        return [("load", low, False), ("equal", value, False)]
     halves = (value & 0xFFFFFFFF, value >> 32)
     return [
         *(("load", low, False), ("equal", halves[0], False)),

@@ -22,7 +22,7 @@ PR_SET_NO_NEW_PRIVS = 38
 PR_SET_VMA = 0x53564D41
 
 ALLOWED = (
-    *("read", "readv", "pread64", "write", "writev", "close", "fstat", "lseek", "dup", "fcntl"),
+    *("read", "readv", "pread64", "write", "writev", "close", "fstat", "lseek", "dup"),
     *("munmap", "brk", "mremap", "futex", "membarrier", "rseq", "sched_yield", "getcpu"),
     *("rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "restart_syscall"),
     *("getpid", "gettid", "getppid", "getuid", "geteuid", "getgid", "getegid", "getpgrp", "getrusage", "times"),
@@ -40,6 +40,9 @@ SOFT = {
     "ioctl": errno.ENOTTY,
     "set_robust_list": errno.ENOSYS,
 }
+
+FCNTL = (0, 1, 2, 3, 4, 1030)
+"""DUPFD, GETFD, SETFD, GETFL, SETFL, DUPFD_CLOEXEC. Never SETOWN and SETSIG: they aim a signal at any process of the user."""
 
 MADVICE = (4, 8, 14, 15)
 """DONTNEED, FREE, HUGEPAGE, NOHUGEPAGE: what malloc asks for. Others change what a fork inherits."""

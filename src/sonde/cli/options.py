@@ -20,6 +20,9 @@ import typer
 if TYPE_CHECKING:
     from sonde.api.settings import Settings
 
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="An id, its beginning, `last`, or a folder.")]
+GivenAgain = Annotated[str | None, typer.Option(metavar="PATH|-", help="Data that the run did not store.")]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:

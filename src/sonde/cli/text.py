@@ -47,6 +47,6 @@ def links_shown(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def plural(count: int, word: str) -> str:
+def plural(count: int, one: str, many: str = "") -> str:
     """`1 turn`, `2 turns`."""
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+    return f"{count:,} {one if count == 1 else many or one + 's'}"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -54,11 +53,12 @@ def ask(
     place: PlaceOptions,
     output: OutputOptions,
 ) -> int:
-    """Answer a question over files of any size; every citation is proved.
+    """Answer a question over files; every citation is proved.
 
     Example: sonde ask "Which service logged the first error?" logs/
     """
     from sonde import api
+    from sonde.cli.inputs import read_schema, sources
     from sonde.cli.running import run_with_view
 
     settings = settings_of(model, budget, place, mode=how.mode, sandbox_profile=how.sandbox_profile)
@@ -81,49 +81,3 @@ def ask(
         )
 
     return run_with_view(output, settings, start, roots=roots)
-
-
-def sources(words: list[str], *, code: bool) -> list[Any]:
-    """What `api.ask` takes as context: the paths, or one context of them together with standard input."""
-    from sonde.errors import ConfigError
-
-    paths = [word for word in words if word != "-"]
-    for path in paths:
-        if not Path(path).exists() and not any(sign in path for sign in "*?["):
-            raise ConfigError(f"{path} does not exist; give files or folders, or - for standard input")
-    if "-" not in words:
-        return [Path(path) for path in paths]
-    if code:
-        raise ConfigError("--code works on files and folders; leave out -")
-    from sonde.api.sources import STDIN_NAME
-    from sonde.contexts.files import FilesContext
-
-    return [FilesContext(paths, texts={STDIN_NAME: read_stdin()})]
-
-
-def read_stdin() -> str:
-    """All of standard input; bytes that are not UTF-8 are replaced."""
-    from sonde.errors import ConfigError
-
-    if sys.stdin.isatty():
-        raise ConfigError(
-            "- reads standard input, which is the keyboard here; try: some-program | sonde ask QUESTION -"
-        )
-    return sys.stdin.buffer.read().decode("utf-8", "replace")
-
-
-def read_schema(path: Path) -> dict[str, Any]:
-    """The JSON Schema in a file."""
-    import json
-
-    from sonde.errors import ConfigError
-
-    try:
-        schema = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigError(f"--schema {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError(f"--schema {path} is not JSON: {error}") from error
-    if not isinstance(schema, dict):
-        raise ConfigError(f'--schema {path} must hold an object such as {{"type": "object", "properties": {{}}}}')
-    return cast("dict[str, Any]", schema)

@@ -17,7 +17,10 @@ def register(app: typer.Typer) -> None:
 
 
 def config(model: ModelOptions, budget: BudgetOptions, place: PlaceOptions, output: OutputOptions) -> None:
-    """Show every setting and where it came from (flags > environment > sonde.toml profile > sonde.toml > defaults)."""
+    """Show every setting and where it came from.
+
+    Flags win over the environment, that over the profile and then the top of sonde.toml, that over defaults.
+    """
     settings = settings_of(model, budget, place)
     if output.json:
         from sonde.core.canonical import canonical_json

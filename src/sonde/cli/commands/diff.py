@@ -27,7 +27,10 @@ def diff(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     place: PlaceOptions,
 ) -> int:
-    """Compare two runs: equal or the first difference, then cost, tokens, tools, evidence and answer."""
+    """Compare two runs, ids and times aside.
+
+    Equal or the first difference, then cost, tokens, tools, evidence and answer.
+    """
     from sonde.runs.compare import compare
     from sonde.runs.rundir import find_run, pretty_json
 

@@ -38,8 +38,9 @@ def register(app: typer.Typer) -> None:
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> int:
-    """Try the sandbox for real and print its layers, kernel, Python and versions.
+    """Could untrusted code run safely here? Tried for real.
 
+    Prints layers, kernel, Python and versions.
     Exit code 1 when untrusted code could not run safely.
     """
     from sonde.sandbox.doctor import examine

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,11 +32,13 @@ def exec_(
     unsafe: Annotated[bool, typer.Option("--unsafe", help="Run it even where the kernel cannot confine it.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> int:
-    """Run a Python program that nobody has read: no files, no network, no processes.
+    """Run a Python program in the sandbox.
 
+    It gets no files, no network and no processes.
     Example: echo 'print(sum(range(10)))' | sonde exec -
     """
     from sonde.api.settings import load_settings
+    from sonde.cli.inputs import named_file, read_program
     from sonde.sandbox import Limits, Sandbox
 
     code = read_program(file)
@@ -53,29 +54,6 @@ def exec_(
     else:
         _print_plainly(result)
     return 0 if result.ok else 1
-
-
-def read_program(file: str) -> str:
-    """The text of a program from a file or from standard input."""
-    from sonde.errors import ConfigError
-
-    try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        return data.decode("utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file} is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
-
-
-def named_file(word: str) -> tuple[str, Path]:
-    """The two halves of NAME=PATH."""
-    from sonde.errors import ConfigError
-
-    name, equals, path = word.partition("=")
-    if not equals or not name.isidentifier() or not path:
-        raise ConfigError(f"--share {word}: write it as NAME=PATH, e.g. --share context=logs.txt")
-    return name, Path(path)
 
 
 def _print_object(result: ExecResult) -> None:

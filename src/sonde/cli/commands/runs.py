@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sonde.cli.options import PlaceOptions, settings_of, spread
+from sonde.cli.options import PlaceOptions, RunName, settings_of, spread
 from sonde.cli.text import one_line
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def _line(summary: RunSummary) -> str:
     )
 
 
-def show(run: Annotated[str, typer.Argument(metavar="RUN")], *, json: AsJson = False, place: PlaceOptions) -> int:
-    """Show one run (an id, its beginning, `last`, or a folder): its record, or its page of summary."""
+def show(run: RunName, *, json: AsJson = False, place: PlaceOptions) -> int:
+    """Show one run: its page of summary, or its record with --json."""
     from sonde.runs.rundir import SUMMARY, find_run
 
     found = find_run(settings_of(place).runs_dir, run)

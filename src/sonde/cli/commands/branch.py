@@ -1,0 +1,54 @@
+"""`sonde branch`: what if it had gone on another way from turn K?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sonde.cli.options import GivenAgain, ModelOptions, OutputOptions, PlaceOptions, RunName, settings_of, spread
+
+if TYPE_CHECKING:
+    from sonde.api import Answer
+    from sonde.cli.running import Watch
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(spread(branch))
+
+
+def branch(
+    run: RunName,
+    *,
+    turn: Annotated[int, typer.Option(metavar="K", help="The first turn that is done anew.")],
+    context: GivenAgain = None,
+    model: ModelOptions,
+    place: PlaceOptions,
+    output: OutputOptions,
+) -> int:
+    """Go on another way from turn K of a run.
+
+    The new run shares the turns before K with the recorded one.
+    """
+    from sonde.api import again
+    from sonde.api.asking import answer_of
+    from sonde.cli.inputs import one_source
+    from sonde.cli.running import run_with_view
+
+    settings = settings_of(model, place)
+
+    def start(watch: Watch) -> Answer:
+        finished = again.branch(
+            run,
+            turn,
+            model=model.model,
+            sub_model=model.sub_model,
+            context=one_source(context),
+            on_event=watch.view.on_event,
+            on_text=watch.view.on_text,
+            cancel=watch.cancel,
+            settings=settings,
+        )
+        return answer_of(finished)
+
+    return run_with_view(output, settings, start, model_line=f"branching {run} at turn {turn}")

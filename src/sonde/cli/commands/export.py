@@ -1,0 +1,41 @@
+"""`sonde export`: a run as one file that can be given away."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sonde.cli.options import PlaceOptions, RunName, settings_of, spread
+
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where it goes; otherwise here, named by the run.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(spread(export))
+
+
+def export(
+    run: RunName,
+    *,
+    output: Output = None,
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Take out what looks like a secret; not replayable.")
+    ] = False,
+    place: PlaceOptions,
+) -> None:
+    """Write a run as one file that can be given away.
+
+    It is a .tar.gz; `sonde runs import` unpacks it elsewhere.
+    """
+    from sonde.runs.export import export_run
+    from sonde.runs.rundir import find_run
+
+    found = find_run(settings_of(place).runs_dir, run)
+    print(export_run(found, output or Path(f"{found.run_id}.tar.gz"), redact=redact))
+    if redact:
+        print("redacted by pattern, which misses things: look before you publish", file=sys.stderr)

@@ -1,0 +1,74 @@
+"""`sonde replay`: run everything again against the recording and prove every hash."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sonde.cli.options import GivenAgain, OutputOptions, PlaceOptions, RunName, settings_of, spread
+from sonde.cli.text import plural, some_lines
+
+if TYPE_CHECKING:
+    from sonde.api.again import Replayed
+    from sonde.runs.tape import Difference
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(spread(replay))
+
+
+def replay(
+    run: RunName,
+    *,
+    words_only: Annotated[
+        bool, typer.Option("--words-only", help="Feed the replies by position though prompts have changed.")
+    ] = False,
+    context: GivenAgain = None,
+    place: PlaceOptions,
+    output: OutputOptions,
+) -> int:
+    """Run a recording again and prove every hash.
+
+    No model is asked.
+    Exit code 1 at the first difference; with --words-only differences are listed and it goes on.
+    """
+    from sonde.api import again
+    from sonde.cli.inputs import one_source
+    from sonde.cli.live import open_view
+
+    settings = settings_of(place)
+    with open_view(sys.stderr, silent=output.json or output.quiet) as view:
+        found = again.replay(
+            run, words_only=words_only, context=one_source(context), on_event=view.on_event, settings=settings
+        )
+    _print(found, output)
+    return 0 if found.equal or words_only else 1
+
+
+def _print(found: Replayed, output: OutputOptions) -> None:
+    if output.json:
+        from sonde.runs.rundir import pretty_json
+
+        shown = {
+            "run_id": found.run_id,
+            "equal": found.equal,
+            "replies": found.replies,
+            "host_calls": found.host_calls,
+            "differences": [asdict(difference) for difference in found.differences],
+            "status": found.record.status.value if found.record else None,
+        }
+        sys.stdout.write(pretty_json(shown).decode())
+        return
+    proved = f"{plural(found.replies, 'model reply', 'model replies')} and {plural(found.host_calls, 'host call')}"
+    print(f"{found.run_id}: {'every hash is the same' if found.equal else 'different'} ({proved})")
+    for difference in found.differences:
+        _print_difference(difference)
+
+
+def _print_difference(difference: Difference) -> None:
+    print(f"\n{difference.where}")
+    for name, side in (("recorded", difference.recorded), ("now", difference.now)):
+        print("\n".join(f"  {name:8} {line}" for line in some_lines(str(side), 12)))

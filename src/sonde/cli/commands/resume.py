@@ -1,0 +1,51 @@
+"""`sonde resume`: go on with a run that was cut off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sonde.cli.options import GivenAgain, ModelOptions, OutputOptions, PlaceOptions, RunName, settings_of, spread
+
+if TYPE_CHECKING:
+    from sonde.api import Answer
+    from sonde.cli.running import Watch
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(spread(resume))
+
+
+def resume(
+    run: RunName,
+    *,
+    live: Annotated[bool, typer.Option("--live", help="Where code takes another path, go on from there.")] = False,
+    context: GivenAgain = None,
+    model: ModelOptions,
+    place: PlaceOptions,
+    output: OutputOptions,
+) -> int:
+    """Go on with a killed run; nothing is paid twice."""
+    from sonde.api import again
+    from sonde.api.asking import answer_of
+    from sonde.cli.inputs import one_source
+    from sonde.cli.running import run_with_view
+
+    settings = settings_of(model, place)
+
+    def start(watch: Watch) -> Answer:
+        finished = again.resume(
+            run,
+            model=model.model,
+            sub_model=model.sub_model,
+            context=one_source(context),
+            go_live=live,
+            on_event=watch.view.on_event,
+            on_text=watch.view.on_text,
+            cancel=watch.cancel,
+            settings=settings,
+        )
+        return answer_of(finished)
+
+    return run_with_view(output, settings, start, model_line=f"resuming {run}")

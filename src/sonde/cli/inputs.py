@@ -1,0 +1,72 @@
+"""What commands read besides flags: paths, standard input, schema files. Each mistake is a ConfigError that says what to write instead."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+from sonde.errors import ConfigError
+
+
+def sources(words: list[str], *, code: bool = False) -> list[Any]:
+    """What `api.ask` takes as context: the paths, or one context of them together with standard input."""
+    paths = [word for word in words if word != "-"]
+    for path in paths:
+        if not Path(path).exists() and not any(sign in path for sign in "*?["):
+            raise ConfigError(f"{path} does not exist; give files or folders, or - for standard input")
+    if "-" not in words:
+        return [Path(path) for path in paths]
+    if code:
+        raise ConfigError("--code works on files and folders; leave out -")
+    from sonde.api.sources import STDIN_NAME
+    from sonde.contexts.files import FilesContext
+
+    return [FilesContext(paths, texts={STDIN_NAME: read_stdin()})]
+
+
+def one_source(word: str | None) -> Any:
+    """The context behind one path or -; None when there is none."""
+    return None if word is None else sources([word])[0]
+
+
+def read_stdin() -> str:
+    """All of standard input; bytes that are not UTF-8 are replaced."""
+    if sys.stdin.isatty():
+        raise ConfigError(
+            "- reads standard input, which is the keyboard here; try: some-program | sonde ask QUESTION -"
+        )
+    return sys.stdin.buffer.read().decode("utf-8", "replace")
+
+
+def read_program(file: str) -> str:
+    """The text of a program from a file or from standard input."""
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return data.decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+
+
+def named_file(word: str) -> tuple[str, Path]:
+    """The two halves of NAME=PATH."""
+    name, equals, path = word.partition("=")
+    if not equals or not name.isidentifier() or not path:
+        raise ConfigError(f"--share {word}: write it as NAME=PATH, e.g. --share context=logs.txt")
+    return name, Path(path)
+
+
+def read_schema(path: Path) -> dict[str, Any]:
+    """The JSON Schema in a file."""
+    try:
+        schema = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"--schema {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"--schema {path} is not JSON: {error}") from error
+    if not isinstance(schema, dict):
+        raise ConfigError(f'--schema {path} must hold an object such as {{"type": "object", "properties": {{}}}}')
+    return cast("dict[str, Any]", schema)

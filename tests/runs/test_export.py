@@ -29,9 +29,18 @@ PLANTED = {
     "named": 'password = "correct-horse"',
     "pem": "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\n-----END RSA PRIVATE KEY-----",
 }
-GIVEAWAYS = ("abcdefghijklmnop1234", "qrstuvwxyz0123", "AKIAABCDEFGHIJKLMNOP", "AIzaSyA", "1234567890-abcdef") + (
-    ("eyJzdWIi", "hunter22", "correct-horse", "MIIEow", "Bearer abcd")
-)
+GIVEAWAYS = [
+    "abcdefghijklmnop1234",
+    "qrstuvwxyz0123",
+    "AKIAABCDEFGHIJKLMNOP",
+    "AIzaSyA",
+    "1234567890-abcdef",
+    "eyJzdWIi",
+    "hunter22",
+    "correct-horse",
+    "MIIEow",
+    "Bearer abcd",
+]
 
 
 def contents(path: Path) -> dict[str, bytes]:

@@ -1,0 +1,112 @@
+"""The source text behind a citation, read again: only for places that the run itself cites, only below the folders that it was given, and
+only when the text still has the hash that was recorded. Otherwise the short snippet of the recording is shown, and said to be that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from sonde.core.canonical import sha256_text
+
+LARGEST_FILE = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """An excerpt for the page. `state`: verified (read again, hash fits), changed (it does not), missing, or recorded (not a file)."""
+
+    ref: str
+    state: Literal["verified", "changed", "missing", "recorded"]
+    text: str
+    path: str = ""
+    start_line: int = 0
+    end_line: int = 0
+    excerpt_hash: str = ""
+    signal: str = ""
+    fallback: bool = False
+    seen_at: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+
+def shown_excerpts(events: Iterable[Mapping[str, Any]]) -> list[Shown]:
+    """Every citation of a run with its text."""
+    listed = list(events)
+    roots = list(_roots(listed))
+    calls = [event for event in listed if event.get("type") == "host_returned"]
+    cited: dict[str, Shown] = {}
+    for event in listed:
+        if event.get("type") == "cited":
+            shown = _show(event["citation"], roots, calls)
+            cited.setdefault(shown.ref, shown)
+    return list(cited.values())
+
+
+def _roots(events: Iterable[Mapping[str, Any]]) -> Iterator[Path]:
+    """The folders and files that the run was given."""
+    starts = [event for event in events if event.get("type") == "run_started"]
+    sources: list[Any] = [start.get(name) or {} for start in starts[:1] for name in ("input_ref", "settings")]
+    for source in sources:
+        for name in ("paths", "roots", "root", "workspace"):
+            value: Any = source.get(name) or []
+            for each in [value] if isinstance(value, str) else value:
+                if isinstance(each, str) and os.path.isabs(each):  # noqa: PTH117  # text until it is known to be a path
+                    yield Path(each)
+
+
+def _show(citation: Mapping[str, Any], roots: Iterable[Path], calls: Iterable[Mapping[str, Any]]) -> Shown:
+    path, start, end = (
+        str(citation.get("path", "")),
+        int(citation.get("start_line", 0)),
+        int(citation.get("end_line", 0)),
+    )
+    wanted = str(citation.get("excerpt_hash", ""))
+    found = [lines_of(file, start, end) for file in _candidates(path, roots)] if path and start > 0 else []
+    fitting = next((text for text in found if text is not None and sha256_text(text) == wanted), None)
+    state = "verified" if fitting is not None else "changed" if found else "missing" if path else "recorded"
+    return Shown(
+        ref=str(citation.get("ref") or f"{path}:{start}-{end}"),
+        state=state,
+        text=fitting if fitting is not None else str(citation.get("snippet", "")),
+        path=path,
+        start_line=start,
+        end_line=end,
+        excerpt_hash=wanted,
+        signal=str(citation.get("signal", "")),
+        fallback=bool(citation.get("fallback", False)),
+        seen_at=next((call.get("n") for call in calls if _covers(call, path, start)), None),
+    )
+
+
+def _covers(call: Mapping[str, Any], path: str, line: int) -> bool:
+    return any(
+        each.get("path") == path and int(each.get("start_line", 0)) <= line <= int(each.get("end_line", 0))
+        for each in call.get("excerpts", ())
+    )
+
+
+def _candidates(path: str, roots: Iterable[Path]) -> Iterator[Path]:
+    """The files that this cited path may mean; each lies below a root also after its links are followed."""
+    for root in roots:
+        for file in (root / path, root.parent / path, root):
+            real, top = file.resolve(), root.resolve()
+            inside = real == top or top in real.parents
+            if inside and real.is_file() and real.as_posix().endswith(Path(path).name):
+                yield real
+
+
+def lines_of(file: Path, start: int, end: int) -> str | None:
+    r"""Lines of a file, from 1, both included, joined by `\n`; None when it cannot be read."""
+    try:
+        if file.stat().st_size > LARGEST_FILE:
+            return None
+        text = file.read_bytes().decode("utf-8-sig", "replace")
+    except OSError:
+        return None
+    return "\n".join(line.removesuffix("\r") for line in text.split("\n")[start - 1 : end])

@@ -45,7 +45,11 @@ def doctor(
     """
     from sonde.sandbox.doctor import examine
 
-    found = examine()
+    return report(examine(), json=json)
+
+
+def report(found: Diagnosis, *, json: bool) -> int:
+    """Print it; the exit code."""
     if json:
         from sonde.runs.rundir import pretty_json
 

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from program import sonde
 
 from sonde.cli import commands
 from sonde.cli.main import command_names
 
 HEAVY = ("rich", "pydantic", "msgspec", "httpx2", "pydantic_ai", "openai", "anthropic", "sonde.api", "sonde.runtime")
-
-
-def sonde(*words: str, cwd: Path, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-    """The program as a user starts it, with an environment of its own."""
-    clean = {"PATH": os.environ["PATH"], "HOME": str(cwd), "TERM": "dumb", **env}
-    command = [sys.executable, "-m", "sonde", *words]
-    return subprocess.run(
-        command, cwd=cwd, env=clean, input=stdin, capture_output=True, text=True, timeout=60, check=False
-    )
 
 
 def test_help_lists_every_command_file(tmp_path: Path) -> None:

@@ -552,3 +552,11 @@ def test_files_that_vanish_while_they_are_searched_are_told_of(root: Path) -> No
 def _half(root: Path) -> Iterator[Path]:
     yield root / "1.txt"
     yield root / "3.txt"
+
+
+def test_a_stray_byte_late_in_a_file_does_not_keep_it_from_being_shared(root: Path) -> None:
+    context = write(root, {"a.log": b"ok\n" * 40_000 + b"\xff\n", "b.log": "ok\n"})
+
+    assert context.shared() == {
+        "CONTEXT": {"a.log": "ok\n" * 40_000 + "\N{REPLACEMENT CHARACTER}\n", "b.log": root / "b.log"}
+    }

@@ -51,7 +51,7 @@ class FilesContext:
         self._rationale_over = rationale_over
         self._clock = clock or SystemClock()
         self._search = Search(self.library, cache_dir)
-        self._offsets: list[int] = []
+        self._shared: Mapping[str, Shareable] | None = None
         self._lock = threading.Lock()
 
     def tools(self) -> Sequence[Tool]:
@@ -73,10 +73,12 @@ class FilesContext:
 
     def shared(self) -> Mapping[str, Shareable]:
         """CONTEXT, text by path; or CONTEXT_INDEX, a table `offset<TAB>bytes<TAB>path`, when there is too much."""
-        if self._mapped():
-            return {"CONTEXT": dict(self._mappable())}
-        rows = zip(self._starts(), self.library.entries.values(), strict=True)
-        return {"CONTEXT_INDEX": "".join(f"{start}\t{entry.size}\t{entry.path}\n" for start, entry in rows)}
+        with self._lock:
+            if self._shared is None:
+                self._shared = (
+                    {"CONTEXT": dict(self._mappable())} if self._mapped() else {"CONTEXT_INDEX": self._table()}
+                )
+            return self._shared
 
     def fingerprint(self) -> str:
         """A hash of the data (contents when small, names, sizes and times when large)."""
@@ -206,29 +208,31 @@ class FilesContext:
         return len(listing.entries) <= SHARED_FILES and listing.total_bytes <= SHARED_BYTES
 
     def _mappable(self) -> Iterator[tuple[str, Path | str]]:
+        """Files that are UTF-8 throughout by their place, others by their text; binary ones not at all."""
         for entry in self.library.entries.values():
             try:
                 with self.library.open(entry) as text:
-                    plain = entry.real and text.encoding == "utf-8" and not text.start and not text.in_memory
-                    yield entry.path, Path(entry.real) if plain else text.decode(text.read(text.start, text.size))
+                    yield (
+                        entry.path,
+                        Path(entry.real) if text.is_plain() else text.decode(text.read(text.start, text.size)),
+                    )
             except Unreadable:
                 continue
 
+    def _table(self) -> str:
+        rows = zip(self._starts(), self.library.entries.values(), strict=False)
+        return "".join(f"{start}\t{entry.size}\t{entry.path}\n" for start, entry in rows)
+
     def _starts(self) -> list[int]:
-        with self._lock:
-            if not self._offsets:
-                sizes = [entry.size for entry in self.library.entries.values()]
-                self._offsets = list(accumulate(sizes[:-1], initial=0)) if sizes else []
-            return self._offsets
+        """Where each file begins if all stood one after the other, and where the last one ends."""
+        return list(accumulate((entry.size for entry in self.library.entries.values()), initial=0))
 
     def _at(self, offset: int) -> tuple[Entry, int]:
-        starts, entries = self._starts(), list(self.library.entries.values())
-        if not entries or offset >= starts[-1] + entries[-1].size:
-            raise ToolFault(
-                f"offset {offset:,} is past the end of the context ({self.library.listing.total_bytes:,} bytes)."
-            )
+        starts = self._starts()
+        if offset >= starts[-1]:
+            raise ToolFault(f"offset {offset:,} is past the end of the context ({starts[-1]:,} bytes).")
         number = bisect_right(starts, offset) - 1
-        return entries[number], offset - starts[number]
+        return list(self.library.entries.values())[number], offset - starts[number]
 
     def _check_range(self, entry: Entry, index: LineIndex, start_line: int, end_line: int | None) -> None:
         if start_line < 1 or (end_line is not None and end_line < start_line):

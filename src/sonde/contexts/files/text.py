@@ -20,6 +20,7 @@ from sonde.errors import ToolFault
 
 SAMPLE = 65_536
 _TRANSCODED_BYTES = 64_000_000
+_STEP = 1_048_576
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b")) + b"\x7f"
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -84,6 +85,19 @@ class Text:
             parts.append(part)
             offset += len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def is_plain(self) -> bool:
+        """Whether its file can be mapped as it is: UTF-8 to the last byte, without a byte-order mark."""
+        if self.in_memory or self.encoding != "utf-8" or self.start:
+            return False
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        try:
+            for offset in range(0, self.size, _STEP):
+                decoder.decode(self.read(offset, _STEP))
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            return False
+        return True
 
     def decode(self, data: bytes) -> str:
         """Bytes of this text as characters, with a newline for every line end."""

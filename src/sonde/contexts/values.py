@@ -1,0 +1,163 @@
+"""A value of the caller's program as a context: text, bytes, dicts, lists, data frames.
+
+The code gets it as the variable `context`. The tools see the same data as a text, `context.txt` or `context.json`, so that every claim
+about it can be cited by lines; a dict of longer texts is seen as one file a key. Data frames are recognised by what they can do (`to_dict`, `to_dicts`,
+`to_pylist`), no library is imported, and they arrive as lists of row dicts. Dates become ISO text, NaN becomes None. Nothing else is
+converted: a value without a JSON form is refused, with the place where it sits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from sonde.contexts.base import Shareable
+from sonde.contexts.files import FilesContext
+from sonde.core.deadline import Clock
+from sonde.core.evidence import Excerpt
+from sonde.errors import ConfigError
+from sonde.tools import Tool
+
+NAME = "context"
+SHARED_BYTES = 256_000_000
+INJECTED_BYTES = 64_000_000
+
+
+class ValuesContext:
+    """One value as a context."""
+
+    def __init__(self, value: Any, *, clock: Clock | None = None) -> None:
+        self.value = plain_value(value)
+        self._texts = _texts(self.value)
+        self._files = FilesContext(texts=self._texts, clock=clock)
+
+    def tools(self) -> Sequence[Tool]:
+        """The tools of files, over the value's text."""
+        return self._files.tools()
+
+    def variables(self) -> Mapping[str, Any]:
+        """`context` for the code, unless it is text (which is shared) or too large to copy."""
+        return {} if self._as_text() or self._too_large() else {NAME: self.value}
+
+    def shared(self) -> Mapping[str, Shareable]:
+        """Text as the variable `context`: one text, or texts by name."""
+        if not self._as_text() or self._too_large():
+            return {}
+        return {NAME: self._texts["context.txt"]} if isinstance(self.value, str) else {NAME: self._texts}
+
+    def describe(self) -> str:
+        """The value's shape, and how its text is laid out."""
+        variable = (
+            "No variable holds it: it is too large to copy. Use the tools."
+            if self._too_large()
+            else f"The variable {NAME} holds it."
+        )
+        names = ", ".join(list(self._texts)[:20])
+        return f"{_shape(self.value)} {variable} The tools read it as {names}{_layout(self.value)}."
+
+    def reread(self, excerpt: Excerpt) -> str | None:
+        """The cited lines; they cannot change."""
+        return self._files.reread(excerpt)
+
+    def fingerprint(self) -> str:
+        """A hash of the value's text."""
+        return self._files.fingerprint()
+
+    def _as_text(self) -> bool:
+        return "context.json" not in self._texts
+
+    def _too_large(self) -> bool:
+        limit = SHARED_BYTES if self._as_text() else INJECTED_BYTES
+        return self._files.library.listing.total_bytes > limit
+
+
+def plain_value(value: Any, where: str = NAME) -> Any:
+    """The JSON-like form of a caller's value; ConfigError names the place that has none."""
+    match value:
+        case None | bool() | int():
+            return value
+        case str():
+            return value if value.isascii() else value.encode("utf-8", "replace").decode()
+        case float():
+            return value if math.isfinite(value) else None
+        case bytes() | bytearray():
+            return _decoded(bytes(value), where)
+        case Mapping():
+            items = cast("Mapping[Any, Any]", value)
+            return {str(key): plain_value(item, f"{where}[{key!r}]") for key, item in items.items()}
+        case list() | tuple():
+            parts = cast("Iterable[Any]", value)
+            return [plain_value(item, f"{where}[{number}]") for number, item in enumerate(parts)]
+        case _:
+            return _unusual(value, where)
+
+
+def _unusual(value: Any, where: str) -> Any:
+    """Data frames, models and scalars of other libraries, by what they can do."""
+    for method, arguments in (
+        ("to_dicts", {}),
+        ("to_pylist", {}),
+        ("to_dict", {"orient": "records"}),
+        ("model_dump", {}),
+    ):
+        if hasattr(value, method) and (method != "to_dict" or hasattr(value, "columns")):
+            return plain_value(getattr(value, method)(**arguments), where)
+    for method in ("isoformat", "item"):
+        if hasattr(value, method):
+            found = getattr(value, method)()
+            return None if found == "NaT" else plain_value(found, where)
+    raise ConfigError(
+        f"{where} is a {type(value).__name__}, which has no form as data: give text, numbers, lists, dicts, a data frame, or a path."
+    )
+
+
+def _decoded(data: bytes, where: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{where} is bytes that are not UTF-8 text ({error}): decode them first.") from None
+
+
+def _texts(value: Any) -> dict[str, str]:
+    if isinstance(value, str):
+        return {"context.txt": value}
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value)
+        if items and all(isinstance(item, str) for item in items.values()) and any(map(_is_prose, items.values())):
+            return cast("dict[str, str]", items)
+    return {"context.json": _json_lines(value)}
+
+
+def _is_prose(text: str) -> bool:
+    return "\n" in text or len(text) > 500
+
+
+def _json_lines(value: Any) -> str:
+    """JSON in short lines: a list has an item a line, anything else is indented."""
+    if not isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False, indent=1)
+    rows = cast("list[Any]", value)
+    return "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]" if rows else "[]"
+
+
+def _shape(value: Any) -> str:
+    match value:
+        case str():
+            return f"A text of {len(value):,} characters."
+        case dict():
+            keys = list(cast("dict[str, Any]", value))
+            return f"A dict of {len(keys):,} keys: {', '.join(keys[:20])}{', …' if len(keys) > 20 else ''}."
+        case list():
+            rows = cast("list[Any]", value)
+            columns = (
+                ", ".join(list(cast("dict[str, Any]", rows[0]))[:40]) if rows and isinstance(rows[0], dict) else ""
+            )
+            return f"A list of {len(rows):,} items{f' with the keys {columns}' if columns else ''}."
+        case _:
+            return f"One {type(value).__name__}."
+
+
+def _layout(value: Any) -> str:
+    return ", where context[i] is line i + 2" if isinstance(value, list) and value else ""

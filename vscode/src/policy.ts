@@ -1,0 +1,98 @@
+// What may be read, written and run. The same lists as src/sonde/contexts/workspace/policy.py: the runtime asks, this side decides.
+import { Refusal } from "./refusal";
+
+const SECRETS = [
+  ...[".git", ".hg", ".svn", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".secrets"],
+  ...[
+    ".env",
+    ".env.*",
+    "*.env",
+    ".envrc",
+    ".netrc",
+    "_netrc",
+    ".npmrc",
+    ".pypirc",
+    ".git-credentials",
+    ".htpasswd",
+    ".pgpass",
+  ],
+  ...["*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk"],
+  ...["id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*"],
+  ...["credentials", "credentials.*", "*.credentials", "secrets", "secrets.*", "secret.*", "*.secret"],
+  ...["*.token", "token", "tokens.json", "service-account*.json", "*.tfstate", "*.tfvars"],
+];
+const HARMLESS = [".env.example", ".env.sample", ".env.template", "*.pub"];
+const STARTS_PROGRAMS = [".vscode", ".idea", "*.code-workspace", ".devcontainer"];
+const SKIPPED = [
+  "node_modules",
+  "__pycache__",
+  ".venv",
+  "venv",
+  ".tox",
+  ".mypy_cache",
+  ".ruff_cache",
+  ".pytest_cache",
+  "*.pyc",
+  "*.vsix",
+];
+
+export class Policy {
+  constructor(readonly commands: readonly string[] = []) {}
+
+  checkRead(path: string): void {
+    if (hit(path, SECRETS)) {
+      throw new Refusal("PATH_REFUSED", `${path} is protected (secrets and version control are never read or written)`);
+    }
+  }
+
+  checkWrite(path: string): void {
+    this.checkRead(path);
+    if (hit(path, STARTS_PROGRAMS)) {
+      throw new Refusal(
+        "PATH_REFUSED",
+        `${path} configures an editor and is never written by a patch; ask the user to change it`,
+      );
+    }
+  }
+
+  /** Whether a file or folder of this name shows up in listings and searches. */
+  listed(name: string): boolean {
+    return !hit(name, SECRETS) && !hit(name, SKIPPED);
+  }
+
+  /** The words of an allowed command; no shell ever sees them. */
+  checkCommand(command: string): string[] {
+    const words = splitWords(command);
+    const allowed = this.commands.map(splitWords);
+    if (
+      words.length === 0 ||
+      !allowed.some((prefix) => prefix.length > 0 && prefix.every((word, n) => words[n] === word))
+    ) {
+      const list = this.commands.join(", ") || "none (execute_command is off)";
+      throw new Refusal("COMMAND_REFUSED", `${JSON.stringify(command)} is not an allowed command; allowed: ${list}`);
+    }
+    return words;
+  }
+}
+
+function hit(path: string, patterns: readonly string[]): boolean {
+  return path
+    .split("/")
+    .map((part) => part.toLowerCase().replace(/[. ]+$/, ""))
+    .some((part) => patterns.some((p) => matches(part, p)) && !HARMLESS.some((p) => matches(part, p)));
+}
+
+function matches(name: string, pattern: string): boolean {
+  const star = pattern.indexOf("*");
+  if (star === -1) {
+    return name === pattern;
+  }
+  const [head, tail] = [pattern.slice(0, star), pattern.slice(star + 1)];
+  return name.length >= head.length + tail.length && name.startsWith(head) && name.endsWith(tail);
+}
+
+/** Words as a POSIX shell would see them, with quotes but without anything that a shell does. */
+function splitWords(command: string): string[] {
+  const words = command.match(/(?:[^\s"']+|"[^"]*"|'[^']*')+/g) ?? [];
+  return words.map((word) => word.replace(/"([^"]*)"|'([^']*)'/g, (_, double, single) => double ?? single));
+}

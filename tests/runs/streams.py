@@ -77,6 +77,7 @@ class Teller:
         self.events: list[Event] = []
         self._messages: dict[str, int] = {}
         self._states: dict[str, int] = {}
+        self.citations: list[dict[str, Any]] = []
 
     def emit(self, event: Event) -> Event:
         done = self._recorder.emit(event)
@@ -231,6 +232,7 @@ class Teller:
             "ref": excerpt.ref,
             "fallback": False,
         }
+        self.citations.append(citation)
         self.emit(Cited(turn=turn, ordinal=ordinal, citation=citation))
 
     def end(self, output: Any, status: str = "succeeded", **more: Any) -> None:
@@ -288,8 +290,14 @@ def story(teller: Teller, run_id: str = "run-1", *, root: Path | None = None, re
     teller.state("finalizing", turn=5)
     teller.emit(Noted(text="no price is known for gpt-4o-mini", level="warning"))
     teller.state("completed", turn=5)
-    answer = f"Three times [src/fetch.py:3-4], waiting 0.5 s and doubling [src/fetch.py:8-12]. {remark}"
-    teller.end(answer, gaps=[f"the caller was not looked at {remark}"] if remark else [])
+    answer = (
+        "A fetch is tried **three times** [src/fetch.py:3-4].\n\n"
+        f"Between two tries it waits half a second, then one, then two [src/fetch.py:8-12]. {remark}"
+    )
+    teller.end(
+        {"answer": answer, "value": answer, "citations": teller.citations, "highlights": []},
+        gaps=[f"the caller was not looked at {remark}"] if remark else [],
+    )
 
 
 def _child(teller: Teller, path: str, remark: str) -> None:

@@ -98,7 +98,7 @@ class RecordFold:
             case StatusChanged():
                 self._status, self._error = RunStatus(event.status), event.error or self._error
             case RunEnded():
-                self._end, self._status = event, RunStatus(event.status)
+                self._ended(event)
             case WroteBack():
                 self._wrote_back(event)
             case StateChanged():
@@ -172,6 +172,14 @@ class RecordFold:
                 "tokens_out": event.tokens_out,
                 "cost_usd": event.cost_usd,
             }
+
+    def _ended(self, event: RunEnded) -> None:
+        self._end, self._status = event, RunStatus(event.status)
+        output = cast("dict[str, Any]", event.output) if isinstance(event.output, dict) else {}
+        listed: Any = output.get("citations")
+        for citation in cast("list[Any]", listed) if isinstance(listed, list) else []:
+            if isinstance(citation, dict):
+                self._cite(cast("dict[str, Any]", citation))
 
     def _cite(self, citation: dict[str, Any]) -> None:
         without_text = {name: value for name, value in citation.items() if name != "snippet"}
@@ -259,7 +267,7 @@ class RecordFold:
             repl_trajectory_omitted=self._trajectory.omitted,
             scaffold=start.scaffold,
             layers=start.layers,
-            unsafe=bool(start.settings.get("unsafe", False)),
+            unsafe="unsafe" in start.layers or bool(start.settings.get("unsafe", False)),
         )
 
     def _output_ref(self, start: RunStarted) -> OutputRef:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from sonde.core.canonical import sha256_text
 
@@ -41,18 +41,40 @@ def shown_excerpts(events: Iterable[Mapping[str, Any]]) -> list[Shown]:
     roots = list(_roots(listed))
     calls = [event for event in listed if event.get("type") == "host_returned"]
     cited: dict[str, Shown] = {}
-    for event in listed:
-        if event.get("type") == "cited":
-            shown = _show(event["citation"], roots, calls)
-            cited.setdefault(shown.ref, shown)
+    for citation in _citations(listed):
+        shown = _show(citation, roots, calls)
+        cited.setdefault(shown.ref, shown)
     return list(cited.values())
+
+
+def _citations(events: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """What the code cited on its way, and what the output points at."""
+    for event in events:
+        if event.get("type") == "cited":
+            yield event["citation"]
+        elif event.get("type") == "run_ended":
+            yield from _pointers(event.get("output"))
+
+
+def _pointers(value: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        if isinstance(fields.get("excerpt_hash"), str):
+            yield fields
+        else:
+            for item in fields.values():
+                yield from _pointers(item)
+    elif isinstance(value, list):
+        for item in cast("list[Any]", value):
+            yield from _pointers(item)
 
 
 def _roots(events: Iterable[Mapping[str, Any]]) -> Iterator[Path]:
     """The folders and files that the run was given."""
     starts = [event for event in events if event.get("type") == "run_started"]
-    sources: list[Any] = [start.get(name) or {} for start in starts[:1] for name in ("input_ref", "settings")]
-    for source in sources:
+    places: list[Any] = [start.get(name) or {} for start in starts[:1] for name in ("input_ref", "settings")]
+    places += [place["sources"] for place in places if place.get("sources")]
+    for source in places:
         for name in ("paths", "roots", "root", "workspace"):
             value: Any = source.get(name) or []
             for each in [value] if isinstance(value, str) else value:
@@ -80,13 +102,17 @@ def _show(citation: Mapping[str, Any], roots: Iterable[Path], calls: Iterable[Ma
         excerpt_hash=wanted,
         signal=str(citation.get("signal", "")),
         fallback=bool(citation.get("fallback", False)),
-        seen_at=next((call.get("n") for call in calls if _covers(call, path, start)), None),
+        seen_at=next((call.get("n") for call in calls if _showed(call, citation)), None),
     )
 
 
-def _covers(call: Mapping[str, Any], path: str, line: int) -> bool:
+def _showed(call: Mapping[str, Any], citation: Mapping[str, Any]) -> bool:
+    """Whether this call returned the cited place."""
+    path, line, ref = citation.get("path"), int(citation.get("start_line", 0)), citation.get("ref")
     return any(
-        each.get("path") == path and int(each.get("start_line", 0)) <= line <= int(each.get("end_line", 0))
+        (each.get("path") == path and int(each.get("start_line", 0)) <= line <= int(each.get("end_line", 0)))
+        if path
+        else each.get("ref") == ref
         for each in call.get("excerpts", ())
     )
 

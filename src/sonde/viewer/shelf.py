@@ -53,7 +53,9 @@ class Shelf:
         """The source texts that the run cites."""
         stream = self.stream(run_id)
         wanted = [
-            each["n"] for each in stream.slim() if each["type"] in ("run_started", "cited") or each.get("excerpts")
+            each["n"]
+            for each in stream.slim()
+            if each["type"] in ("run_started", "run_ended", "cited") or each.get("excerpts")
         ]
         return [each.as_dict() for each in shown_excerpts(stream.full(wanted))]
 

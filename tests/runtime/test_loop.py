@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from sonde.contexts.files import FilesContext
 from sonde.core.budget import Budget
 from sonde.core.events import CodeRan, Event, ModelAsked, StateChanged, SubcallEnded, SubcallStarted, TurnStarted

@@ -179,15 +179,21 @@ class EvidenceLog:
         """Files of which something was seen."""
         return sorted(self._lines)
 
-    def covering(self, path: str, start_line: int, end_line: int) -> list[Excerpt] | None:
-        """Logged excerpts that together hold these lines, or None where a line was never shown."""
+    def covering(self, path: str, start_line: int, end_line: int, reread: Reread) -> list[Excerpt] | Refuted:
+        """Logged excerpts, unchanged to this day, that together hold these lines; or the reason why there are none."""
         chosen: list[Excerpt] = []
         line = start_line
         while line <= end_line:
             fitting = [e for e in self._lines.get(path, ()) if e.start_line <= line <= e.end_line]
             if not fitting:
-                return None
-            best = max(fitting, key=lambda e: e.end_line)
+                return Refuted(
+                    f"lines {start_line}-{end_line} of {path} were not returned by any tool in this run; "
+                    f"call read_file({path!r}, {start_line}, {end_line}) and look at them first"
+                )
+            fitting.sort(key=lambda e: e.end_line, reverse=True)
+            best = next((e for e in fitting if self.prove(e, reread) is None), None)
+            if best is None:
+                return Refuted(f"the text at {fitting[0].ref} has changed since it was read; read it again")
             chosen.append(best)
             line = best.end_line + 1
         return chosen
@@ -205,16 +211,9 @@ class EvidenceLog:
         """The proved excerpt of exactly these lines, or the reason why there is none."""
         if start_line < 1 or end_line < start_line:
             return Refuted(f"{path}:{start_line}-{end_line} is not a range of lines")
-        covering = self.covering(path, start_line, end_line)
-        if covering is None:
-            return Refuted(
-                f"lines {start_line}-{end_line} of {path} were not returned by any tool in this run; "
-                f"call read_file({path!r}, {start_line}, {end_line}) and look at them first"
-            )
-        for part in covering:
-            refuted = self.prove(part, reread)
-            if refuted is not None:
-                return refuted
+        covering = self.covering(path, start_line, end_line, reread)
+        if isinstance(covering, Refuted):
+            return covering
         exact = replace(covering[0], ref=f"{path}:{start_line}-{end_line}", start_line=start_line, end_line=end_line)
         text = reread(exact)
         if text is None:

@@ -18,7 +18,7 @@ from sonde.core.events import SubcallEnded, SubcallStarted
 from sonde.core.evidence import Citation, EvidenceRef
 from sonde.core.status import RunStatus
 from sonde.errors import BudgetExceeded, ModelOutputInvalid, RunError, ToolFault
-from sonde.models.base import Message, Model
+from sonde.models.base import Message, Model, estimate_tokens
 from sonde.runs.tape import Diverged
 from sonde.runtime.asking import Place, Question, ask
 from sonde.runtime.wiring import Cancelled, Wiring
@@ -91,14 +91,11 @@ class Delegation:
         """One plain completion."""
         if not prompt.strip():
             raise ToolFault("llm_query needs a prompt that says what to do and holds the text to look at")
+        room = self._room(prompt)
         self.scope.check_depth(self.scope.depth + 1)
         self.scope.charge(subcalls=1)
         self._started(path, prompt, "query", {})
-        limit = self.scope.budget.max_tokens_per_subcall or QUERY_OUTPUT_TOKENS
-        question = Question(
-            messages=(Message("system", QUERY_SYSTEM), Message("user", prompt)),
-            max_output_tokens=min(limit, QUERY_OUTPUT_TOKENS),
-        )
+        question = Question(messages=(Message("system", QUERY_SYSTEM), Message("user", prompt)), max_output_tokens=room)
         try:
             replied = ask(self.wiring, self.scope, self.model, Place(session=path, turn=0), question)
         except Diverged:
@@ -110,6 +107,16 @@ class Delegation:
         done = SubcallResult(call_id=path, status="succeeded", summary=clip(replied.text, 2000))
         self._ended(path, done, None, (replied.tokens_in, replied.tokens_out, replied.cost_usd or 0.0))
         return replied.text
+
+    def _room(self, prompt: str) -> int:
+        """Tokens for the answer; a prompt that leaves none of a sub-call's tokens is refused."""
+        limit = self.scope.budget.max_tokens_per_subcall
+        if limit is None:
+            return QUERY_OUTPUT_TOKENS
+        used = estimate_tokens(prompt) + estimate_tokens(QUERY_SYSTEM) + 8
+        if limit - used < 50:
+            raise ToolFault(f"a sub-call has {limit} tokens and this prompt alone takes about {used}: send less text")
+        return min(limit - used, QUERY_OUTPUT_TOKENS)
 
     def child(self, errand: Errand, path: str, scope: Scope) -> SubcallResult:
         """One child session."""

@@ -106,7 +106,10 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One kind of job. `params` of the task reach every function through `Gathered.params`."""
+    """One kind of job. `params` of the task reach every function through `Gathered.params`.
+
+    `tools` and `functions` narrow what code may call (None: all); `terse` documents them in one line each.
+    """
 
     name: str
     run_type: str
@@ -124,6 +127,6 @@ class Engine:
     fails_without_reply: bool = False
     delegation_keys: frozenset[str] | None = None
     max_output_tokens: int = 4096
-    read_lines_without_reason: int | None = None
-    asks_for_citations: bool = True
+    functions: Sequence[str] | None = None
+    terse: bool = False
     final_example: str = 'FINAL("…")'

@@ -23,6 +23,16 @@ from sonde.runtime.wiring import Wiring
 from sonde.sandbox import Args
 from sonde.tools.registry import ToolRegistry, ToolResult
 
+FUNCTIONS = (
+    "budget",
+    "append_highlight",
+    "add_citation",
+    "llm_query",
+    "llm_batch",
+    "sub_rlm",
+    "rlm_batch",
+    "delegate_subcall",
+)
 MAX_HIGHLIGHTS = 80
 MAX_CITATIONS = 120
 
@@ -59,10 +69,11 @@ class Host:
         if "read_file" in self.wiring.registry.names:
             functions.append(self.add_citation)
         if self._may_ask():
-            functions += [self.llm_query, self.llm_batch]
+            functions += [self.llm_query, self.llm_batch, self.summarize]
         if self._may_delegate():
             functions += [self.sub_rlm, self.rlm_batch, self.delegate_subcall]
-        return functions
+        wanted = self.wiring.task.engine.functions
+        return [each for each in functions if each.__name__ in (wanted or FUNCTIONS)]
 
     def _may_ask(self) -> bool:
         budget = self.scope.budget
@@ -81,6 +92,10 @@ class Host:
     @property
     def prompt(self) -> str:
         """The documentation of these functions for the prompt."""
+        if self.wiring.task.engine.terse:
+            tools = (*self.wiring.registry.tools, *self.own.tools)
+            shown = [each for each in tools if not each.doc.startswith("The same as")]
+            return "\n".join(f"{each.signature}: {each.doc.partition('.')[0]}." for each in shown)
         return "\n\n".join(text for text in (self.wiring.registry.prompt, self.own.prompt) if text)
 
     def begin(self, turn: int) -> None:
@@ -185,6 +200,15 @@ class Host:
         Example: kind = llm_query("Is this log line an error? Answer yes or no.\n" + line)
         """
         return self.delegation.query(prompt, self._path())
+
+    def summarize(self, text: str) -> str:
+        """A short summary of a text by a sub-call.
+
+        Example: gist = summarize(text)
+        """
+        return self.delegation.query(
+            f"Summarise in at most five sentences, keep names and numbers:\n{text}", self._path()
+        )
 
     def llm_batch(self, prompts: list[str]) -> list[str]:
         r"""Ask many questions in parallel; answers come in the same order. One that failed is text starting with "[error]".

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sonde.contexts.workspace.base import Passage, Workspace
+from sonde.contexts.workspace.base import Action, Passage, Workspace
 from sonde.contexts.workspace.planner import plan_patch
 from sonde.core.canonical import hash_value
 from sonde.core.evidence import Excerpt, Observed
@@ -24,6 +24,12 @@ class WorkspaceContext:
     def __init__(self, workspace: Workspace, *, commands: Sequence[str] = ()) -> None:
         self.workspace = workspace
         self.commands = tuple(commands)
+        self.changed: list[str] = []
+        self._unread: set[str] = set()
+
+    def unverified(self) -> list[str]:
+        """Files that were changed and not read again since."""
+        return sorted(self._unread)
 
     def tools(self) -> Sequence[Tool]:
         """Everything that code may call; the last two change things and are asked for or listed first."""
@@ -59,9 +65,7 @@ class WorkspaceContext:
     def read(
         self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
     ) -> Observed:
-        """Lines of a file as {content, startLine, endLine}; more than 200 lines need a rationale.
-        Example: part = read('src/app.py', 10, 40, rationale='the function to change')
-        """
+        """The same as read_file."""
         found = self.workspace.read(path, start_line, end_line)
         lines = found.end_line - found.start_line + 1
         if lines > FREE_LINES and not rationale.strip():
@@ -69,13 +73,16 @@ class WorkspaceContext:
                 f"{path} lines {found.start_line}-{found.end_line} are {lines} lines; read at most {FREE_LINES}, or say why. "
                 f"Example: part = read({path!r}, {found.start_line}, {found.end_line}, rationale='the whole class is to be renamed')"
             )
+        self._unread.discard(found.path)
         value = {"content": found.content, "startLine": found.start_line, "endLine": found.end_line}
         return Observed(value, (_excerpt(found),) if found.total_lines else ())
 
     def read_file(
         self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
     ) -> Observed:
-        """The same as read."""
+        """Lines of a file as {content, startLine, endLine}; over 200 lines need a rationale.
+        Example: part = read_file('src/app.py', 10, 40)["content"]
+        """
         return self.read(path, start_line, end_line, rationale=rationale)
 
     def search(self, query: str, path: str | None = None) -> Observed:
@@ -93,7 +100,12 @@ class WorkspaceContext:
         r"""Change files by one patch, all or nothing, as {applied, summary, diff}; the user may refuse it.
         Example: result = apply_patch('*** Begin Patch\n*** Update File: a.py\n@@ def f():\n-    x = 1\n+    x = 2\n*** End Patch')
         """
-        done = self.workspace.apply(plan_patch(patch, self.workspace.text))
+        plan = plan_patch(patch, self.workspace.text)
+        done = self.workspace.apply(plan)
+        if done.applied:
+            written = [change.writes for change in plan.changes if change.action is not Action.DELETE]
+            self.changed += [path for change in plan.changes for path in change.touched() if path not in self.changed]
+            self._unread.update(written)
         return {"applied": done.applied, "summary": done.summary, "diff": done.diff}
 
     def execute_command(self, command: str, cwd: str = "") -> dict[str, Any]:

@@ -1,0 +1,85 @@
+"""The `edit` engine: a task in a workspace, done by small reads, a plan from a sub-call, one patch, and a second look.
+
+It finishes only with citations of lines really read, and only after every changed file was read again. The default
+budget is small on purpose (R68); a larger one is one flag away, up to the contract's maxima. Without a model it
+changes nothing and says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
+
+from sonde.core.budget import CONTRACT_MAXIMA, Budget
+from sonde.engines.ask import conclude as conclude_answer, conclude_child
+from sonde.runtime.engine import Conclusion, Engine, Gathered, Problem
+from sonde.runtime.prompts import prompt_file
+
+EDIT_BUDGET = Budget(
+    max_iterations=60,
+    max_depth=2,
+    max_tool_calls=220,
+    max_subcalls=6,
+    max_tokens_per_subcall=1000,
+    max_tokens_total=6000,
+    max_cost_usd=None,
+    max_wall_time_sec=60,
+)
+LARGE_BUDGET = replace(
+    EDIT_BUDGET, max_subcalls=30, max_tokens_per_subcall=8000, max_tokens_total=200_000, max_wall_time_sec=300
+)
+
+
+@runtime_checkable
+class Verified(Protocol):
+    """A context that knows which files were changed and not read again since."""
+
+    def unverified(self) -> list[str]:
+        """Paths that still need a second look."""
+        ...
+
+
+def conclude(value: Any, gathered: Gathered) -> Conclusion:
+    """The summary with its citations; a changed file that nobody has read again is a problem."""
+    conclusion = conclude_answer(value, gathered)
+    context = gathered.context
+    stale = context.unverified() if isinstance(context, Verified) else []
+    problems = tuple(
+        Problem(gate="evidence", reason=f"{path} was changed and not read again; read the changed lines to verify them")
+        for path in stale
+    )
+    return replace(conclusion, problems=(*conclusion.problems, *problems))
+
+
+def fallback(gathered: Gathered) -> Conclusion:
+    """Nothing can be edited without a model; what was changed before a limit is told."""
+    context = gathered.context
+    changed = list(getattr(context, "changed", ()))
+    text = f"Stopped: {gathered.reason}."
+    text += f" Changed so far: {', '.join(changed)}." if changed else " Nothing was changed."
+    output = {
+        "answer": text,
+        "value": None,
+        "citations": [citation.model_dump(mode="json") for citation in gathered.citations],
+        "highlights": list(gathered.highlights),
+    }
+    return Conclusion(output=output, text=text, citations=gathered.citations)
+
+
+EDIT = Engine(
+    name="edit",
+    run_type="edit",
+    output_type="Edit",
+    system=prompt_file("edit"),
+    child=prompt_file("child"),
+    budget=EDIT_BUDGET,
+    maxima=CONTRACT_MAXIMA,
+    conclude=conclude,
+    conclude_child=conclude_child,
+    fallback=fallback,
+    fails_without_reply=True,
+    functions=("llm_query", "summarize"),
+    terse=True,
+    max_output_tokens=1500,
+    final_example='FINAL("What was done. [a.ts:1-9]")',
+)

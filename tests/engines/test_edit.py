@@ -1,0 +1,114 @@
+"""The edit engine on the demo workspace, with a scripted model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sonde.api.editing import Edited, edit
+from sonde.api.settings import Settings
+from sonde.contexts.workspace import accept
+from sonde.core.events import Event, HostReturned, ModelReplied, SubcallStarted
+from sonde.core.status import RunStatus
+from sonde.models.base import estimate_tokens
+from sonde.testing import ScriptedModel
+
+SAMPLE = "export function trim(text: string): string {\n  return text.trim();\n}\n"
+PATCH = '''apply_patch("""*** Begin Patch
+*** Update File: sample.ts
+@@
+ export function trim(text: string): string {
+   return text.trim();
+ }
++
++export function normalizeWhitespace(text: string): string {
++  return text.replace(/\\\\s+/g, " ").trim();
++}
+*** End Patch""")'''
+STEPS = [
+    'print(read_file("sample.ts")["content"])',
+    'plan = llm_query("Plan: add normalizeWhitespace")\nprint(plan)',
+    "add it after trim",
+    PATCH,
+    'print(read_file("sample.ts")["content"])',
+    'FINAL("Added normalizeWhitespace. [sample.ts:5-7]")',
+]
+
+
+def run(tmp_path: Path, script: list[str], events: list[Event] | None = None, **options: object) -> Edited:
+    (tmp_path / "sample.ts").write_text(SAMPLE)
+    return edit(
+        "Add a function that normalizes whitespace",
+        tmp_path,
+        approve=accept,
+        model=ScriptedModel(script),
+        settings=Settings(),
+        in_memory=True,
+        on_event=(events if events is not None else []).append,
+        **options,  # pyright: ignore[reportArgumentType]  # a few knobs
+    )
+
+
+@pytest.mark.requirement(67)
+@pytest.mark.requirement(68)
+@pytest.mark.requirement(71)
+def test_the_demo_task_fits_the_default_budget_and_is_cited(tmp_path: Path) -> None:
+    events: list[Event] = []
+    done = run(tmp_path, STEPS, events)
+
+    assert done.status is RunStatus.SUCCEEDED
+    assert "normalizeWhitespace" in (tmp_path / "sample.ts").read_text()
+    assert [(c.path, c.start_line, c.end_line) for c in done.citations] == [("sample.ts", 5, 7)]
+    assert [e.name for e in events if isinstance(e, HostReturned)] == [
+        "read_file",
+        "llm_query",
+        "apply_patch",
+        "read_file",
+    ]
+    assert any(isinstance(e, SubcallStarted) for e in events)
+    assert done.record.runtime_ref.usage.tokens_in + done.record.runtime_ref.usage.tokens_out <= 6000
+
+
+@pytest.mark.requirement(68)
+def test_the_prompt_is_at_most_700_tokens(tmp_path: Path) -> None:
+    model = ScriptedModel(STEPS)
+    (tmp_path / "sample.ts").write_text(SAMPLE)
+    edit("task", tmp_path, model=model, settings=Settings(), in_memory=True)
+
+    assert estimate_tokens(model.requests[0].messages[0].content) <= 700
+
+
+@pytest.mark.requirement(67)
+def test_a_changed_file_must_be_read_again_before_it_is_finished(tmp_path: Path) -> None:
+    script = [*STEPS[:4], 'FINAL("done [sample.ts:1-3]")', STEPS[4], STEPS[5]]
+    done = run(tmp_path, script, max_tokens_total=20_000)
+
+    assert done.status is RunStatus.SUCCEEDED
+    assert done.record.runtime_ref.usage.iterations == 6
+
+
+def test_a_rejected_change_leaves_the_file_alone_and_the_reason_reaches_the_model(tmp_path: Path) -> None:
+    (tmp_path / "sample.ts").write_text(SAMPLE)
+    model = ScriptedModel([STEPS[0], f"print({PATCH})", 'FINAL("The user said no. [sample.ts:1-3]")'])
+    done = edit("task", tmp_path, model=model, settings=Settings(), in_memory=True)
+
+    assert (tmp_path / "sample.ts").read_text() == SAMPLE
+    assert done.changed == ()
+    assert "rejected" in model.requests[-1].messages[-1].content
+
+
+@pytest.mark.requirement(69)
+def test_a_long_read_without_a_reason_is_refused_with_an_example(tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("line\n" * 300)
+    model = ScriptedModel(['read_file("long.txt")', 'FINAL("no")', 'FINAL("no")'])
+    edit("task", tmp_path, model=model, settings=Settings(), in_memory=True)
+
+    assert "rationale=" in model.requests[1].messages[-1].content
+
+
+def test_a_sub_call_may_not_pass_its_own_token_limit(tmp_path: Path) -> None:
+    events: list[Event] = []
+    run(tmp_path, ['llm_query("x" * 5000)', 'FINAL("no")', 'FINAL("no")'], events)
+
+    assert not [e for e in events if isinstance(e, ModelReplied) and e.session != "root"]

@@ -21,25 +21,7 @@ from typing import Any
 from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.filestore import FileStore
 
-WORDS = ["order", "basket", "payment", "refund", "customer", "timeout", "token", "search", "page", "query", "answer", "agent", "plan"]
-    "order",
-    "basket",
-    "payment",
-    "refund",
-    "customer",
-    "timeout",
-    "token",
-    "search",
-    "index",
-    "page",
-    "result",
-    "query",
-    "answer",
-    "agent",
-    "tool",
-    "plan",
-    "step",
-]
+WORDS = ["order", "basket", "payment", "refund", "customer", "timeout", "token", "search", "page", "query", "answer"]
 SPANS_PER_TRACE = 25
 
 

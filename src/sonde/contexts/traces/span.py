@@ -22,6 +22,10 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Row = dict[str, Any]
 
 
+class Micros(int):
+    """Microseconds since 1970 from a source whose unit is known, so that nobody guesses it from the size."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanSummary:
     """A span without its content: what lists and the pre-filter work on."""
@@ -132,6 +136,8 @@ def us_of(value: Any) -> int | None:
     match value:
         case None | "" | bool():
             return None
+        case Micros():
+            return int(value)
         case str() if value.isdigit():
             return _us_of_number(int(value))
         case str():

@@ -200,7 +200,7 @@ def _chunk(span: Span, item: Table, position: int) -> Artifact:
     metadata: Any = nested(item, "document.metadata") or nested(item, "metadata") or {}
     known = cast("Row", metadata) if isinstance(metadata, dict) else {}
     chunk_id = field("chunk_id") or known.get("chunk_id")
-    content = {
+    content: Row = {
         "document_id": str(field("id") or field("document_id") or ""),
         "chunk_id": None if chunk_id is None else str(chunk_id),
         "content": str(field("content") or field("text") or ""),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from sonde.contexts.traces.build import RawEvent, build_span
-from sonde.contexts.traces.span import Span
+from sonde.contexts.traces.span import Micros, Span, us_of_nanos
 
 Json = dict[str, Any]
 PROJECT = "openinference.project.name"
@@ -37,7 +37,7 @@ def _span(raw: Json, project: str) -> Span | str:
             parent_id=_id(_first(raw, "parentSpanId", "parent_span_id")),
             name=raw.get("name"),
             start=_nanos(_first(raw, "startTimeUnixNano", "start_time_unix_nano")),
-            end=_nanos(_first(raw, "endTimeUnixNano", "end_time_unix_nano")),
+            end=_end(_first(raw, "endTimeUnixNano", "end_time_unix_nano")),
             status=status.get("code"),
             status_message=status.get("message"),
             attributes=attributes(raw.get("attributes")),
@@ -99,8 +99,13 @@ def _project(resource: Json) -> str:
     return str(table.get(PROJECT) or "default")
 
 
-def _nanos(value: Any) -> int | None:
-    return None if value in (None, "", "0", 0) else int(value)
+def _nanos(value: Any) -> Micros | None:
+    return None if value in (None, "") else Micros(us_of_nanos(int(value)))
+
+
+def _end(value: Any) -> Micros | None:
+    """Zero means that the span never ended."""
+    return None if value in (0, "0") else _nanos(value)
 
 
 def _id(value: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from sonde.contexts.traces.importers import flat
-from sonde.contexts.traces.span import Span, us_of
+from sonde.contexts.traces.span import Micros, Span, us_of
 
 Json = dict[str, Any]
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
@@ -43,7 +43,7 @@ def _span(raw: Json, trace_id: Any, parent: str | None) -> Span:
         more["parent_id"] = parent
     if "duration" in raw:
         start = us_of(raw.get("timestamp"))
-        more["end"] = None if start is None else start + duration_us(raw["duration"])
+        more["end"] = None if start is None else Micros(start + duration_us(raw["duration"]))
     return flat.span({key: value for key, value in raw.items() if key not in {"child_spans", "logs"}}, **more)
 
 

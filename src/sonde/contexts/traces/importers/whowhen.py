@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from sonde.contexts.traces.build import build_span
-from sonde.contexts.traces.span import Span
+from sonde.contexts.traces.span import Micros, Span
 from sonde.core.canonical import hash_value
 
 Json = dict[str, Any]
+_STEP_US = 1_000_000
 _GAP = "times are invented, one second a step: the source has none"
 
 
@@ -31,8 +32,8 @@ def spans(record: Json) -> Iterator[Span | str]:
         span_id=root,
         name="conversation",
         kind="CHAIN",
-        start=0.0,
-        end=float(len(steps)),
+        start=Micros(0),
+        end=Micros(len(steps) * _STEP_US),
         attributes={"input.value": str(record["question"]), "conversation.steps": len(steps)},
         gaps=[_GAP],
     )
@@ -52,8 +53,8 @@ def _step(entry: Any, step: int, trace_id: str, root: str) -> Span | str:
         parent_id=root,
         name=agent,
         kind="AGENT",
-        start=float(step),
-        end=float(step + 1),
+        start=Micros(step * _STEP_US),
+        end=Micros((step + 1) * _STEP_US),
         attributes={
             "agent.name": agent,
             "conversation.step": step,

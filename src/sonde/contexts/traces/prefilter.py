@@ -1,0 +1,120 @@
+"""The deterministic look at a trace before any model: hot spans, the branches around them, error groups and a rule's label.
+
+Pure over span summaries; only the label opens spans, a bounded number of them. Its results are the variables that a model starts with and
+the report of a run without a model. Text in a trace is matched against words, never followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sonde.contexts.traces.overview import MAX_GROUPS, error_groups
+from sonde.contexts.traces.rules import Verdict, judge
+from sonde.contexts.traces.shape import Tree, shape_gaps
+from sonde.contexts.traces.span import Row, Span, SpanSummary
+
+TOP_K = 5
+MAX_DEPTH = 2
+MAX_NODES = 30
+OPENED_SPANS = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """The neighbourhood of a hot span: what lies between the root and it, and what hangs below the branch."""
+
+    hot_span_id: str
+    root_span_id: str
+    spans: tuple[SpanSummary, ...]
+    left_out: int = 0
+
+    def row(self) -> Row:
+        """For the sandbox and the prompt."""
+        return {
+            "hot_span_id": self.hot_span_id,
+            "root_span_id": self.root_span_id,
+            "span_ids": [span.span_id for span in self.spans],
+            "left_out": self.left_out,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefilter:
+    """What the pre-filter found in one trace."""
+
+    trace_id: str
+    hot_spans: tuple[SpanSummary, ...]
+    branches: tuple[Branch, ...]
+    error_groups: tuple[Row, ...]
+    verdict: Verdict
+    gaps: tuple[str, ...]
+
+    def variables(self) -> Row:
+        """JSON-like variables for generated code to start with."""
+        return {
+            "trace_id": self.trace_id,
+            "hot_spans": [span.row() for span in self.hot_spans],
+            "branches": [branch.row() for branch in self.branches],
+            "error_groups": list(self.error_groups),
+            "rule": self.verdict.row(),
+            "gaps": list(self.gaps),
+        }
+
+
+def prefilter(trace_id: str, spans: Sequence[SpanSummary], read: Callable[[str], Span]) -> Prefilter:
+    """All of it for one trace; `read` opens a span."""
+    tree = Tree(spans)
+    hot = hot_spans(spans)
+    branches = tuple(branch_of(tree, span) for span in hot)
+    cut = [branch for branch in branches if branch.left_out]
+    gaps = [f"branch of {branch.hot_span_id}: {branch.left_out} spans left out" for branch in cut]
+    return Prefilter(
+        trace_id=trace_id,
+        hot_spans=tuple(hot),
+        branches=branches,
+        error_groups=tuple(group.row() for group in error_groups(spans)[:MAX_GROUPS]),
+        verdict=judge([read(span.span_id) for span in suspects(tree)], tree),
+        gaps=(*shape_gaps(spans), *gaps),
+    )
+
+
+def hot_spans(spans: Sequence[SpanSummary], top: int = TOP_K) -> list[SpanSummary]:
+    """Failed spans first, then those with exceptions, then the slowest."""
+    return sorted(spans, key=lambda s: (s.status != "ERROR", not s.exception, -s.latency_ms, s.span_id))[:top]
+
+
+def branch_of(tree: Tree, hot: SpanSummary) -> Branch:
+    """The way from the branch's root to the hot span, and children of the branch breadth first, both bounded."""
+    path = tree.path(hot.span_id)
+    below_root = path[1:] or path
+    root = below_root[0]
+    way = below_root[-MAX_NODES:]
+    chosen = {span.span_id: span for span in way}
+    found = _breadth_first(tree, root)
+    for span in found:
+        if len(chosen) < MAX_NODES:
+            chosen.setdefault(span.span_id, span)
+    left_out = len({span.span_id for span in (*found, *below_root)}) - len(chosen)
+    spans = tuple(sorted(chosen.values(), key=lambda span: span.order))
+    return Branch(hot_span_id=hot.span_id, root_span_id=root.span_id, spans=spans, left_out=left_out)
+
+
+def _breadth_first(tree: Tree, root: SpanSummary) -> list[SpanSummary]:
+    level, found = [root], [root]
+    for _ in range(MAX_DEPTH):
+        level = [child for span in level for child in tree.children(span.span_id)]
+        found += level
+    return found
+
+
+def suspects(tree: Tree, limit: int = OPENED_SPANS) -> list[SpanSummary]:
+    """The spans worth opening for a label: failed ones, retrievers and tools, then models, the earliest of each first."""
+    ranks = {"RETRIEVER": 1, "TOOL": 2, "LLM": 4}
+    spans = sorted(tree.by_id.values(), key=lambda span: span.order)
+
+    def rank(span: SpanSummary) -> int:
+        return 0 if span.status == "ERROR" or span.exception else ranks.get(span.kind, 3)
+
+    chosen = sorted(spans, key=lambda span: (rank(span), span.order))[:limit]
+    return sorted(chosen, key=lambda span: span.order)

@@ -1,0 +1,244 @@
+"""The rule label of a trace: one of five words, with a confidence and the evidence for it. General words, no names of any data set.
+
+The cause is looked for where an error begins: a failed span below which nothing failed, the earliest first; wrappers that only pass an
+error on do not count. Where nothing failed, quiet signs are read: empty or irrelevant retrieval, tools that report errors as output,
+answers cut short. A rule reads words, not meaning; its confidence never passes 0.82.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sonde.contexts.traces.evidence import artifact_excerpts, content_excerpt, span_excerpt
+from sonde.contexts.traces.shape import Tree
+from sonde.contexts.traces.span import Row, Span
+from sonde.contexts.traces.views import chunks_of, tool_io_of
+from sonde.core.evidence import EvidenceKind, Excerpt
+
+LABELS = (
+    "retrieval_failure",
+    "tool_failure",
+    "instruction_failure",
+    "upstream_dependency_failure",
+    "data_schema_mismatch",
+)
+CONFIDENCE = {
+    "upstream_dependency_failure": 0.68,
+    "tool_failure": 0.66,
+    "data_schema_mismatch": 0.64,
+    "retrieval_failure": 0.60,
+    "instruction_failure": 0.45,
+}
+UNAVAILABLE = 0.35
+CAP = 0.82
+LOW_SCORE = 0.3
+_SCHEMA = re.compile(
+    r"schema|validation ?error|valid(ate|ation) failed|pars(e|ing) (error|fail)|(could|can)( ?no|')t (parse|decode|deserialize)|"
+    r"JSONDecodeError|(invalid|malformed|unexpected) (json|xml|yaml|type|field|key|format of)|(missing|unknown|unexpected) (required )?"
+    r"(field|key|column|property|parameter|keyword argument)|unexpected keyword|expecting value|type mismatch|wrong type",
+    re.IGNORECASE,
+)
+_UPSTREAM_STRONG = re.compile(
+    r"upstream|rate.?limit|too many requests|service (is )?(temporarily )?unavailable|bad gateway|gateway time-?out|"
+    r"\b(429|502|503|504)\b|quota exceeded|connection (refused|reset|aborted)|overloaded|name or service not known",
+    re.IGNORECASE,
+)
+_UPSTREAM = re.compile(r"time[d]? ?-?out|unavailable|gateway|deadline|unreachable|temporar|connection", re.IGNORECASE)
+_ERROR_OUTPUT = re.compile(
+    r"^\s*[\[{(\"']*(an? )?(unexpected )?(error|exception|failed|failure|traceback)\b|\berror (when|while|during) |"
+    r"^\s*\w*(Error|Exception)\b|\"(error|errors)\"\s*:\s*[^\s\[{n\"f]|\"(error|errors)\"\s*:\s*[\"{\[]\s*[^\"\]}\s]",
+    re.IGNORECASE | re.MULTILINE,
+)
+_EMPTY_OUTPUT = re.compile(
+    r"^\s*(\[\]|\{\}|null|none)?\s*$|\bno (results|documents|matches|hits)( were)? (found|returned)\b", re.IGNORECASE
+)
+_TOOL_NAME = re.compile(r"(^|[._ -])tools?([._ -]|$)|Tool\b")
+_RETRIEVER_NAME = re.compile(r"retriev|vector.?(search|store|db)|(^|[._ -])rag([._ -]|$)", re.IGNORECASE)
+_SCORE_KEY = re.compile(r"(^|[._])(relevance|score|similarity)(_score)?$")
+_STATUS_KEYS = ("http.status_code", "http.response.status_code")
+_FORMAT_KEYS = ("output.format", "response.format", "llm.finish_reason")
+_BAD_FORMATS = frozenset({"unexpected", "invalid", "malformed", "length", "max_tokens", "content_filter"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A label with its confidence, the excerpts that carry it, and why in words."""
+
+    label: str
+    confidence: float
+    excerpts: tuple[Excerpt, ...]
+    why: str
+    span_id: str | None = None
+
+    def row(self) -> Row:
+        """For the sandbox and the prompt."""
+        refs = [{"kind": str(excerpt.kind), "ref": excerpt.ref} for excerpt in self.excerpts]
+        return {
+            "label": self.label,
+            "confidence": self.confidence,
+            "why": self.why,
+            "span_id": self.span_id,
+            "evidence": refs,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Sign:
+    """Something suspicious in one span."""
+
+    label: str
+    span: Span
+    why: str
+
+
+def judge(spans: Sequence[Span], tree: Tree) -> Verdict:
+    """The label of a trace from the spans that were opened."""
+    failed = [span for span in spans if _failed(span)]
+    first = next(iter(_origins(failed, tree)), None)
+    sign = _sign_of_failure(first) if first is not None else None
+    if sign is None or sign.label == "instruction_failure":
+        sign = next(_quiet_signs(spans), None) or sign
+    if sign is None:
+        return _nothing(spans)
+    excerpts = _evidence(sign)
+    bonus = 0.10 if len({(excerpt.kind, excerpt.ref) for excerpt in excerpts}) >= 2 else 0.0
+    confidence = round(min(CAP, CONFIDENCE[sign.label] + bonus), 2)
+    return Verdict(
+        label=sign.label, confidence=confidence, excerpts=excerpts, why=sign.why, span_id=sign.span.summary.span_id
+    )
+
+
+def _nothing(spans: Sequence[Span]) -> Verdict:
+    shown = tuple(span_excerpt(span.summary) for span in spans[:2])
+    why = "nothing failed and no sign was found; the default label" if spans else "no span could be read"
+    return Verdict(label="instruction_failure", confidence=UNAVAILABLE, excerpts=shown, why=why)
+
+
+def _failed(span: Span) -> bool:
+    return span.summary.status == "ERROR" or span.summary.exception
+
+
+def _origins(failed: Sequence[Span], tree: Tree) -> list[Span]:
+    """Failed spans below which nothing failed, the earliest first: where errors begin."""
+    passed_on: set[str] = set()
+    for span in failed:
+        passed_on |= {above.span_id for above in tree.path(span.summary.span_id)[:-1]}
+    return sorted((s for s in failed if s.summary.span_id not in passed_on), key=lambda s: s.summary.order)
+
+
+def _sign_of_failure(span: Span) -> _Sign:
+    text, kind = error_text(span), kind_of(span)
+    if _SCHEMA.search(text):
+        return _Sign("data_schema_mismatch", span, f"{kind} span failed on the form of data: {_short(text)}")
+    if _server_error(span) or _UPSTREAM_STRONG.search(text):
+        return _Sign("upstream_dependency_failure", span, f"a service behind the {kind} span failed: {_short(text)}")
+    if kind == "TOOL":
+        return _Sign("tool_failure", span, f"a tool failed: {_short(text)}")
+    if kind == "RETRIEVER":
+        return _Sign("retrieval_failure", span, f"a retriever failed: {_short(text)}")
+    if _UPSTREAM.search(text):
+        return _Sign("upstream_dependency_failure", span, f"a call did not come back: {_short(text)}")
+    return _Sign("instruction_failure", span, f"{kind} span failed: {_short(text)}")
+
+
+def _quiet_signs(spans: Iterable[Span]) -> Iterator[_Sign]:
+    """Signs in spans that did not fail, in the order of the spans; retrieval before tools before answers."""
+    found = [sign for span in spans for sign in (_retrieval_sign(span), _tool_sign(span), _answer_sign(span)) if sign]
+    order = {"retrieval_failure": 0, "upstream_dependency_failure": 1, "data_schema_mismatch": 1, "tool_failure": 1}
+    return iter(sorted(found, key=lambda sign: order.get(sign.label, 2)))
+
+
+def _retrieval_sign(span: Span) -> _Sign | None:
+    if kind_of(span) != "RETRIEVER" or _failed(span):
+        return None
+    chunks = chunks_of(span)
+    scores = _scores(span)
+    if scores and max(scores) < LOW_SCORE:
+        return _Sign("retrieval_failure", span, f"the best retrieval score is {max(scores):g}")
+    if not chunks and not _has_output(span):
+        return _Sign("retrieval_failure", span, "the retriever returned nothing")
+    return None
+
+
+def _tool_sign(span: Span) -> _Sign | None:
+    """A tool that says OK and returns an error."""
+    if kind_of(span) != "TOOL" or _failed(span):
+        return None
+    found = tool_io_of(span)
+    output = str(found.row["output"] or "")[:4000] if found else ""
+    if not _ERROR_OUTPUT.search(output) and not _server_error(span):
+        return None
+    if _SCHEMA.search(output):
+        return _Sign("data_schema_mismatch", span, f"a tool returned: {_short(output)}")
+    if _server_error(span) or _UPSTREAM_STRONG.search(output):
+        return _Sign("upstream_dependency_failure", span, f"a tool returned: {_short(output)}")
+    return _Sign("tool_failure", span, f"a tool returned: {_short(output)}")
+
+
+def _answer_sign(span: Span) -> _Sign | None:
+    said = [str(span.attributes.get(key, "")).lower() for key in _FORMAT_KEYS]
+    if any(word in _BAD_FORMATS for word in said):
+        return _Sign("instruction_failure", span, f"an answer has the wrong form: {', '.join(filter(None, said))}")
+    return None
+
+
+def kind_of(span: Span) -> str:
+    """The kind, guessed from the name where instrumentation gave none."""
+    kind = span.summary.kind
+    if kind != "UNKNOWN":
+        return kind
+    if _RETRIEVER_NAME.search(span.summary.name):
+        return "RETRIEVER"
+    return "TOOL" if _TOOL_NAME.search(span.summary.name) or "tool.name" in span.attributes else kind
+
+
+def error_text(span: Span) -> str:
+    """What a failed span says about its failure."""
+    parts = [span.summary.status_message]
+    for event in span.events:
+        if event.is_exception:
+            parts += [str(event.attributes.get(key, "")) for key in ("exception.type", "exception.message")]
+    return "\n".join(part for part in parts if part)[:8000]
+
+
+def _server_error(span: Span) -> bool:
+    codes = (span.attributes.get(key) for key in _STATUS_KEYS)
+    return any(str(code) == "429" or str(code).startswith("5") for code in codes if code is not None)
+
+
+def _scores(span: Span) -> list[float]:
+    """Scores in 0..1 of retrieved documents, or the retriever's own figure; other scales say nothing about quality."""
+    chunks = [artifact.row["score"] for artifact in chunks_of(span)]
+    own = [value for key, value in span.attributes.items() if _SCORE_KEY.search(key)]
+    numbers = [float(value) for value in (chunks if any(_number(c) for c in chunks) else own) if _number(value)]
+    return numbers if numbers and all(0 <= number <= 1 for number in numbers) else []
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _has_output(span: Span) -> bool:
+    """A retriever that logs its result as plain output has returned something, unless that says otherwise."""
+    output = span.attributes.get("output.value")
+    return output is not None and not _EMPTY_OUTPUT.search(str(output)[:2000])
+
+
+def _evidence(sign: _Sign) -> tuple[Excerpt, ...]:
+    span = sign.span
+    excerpts = [span_excerpt(span.summary)]
+    if (found := tool_io_of(span)) is not None:
+        excerpts += artifact_excerpts(EvidenceKind.TOOL_IO, span, [found])
+    if sign.label == "retrieval_failure":
+        excerpts += artifact_excerpts(EvidenceKind.RETRIEVAL_CHUNK, span, chunks_of(span)[:3])
+    if len(excerpts) == 1:
+        excerpts.append(content_excerpt(span))
+    return tuple(excerpts)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 160 else f"{line[:160]}…"

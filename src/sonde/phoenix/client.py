@@ -1,0 +1,165 @@
+"""HTTP to a Phoenix server: time-outs, retries on what may pass, and keys that never reach a message or a log.
+
+A request is tried again after connection failures, read time-outs, 429 and 5xx, with growing pauses and never past the deadline. Writes are
+upserts by identifier, so trying again does no harm. Redirects are not followed: a key must not travel to another host.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import httpx2
+import msgspec
+
+from sonde.core.deadline import Deadline
+from sonde.errors import ConfigError, ToolCallFailed, ToolFault
+
+TIMEOUT_S = 30.0
+ATTEMPTS = 4
+FIRST_PAUSE_S = 0.5
+MAX_PAUSE_S = 8.0
+MAX_REPLY_BYTES = 512 * 1024 * 1024
+Json = dict[str, Any]
+Params = Mapping[str, str | int | Sequence[str] | None]
+
+
+class PhoenixUnavailable(ToolCallFailed):
+    """The server did not answer, also after trying again; a later run may succeed."""
+
+    retryable = True
+
+
+class PhoenixRefused(ToolFault):
+    """The server said no (4xx); `status` is its code."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class PhoenixClient:
+    """One server. `wait` is how it pauses between attempts; tests pass one that does not."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = TIMEOUT_S,
+        attempts: int = ATTEMPTS,
+        deadline: Deadline | None = None,
+        transport: httpx2.BaseTransport | None = None,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.base_url = _checked_url(base_url)
+        self._timeout_s = timeout_s
+        self._attempts = max(1, attempts)
+        self._deadline = deadline
+        self._wait = wait
+        secret = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._http = httpx2.Client(
+            base_url=self.base_url,
+            headers={**secret, **dict(headers or {}), "accept": "application/json"},
+            transport=transport,
+            trust_env=False,  # a proxy from the environment would see the key
+            follow_redirects=False,
+        )
+
+    def __repr__(self) -> str:
+        return f"PhoenixClient({self.base_url!r})"
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._http.close()
+
+    def get(self, path: str, params: Params | None = None) -> Json:
+        """The JSON object at a path."""
+        return self._request("GET", path, params, None)
+
+    def post(self, path: str, body: Any, params: Params | None = None) -> Json:
+        """Send JSON and get the JSON object that comes back."""
+        return self._request("POST", path, params, body)
+
+    def _request(self, method: str, path: str, params: Params | None, body: Any) -> Json:
+        problem = ""
+        for attempt in range(self._attempts):
+            if attempt:
+                self._pause(attempt, problem)
+            try:
+                reply = self._http.request(
+                    method, path, params=_query(params), json=body, timeout=self._timeout(problem)
+                )
+            except httpx2.TransportError as failure:
+                problem = f"{type(failure).__name__} at {method} {path}"
+                continue
+            if reply.status_code < 400:
+                return _decoded(reply, path)
+            problem = f"{reply.status_code} at {method} {path}: {_detail(reply)}"
+            if reply.status_code != 429 and reply.status_code < 500:
+                raise PhoenixRefused(f"Phoenix refused: {problem}", reply.status_code)
+        raise PhoenixUnavailable(
+            f"Phoenix at {self.base_url} did not answer after {self._attempts} attempts: {problem}"
+        )
+
+    def _timeout(self, problem: str) -> float:
+        left = self._deadline.remaining() if self._deadline is not None else self._timeout_s
+        if left <= 0:
+            raise PhoenixUnavailable(
+                f"no time left to ask Phoenix at {self.base_url}{f' (before: {problem})' if problem else ''}"
+            )
+        return min(self._timeout_s, left)
+
+    def _pause(self, attempt: int, problem: str) -> None:
+        self._wait(min(FIRST_PAUSE_S * 2 ** (attempt - 1), MAX_PAUSE_S, self._timeout(problem)))
+
+
+def _checked_url(text: str) -> str:
+    try:
+        url = httpx2.URL(text)
+    except httpx2.InvalidURL:
+        raise ConfigError("the address of Phoenix is not a URL; for example: http://localhost:6006") from None
+    if url.scheme not in {"http", "https"} or not url.host:
+        raise ConfigError(
+            "the address of Phoenix must begin with http:// or https://; for example: http://localhost:6006"
+        )
+    if url.userinfo:
+        raise ConfigError("the address of Phoenix must not hold a password; pass an API key or headers instead")
+    return str(url).rstrip("/")
+
+
+def _query(params: Params | None) -> httpx2.QueryParams:
+    pairs: list[tuple[str, str]] = []
+    for name, value in (params or {}).items():
+        if value is None:
+            continue
+        values = [str(value)] if isinstance(value, (str, int)) else list(value)
+        pairs.extend((name, item) for item in values)
+    return httpx2.QueryParams(tuple(pairs))
+
+
+def _decoded(reply: httpx2.Response, path: str) -> Json:
+    if len(reply.content) > MAX_REPLY_BYTES:
+        raise PhoenixRefused(f"the reply at {path} is larger than {MAX_REPLY_BYTES >> 20} MiB", reply.status_code)
+    try:
+        value = _json(reply.content)
+    except ValueError:
+        raise PhoenixRefused(f"the reply at {path} is not JSON; is this a Phoenix server?", reply.status_code) from None
+    return cast("Json", value) if isinstance(value, dict) else {"data": value}
+
+
+def _json(content: bytes) -> Any:
+    if not content:
+        return {}
+    try:
+        return msgspec.json.decode(content)
+    except msgspec.DecodeError:
+        return json.loads(content.decode("utf-8", "replace"))
+
+
+def _detail(reply: httpx2.Response) -> str:
+    """The server's own words, one line of them."""
+    return " ".join(reply.text[:300].split())

@@ -1,0 +1,123 @@
+"""What is read from a Phoenix server: pages of traces, spans by trace or by id, annotations. Never a whole project."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+from urllib.parse import quote
+
+from sonde.errors import ConfigError
+from sonde.phoenix.client import Json, Params, PhoenixClient, PhoenixRefused
+
+SPANS_A_PAGE = 200
+TRACES_A_PAGE = 100
+IDS_A_REQUEST = 40
+ANNOTATIONS_A_PAGE = 1000
+_LEVELS = {"span": "span_ids", "trace": "trace_ids", "session": "session_ids"}
+
+
+class PhoenixReads:
+    """Reads of one project."""
+
+    def __init__(self, client: PhoenixClient, project: str) -> None:
+        self.client = client
+        self.project = project
+        self._path: str | None = None
+
+    def projects(self) -> list[str]:
+        """Names of all projects, sorted."""
+        return sorted(str(row["name"]) for row in self._pages("/v1/projects", {"limit": 100}))
+
+    def traces(self, *, start_time: str | None = None, end_time: str | None = None) -> Iterator[list[Json]]:
+        """Pages of traces by start time, with the outline of their spans."""
+        params: Params = {
+            "start_time": start_time,
+            "end_time": end_time,
+            "sort": "start_time",
+            "order": "asc",
+            "include_spans": "true",
+            "limit": TRACES_A_PAGE,
+        }
+        return self._each_page(f"{self._project_path()}/traces", params)
+
+    def spans(
+        self,
+        *,
+        trace_ids: Sequence[str] = (),
+        span_ids: Sequence[str] = (),
+        parent_id: str | None = None,
+        names: Sequence[str] = (),
+        kinds: Sequence[str] = (),
+        statuses: Sequence[str] = (),
+    ) -> Iterator[Json]:
+        """Whole spans that fit, page by page. Some id must be given: without one this would read the project."""
+        if not (trace_ids or span_ids):
+            raise ValueError("spans are read by trace or by id, never a whole project")
+        for traces in _groups(trace_ids):
+            for ids in _groups(span_ids):
+                params: Params = {
+                    "trace_id": traces,
+                    "span_id": ids,
+                    "parent_id": parent_id,
+                    "name": names,
+                    "span_kind": kinds,
+                    "status_code": statuses,
+                    "sort": "start_time",
+                    "order": "asc",
+                    "limit": SPANS_A_PAGE if not span_ids else IDS_A_REQUEST,
+                }
+                yield from self._pages(f"{self._project_path()}/spans", params)
+
+    def annotations(self, level: str, ids: Sequence[str]) -> list[Json]:
+        """Annotations on these spans, traces or sessions."""
+        found: list[Json] = []
+        for group in _groups(ids):
+            params: Params = {_LEVELS[level]: group, "limit": ANNOTATIONS_A_PAGE}
+            found.extend(self._pages(f"{self._project_path()}/{level}_annotations", params))
+        return found
+
+    def _pages(self, path: str, params: Params) -> Iterator[Json]:
+        for page in self._each_page(path, params):
+            yield from page
+
+    def _each_page(self, path: str, params: Params) -> Iterator[list[Json]]:
+        cursor: str | None = None
+        while True:
+            reply = self._get(path, {**params, "cursor": cursor})
+            rows = cast("list[Any]", reply.get("data") or [])
+            yield [cast("Json", row) for row in rows if isinstance(row, dict)]
+            following = reply.get("next_cursor")
+            if not following or following == cursor:
+                return
+            cursor = str(following)
+
+    def _get(self, path: str, params: Params) -> Json:
+        try:
+            return self.client.get(path, params)
+        except PhoenixRefused as refused:
+            if refused.status == 404 and path.startswith("/v1/projects/"):
+                raise self._unknown_project() from None
+            raise
+
+    def _project_path(self) -> str:
+        """By name; by id where the name holds what a path cannot."""
+        if self._path is None:
+            self._path = f"/v1/projects/{quote(self._identifier(), safe='')}"
+        return self._path
+
+    def _identifier(self) -> str:
+        if not any(letter in self.project for letter in "/?#"):
+            return self.project
+        for row in self._pages("/v1/projects", {"limit": 100}):
+            if row.get("name") == self.project:
+                return str(row["id"])
+        raise self._unknown_project()
+
+    def _unknown_project(self) -> ConfigError:
+        known = ", ".join(self.projects()[:20]) or "none"
+        return ConfigError(f"Phoenix at {self.client.base_url} has no project {self.project!r}; there are: {known}")
+
+
+def _groups(ids: Sequence[str]) -> list[list[str]]:
+    """At most forty ids a request, so that addresses stay short; one empty group when none are asked for."""
+    return [list(ids[at : at + IDS_A_REQUEST]) for at in range(0, len(ids), IDS_A_REQUEST)] or [[]]

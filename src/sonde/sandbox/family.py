@@ -23,6 +23,7 @@ from sonde.sandbox.worker.tables import NUMBERS
 
 GRACE_S = 5.0
 """How long a state may take to park, or a child to report: a benign one takes milliseconds."""
+LATE_S = 0.2
 SLICE_S = 0.005
 """Another thread may have received our notice; look again this often."""
 CLONES = frozenset(numbers["clone"] for numbers in NUMBERS.values())
@@ -95,6 +96,8 @@ class Family:
         while time.monotonic() < limit:
             notice = self._next_greeting()
             if notice is None:
+                if parent.dead():  # a child it has made before will still report
+                    limit = min(limit, time.monotonic() + LATE_S)
                 self._pump(parent)
                 continue
             child = self._meet(notice, descriptors)

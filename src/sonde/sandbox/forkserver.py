@@ -34,9 +34,14 @@ class ForkServer:
     """A zygote process and the orders it takes. Safe to use from several threads."""
 
     def __init__(
-        self, preload: frozenset[str] = frozenset(), *, force_machine: bool = False, without: tuple[str, ...] = ()
+        self,
+        preload: frozenset[str] = frozenset(),
+        *,
+        python: str = sys.executable,
+        force_machine: bool = False,
+        without: tuple[str, ...] = (),
     ) -> None:
-        """`without` leaves layers off, to see what a machine that lacks them would do."""
+        """`python` may be another CPython >= 3.11; `without` leaves layers off, to see what a machine without them does."""
         check_machine(force=force_machine)
         self.owner = os.getpid()
         self.without = without
@@ -44,7 +49,7 @@ class ForkServer:
         self._groups: set[int] = set()
         self._control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with far:
-            self._process = _start(far.fileno(), sorted(preload))
+            self._process = _start(python, far.fileno(), sorted(preload))
         self._control.settimeout(START_SECONDS)
         self._watch = os.pidfd_open(self._process.pid)
         self._await_ready()
@@ -108,11 +113,10 @@ class ForkServer:
     def _tell(self, message: tuple[str, Any]) -> None:
         if self.owner != os.getpid():
             return  # a copy of the sandbox in a forked process: not ours to end
-        with self._lock:
-            try:
-                self._send(message, None)
-            except OSError:
-                return  # it is gone, and so is whom we wanted gone
+        try:
+            self._send(message, None)  # a packet is sent whole, so this needs no lock
+        except OSError:
+            return  # it is gone, and so is whom we wanted gone
 
     def _send(self, message: tuple[str, Any], descriptor: int | None) -> None:
         data = marshal.dumps(message)
@@ -130,7 +134,7 @@ class ForkServer:
             self._process.kill()
             self._process.wait()
             raise SandboxUnavailable(
-                f"the fork server did not start with {sys.executable}: it needs a CPython >= 3.11 with ctypes on Linux >= 5.9"
+                f"the fork server did not start with {self._process.args}: it needs a CPython >= 3.11 with ctypes on Linux >= 5.9"
             )
 
     def _kill_when_zygote_dies(self) -> None:
@@ -145,12 +149,12 @@ class ForkServer:
         os.close(self._watch)
 
 
-def _start(control: int, preload: list[str]) -> subprocess.Popen[bytes]:
+def _start(python: str, control: int, preload: list[str]) -> subprocess.Popen[bytes]:
     """Exec the zygote: an environment of exactly PYTHONHASHSEED=0, no descriptor but its control socket."""
     folder = str(Path(__file__).resolve().parent)
     boot = BOOT.format(folder=folder, arguments=(control, os.getpid(), preload))
     return subprocess.Popen(
-        [sys.executable, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", boot],
+        [python, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", boot],
         env={"PYTHONHASHSEED": "0"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -71,10 +71,11 @@ class Turn:
             return self._ended("violation", f"the worker broke the protocol: {error}")
         except HungUp:
             return self._hung_up()
-        if not rest(self._child):
-            return self._ended("timeout", "the code reported its end but its process did not come to rest")
+        rested = self._channel.drained() and rest(self._child)
         if not self._channel.drained():
             return self._ended("violation", "the worker broke the protocol: it spoke after its report")
+        if not rested:
+            return self._ended("timeout", "the code reported its end but its process did not come to rest")
         return Outcome(report=body.report, final=body.final, usage=self.usage())
 
     def _converse(self, request: bytes) -> DoneBody:

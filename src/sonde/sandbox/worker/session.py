@@ -143,8 +143,8 @@ class Session:
 
     def _call_host(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         body = Encoded([name, args, named], _shared_to_str)
-        self._sequence += 1
-        channel.send(channel.CALL, self._sequence, {"call": body}, self._limit)
+        channel.send(channel.CALL, self._sequence + 1, {"call": body}, self._limit)
+        self._sequence += 1  # only now: a value that was too big has sent nothing
         ok, value = channel.receive()
         if ok:
             return value

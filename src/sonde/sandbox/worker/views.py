@@ -95,10 +95,12 @@ class SharedText:
 
     def count(self, part: str, start: int = 0, end: int | None = None) -> int:
         first, last, _ = slice(start, end).indices(self._length)
+        if first > last or start > self._length:
+            return 0
         if not part:
-            return max(0, last - first) + 1
+            return last - first + 1
         needle = part.encode("utf-8", "surrogatepass")
-        at, stop, found = self._byte(first), self._byte(max(first, last)), 0
+        at, stop, found = self._byte(first), self._byte(last), 0
         while (at := self._map.find(needle, at, stop)) >= 0:
             found, at = found + 1, at + len(needle)
         return found
@@ -114,10 +116,18 @@ class SharedText:
         """The lines, one at a time, without their newline."""
         at = self._start
         while at < self._end:
-            stop = self._map.find(b"\n", at, self._end)
-            stop = self._end if stop < 0 else stop
-            yield self._decode(at, stop).rstrip("\r")
+            stop = self._line_end(at)
+            for line in self._decode(at, stop).split("\n"):
+                yield line.rstrip("\r")
             at = stop + 1
+
+    def _line_end(self, start: int) -> int:
+        """The last newline within a chunk, or else the next one, or else the end."""
+        if start + LINE_CHUNK >= self._end:
+            return self._end - (self._map[self._end - 1] == ord("\n"))
+        stop = self._map.rfind(b"\n", start, start + LINE_CHUNK)
+        stop = stop if stop >= 0 else self._map.find(b"\n", start + LINE_CHUNK, self._end)
+        return stop if stop >= 0 else self._end
 
     def _search(self, find: Any, part: str, start: int, end: int | None) -> int:
         first, last, _ = slice(start, end).indices(self._length)

@@ -1,0 +1,99 @@
+"""stdout and stderr: apart from the channel, bounded, with the truth about what was cut."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+from watching import kind, run
+
+from sonde.sandbox import Limits, Sandbox
+from sonde.sandbox.output import Captured, cut_output
+from sonde.sandbox.worker.output import Capture
+
+
+def test_stdout_and_stderr_come_apart() -> None:
+    with Sandbox("open") as box:
+        result = box.execute("import sys\nprint('out')\nprint('err', file=sys.stderr)\nprint('out 2', end='')")
+
+        assert (result.stdout, result.stderr, result.output_chars) == ("out\nout 2", "err\n", 13)
+
+
+@pytest.mark.requirement(79, 120)
+def test_a_long_output_is_cut_to_8192_characters_with_head_tail_and_true_length() -> None:
+    with Sandbox() as box:
+        result = box.execute("print('HEAD' + 'x' * 100_000 + 'TAIL')")
+
+        assert len(result.stdout) == 8192
+        assert result.stdout.startswith("HEAD") and result.stdout.endswith("TAIL\n")
+        assert "100009 characters in all" in result.stdout
+        assert result.output_chars == 100_009
+
+
+@pytest.mark.requirement(79)
+def test_both_streams_together_stay_under_the_limit() -> None:
+    with Sandbox("open") as box:
+        result = box.execute("import sys\nprint('o' * 20_000)\nprint('e' * 20_000, file=sys.stderr)")
+
+        assert len(result.stdout) + len(result.stderr) <= 8192
+        assert "20001 characters" in result.stdout and "20001 characters" in result.stderr
+
+
+def test_exactly_the_limit_is_not_cut() -> None:
+    with Sandbox() as box:
+        assert run(box, "print('x' * 8191)") == "x" * 8191 + "\n"
+
+
+def test_a_flood_neither_blocks_nor_fills_memory() -> None:
+    with Sandbox(limits=Limits(memory="64MiB", wall_s=20)) as box:
+        result = box.execute("for i in range(300_000): print('a line of the flood, number', i)")
+
+        assert result.ok
+        assert len(result.stdout) == 8192 and result.output_chars > 9_000_000
+        assert result.stdout.endswith("number 299999\n")
+
+
+def test_a_flood_to_the_raw_descriptors_ends_with_the_turn() -> None:
+    with Sandbox("open") as box:
+        run(box, "x = 1")
+        result = box.execute("import os\nwhile True: os.write(1, b'y' * 65536)", wall_s=0.3)
+
+        assert kind(result) in {"timeout", "error"} and len(result.stdout) <= 8192
+        assert run(box, "print(x)") == "1\n"
+
+
+def test_output_of_a_killed_turn_is_shown_as_far_as_it_came() -> None:
+    with Sandbox() as box:
+        result = box.execute("for i in range(3): print('step', i)\nwhile True: pass", wall_s=0.3)
+
+        assert result.stdout == "step 0\nstep 1\nstep 2\n"
+
+
+def test_a_violation_shows_no_output() -> None:
+    with Sandbox("open") as box:
+        assert box.execute("print('secret')\nimport os\nos.fork()").stdout == ""
+
+
+def test_text_that_is_not_utf8_is_shown_not_fatal() -> None:
+    with Sandbox() as box:
+        assert run(box, "print('\\ud800 \\x00 é')") == "? \x00 é\n"
+
+
+texts = st.text(alphabet="ab\n\N{GRINNING FACE}", max_size=40)
+
+
+@given(st.lists(st.tuples(st.booleans(), texts, st.integers(1, 60))), st.integers(160, 2000))
+def test_cutting_keeps_the_promise_for_any_output(prints: list[tuple[bool, str, int]], limit: int) -> None:
+    out, err = Capture(limit), Capture(limit)
+    whole = {True: "", False: ""}
+    for to_out, text, times in prints:
+        (out if to_out else err).write(text * times)
+        whole[to_out] += text * times
+    captured = [Captured(each.head(), each.tail(), each.total) for each in (out, err)]
+
+    shown_out, shown_err = cut_output(*captured, limit)
+
+    assert len(shown_out) + len(shown_err) <= limit
+    if len(whole[True]) + len(whole[False]) <= limit:
+        assert (shown_out, shown_err) == (whole[True], whole[False])
+    for shown, text in ((shown_out, whole[True]), (shown_err, whole[False])):
+        assert shown == text or text.startswith(shown.partition("\n[... output cut")[0])

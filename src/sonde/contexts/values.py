@@ -1,9 +1,9 @@
 """A value of the caller's program as a context: text, bytes, dicts, lists, data frames.
 
-The code gets it as the variable `context`. The tools see the same data as a text, `context.txt` or `context.json`, so that every claim
-about it can be cited by lines; a dict of longer texts is seen as one file a key. Data frames are recognised by what they can do (`to_dict`, `to_dicts`,
-`to_pylist`), no library is imported, and they arrive as lists of row dicts. Dates become ISO text, NaN becomes None. Nothing else is
-converted: a value without a JSON form is refused, with the place where it sits.
+The code gets it as the variable `context`. The tools see the same data as a text, `context.txt` or `context.json`, so that every
+claim about it can be cited by lines; a dict of longer texts is seen as one file a key. Data frames are recognised by what they can
+do (`to_dict`, `to_dicts`, `to_pylist`), no library is imported, and they arrive as lists of row dicts. Dates become ISO text, NaN
+becomes None. Nothing else is converted: a value without a JSON form is refused, with the place where it sits.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from sonde.errors import ToolFault
 SAMPLE = 65_536
 _TRANSCODED_BYTES = 64_000_000
 _STEP = 1_048_576
+_CONTINUATIONS = bytes(range(0x80, 0xC0))
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b")) + b"\x7f"
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -98,6 +99,13 @@ class Text:
         except UnicodeDecodeError:
             return False
         return True
+
+    def count_characters(self) -> int:
+        """How many characters there are, counted without decoding them."""
+        if self.encoding != "utf-8":
+            return self.size - self.start
+        blocks = (self.read(offset, _STEP) for offset in range(self.start, self.size, _STEP))
+        return sum(len(block) if block.isascii() else len(block.translate(None, _CONTINUATIONS)) for block in blocks)
 
     def decode(self, data: bytes) -> str:
         """Bytes of this text as characters, with a newline for every line end."""

@@ -1,0 +1,198 @@
+"""Source code as a context: an outline, scopes, symbols and search (nav_*), over one file or a whole repository.
+
+The nav tools answer a wrong name with text that begins with `Error:` and lists what there is, so that code which assigns their
+result goes on. The tools of `contexts.files` are there too. Only definitions are known: no types, references or call graphs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from sonde.contexts.base import Shareable
+from sonde.contexts.code.finder import Finder, Found
+from sonde.contexts.code.grammars import language_of
+from sonde.contexts.code.outline import chunks, folder_members, outline
+from sonde.contexts.files.context import FilesContext
+from sonde.contexts.files.lines import read_lines
+from sonde.core.deadline import Clock
+from sonde.core.evidence import Excerpt, Observed
+from sonde.errors import ToolFault
+from sonde.tools import Tool, tool
+
+_LISTED = 20
+_TEXT = 200
+_COUNTED_BYTES = 5_000_000
+_DEFINITION = r"^\s*(?:async\s+def|def|class|export|func|fn|pub fn|public|module)\s+\w"
+
+
+class CodeContext:
+    """Files whose symbols can be asked for."""
+
+    def __init__(
+        self,
+        sources: str | Path | Sequence[str | Path] = (),
+        *,
+        texts: Mapping[str, str] | None = None,
+        rationale_over: int | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.files = FilesContext(sources, texts=texts, rationale_over=rationale_over, clock=clock)
+        self._finder = Finder(self.files)
+
+    def tools(self) -> Sequence[Tool]:
+        """The nav tools, then those of files."""
+        functions = (self.nav_info, self.nav_outline, self.nav_ls, self.nav_read, self.nav_search)
+        return [*(tool(function) for function in functions), *self.files.tools()]
+
+    def describe(self) -> str:
+        """What there is, without its content."""
+        languages = Counter(language_of(entry.path) for entry in self._finder.sources)
+        shown = ", ".join(f"{language} {count:,}" for language, count in languages.most_common(8)) or "none"
+        return f"Source code. Files by language: {shown}.\n{self.files.describe()}"
+
+    def shared(self) -> Mapping[str, Shareable]:
+        """CONTEXT as for files; a single file is also the variable `context`."""
+        shared = dict(self.files.shared())
+        texts = shared.get("CONTEXT")
+        if self._finder.single and isinstance(texts, Mapping) and self._finder.single in texts:
+            shared = {"context": texts[self._finder.single]}
+        return shared
+
+    def reread(self, excerpt: Excerpt) -> str | None:
+        """The cited lines as they are now."""
+        return self.files.reread(excerpt)
+
+    def locate(self, path: str) -> Path | None:
+        """Where a file is on disk."""
+        return self.files.locate(path)
+
+    def fingerprint(self) -> str:
+        """A hash of the data."""
+        return self.files.fingerprint()
+
+    def nav_info(self) -> Observed:
+        """Size and kind of the code: {total_chars, total_lines, estimated_tokens, language, symbol_count, source_path}.
+
+        Example: info = nav_info()
+        """
+        chars, lines = self._measure()
+        languages = Counter(language_of(entry.path) for entry in self._finder.sources)
+        count, exact = self._symbol_count()
+        info: dict[str, Any] = {
+            "total_chars": chars,
+            "total_lines": lines,
+            "estimated_tokens": math.ceil(chars / 4),
+            "language": languages.most_common(1)[0][0] if languages else "text",
+            "symbol_count": count,
+            "source_path": self._finder.single
+            or ", ".join(Path(root).name for root in self.files.library.listing.roots),
+        }
+        if not self._finder.single:
+            info["file_count"] = len(self.files.library.entries)
+        return Observed(info if exact else {**info, "symbol_count_is_estimated": True})
+
+    def nav_outline(self) -> Observed:
+        """The skeleton of the code: signatures with their lines, or the folders of a large repository.
+
+        Example: skeleton = nav_outline()
+        """
+        return Observed(outline(self._finder))
+
+    def nav_ls(self, scope: str = "") -> Observed:
+        """Signatures directly in a scope: "" is the top; in a repository a folder, a file, or "path/file.py:Class".
+
+        Example: names = nav_ls("Session")
+        """
+        if not self._finder.single:
+            members = folder_members([entry.path for entry in self._finder.sources], scope)
+            if members:
+                return Observed(members)
+        found = self._finder.find(scope)
+        if not found:
+            return Observed([self._error(scope)])
+        first = found[0]
+        inside = self._finder.parsed(first.path).members(first.symbol.name if first.symbol else "")
+        return Observed([symbol.signature for symbol in inside])
+
+    def nav_read(self, symbol: str, chunk_index: int = 0) -> Observed:
+        """The source of a symbol, headed by its path and lines; more than 8,000 characters come in chunks.
+
+        Example: source = nav_read("Session.run")
+        """
+        found = self._finder.find(symbol)
+        if len(found) == 1:
+            return self._source(symbol, found[0], chunk_index)
+        if not found:
+            return Observed(self._error(symbol))
+        return Observed(f"Error: {symbol!r} is defined {len(found)} times; name one: {self._listed(found)}")
+
+    def nav_search(self, pattern: str, max_results: int = 20) -> Observed:
+        """Lines that match a regular expression (RE2): [{text, line}], with the path in a repository.
+
+        Example: rows = nav_search("retry|backoff", max_results=10)
+        """
+        try:
+            seen = self.files.grep(pattern, max_matches=max_results)
+        except ToolFault as fault:
+            return Observed([{"text": f"Error: {fault.message}"[:_TEXT], "line": 0}])
+        rows = [{"text": row["text"][:_TEXT], "line": row["line"], "path": row["path"]} for row in seen.value]
+        if self._finder.single:
+            rows = [{"text": row["text"], "line": row["line"]} for row in rows]
+        return Observed(rows, seen.excerpts, seen.truncated)
+
+    def _source(self, symbol: str, found: Found, chunk_index: int) -> Observed:
+        entry = self.files.library.entry(found.path)
+        with self.files.library.open(entry) as text:
+            index = self.files.library.index(entry, text)
+            first, last = (found.symbol.start_line, found.symbol.end_line) if found.symbol else (1, index.total)
+            source = read_lines(text, index, first, last)
+        parts = chunks(source, first)
+        if not 0 <= chunk_index < len(parts):
+            return Observed(f"Error: {symbol!r} has {len(parts)} chunks; chunk_index may be 0 to {len(parts) - 1}.")
+        part = parts[chunk_index]
+        lines = source.split("\n")[part.start_line - first : part.end_line - first + 1]
+        excerpt = Excerpt.of_lines(found.path, part.start_line, part.end_line, "\n".join(lines))
+        head = f"# {found.path}:{part.start_line}-{part.end_line}"
+        if len(parts) == 1:
+            return Observed(f"{head}\n{part.text}", (excerpt,) if source else ())
+        rest = f"\n# next: nav_read({symbol!r}, {chunk_index + 1})" if chunk_index + 1 < len(parts) else "\n# end"
+        return Observed(f"{head} chunk {chunk_index + 1}/{len(parts)} of {symbol}\n{part.text}{rest}", (excerpt,))
+
+    def _error(self, name: str) -> str:
+        known = list(islice(self._near(name), _LISTED))
+        listed = f"Symbols: {', '.join(known)}" if known else "There are no symbols here; read_file shows the text."
+        return f"Error: nothing here is called {name!r}. {listed}"
+
+    def _near(self, name: str) -> Sequence[str]:
+        """Symbols to offer: those whose name resembles the wanted one first, then the first there are."""
+        wanted = name.rpartition(":")[2].rpartition(".")[2].lower()
+        every = list(islice(self._finder.all_symbols(), 5_000))
+        like = [(path, each) for path, each in every if wanted and wanted in each.name.lower()]
+        ranked = [*like, *(pair for pair in every if pair not in like)] if len(like) < _LISTED else like
+        return [self._finder.qualified(path, each.name) for path, each in ranked[:_LISTED]]
+
+    def _listed(self, found: Sequence[Found]) -> str:
+        return ", ".join(self._finder.qualified(f.path, f.symbol.name) if f.symbol else f.path for f in found[:_LISTED])
+
+    def _measure(self) -> tuple[int, int]:
+        """Characters and lines of everything that is text."""
+        chars = lines = 0
+        for entry in self.files.library.entries.values():
+            try:
+                with self.files.library.open(entry) as text:
+                    lines += self.files.library.index(entry, text).total
+                    chars += text.count_characters()
+            except (ToolFault, OSError):
+                continue
+        return chars, lines
+
+    def _symbol_count(self) -> tuple[int, bool]:
+        """How many symbols there are, and whether that was counted or estimated from lines that look like definitions."""
+        if sum(entry.size for entry in self._finder.sources) <= _COUNTED_BYTES:
+            return sum(len(self._finder.parsed(entry.path).symbols) for entry in self._finder.sources), True
+        return self._finder.count_lines(_DEFINITION), False

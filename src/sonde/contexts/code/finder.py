@@ -1,0 +1,156 @@
+"""From a name to the symbol that is meant, in one file or a whole repository.
+
+In one file a symbol is called `Class.method`. In a repository it is called `path/file.py:Class.method` or
+`package.file.Class.method`; a bare `Class.method` is found too when only one file defines it. Files are parsed when a question
+needs them, and again only when they change.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sonde.contexts.code.grammars import language_of
+from sonde.contexts.code.symbols import Parsed, Symbol, parse
+from sonde.contexts.files.context import FilesContext
+from sonde.contexts.files.grep import Hit, scan
+from sonde.contexts.files.listing import Entry
+from sonde.contexts.files.text import Unreadable, signature
+from sonde.contexts.patterns import Pattern, compiled, escaped
+from sonde.core.deadline import Deadline, SystemClock
+
+_KEPT_FILES = 20_000
+_SOURCE_BYTES = 16_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A symbol and its file; a whole file when `symbol` is None."""
+
+    path: str
+    symbol: Symbol | None
+
+
+class Finder:
+    """Symbols by name over the source files of a library."""
+
+    def __init__(self, files: FilesContext) -> None:
+        self._files = files
+        self._parsed: OrderedDict[str, tuple[object, Parsed]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def sources(self) -> list[Entry]:
+        """Files in a language that has symbols, sorted."""
+        return [entry for entry in self._files.library.entries.values() if language_of(entry.path)]
+
+    @property
+    def single(self) -> str | None:
+        """The path when the context is exactly one file."""
+        entries = self._files.library.entries
+        return next(iter(entries)) if len(entries) == 1 else None
+
+    def parsed(self, path: str) -> Parsed:
+        """The symbols of a file, parsed now or remembered."""
+        entry = self._files.library.entry(path)
+        stamp = signature(entry) if entry.real else path
+        with self._lock:
+            known = self._parsed.get(path)
+        if known and known[0] == stamp:
+            return known[1]
+        result = self._parse(entry)
+        with self._lock:
+            self._parsed[path] = (stamp, result)
+            while len(self._parsed) > _KEPT_FILES:
+                self._parsed.popitem(last=False)
+        return result
+
+    def find(self, name: str) -> list[Found]:
+        """Everything the name can mean, best reading first; empty when nothing is called so."""
+        name = name.strip()
+        if self.single:
+            return self._in_file(self.single, name)
+        path, mark, symbol = name.rpartition(":")
+        if mark:
+            return [found for each in self.paths(path) for found in self._in_file(each, symbol)]
+        whole = self.paths(name)
+        return (
+            [Found(path=each, symbol=None) for each in whole]
+            or list(self._by_module(name))
+            or list(self._anywhere(name))
+        )
+
+    def paths(self, name: str) -> list[str]:
+        """Files that a path or a dotted module name means."""
+        entries = self._files.library.entries
+        plain = name.removeprefix("./")
+        if plain in entries:
+            return [plain]
+        below = plain.replace(".", "/")
+        ends = [f"{below}{suffix}" for suffix in ("/__init__.py", ".py", ".pyi")]
+        return (
+            [path for path in entries if any(path == end or path.endswith(f"/{end}") for end in ends)][:20]
+            if plain
+            else []
+        )
+
+    def all_symbols(self) -> Iterator[tuple[str, Symbol]]:
+        """Every symbol with its path; parses every file."""
+        for entry in self.sources:
+            for symbol in self.parsed(entry.path).symbols:
+                yield entry.path, symbol
+
+    def qualified(self, path: str, name: str) -> str:
+        """How to ask for a symbol."""
+        return name if self.single else f"{path}:{name}"
+
+    def _parse(self, entry: Entry) -> Parsed:
+        try:
+            with self._files.library.open(entry) as text:
+                if text.size > _SOURCE_BYTES:
+                    return Parsed(language=language_of(entry.path), note="it is too large to parse; read it by lines")
+                return parse(entry.path, text.decode(text.read(text.start, text.size)))
+        except (Unreadable, OSError) as error:
+            return Parsed(language=language_of(entry.path), note=str(error))
+
+    def _in_file(self, path: str, name: str) -> list[Found]:
+        if not name or name == path:
+            return [Found(path=path, symbol=None)]
+        parsed = self.parsed(path)
+        exact = parsed.find(name)
+        if exact:
+            return [Found(path=path, symbol=exact)]
+        return [Found(path=path, symbol=symbol) for symbol in parsed.symbols if symbol.name.endswith(f".{name}")]
+
+    def _by_module(self, name: str) -> Iterator[Found]:
+        """`package.file.Class.method`: the longest beginning that is a file, the rest a symbol in it."""
+        parts = name.split(".")
+        for count in range(len(parts) - 1, 0, -1):
+            found = [
+                f for path in self.paths(".".join(parts[:count])) for f in self._in_file(path, ".".join(parts[count:]))
+            ]
+            if found:
+                yield from found
+                return
+
+    def count_lines(self, pattern: str) -> int:
+        """How many lines of source match."""
+        wanted = compiled(pattern, by_line=True)
+        return sum(1 for entry in self.sources for _ in self._hits(entry, wanted))
+
+    def _anywhere(self, name: str) -> Iterator[Found]:
+        """A bare name: only the files that hold its last part as a word are parsed."""
+        last = name.rpartition(".")[2].partition("~")[0]
+        pattern = compiled(rf"\b{escaped(last)}\b", by_line=True)
+        for entry in self.sources:
+            if next(self._hits(entry, pattern), None):
+                yield from self._in_file(entry.path, name)
+
+    def _hits(self, entry: Entry, pattern: Pattern) -> Iterator[Hit]:
+        try:
+            with self._files.library.open(entry) as text:
+                yield from scan(text, pattern, Deadline(SystemClock(), None))
+        except (Unreadable, OSError):
+            return

@@ -22,7 +22,7 @@ from typing import Any, Self
 from sonde.errors import ConfigError, SandboxLost
 from sonde.sandbox import frames
 from sonde.sandbox.base import CodeClock, ExecFault, ExecResult, Host, Limits
-from sonde.sandbox.family import GRACE_S, Family, ForkFailed, ForkRefused, State
+from sonde.sandbox.family import Family, ForkFailed, ForkRefused, State
 from sonde.sandbox.forkserver import ForkServer, shared_server
 from sonde.sandbox.history import History
 from sonde.sandbox.launch import launch
@@ -189,9 +189,10 @@ class Sandbox:
 
     def _converse(self, child: State, wire: socket.socket, request: bytes, wall: float) -> Outcome:
         host = self._host if self.profile.to_wire()["host_calls"] else None
-        turn = Turn(child, frames.Channel(wire, self.limits.frame_bytes), self.limits, host, wall)
+        channel = frames.Channel(wire, self.limits.frame_bytes)
+        turn = Turn(child, channel, self.limits, host=host, functions=self._functions, wall_s=wall)
         try:
-            return turn.run(request, lambda state: self._family.await_parked(state, GRACE_S))
+            return turn.run(request, self._family.await_parked)
         except BaseException:  # the host's RunError, or an interrupt: the turn is void, the state before it stands
             self._family.discard(child)
             raise

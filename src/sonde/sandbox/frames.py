@@ -11,7 +11,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import msgspec
@@ -21,6 +21,8 @@ LENGTH = struct.Struct("<Q")
 CALL, DONE, READY = 1, 2, 3
 BYTES_KEY = "\0bytes"
 TICK_S = 0.05
+TEXT_BYTES = 16 << 20
+"""The JSON of a frame, whatever its limit: a byte of it can become twenty bytes of lists here. Raw bytes stay what they are."""
 
 
 class BadFrame(Exception):
@@ -100,6 +102,8 @@ def parse_header(header: bytes, sequence: int, limit: int) -> tuple[int, int, in
         raise BadFrame(f"frame {given} came where {sequence} was due")
     if text + raw > limit:
         raise BadFrame(f"a frame of {text + raw} bytes; the limit is {limit}")
+    if text > TEXT_BYTES:
+        raise BadFrame(f"{text} bytes of JSON in a frame; the limit is {TEXT_BYTES}")
     return kind, text, raw
 
 
@@ -126,21 +130,28 @@ def _split(raw: bytes, lengths: list[int]) -> list[bytes]:
     return pieces
 
 
-def _restore(body: Body, pieces: list[bytes]) -> None:
+def _restore(body: Body, raw: list[bytes]) -> None:
+    """Each piece goes to one place, in order: a piece named a million times would be terabytes to whoever writes it down."""
+    pieces = enumerate(raw)
     if isinstance(body, CallBody):
         name, args, named = body.call
         body.call = (name, _with_bytes(args, pieces), _with_bytes(named, pieces))
     elif isinstance(body, DoneBody) and body.final is not None:
         body.final = (_with_bytes(body.final[0], pieces),)
+    if next(pieces, None) is not None:
+        raise ValueError("raw bytes that nothing refers to")
 
 
-def _with_bytes(value: Any, pieces: list[bytes]) -> Any:
+def _with_bytes(value: Any, pieces: Iterator[tuple[int, bytes]]) -> Any:
     if isinstance(value, list):
         return [_with_bytes(each, pieces) for each in cast("list[Any]", value)]
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
         if fields.keys() == {BYTES_KEY}:
-            return pieces[int(fields[BYTES_KEY])]
+            index, piece = next(pieces, (None, b""))
+            if fields[BYTES_KEY] != index:
+                raise ValueError("raw bytes out of order")
+            return piece
         return {key: _with_bytes(each, pieces) for key, each in fields.items()}
     return value
 

@@ -9,7 +9,10 @@ from sonde.sandbox.frames import FaultReport, Stream
 from sonde.sandbox.output import Captured, cut_output
 from sonde.sandbox.prepare import Prepared
 from sonde.sandbox.turn import Outcome
+from sonde.sandbox.worker.report import MESSAGE_CHARS, SHOWN_VARIABLES
 
+NAME_CHARS = 200
+SHOWN_REBOUND = 20
 KINDS = frozenset(get_args(FaultKind))
 NOTHING = Captured("", "", 0)
 
@@ -21,7 +24,8 @@ def finished(outcome: Outcome, prepared: Prepared, *, turn: int, layers: tuple[s
     out, err = _captured(report.out), _captured(report.err)
     stdout, stderr = cut_output(out, err, limit)
     rebound = tuple(
-        f"the code assigned to {name!r}, which is a function of the host; it was restored" for name in report.rebound
+        f"the code assigned to {name[:NAME_CHARS]!r}, which is a function of the host; it was restored"
+        for name in report.rebound[:SHOWN_REBOUND]
     )
     return ExecResult(
         ok=report.fault is None,
@@ -30,7 +34,10 @@ def finished(outcome: Outcome, prepared: Prepared, *, turn: int, layers: tuple[s
         stderr=stderr,
         fault=_fault(report.fault),
         final=Final(outcome.final[0]) if outcome.final is not None else None,
-        variables=tuple(Variable(name, kind, size if size >= 0 else None) for name, kind, size in report.variables),
+        variables=tuple(
+            Variable(name[:NAME_CHARS], kind[:NAME_CHARS], size if size >= 0 else None)
+            for name, kind, size in report.variables[:SHOWN_VARIABLES]
+        ),
         usage=outcome.usage,
         layers=layers,
         output_chars=out.total + err.total,
@@ -73,8 +80,8 @@ def _fault(report: FaultReport | None) -> ExecFault | None:
     kind = report.kind if report.kind in KINDS else "error"
     return ExecFault(
         kind=kind,  # pyright: ignore[reportArgumentType] - one of KINDS, as just checked
-        message=report.message,
-        line=report.line,
-        hint=report.hint,
-        traceback=report.traceback,
+        message=report.message[:MESSAGE_CHARS],
+        line=report.line if report.line is None or report.line > 0 else None,
+        hint=report.hint and report.hint[:MESSAGE_CHARS],
+        traceback=report.traceback[-2 * MESSAGE_CHARS :],
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,11 +45,21 @@ class Outcome:
 class Turn:
     """The conversation with one child process."""
 
-    def __init__(self, child: State, channel: Channel, limits: Limits, host: Host | None, wall_s: float) -> None:
+    def __init__(
+        self,
+        child: State,
+        channel: Channel,
+        limits: Limits,
+        *,
+        host: Host | None,
+        functions: Collection[str] | None,
+        wall_s: float,
+    ) -> None:
         self._child = child
         self._channel = channel
         self._limits = limits
         self._host = host
+        self._functions = functions
         self._wall_s = wall_s
         self._calls = 0
         self._host_s = 0.0
@@ -96,6 +106,8 @@ class Turn:
             raise OverQuota
         if self._host is None:
             raise BadFrame("a host call where there is no host")
+        if self._functions is not None and body.call[0] not in self._functions:
+            raise BadFrame(f"a call of {body.call[0][:80]!r}, which the host does not offer")
         before = time.monotonic()
         answer = self._answer(self._host, body)
         waited = time.monotonic() - before

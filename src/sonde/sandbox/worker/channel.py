@@ -19,6 +19,8 @@ SOCKET = 3
 CALL, DONE, READY = 1, 2, 3
 HEADER = struct.Struct("<BIII")
 LENGTH = struct.Struct("<Q")
+TEXT_BYTES = 16 << 20
+"""Most JSON in one frame, as in the supervisor's `frames`."""
 BYTES_KEY = "\0bytes"
 """A JSON object with this one key stands for the raw bytes of that index; generated code may not use it as a key."""
 
@@ -55,8 +57,9 @@ def send(kind: int, sequence: int, fields: dict[str, Encoded], limit: int) -> No
     named.append(f'"raw":{json.dumps([len(piece) for piece in raw])}')
     text = ("{" + ",".join(named) + "}").encode("utf-8", "replace")
     size = sum(map(len, raw))
-    if len(text) + size > limit:
-        raise ValueError(f"the value takes {len(text) + size} bytes, the limit is {limit}: pass less, or in pieces")
+    if len(text) + size > limit or len(text) > TEXT_BYTES:
+        most = min(limit, TEXT_BYTES)
+        raise ValueError(f"the value takes {len(text) + size} bytes, the limit is {most}: pass less, or in pieces")
     _write(b"".join((HEADER.pack(kind, sequence, len(text), size), text, *raw)))
 
 

@@ -115,6 +115,7 @@ def test_the_outline_is_a_skeleton_with_lines(one: CodeContext) -> None:
     assert "return" not in skeleton
 
 
+@pytest.mark.requirement("O11")
 def test_a_symbol_after_multibyte_text_is_read_exactly_and_cited(one: CodeContext) -> None:
     deep = call(one, "nav_read", "Session.Inner.deep")
 

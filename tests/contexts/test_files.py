@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ def test_lines_are_read_from_one_and_both_ends_included(root: Path) -> None:
 
 
 @pytest.mark.requirement(1)
+@pytest.mark.requirement("O2")
 def test_what_is_read_can_be_cited_and_proved(root: Path) -> None:
     context = write(root, {"a.txt": "one\ntwö\nthree"})
     log = EvidenceLog()
@@ -82,6 +84,7 @@ def test_what_is_read_can_be_cited_and_proved(root: Path) -> None:
     assert isinstance(exact, Excerpt) and exact.hash == sha256_text("twö")
 
 
+@pytest.mark.requirement("O14")
 def test_a_file_that_changed_or_went_no_longer_proves(root: Path) -> None:
     context = write(root, {"a.txt": "one\ntwo\n", "b.txt": "one\n", "c.txt": "one\ntwo\n"})
     seen = [call(context, "read_file", name).excerpts[0] for name in ("a.txt", "b.txt", "c.txt")]
@@ -316,6 +319,7 @@ def test_binary_files_are_listed_but_not_read(root: Path) -> None:
     assert [row["path"] for row in call(context, "grep", ".").result] == ["ok"]
 
 
+@pytest.mark.requirement("O11")
 def test_secrets_and_installed_things_are_left_out_unless_named(root: Path) -> None:
     secrets = [
         ".env", ".env.local", "prod.env", "server.pem", "tls.key", "id_rsa", "credentials", "credentials.json",
@@ -338,6 +342,7 @@ def test_secrets_and_installed_things_are_left_out_unless_named(root: Path) -> N
     assert call(named, "list_files").result == [".env", "node_modules/x/index.js"]
 
 
+@pytest.mark.requirement("O11")
 def test_nothing_outside_the_root_is_reached(root: Path, tmp_path: Path) -> None:
     (tmp_path / "outside.txt").write_text("secret")
     (tmp_path / "folder").mkdir()
@@ -404,13 +409,25 @@ def test_pipes_and_sockets_are_refused_and_never_waited_for(root: Path) -> None:
             call(context, "read_file", name)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_file_without_permission_is_listed_and_refused_for_users(root: Path) -> None:
-    context = write(root, {"a.txt": "a"})
+def test_a_file_without_permission_is_listed_and_refused(root: Path) -> None:
+    context = write(root, {"a.txt": "a", "b.txt": "b"})
     (root / "a.txt").chmod(0)
+    call(context, "list_files")
 
-    with pytest.raises(ToolFault, match="ermission"):
+    with _ordinary_user(), pytest.raises(ToolFault, match="ermission"):
         call(context, "read_file", "a.txt")
+
+
+@contextmanager
+def _ordinary_user() -> Iterator[None]:
+    """Root may read everything, so the test steps down for a moment."""
+    mine = os.geteuid()
+    if mine == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(mine)
 
 
 def test_a_named_pipe_given_by_the_user_is_read_to_its_end(tmp_path: Path) -> None:
@@ -560,3 +577,13 @@ def test_a_stray_byte_late_in_a_file_does_not_keep_it_from_being_shared(root: Pa
     assert context.shared() == {
         "CONTEXT": {"a.log": "ok\n" * 40_000 + "\N{REPLACEMENT CHARACTER}\n", "b.log": root / "b.log"}
     }
+
+
+def test_large_binary_files_do_not_keep_text_from_being_shared(root: Path) -> None:
+    context = write(root, {"a.txt": "one\n"})
+    with (root / "video.mp4").open("wb") as file:
+        file.truncate(400_000_000)
+
+    assert context.shared() == {"CONTEXT": {"a.txt": root / "a.txt"}}
+    assert "video.mp4" in call(context, "list_files").result
+    assert call(context, "search", "one").result[0]["path"] == "a.txt"

@@ -182,7 +182,7 @@ class CodeContext:
     def _measure(self) -> tuple[int, int]:
         """Characters and lines of everything that is text."""
         chars = lines = 0
-        for entry in self.files.library.entries.values():
+        for entry in self.files.library.listing.texts:
             try:
                 with self.files.library.open(entry) as text:
                     lines += self.files.library.index(entry, text).total

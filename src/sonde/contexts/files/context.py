@@ -205,11 +205,11 @@ class FilesContext:
 
     def _mapped(self) -> bool:
         listing = self.library.listing
-        return len(listing.entries) <= SHARED_FILES and listing.total_bytes <= SHARED_BYTES
+        return len(listing.texts) <= SHARED_FILES and listing.text_bytes <= SHARED_BYTES
 
     def _mappable(self) -> Iterator[tuple[str, Path | str]]:
         """Files that are UTF-8 throughout by their place, others by their text; binary ones not at all."""
-        for entry in self.library.entries.values():
+        for entry in self.library.listing.texts:
             try:
                 with self.library.open(entry) as text:
                     yield (

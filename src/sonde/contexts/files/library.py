@@ -68,7 +68,7 @@ class Library:
     def chosen(self, path: str | None) -> list[Entry]:
         """One file, all below a folder, all that match a glob, or everything; a ToolFault when nothing does."""
         if path is None or path in ("", ".", "./", "*", "**"):
-            return list(self.entries.values())
+            return self.listing.texts
         name = self._normal(path)
         if name in self.entries:
             return [self.entries[name]]

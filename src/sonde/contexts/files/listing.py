@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import glob
 import os
+import posixpath
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from sonde.contexts.files.secrets import SKIPPED_FOLDERS, secret_reason
+from sonde.contexts.files.names import BINARY_SUFFIXES, SKIPPED_FOLDERS, secret_reason
 from sonde.errors import ConfigError
 
 _PIPED_BYTES = 256_000_000
@@ -30,7 +32,7 @@ class Entry(NamedTuple):
     real: str
 
 
-@dataclass(slots=True)
+@dataclass
 class Listing:
     """Files by name in sorted order, and what was left out."""
 
@@ -44,6 +46,18 @@ class Listing:
     def total_bytes(self) -> int:
         """Bytes of all files together."""
         return sum(entry.size for entry in self.entries.values())
+
+    @cached_property
+    def texts(self) -> list[Entry]:
+        """Files that may be text, as far as their names say."""
+        return [
+            entry for entry in self.entries.values() if posixpath.splitext(entry.path)[1].lower() not in BINARY_SUFFIXES
+        ]
+
+    @cached_property
+    def text_bytes(self) -> int:
+        """Bytes of those files."""
+        return sum(entry.size for entry in self.texts)
 
     def add(self, path: str, size: int, mtime_ns: int, real: str) -> None:
         """One more file; a second one of the same name gets a number."""

@@ -48,7 +48,7 @@ class Search:
 
     def _small(self) -> bool:
         listing = self._library.listing
-        return listing.total_bytes <= INDEXED_BYTES and len(listing.entries) <= INDEXED_FILES
+        return listing.text_bytes <= INDEXED_BYTES and len(listing.texts) <= INDEXED_FILES
 
     def _whole_index(self) -> Ranking:
         if self._index is None:
@@ -66,7 +66,7 @@ class Search:
             return None  # damaged: it is built again and replaced
 
     def _all_passages(self) -> Iterator[Passage]:
-        for entry in self._library.entries.values():
+        for entry in self._library.listing.texts:
             yield from passages(entry.path, self._lines(entry))
 
     def _lines(self, entry: Entry) -> Iterable[str]:
@@ -93,7 +93,7 @@ class Search:
         pattern = compiled("|".join(map(escaped, words)), by_line=True, any_case=True)
         blocks: dict[str, set[int]] = {}
         found = 0
-        for entry in self._library.entries.values():
+        for entry in self._library.listing.texts:
             for hit in self._hits(entry, pattern, deadline):
                 blocks.setdefault(entry.path, set()).add(hit.line // _AROUND)
                 found += 1
@@ -144,7 +144,7 @@ class Search:
 
 def estimate_hits(library: Library, words: list[str]) -> dict[str, float]:
     """How often each word may occur in all, judged by up to 16 MB taken evenly from the whole."""
-    entries = list(library.entries.values())
+    entries = library.listing.texts
     chosen = entries[:: max(1, len(entries) // _SAMPLES)]
     counts, seen = dict.fromkeys(words, 0), 0
     for entry in chosen:
@@ -152,7 +152,7 @@ def estimate_hits(library: Library, words: list[str]) -> dict[str, float]:
             seen += len(part)
             for word in words:
                 counts[word] += part.count(word.encode())
-    return {word: count * library.listing.total_bytes / max(seen, 1) for word, count in counts.items()}
+    return {word: count * library.listing.text_bytes / max(seen, 1) for word, count in counts.items()}
 
 
 def _parts(library: Library, entry: Entry, number: int) -> Iterator[bytes]:

@@ -1,4 +1,6 @@
-"""Names that hold secrets or noise: refused or skipped when a folder is walked, unless the user names the file itself.
+"""What a name says about a file: that it holds secrets, is noise, or is surely not text.
+
+Secrets are refused and noise is skipped when a folder is walked, unless the user names the file itself.
 
 Names only; content is never judged. Source code and prose about secrets (`secrets.py`, `token.md`) are ordinary files.
 """
@@ -14,6 +16,15 @@ SKIPPED_FOLDERS = frozenset(
     }
 )  # fmt: skip
 """Version control, installed packages, caches, and our own run folders (yesterday's answers are not today's evidence)."""
+
+BINARY_SUFFIXES = frozenset(
+    """
+    .so .dll .dylib .exe .o .a .lib .pyc .pyo .pyd .class .jar .war .whl .egg .wasm .zip .gz .tgz .bz2 .xz .zst .7z .rar .tar .png .jpg
+    .jpeg .gif .webp .ico .bmp .tif .tiff .heic .mp3 .mp4 .m4a .mov .avi .mkv .webm .wav .ogg .flac .woff .woff2 .ttf .otf .eot .sqlite .sqlite3
+    .parquet .arrow .feather .npy .npz .pkl .pickle .pt .pth .onnx .gguf .safetensors .bin .iso .dmg .deb .rpm
+    """.split()  # noqa: SIM905 - suffixes read better as text
+)
+"""Kinds that are not opened when everything is searched; named alone, such a file is looked at like any other."""
 
 _SECRET_FOLDERS = frozenset({".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker"})
 

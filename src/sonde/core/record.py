@@ -175,11 +175,8 @@ class RecordFold:
 
     def _ended(self, event: RunEnded) -> None:
         self._end, self._status = event, RunStatus(event.status)
-        output = cast("dict[str, Any]", event.output) if isinstance(event.output, dict) else {}
-        listed: Any = output.get("citations")
-        for citation in cast("list[Any]", listed) if isinstance(listed, list) else []:
-            if isinstance(citation, dict):
-                self._cite(cast("dict[str, Any]", citation))
+        for citation in _citations_of(event.output):
+            self._cite(citation)
 
     def _cite(self, citation: dict[str, Any]) -> None:
         without_text = {name: value for name, value in citation.items() if name != "snippet"}
@@ -329,6 +326,12 @@ class RecordFold:
             return None
         small = written_bytes(end.output) <= INLINE_OUTPUT_BYTES
         return end.output if small else {"artifact_path": "result.json", "sha256": end.output_hash}
+
+
+def _citations_of(output: Any) -> list[dict[str, Any]]:
+    listed: Any = cast("Any", output).get("citations") if isinstance(output, dict) else None
+    found = cast("list[Any]", listed) if isinstance(listed, list) else []
+    return [cast("dict[str, Any]", each) for each in found if isinstance(each, dict)]
 
 
 def _unexplained() -> RecordedError:

@@ -15,7 +15,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": str(home), "TERM": "dumb", **more}
 
 
-def sonde(*words: str | Path, cwd: Path, stdin: str = "", timeout: float = 60, **env: str) -> Shown:
+def sonde(*words: str | Path, cwd: Path, stdin: str = "", **env: str) -> Shown:
     """Run one command to its end."""
     command = [sys.executable, "-m", "sonde", *map(str, words)]
     return subprocess.run(
@@ -25,6 +25,6 @@ def sonde(*words: str | Path, cwd: Path, stdin: str = "", timeout: float = 60, *
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=60,
         check=False,
     )

@@ -1,6 +1,8 @@
 """Ctrl-C: the first one asks the run to end with the best it has, the second one kills it.
 
-SIGTERM counts as a Ctrl-C, so that a service manager gets a complete record too.
+The run looks at `cancel` between its steps. While it waits for a model or for code it cannot look, so there, and only there, the signal
+breaks the waiting off by KeyboardInterrupt, which the session takes as a cancel too. Anywhere else an exception could leave a record
+half written. SIGTERM counts as a Ctrl-C, so that a service manager gets a complete record too.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = "\x1b[?25h"
+_WAITING = ("sonde.models.", "sonde.sandbox.", "sonde.runtime.delegate")
 
 
 @contextmanager
@@ -25,11 +28,13 @@ def soft_stop() -> Generator[threading.Event]:
         yield cancel
         return
 
-    def stop(number: int, _frame: FrameType | None) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         if cancel.is_set():
             _die(number)
         cancel.set()
         _say("sonde: stopping; the answer so far follows (once more kills)\n")
+        if _is_waiting(frame):
+            raise KeyboardInterrupt
 
     before = {number: signal.signal(number, stop) for number in _SIGNALS}
     try:
@@ -37,6 +42,13 @@ def soft_stop() -> Generator[threading.Event]:
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
+
+
+def _is_waiting(frame: FrameType | None) -> bool:
+    """Whether the innermost of our functions is one that waits."""
+    while frame is not None and not str(frame.f_globals.get("__name__")).startswith("sonde."):
+        frame = frame.f_back
+    return frame is not None and str(frame.f_globals["__name__"]).startswith(_WAITING)
 
 
 def _say(text: str) -> None:

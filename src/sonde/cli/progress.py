@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from sonde.cli.text import plural
 from sonde.core import events
 from sonde.core.events import ROOT, Event
 
@@ -63,9 +64,9 @@ class Progress:
         """What is left, in words."""
         left, about = self.left(), "about " if self.estimated else ""
         parts = [
-            _some(left["max_iterations"], "{:,.0f} turns"),
-            _some(left["max_tokens_total"], about + "{:,.0f} tokens"),
-            _some(left["max_cost_usd"], "${:.4f}"),
+            _some(left["max_iterations"], lambda turns: plural(int(turns), "turn")),
+            _some(left["max_tokens_total"], lambda tokens: about + plural(int(tokens), "token")),
+            _some(left["max_cost_usd"], lambda money: f"${money:.4f}"),
         ]
         return " · ".join(part for part in parts if part) + " left" if any(parts) else "no limits"
 
@@ -82,8 +83,8 @@ class Progress:
         return parent if parent in self.branches else ROOT
 
 
-def _some(value: float | None, form: str) -> str:
-    return "" if value is None else form.format(value)
+def _some(value: float | None, shown: Callable[[float], str]) -> str:
+    return "" if value is None else shown(value)
 
 
 def _run_started(progress: Progress, event: events.RunStarted) -> None:

@@ -1,0 +1,143 @@
+"""Runs after they ran: listed, shown, compared, exported, replayed, branched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from program import Shown, sonde
+
+from sonde.testing import ScriptedServer
+
+LOOK = "```python\nprint(grep('ERROR'))\n```"
+CITE = "```python\nadd_citation('app.log', 1, 1, 'error')\nFINAL('{}')\n```"
+
+
+class Place:
+    """A folder with a log and the runs that were made over it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "app.log").write_text("ERROR one\nERROR two\n")
+
+    def ask(self, answer: str = "one") -> str:
+        with ScriptedServer([LOOK, CITE.format(answer)]) as server:
+            shown = self.run(
+                "ask", "What failed?", "app.log", "--json", OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="k"
+            )
+        return json.loads(shown.stdout)["run_id"]
+
+    def run(self, *words: str, stdin: str = "", **env: str) -> Shown:
+        return sonde(*words, cwd=self.folder, stdin=stdin, **env)
+
+    def data(self, *words: str) -> Any:
+        shown = self.run(*words, "--json")
+        assert shown.returncode == 0, shown.stderr
+        return json.loads(shown.stdout)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_runs_are_listed_newest_first_and_filtered(place: Place) -> None:
+    first, second = place.ask(), place.ask("two")
+
+    assert {run["run_id"] for run in place.data("runs", "list")["runs"]} == {first, second}
+    assert place.data("runs", "list", "--limit", "1")["runs"][0]["objective"] == "What failed?"
+    assert place.data("runs", "list", "--status", "failed")["runs"] == []
+    assert place.data("runs", "list", "--text", first)["runs"][0]["run_id"] == first
+    assert first in place.run("runs").stdout
+
+
+def test_a_run_is_shown_by_id_beginning_or_last(place: Place) -> None:
+    run = place.ask()
+
+    assert place.data("runs", "show", run)["run_id"] == run
+    assert place.data("runs", "show", "last")["status"] == "succeeded"
+    assert "one" in place.run("runs", "show", run[:-2]).stdout
+
+
+def test_prune_asks_first_and_keeps_the_newest(place: Place) -> None:
+    old, new = place.ask(), place.ask()
+
+    assert place.data("runs", "prune", "--keep", "1", "--dry-run")["pruned"] == [old]
+    assert place.run("runs", "prune", "--keep", "1", stdin="n\n").returncode == 0
+    assert len(place.data("runs", "list")["runs"]) == 2
+    assert "1 runs gone" in place.run("runs", "prune", "--keep", "1", "--yes").stdout
+    assert [run["run_id"] for run in place.data("runs", "list")["runs"]] == [new]
+
+
+@pytest.mark.requirement(124)
+def test_two_runs_that_did_the_same_are_equal_and_others_show_where_they_part(place: Place) -> None:
+    one, same, other = place.ask(), place.ask(), place.ask("two")
+
+    assert place.data("diff", one, same)["equal"] is True
+    found = place.data("diff", one, other)
+    assert found["equal"] is False and found["first_difference"]["what"].startswith("model_replied")
+    page = place.run("diff", one, other, "--exit-code")
+    assert page.returncode == 1
+    assert "first difference" in page.stdout and "the answers differ" in page.stdout
+
+
+def test_an_export_can_be_imported_elsewhere_and_a_redacted_one_says_so(place: Place) -> None:
+    run = place.ask()
+
+    assert place.run("export", run, "-o", "x.tar.gz").returncode == 0
+    assert run in place.run("runs", "import", "x.tar.gz", "--runs-dir", "elsewhere").stdout
+    assert place.data("runs", "show", run, "--runs-dir", "elsewhere")["run_id"] == run
+    assert "look before you publish" in place.run("export", run, "--redact", "-o", "y.tar.gz").stderr
+
+
+def test_a_replay_proves_every_hash_and_names_the_first_difference(place: Place) -> None:
+    run = place.ask()
+    found = place.data("replay", run)
+    assert found["equal"] is True and found["replies"] == 2
+
+    (place.folder / "app.log").write_text("ERROR other\nERROR two\n")
+    changed = place.run("replay", run)
+    assert changed.returncode == 1
+    assert "recorded" in changed.stdout and "now" in changed.stdout
+
+
+def test_a_branch_shares_the_turns_before_k(place: Place) -> None:
+    run = place.ask()
+    with ScriptedServer([CITE.format("another way")]) as server:
+        env = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "k"}
+        shown = place.run("branch", run, "--turn", "2", "--json", **env)
+
+    assert json.loads(shown.stdout)["answer"] == "another way"
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["runs", "show", "nonesuch"], "no runs in"),
+        (["runs", "prune"], "keep"),
+        (["runs", "prune", "--older-than", "soon"], "7d"),
+        (["runs", "import", "app.log"], "not an exported run"),
+        (["diff", "a", "b"], "no runs in"),
+        (["export", "a"], "no runs in"),
+        (["replay", "a"], "no runs in"),
+        (["resume", "a"], "no runs in"),
+        (["branch", "a", "--turn", "1"], "no runs in"),
+    ],
+)
+def test_bad_input_is_exit_code_2_with_a_hint(words: list[str], hint: str, place: Place) -> None:
+    shown = place.run(*words)
+
+    assert shown.returncode == 2
+    assert shown.stderr.splitlines()[-1].startswith("sonde: ") and hint in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+def test_a_run_that_ended_is_not_resumed(place: Place) -> None:
+    run = place.ask()
+
+    shown = place.run("resume", run)
+    assert shown.returncode == 2
+    assert "--continue" in shown.stderr

@@ -11,7 +11,16 @@ from typing import Any, Literal
 from sonde.api.asking import check_knobs
 from sonde.api.launch import Job, Launch, OnEvent, run_job
 from sonde.api.settings import Settings, load_settings
-from sonde.contexts.workspace import Approve, LocalWorkspace, Workspace, WorkspaceContext, reject
+from sonde.contexts.workspace import (
+    Approve,
+    LocalWorkspace,
+    PatientClock,
+    PatientWorkspace,
+    Policy,
+    Workspace,
+    WorkspaceContext,
+    reject,
+)
 from sonde.core.budget import Budget
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.evidence import Citation
@@ -60,8 +69,11 @@ def edit(
     if not task.strip():
         raise ConfigError("the task is empty; say what to change, for example: sonde edit 'Rename load to read' src/")
     chosen = settings or load_settings()
-    place = LocalWorkspace(Path(workspace), approve=approve) if isinstance(workspace, str | Path) else workspace
-    context = WorkspaceContext(place, commands=commands)
+    policy = Policy(commands=tuple(commands))
+    is_folder = isinstance(workspace, str | Path)
+    place = LocalWorkspace(Path(workspace), approve=approve, policy=policy) if is_folder else workspace
+    patient = PatientClock(clock or SystemClock())
+    context = WorkspaceContext(PatientWorkspace(place, patient), commands=commands)
     job = Job(
         engine=EDIT,
         objective=task,
@@ -80,7 +92,7 @@ def edit(
         on_event=on_event,
         on_text=on_text,
         cancel=cancel or threading.Event(),
-        clock=clock or SystemClock(),
+        clock=patient,
         in_memory=in_memory,
     )
     finished = run_job(job, launch)

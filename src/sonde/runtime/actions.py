@@ -110,8 +110,8 @@ _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
 _LANGUAGES = frozenset({"", "python", "py", "python3", "repl"})
 
 
-def fenced_blocks(text: str) -> list[str]:
-    """The Python blocks of a reply in order; an unclosed last one counts, other languages do not."""
+def fenced_blocks(text: str, *, any_language: bool = False) -> list[str]:
+    """The Python blocks of a reply in order; an unclosed last one counts, other languages only if asked for."""
     blocks: list[str] = []
     position = 0
     while (opening := _FENCE.search(text, position)) is not None:
@@ -119,7 +119,7 @@ def fenced_blocks(text: str) -> list[str]:
         closing = re.compile(rf"^[ \t]*{re.escape(fence[0])}{{{len(fence)},}}[ \t]*$", re.MULTILINE)
         end = closing.search(text, opening.end())
         body = text[opening.end() + 1 : end.start() if end else len(text)]
-        if language in _LANGUAGES and body.strip():
+        if (any_language or language in _LANGUAGES) and body.strip():
             blocks.append(body.rstrip("\n"))
         position = end.end() if end else len(text)
     return blocks
@@ -149,6 +149,14 @@ def read_code(text: str) -> RunCode | Say:
     if text.strip() and bare_code(text):
         return RunCode(blocks=(text.strip("\n"),))
     return Say(text=text.strip())
+
+
+def read_longest(text: str) -> RunCode | Say:
+    """A reply of which the longest fenced block is the code, and the whole text where there is none."""
+    blocks = fenced_blocks(text) or fenced_blocks(text, any_language=True)
+    if blocks:
+        return RunCode(blocks=(max(blocks, key=len),), reasoning=outside_fences(text))
+    return RunCode(blocks=(text.strip("\n"),)) if text.strip() else Say(text="")
 
 
 def read_schema(text: str) -> RunCode | Say:

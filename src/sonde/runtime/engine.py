@@ -14,6 +14,7 @@ from typing import Any, Literal
 from sonde.contexts.base import Context
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.evidence import Citation, EvidenceLog, EvidenceRef, Excerpt, Refuted
+from sonde.runtime.observe import LeftLine, left_line
 from sonde.tools.registry import ToolRegistry
 
 Gate = Literal["schema", "evidence", "citations"]
@@ -108,7 +109,9 @@ class Gathered:
 class Engine:
     """One kind of job. `params` of the task reach every function through `Gathered.params`.
 
-    `tools` and `functions` narrow what code may call (None: all); `terse` documents them in one line each.
+    `tools` and `functions` narrow what code may call (None: all); `terse` documents them in one line each. `reply_form`
+    is how a root's reply is read; `left_line` words what is left of the budget. Without `pooled_turns` each session has
+    all turns for itself.
     """
 
     name: str
@@ -122,11 +125,14 @@ class Engine:
     prefilter: Callable[[Gathered], Prefilter] | None = None
     conclude_child: Callable[[Any, Gathered], Conclusion] | None = None
     maxima: Budget | None = CONTRACT_MAXIMA
-    reply_form: Literal["code", "schema"] = "code"
+    reply_form: Literal["code", "schema", "longest"] = "code"
     tools: Sequence[str] | None = None
     fails_without_reply: bool = False
     delegation_keys: frozenset[str] | None = None
     max_output_tokens: int = 4096
     functions: Sequence[str] | None = None
     terse: bool = False
+    left_line: LeftLine = left_line
+    pooled_turns: bool = True
+    max_subcall_chars: int | None = None
     final_example: str = 'FINAL("…")'

@@ -81,6 +81,8 @@ class Host:
 
     def _may_delegate(self) -> bool:
         """The depth-stop rule: a child with at most one level left asks plain questions instead of making children."""
+        if self.scope.depth == 0 and "sub_rlm" in (self.wiring.task.engine.functions or ()):
+            return True  # promised by name: a call that is too deep is then a limit and not an unknown name
         levels = self.scope.budget.max_depth - self.scope.depth
         return self._may_ask() and (levels > 1 or self.scope.depth == 0)
 
@@ -231,6 +233,9 @@ class Host:
         """
         if depth < 1:
             raise ToolFault("depth counts levels from 1")
+        most = self.wiring.task.engine.max_subcall_chars
+        if most is not None and len(prompt) > most:
+            raise ToolFault(f"the prompt has {len(prompt):,} characters; a sub-call takes {most:,}: send less text")
         errand = Errand(objective=prompt, context=context or {}, levels=depth)
         result = self._child(errand, self._path(), self.delegation.open_scope(errand, 1))
         if result.status == "failed" and result.value is None:

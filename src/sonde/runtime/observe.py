@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from sonde.core.canonical import clip, jsonable
 from sonde.sandbox import ExecResult
 
 SHOWN_CHARS = 8192
+
+
+class LeftLine(Protocol):
+    """Words what is left of the budget in one line."""
+
+    def __call__(self, left: Mapping[str, Any], *, elapsed_s: float, wall_s: float) -> str: ...
 
 
 def left_line(left: Mapping[str, Any], *, elapsed_s: float, wall_s: float) -> str:

@@ -45,7 +45,7 @@ class Run:
         self.status = RunStatus.INITIALIZED
         self.deadline = Deadline(wiring.clock, self.task.budget.max_wall_time_sec)
         self.deadline.add(-used_s)
-        self.scope = Scope(self.task.budget, self.deadline)
+        self.scope = Scope(self.task.budget, self.deadline, pooled_turns=self.task.engine.pooled_turns)
         self._replied = False
 
     def execute(self) -> Ended:

@@ -42,6 +42,7 @@ from sonde.runtime.actions import (
     action_of,
     read_action,
     read_code,
+    read_longest,
     read_schema,
 )
 from sonde.runtime.asking import Place, Question, ask
@@ -177,13 +178,21 @@ class Session:
         if self._script is not None:
             return self._scripted()
         text = self._ask(0, ())
-        if self.memory.forced and not has_final_signal(text):
+        if self.memory.forced and not self._finishes(text):
             reminder = observe.REGENERATE.format(final_example=self.engine.final_example)
             text = self._ask(1, (Message("assistant", text), Message("user", reminder)))
         self.memory.last_words = text
-        if self.wiring.mode == "actions":
-            return self._typed(text)
+        return self._typed(text) if self.wiring.mode == "actions" else self._read(text)
+
+    def _read(self, text: str) -> RunCode | Say:
+        if self.engine.reply_form == "longest" and self.errand is None:
+            return read_longest(text)
         return read_schema(text) if self.engine.reply_form == "schema" else read_code(text)
+
+    def _finishes(self, text: str) -> bool:
+        """Whether a reply tries to finish; the prose of a child is its answer."""
+        said = self.errand is not None and self.wiring.mode == "code" and isinstance(self._read(text), Say)
+        return said or has_final_signal(text)
 
     def _ask(self, ordinal: int, extra: tuple[Message, ...]) -> str:
         assert self.model is not None, "a run without a model has no session"
@@ -357,7 +366,7 @@ class Session:
         self.history.add(Turn(number=memory.turn, reply=memory.last_words, observation=said, line=line))
 
     def _left_line(self, left: Mapping[str, Any]) -> str:
-        return observe.left_line(left, elapsed_s=self.memory.elapsed_s, wall_s=self.scope.deadline.seconds)
+        return self.engine.left_line(left, elapsed_s=self.memory.elapsed_s, wall_s=self.scope.deadline.seconds)
 
     def _compact(self) -> None:
         before = self.history.tokens()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from sonde.core.canonical import clip, jsonable, sha256_text
 from sonde.runtime.actions import ACTION_SCHEMA
-from sonde.runtime.observe import left_line
 
 if TYPE_CHECKING:
     from sonde.runtime.engine import Engine
@@ -107,6 +106,6 @@ def render_task(session: Session) -> str:
         parts.append(f"Variables: {', '.join(names)}.")
     if task.schema is not None and session.errand is None:
         parts.append(f"The final value must fit this JSON schema:\n{json.dumps(task.schema, ensure_ascii=False)}")
-    left = left_line(session.scope.left(), elapsed_s=0.0, wall_s=session.scope.budget.max_wall_time_sec)
-    parts.append(left)
+    wall = session.scope.budget.max_wall_time_sec
+    parts.append(session.engine.left_line(session.scope.left(), elapsed_s=0.0, wall_s=wall))
     return "\n\n".join(parts)

@@ -163,7 +163,7 @@ class ModelOutputInvalid(RunError):
 
 class ModelCallFailed(ModelOutputInvalid):
     """One attempt at a model gave no reply. `retry_after` is the server's wish in seconds, `tokens_in` what it may have
-    cost, `waited_s` the part of its time that is not the run's own.
+    cost, `waited_s` the part of its time that is not the run's own, `returncode` how a program ended.
     """
 
     def __init__(
@@ -174,8 +174,10 @@ class ModelCallFailed(ModelOutputInvalid):
         retry_after: float | None = None,
         tokens_in: int = 0,
         waited_s: float = 0.0,
+        returncode: int | None = None,
     ) -> None:
         super().__init__(message, retryable=retryable)
+        self.returncode = returncode
         self.retry_after = retry_after
         self.tokens_in = tokens_in
         self.waited_s = waited_s

@@ -105,7 +105,17 @@ class Reservation:
 class Scope:
     """A budget with its count. `charge`, `reserve` and `spend` ask this scope and all above it."""
 
-    def __init__(self, budget: Budget, deadline: Deadline, *, parent: Scope | None = None, depth: int = 0) -> None:
+    def __init__(
+        self,
+        budget: Budget,
+        deadline: Deadline,
+        *,
+        parent: Scope | None = None,
+        depth: int = 0,
+        pooled_turns: bool = True,
+    ) -> None:
+        """With `pooled_turns` off, turns are counted for each session by itself; everything else is one pool all the same."""
+        self.pooled_turns = pooled_turns
         self.budget = budget
         self.deadline = deadline
         self.parent = parent
@@ -127,14 +137,16 @@ class Scope:
         with self._lock:
             self.check_time()
             for scope in self.chain():
-                scope._require("max_iterations", scope.usage.iterations + iterations, iterations)
+                turns = iterations if self.pooled_turns or scope is self else 0
+                scope._require("max_iterations", scope.usage.iterations + turns, turns)
                 scope._require("max_tool_calls", scope.usage.tool_calls + tool_calls, tool_calls)
                 scope._require("max_subcalls", scope.usage.llm_subcalls + subcalls, subcalls)
             for scope in self.chain():
                 used = scope.usage
+                turns = iterations if self.pooled_turns or scope is self else 0
                 scope.usage = replace(
                     used,
-                    iterations=used.iterations + iterations,
+                    iterations=used.iterations + turns,
                     tool_calls=used.tool_calls + tool_calls,
                     llm_subcalls=used.llm_subcalls + subcalls,
                 )
@@ -234,14 +246,17 @@ class Scope:
             seconds = self.deadline.remaining() * FORCED_FINISH_SHARE
             budget = replace(
                 self.budget,
-                max_iterations=max(1, int(left["iterations"]) // parts),
+                max_iterations=max(1, int(left["iterations"]) // parts)
+                if self.pooled_turns
+                else self.budget.max_iterations,
                 max_tool_calls=int(left["tool_calls"]) // (1 if siblings <= 1 else parts),
                 max_subcalls=int(left["subcalls"]) // (1 if siblings <= 1 else parts),
                 max_tokens_total=min(tokens, per_call) if per_call else tokens,
                 max_cost_usd=None if cost is None else cost / parts,
                 max_wall_time_sec=max(0.001, seconds if math.isfinite(seconds) else self.budget.max_wall_time_sec),
             )
-            return Scope(budget, self.deadline.sub(max_wall_time_sec or seconds), parent=self, depth=self.depth + 1)
+            deadline = self.deadline.sub(max_wall_time_sec or seconds)
+            return Scope(budget, deadline, parent=self, depth=self.depth + 1, pooled_turns=self.pooled_turns)
 
     def left(self) -> dict[str, Any]:
         """What is left here, by name; None where there is no limit."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from sonde.core.budget import Budget
 from sonde.core.canonical import jsonable
@@ -22,6 +22,15 @@ from sonde.runtime.prompts import prompt_file
 
 _INLINE = re.compile(r"\[([^\[\]\n:]+):(\d+)(?:-(\d+))?\]")
 PASSAGES = 8
+
+
+class Pointer(NamedTuple):
+    """Lines that a final value points at, and what for."""
+
+    path: str
+    start_line: int
+    end_line: int
+    signal: str = "reference"
 
 
 def conclude(value: Any, gathered: Gathered) -> Conclusion:
@@ -60,7 +69,7 @@ def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
     return Conclusion(output=jsonable(value), text=text, citations=citations, gaps=tuple(refuted))
 
 
-def _read(value: Any) -> tuple[str, list[tuple[str, int, int]]]:
+def _read(value: Any) -> tuple[str, list[Pointer]]:
     if isinstance(value, Mapping):
         fields = cast("Mapping[str, Any]", value)
         answer = fields.get("answer", fields.get("summary"))
@@ -72,13 +81,14 @@ def _read(value: Any) -> tuple[str, list[tuple[str, int, int]]]:
     return text, _inline(text)
 
 
-def _pointers(items: Iterable[Any]) -> list[tuple[str, int, int]]:
-    found: list[tuple[str, int, int]] = []
+def _pointers(items: Iterable[Any]) -> list[Pointer]:
+    found: list[Pointer] = []
     for item in items:
         match item:
             case {"path": str(path), "start_line": int(start), **rest}:
                 end = rest.get("end_line", start)
-                found.append((path, start, end if isinstance(end, int) else start))
+                signal = str(rest.get("signal") or "reference")
+                found.append(Pointer(path, start, end if isinstance(end, int) else start, signal))
             case str():
                 found.extend(_inline(f"[{item.strip('[]')}]"))
             case _:
@@ -86,19 +96,19 @@ def _pointers(items: Iterable[Any]) -> list[tuple[str, int, int]]:
     return found
 
 
-def _inline(text: str) -> list[tuple[str, int, int]]:
+def _inline(text: str) -> list[Pointer]:
     return [
-        (path.strip(), int(start), int(end or start))
+        Pointer(path.strip(), int(start), int(end or start))
         for path, start, end in _INLINE.findall(text)
         if "." in path or "/" in path
     ]
 
 
-def _prove(pointers: Iterable[tuple[str, int, int]], gathered: Gathered) -> tuple[list[Citation], list[str]]:
+def _prove(pointers: Iterable[Pointer], gathered: Gathered) -> tuple[list[Citation], list[str]]:
     proved: list[Citation] = []
     refuted: list[str] = []
-    for path, start, end in dict.fromkeys(pointers):
-        found = gathered.prover.lines(path, start, end)
+    for path, start, end, signal in dict.fromkeys(pointers):
+        found = gathered.prover.lines(path, start, end, signal=signal)
         if isinstance(found, Refuted):
             refuted.append(found.reason)
         else:

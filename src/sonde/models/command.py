@@ -103,6 +103,7 @@ class CommandModel:
                 retryable=self._settings.count_wait,
                 tokens_in=spent,
                 waited_s=waited,
+                returncode=finished.returncode,
             )
         if finished.returncode != 0 and not finished.overflowed:
             raise ModelCallFailed(
@@ -112,6 +113,7 @@ class CommandModel:
                 retryable=finished.returncode < 0 or finished.returncode == TEMPORARY_FAILURE,
                 tokens_in=spent,
                 waited_s=waited,
+                returncode=finished.returncode,
             )
 
     def _clean(self, text: str) -> str:

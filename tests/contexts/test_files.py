@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -419,7 +419,7 @@ def test_a_file_without_permission_is_listed_and_refused(root: Path) -> None:
 
 
 @contextmanager
-def _ordinary_user() -> Iterator[None]:
+def _ordinary_user() -> Generator[None]:
     """Root may read everything, so the test steps down for a moment."""
     mine = os.geteuid()
     if mine == 0:

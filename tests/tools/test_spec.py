@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
 
+from sonde.core.evidence import Observed
 from sonde.errors import ConfigError, ErrorCode, ToolFault
 from sonde.tools import tool
 
@@ -108,6 +109,14 @@ def test_a_tool_may_be_renamed_and_a_tool_stays_itself() -> None:
 
     assert renamed.signature.startswith("find_names(")
     assert tool(renamed) is renamed
+
+
+def test_a_tool_that_cites_shows_what_code_gets() -> None:
+    def read() -> Annotated[Observed, "list[str]"]: ...
+    def peek() -> Observed: ...
+
+    assert tool(read).signature == "read() -> list[str]"
+    assert tool(peek).signature == "peek() -> Any"
 
 
 def test_forms_that_leave_the_call_open_are_refused_at_once() -> None:

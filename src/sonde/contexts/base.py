@@ -7,13 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
-from sonde.core.evidence import Excerpt
+from sonde.core.evidence import Excerpt, Observed
 from sonde.tools import Tool
 
 Shareable = str | bytes | Path | Mapping[str, Path | str]
 """Text, bytes, a file, or texts and files by name: what `Sandbox.share` maps into the code's process."""
+
+
+SeenText = Annotated[Observed, "str"]
+SeenNames = Annotated[Observed, "list[str]"]
+SeenRows = Annotated[Observed, "list[dict]"]
+SeenFields = Annotated[Observed, "dict"]
+"""What tools return: the word is what code gets, `Observed` carries the excerpts beside it."""
 
 
 class Context(Protocol):

@@ -14,10 +14,11 @@ import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from sonde.core.evidence import Observed
 from sonde.errors import ConfigError, ToolFault
 
 _EXAMPLES: dict[Any, Any] = {str: "text", int: 1, float: 0.5, bool: True, list: [], dict: {}}
@@ -124,7 +125,7 @@ def tool(function: Callable[..., Any] | Tool, name: str | None = None, *, read_o
         doc=inspect.getdoc(function) or "",
         schema=_schema(chosen, parameters),
         parameters=parameters,
-        returns=type_text(_hints(function, chosen).get("return", Any)),
+        returns=_returns(_hints(function, chosen).get("return", Any)),
         read_only=read_only,
     )
 
@@ -144,10 +145,17 @@ def type_text(kind: Any) -> str:
     return getattr(kind, "__name__", str(kind))
 
 
+def _returns(kind: Any) -> str:
+    """What code gets back. A tool that cites says it beside the wrapper: `-> Annotated[Observed, "list[str]"]`."""
+    if get_origin(kind) is Annotated:
+        return str(get_args(kind)[1])
+    return "Any" if kind is Observed else type_text(kind)
+
+
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
     annotated = function if inspect.isroutine(function) else type(function).__call__
     try:
-        return get_type_hints(annotated)
+        return get_type_hints(annotated, include_extras=True)
     except NameError as error:
         raise ConfigError(
             f"the annotations of tool {name} cannot be read: {error}. Use types that its module can see."

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sonde.contexts.base import Shareable
+from sonde.contexts.base import SeenFields, SeenNames, SeenRows, SeenText, Shareable
 from sonde.contexts.code.finder import Finder, Found
 from sonde.contexts.code.grammars import language_of
 from sonde.contexts.code.outline import chunks, folder_members, outline
@@ -75,7 +75,7 @@ class CodeContext:
         """A hash of the data."""
         return self.files.fingerprint()
 
-    def nav_info(self) -> Observed:
+    def nav_info(self) -> SeenFields:
         """Size and kind of the code: {total_chars, total_lines, estimated_tokens, language, symbol_count, source_path}.
 
         Example: info = nav_info()
@@ -96,14 +96,14 @@ class CodeContext:
             info["file_count"] = len(self.files.library.entries)
         return Observed(info if exact else {**info, "symbol_count_is_estimated": True})
 
-    def nav_outline(self) -> Observed:
+    def nav_outline(self) -> SeenText:
         """The skeleton of the code: signatures with their lines, or the folders of a large repository.
 
         Example: skeleton = nav_outline()
         """
         return Observed(outline(self._finder))
 
-    def nav_ls(self, scope: str = "") -> Observed:
+    def nav_ls(self, scope: str = "") -> SeenNames:
         """Signatures directly in a scope: "" is the top; in a repository a folder, a file, or "path/file.py:Class".
 
         Example: names = nav_ls("Session")
@@ -119,7 +119,7 @@ class CodeContext:
         inside = self._finder.parsed(first.path).members(first.symbol.name if first.symbol else "")
         return Observed([symbol.signature for symbol in inside])
 
-    def nav_read(self, symbol: str, chunk_index: int = 0) -> Observed:
+    def nav_read(self, symbol: str, chunk_index: int = 0) -> SeenText:
         """The source of a symbol, headed by its path and lines; more than 8,000 characters come in chunks.
 
         Example: source = nav_read("Session.run")
@@ -131,7 +131,7 @@ class CodeContext:
             return Observed(self._error(symbol))
         return Observed(f"Error: {symbol!r} is defined {len(found)} times; name one: {self._listed(found)}")
 
-    def nav_search(self, pattern: str, max_results: int = 20) -> Observed:
+    def nav_search(self, pattern: str, max_results: int = 20) -> SeenRows:
         """Lines that match a regular expression (RE2): [{text, line}], with the path in a repository.
 
         Example: rows = nav_search("retry|backoff", max_results=10)

@@ -14,7 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from sonde.contexts.base import Shareable
+from sonde.contexts.base import SeenFields, SeenNames, SeenRows, SeenText, Shareable
 from sonde.contexts.files.about import describe
 from sonde.contexts.files.grep import COUNTED, Grep, compile_pattern
 from sonde.contexts.files.library import Library
@@ -105,7 +105,7 @@ class FilesContext:
         except (Unreadable, OSError):
             return None
 
-    def list_files(self, glob: str | None = None, start: int = 0) -> Observed:
+    def list_files(self, glob: str | None = None, start: int = 0) -> SeenNames:
         """Paths in sorted order, all or those that match a glob such as '*.py' or 'logs/**/*.log'; at most 20,000 a call.
 
         Example: paths = list_files("*.md")
@@ -120,7 +120,7 @@ class FilesContext:
         )
         return Observed(shown, truncated=cut)
 
-    def file_info(self, path: str) -> Observed:
+    def file_info(self, path: str) -> SeenFields:
         """Size, number of lines, encoding, and why the file is not read if it is not: {path, bytes, lines, encoding, skipped}.
 
         Example: info = file_info("app.log")
@@ -142,7 +142,7 @@ class FilesContext:
 
     def read_file(
         self, path: str, start_line: int = 1, end_line: int | None = None, rationale: str | None = None
-    ) -> Observed:
+    ) -> SeenText:
         """Lines start_line to end_line of a file as text, counted from 1, both included; at most 500,000 bytes a call, at whole lines.
 
         Example: text = read_file("README.md", start_line=1, end_line=40)
@@ -155,7 +155,7 @@ class FilesContext:
             self._check_rationale(entry, start_line, last, rationale)
             return read(entry, text, index, start_line, last) if index.total else Observed("")
 
-    def grep(self, pattern: str, path: str | None = None, max_matches: int = 80, flags: str = "") -> Observed:
+    def grep(self, pattern: str, path: str | None = None, max_matches: int = 80, flags: str = "") -> SeenRows:
         """Lines that match a regular expression (RE2), as [{path, line, text}].
 
         path narrows to a file, a folder or a glob. Flags: i any case, w whole words, F plain text.
@@ -169,7 +169,7 @@ class FilesContext:
             compiled, self.library.chosen(path)
         )
 
-    def search(self, query: str, limit: int = 10) -> Observed:
+    def search(self, query: str, limit: int = 10) -> SeenRows:
         """Passages that fit the words of a query best, best first: [{path, start_line, end_line, text, score}].
 
         Example: hits = search("payment retries exhausted", limit=5)
@@ -188,7 +188,7 @@ class FilesContext:
         """
         return text[start:end]
 
-    def context_slice(self, start: int, length: int = 10_000, path: str | None = None) -> Observed:
+    def context_slice(self, start: int, length: int = 10_000, path: str | None = None) -> SeenText:
         """Part of a file as text, from a byte offset on; for lines too long to read whole.
 
         Without path, offsets are those of CONTEXT_INDEX.

@@ -19,9 +19,10 @@ SKIPPED_FOLDERS = frozenset(
 
 BINARY_SUFFIXES = frozenset(
     """
-    .so .dll .dylib .exe .o .a .lib .pyc .pyo .pyd .class .jar .war .whl .egg .wasm .zip .gz .tgz .bz2 .xz .zst .7z .rar .tar .png .jpg
-    .jpeg .gif .webp .ico .bmp .tif .tiff .heic .mp3 .mp4 .m4a .mov .avi .mkv .webm .wav .ogg .flac .woff .woff2 .ttf .otf .eot .sqlite .sqlite3
-    .parquet .arrow .feather .npy .npz .pkl .pickle .pt .pth .onnx .gguf .safetensors .bin .iso .dmg .deb .rpm
+    .so .dll .dylib .exe .o .a .lib .pyc .pyo .pyd .class .jar .war .whl .egg .wasm .zip .gz .tgz .bz2 .xz
+    .zst .7z .rar .tar .png .jpg .jpeg .gif .webp .ico .bmp .tif .tiff .heic .mp3 .mp4 .m4a .mov .avi .mkv
+    .webm .wav .ogg .flac .woff .woff2 .ttf .otf .eot .sqlite .sqlite3 .parquet .arrow .feather .npy .npz .pkl
+    .pickle .pt .pth .onnx .gguf .safetensors .bin .iso .dmg .deb .rpm
     """.split()  # noqa: SIM905 - suffixes read better as text
 )
 """Kinds that are not opened when everything is searched; named alone, such a file is looked at like any other."""

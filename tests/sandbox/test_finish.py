@@ -13,7 +13,9 @@ def finish(code: str) -> ExecResult:
         return box.execute(code)
 
 
-@pytest.mark.parametrize("value", [0, "", None, False, [], {}, 0.0, "text", {"a": [1, {"b": None}]}, b"\x00\xff", [b"a", "b", b"c"]])
+@pytest.mark.parametrize(
+    "value", [0, "", None, False, [], {}, 0.0, "text", {"a": [1, {"b": None}]}, b"\x00\xff", [b"a", "b", b"c"]]
+)
 def test_the_final_value_arrives_as_it_was_given_also_when_falsy(value: object) -> None:
     result = finish(f"FINAL({value!r})")
 
@@ -49,7 +51,9 @@ def test_no_final_signal_is_none() -> None:
     assert finish("x = 1").final is None
 
 
-@pytest.mark.parametrize("code", ["FINAL()", "FINAL_VAR('missing')", "FINAL_VAR(3)", "SUBMIT(1)", "FINAL(float('nan'))"])
+@pytest.mark.parametrize(
+    "code", ["FINAL()", "FINAL_VAR('missing')", "FINAL_VAR(3)", "SUBMIT(1)", "FINAL(float('nan'))"]
+)
 def test_a_wrong_call_is_an_ordinary_error(code: str) -> None:
     result = finish(code)
 
@@ -74,7 +78,9 @@ def test_an_answer_is_not_lost_for_its_type(code: str, value: object) -> None:
 def test_the_session_goes_on_after_a_final_with_all_its_variables() -> None:
     with Sandbox() as box:
         for turn in range(5):
-            result = box.execute(f"x{turn} = {turn}\ndef deep(n):\n    return FINAL(n) if n > 200 else deep(n + 1)\ndeep(0)")
+            result = box.execute(
+                f"x{turn} = {turn}\ndef deep(n):\n    return FINAL(n) if n > 200 else deep(n + 1)\ndeep(0)"
+            )
             assert result.final == Final(201)
 
         assert run(box, "print(x0, x1, x2, x3, x4)") == "0 1 2 3 4\n"

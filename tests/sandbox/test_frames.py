@@ -18,7 +18,10 @@ from sonde.sandbox.worker.channel import Encoded
 LIMIT = 100_000
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["raw", "call", "report", "final", "\0bytes"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["raw", "call", "report", "final", "\0bytes"]), inner)
+    ),
     max_leaves=8,
 )
 
@@ -64,7 +67,12 @@ def test_the_body_parser_raises_nothing_else(kind: int, text: bytes, raw: bytes)
 
 
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(st.characters(codec="utf-8")) | st.binary(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8"))
+    | st.binary(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("abc", max_size=3), inner, max_size=4),
     max_leaves=12,
 )
@@ -94,7 +102,7 @@ CALL = b'{"call":["ask",[],{}],"raw":[]}'
 FORGED = {
     "unknown kind": "frame(9, 1, b'{}')",
     "kind zero": "frame(0, 1, b'{}')",
-    "a new worker's report": "frame(3, 1, b'{\"report\":{},\"raw\":[]}')",
+    "a new worker's report": 'frame(3, 1, b\'{"report":{},"raw":[]}\')',
     "repeated sequence": f"frame(1, 1, {CALL!r}) + frame(1, 1, {CALL!r})",
     "skipped sequence": f"frame(1, 2, {CALL!r})",
     "reordered": f"frame(1, 2, {CALL!r}) + frame(1, 1, {CALL!r})",
@@ -102,16 +110,16 @@ FORGED = {
     "oversized raw": "frame(1, 1, b'{}', raw_size=2**31)",
     "not json": "frame(2, 1, b'nonsense')",
     "pickle": "frame(2, 1, __import__('pickle').dumps({'a': 1}))",
-    "wrong shape": "frame(2, 1, b'{\"report\": 3, \"raw\": []}')",
+    "wrong shape": 'frame(2, 1, b\'{"report": 3, "raw": []}\')',
     "missing fields": "frame(2, 1, b'{}')",
-    "raw lengths that lie": "frame(1, 1, b'{\"call\":[\"ask\",[],{}],\"raw\":[5]}', b'abc')",
-    "negative raw length": "frame(1, 1, b'{\"call\":[\"ask\",[],{}],\"raw\":[-3, 6]}', b'abc')",
-    "raw index out of range": "frame(1, 1, b'{\"call\":[\"ask\",[{\"\\\\u0000bytes\":7}],{}],\"raw\":[3]}', b'abc')",
+    "raw lengths that lie": 'frame(1, 1, b\'{"call":["ask",[],{}],"raw":[5]}\', b\'abc\')',
+    "negative raw length": 'frame(1, 1, b\'{"call":["ask",[],{}],"raw":[-3, 6]}\', b\'abc\')',
+    "raw index out of range": 'frame(1, 1, b\'{"call":["ask",[{"\\\\u0000bytes":7}],{}],"raw":[3]}\', b\'abc\')',
     "deep nesting": "frame(1, 1, b'{\"call\":[\"ask\",' + b'[' * 40000 + b']' * 40000 + b',{}],\"raw\":[]}')",
     "done twice": "frame(2, 1, DONE) + frame(2, 2, DONE)",
     "done and trailing bytes": "frame(2, 1, DONE) + b'x'",
     "call after done": f"frame(2, 1, DONE) + frame(1, 2, {CALL!r})",
-    "not utf-8": "frame(1, 1, b'{\"call\":[\"\\xff\",[],{}],\"raw\":[]}')",
+    "not utf-8": 'frame(1, 1, b\'{"call":["\\xff",[],{}],"raw":[]}\')',
 }
 
 

@@ -17,16 +17,32 @@ def echo(name: str, args: Args) -> Any:
 
 @pytest.mark.parametrize(
     "value",
-    ["text é \N{GRINNING FACE}", 0, -1, 10**30, 1.5, True, None, [1, [2]], {"a": {"b": []}}, b"\x00\xff", {"raw": [b"a", b""]}],
+    [
+        "text é \N{GRINNING FACE}",
+        0,
+        -1,
+        10**30,
+        1.5,
+        True,
+        None,
+        [1, [2]],
+        {"a": {"b": []}},
+        b"\x00\xff",
+        {"raw": [b"a", b""]},
+    ],
 )
 def test_values_go_there_and_back(value: Any) -> None:
     with Sandbox(host=echo) as box:
-        assert run(box, f"print(ask({value!r}, key={value!r}) == ['ask', [{value!r}], {{'key': {value!r}}}])") == "True\n"
+        assert (
+            run(box, f"print(ask({value!r}, key={value!r}) == ['ask', [{value!r}], {{'key': {value!r}}}])") == "True\n"
+        )
 
 
 def test_any_unknown_name_that_is_called_goes_to_the_host_when_no_functions_are_named() -> None:
     with Sandbox(host=echo) as box:
-        assert run(box, "def later(): return llm_query('x')\nprint(later(), len([1]))") == "['llm_query', ['x'], {}] 1\n"
+        assert (
+            run(box, "def later(): return llm_query('x')\nprint(later(), len([1]))") == "['llm_query', ['x'], {}] 1\n"
+        )
         assert kind(box.execute("print(undefined)")) == "error"
 
 
@@ -54,7 +70,9 @@ def test_an_exception_of_the_host_arrives_as_an_ordinary_one(error: Exception, s
 
         assert fault is not None and fault.kind == "error" and fault.message.startswith(seen) and fault.line == 2
         assert run(box, "try:\n    ask()\nexcept Exception as e:\n    print('caught')") == "caught\n"
-        assert run(box, "try:\n    ask()\nexcept ToolError:\n    print('tool')\nexcept Exception:\n    print('other')") in {
+        assert run(
+            box, "try:\n    ask()\nexcept ToolError:\n    print('tool')\nexcept Exception:\n    print('other')"
+        ) in {
             "tool\n",
             "other\n",
         }

@@ -81,6 +81,10 @@ def test_text_that_is_not_utf8_is_shown_not_fatal() -> None:
 texts = st.text(alphabet="ab\n\N{GRINNING FACE}", max_size=40)
 
 
+def captured(stream: Capture) -> Captured:
+    return Captured(stream.head(), stream.tail(), stream.total)
+
+
 @given(st.lists(st.tuples(st.booleans(), texts, st.integers(1, 60))), st.integers(160, 2000))
 def test_cutting_keeps_the_promise_for_any_output(prints: list[tuple[bool, str, int]], limit: int) -> None:
     out, err = Capture(limit), Capture(limit)
@@ -88,9 +92,8 @@ def test_cutting_keeps_the_promise_for_any_output(prints: list[tuple[bool, str, 
     for to_out, text, times in prints:
         (out if to_out else err).write(text * times)
         whole[to_out] += text * times
-    captured = [Captured(each.head(), each.tail(), each.total) for each in (out, err)]
 
-    shown_out, shown_err = cut_output(*captured, limit)
+    shown_out, shown_err = cut_output(captured(out), captured(err), limit)
 
     assert len(shown_out) + len(shown_err) <= limit
     if len(whole[True]) + len(whole[False]) <= limit:

@@ -28,7 +28,7 @@ DONE = b'{"report":{"out":["","",0],"err":["","",0],"fault":null,"variables":[],
 def members(group: int) -> list[int]:
     """Live processes of the group, zombies left out."""
     found: list[int] = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
+    for name in filter(str.isdigit, (path.name for path in Path("/proc").iterdir())):
         try:
             fields = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
         except OSError:

@@ -172,7 +172,7 @@ class Sandbox:
             descriptors = {3: far.fileno(), 1: write_end}
             descriptors |= {FIRST_SHARE + at: share.descriptor for at, share in enumerate(new.values())}
             try:
-                child = self._family.fork(self._history.state, descriptors)
+                child = self._family.fork(self._history.state, descriptors, near)
             except ForkRefused as failure:
                 return self._not_run(
                     f"{failure}; the state is intact", "Wait until processes have ended and try again."
@@ -223,8 +223,8 @@ class Sandbox:
         """The newest state cannot be continued: drop it and go one back."""
         lost = self._history.entries[-1][0]
         self._history.drop_newest()
-        if not self._history.entries:
-            raise SandboxLost(f"the only state of this sandbox is gone ({failure}); open a new Sandbox")
+        if not self._history.entries or not self._family.server.alive:
+            raise SandboxLost(f"no state of this sandbox is left ({failure}); open a new Sandbox")
         back = self._history.entries[-1][0]
         message = f"the state after turn {lost} could not be continued ({failure}); its variables are gone"
         return self._not_run(message, f"The state after turn {back} is in place: run the code again.")

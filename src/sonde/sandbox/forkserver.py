@@ -40,11 +40,16 @@ class ForkServer:
         python: str = sys.executable,
         force_machine: bool = False,
         without: tuple[str, ...] = (),
+        grace_s: float = 5.0,
     ) -> None:
-        """`python` may be another CPython >= 3.11; `without` leaves layers off, to see what a machine without them does."""
+        """`python` may be another CPython >= 3.11; `without` leaves layers off, to see what a machine without them does.
+
+        `grace_s` is how long a state may take to come to rest, or a child to report: a benign one takes milliseconds.
+        """
         check_machine(force=force_machine)
         self.owner = os.getpid()
         self.without = without
+        self.grace_s = grace_s
         self._lock = threading.RLock()  # a collected Sandbox may close itself while we hold it
         self._groups: set[int] = set()
         self._control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -10,7 +10,9 @@ from sonde.errors import SandboxLost, SandboxUnavailable
 from sonde.sandbox.family import Family, State
 from sonde.sandbox.forkserver import ForkServer
 from sonde.sandbox.frames import BadFrame, Channel, HungUp, OutOfTime, Readiness, ReadyBody, encode
+from sonde.sandbox.gated import GatedFamily
 from sonde.sandbox.notify import Listener
+from sonde.sandbox.ungated import UngatedFamily
 
 LAUNCH_SECONDS = 30.0
 REMEDIES = {
@@ -33,7 +35,7 @@ def launch(server: ForkServer, config: dict[str, Any], *, unsafe: bool) -> tuple
             group = server.spawn(far)
         try:
             listener, ready = _meet(near, config)
-            return _admit(server, group, listener, ready, unsafe=unsafe)
+            return _admit(server, group, listener, ready, near, unsafe=unsafe)
         except BaseException:
             server.end(group)
             raise
@@ -59,16 +61,17 @@ def _meet(near: socket.socket, config: dict[str, Any]) -> tuple[int | None, Read
 
 
 def _admit(
-    server: ForkServer, group: int, descriptor: int | None, ready: Readiness, *, unsafe: bool
+    server: ForkServer, group: int, descriptor: int | None, ready: Readiness, near: socket.socket, *, unsafe: bool
 ) -> tuple[Family, State]:
     if ready.error:
         raise SandboxUnavailable(f"a worker could not be set up:\n{ready.error}")
     if ready.missing and not unsafe:
         raise SandboxUnavailable(_name_missing(ready.missing))
-    if descriptor is None:
-        raise SandboxUnavailable(_name_missing(ready.missing) + " Without the fork gate there is no sandbox at all.")
-    layers = [*ready.layers, *(["UNSAFE"] if unsafe else []), *(f"missing: {layer}" for layer in ready.missing)]
-    family = Family(server, group, Listener(descriptor), tuple(layers))
+    layers = (*ready.layers, *(["UNSAFE"] if unsafe else []), *(f"missing: {layer}" for layer in ready.missing))
+    if descriptor is not None:
+        family: Family = GatedFamily(server, group, layers, Listener(descriptor))
+    else:
+        family = UngatedFamily(server, group, layers, near)
     return family, family.adopt(group)
 
 

@@ -36,7 +36,7 @@ def confine(config: Mapping[str, Any], zygote: int, send_listener: Send) -> tupl
     _put_on(on, missing, config, "no_new_privs", _no_new_privs)
     _put_on(on, missing, config, "landlock", _landlock)
     _put_on(on, missing, config, "fork-gate", lambda: _fork_gate(send_listener))
-    _put_on(on, missing, config, "seccomp", lambda: seccomp.install_allowlist(kernel.MACHINE))
+    _put_on(on, missing, config, "seccomp", lambda: seccomp.install_allowlist(kernel.MACHINE, gated="fork-gate" in on))
     return on, missing
 
 

@@ -36,8 +36,8 @@ def install_gate(machine: str) -> int:
     return _install(gate(machine), NEW_LISTENER)
 
 
-def install_allowlist(machine: str) -> None:
-    _install(allowlist(machine), 0)
+def install_allowlist(machine: str, *, gated: bool) -> None:
+    _install(allowlist(machine, () if gated else tables.ALLOWED_WITHOUT_GATE), 0)
 
 
 def gate(machine: str) -> Code:
@@ -53,11 +53,11 @@ def gate(machine: str) -> Code:
     return [*code, _return(ALLOW)]
 
 
-def allowlist(machine: str) -> Code:
+def allowlist(machine: str, more: tuple[str, ...] = ()) -> Code:
     """Allow what CPython needs, refuse softly what it asks for by itself, kill for the rest."""
     numbers = tables.NUMBERS[machine]
     code = _prologue(machine)
-    for name in tables.ALLOWED:
+    for name in (*tables.ALLOWED, *more):
         if name in numbers:
             code += _when(numbers[name], (), ALLOW, KILL)
     code += _argument_rules(numbers)

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import ast
 import builtins
-import ctypes
-import gc
 import inspect
 import sys
 from collections.abc import Callable
 from typing import Any, cast
 
-from . import channel, kernel, tables
+from . import channel
 from .channel import Encoded
 from .clock import Clock, install, seed_everything
 from .language import make_builtins
 from .output import Capture
+from .parking import park, park_without_gate, settle
 from .report import Variables, describe, remember_source
 from .views import Region, SharedText, SharedTexts
 
 UNFREEZE_EVERY = 64
 FINISH_NAMES = ("FINAL", "FINAL_VAR", "set_final", "SUBMIT")
-_all_signals = ctypes.create_string_buffer(b"\xff" * 8, 8)
 
 
 class ToolError(RuntimeError):
@@ -46,6 +44,7 @@ class Session:
         self._sequence = 0
         self._turns = 0
         self._filename = ""
+        self._park = park
         self._builtins = make_builtins(self._policy)
         self._fixed: dict[str, Any] = {"__name__": "__main__", "__builtins__": self._builtins, "ToolError": ToolError}
         self._fixed |= self._finish_functions()
@@ -53,10 +52,16 @@ class Session:
         self._namespace: dict[str, Any] = dict(self._fixed)
         seed_everything(config["seed"])
 
+    def start(self, *, gated: bool) -> None:
+        """Begin to serve, with the fork gate or, in an unsafe sandbox that lacks it, without."""
+        self._park = park if gated else park_without_gate
+        self.serve()
+
     def serve(self) -> None:
         """Never returns: each round of the loop is another process."""
         while True:
-            park(unfreeze=self._turns % UNFREEZE_EVERY == UNFREEZE_EVERY - 1)
+            settle(unfreeze=self._turns % UNFREEZE_EVERY == UNFREEZE_EVERY - 1)
+            self._park()
             self._turns += 1
             self._run(channel.receive())
 
@@ -171,26 +176,6 @@ class Session:
         self._done(None, _encode_final(value))
         sys.setrecursionlimit(sys.getrecursionlimit() + _depth())
         self.serve()
-
-
-def park(*, unfreeze: bool) -> None:
-    """Wait inside the fork; returns in the child only, with the supervisor's socket in place.
-
-    Collected and frozen first, so that later collections neither walk nor copy the pages of this state.
-    """
-    kernel.raw(kernel.number("rt_sigprocmask"), 2, ctypes.addressof(_all_signals), 0, 8)
-    sys.settrace(None)
-    sys.setprofile(None)
-    gc.callbacks.clear()
-    if unfreeze:
-        gc.unfreeze()
-    gc.collect()
-    gc.freeze()
-    clone, flags = kernel.number("clone"), tables.FORK_FLAGS
-    while kernel.raw(clone, flags):
-        pass  # a child was made, or could not be: wait for the next one
-    # The supervisor installs our socket while it holds this call, then lets it run: no socket without PDEATHSIG.
-    kernel.raw(kernel.number("prctl"), tables.PR_SET_PDEATHSIG, tables.SIGKILL)
 
 
 def _called_names(tree: ast.AST) -> set[str]:

@@ -30,6 +30,9 @@ ALLOWED = (
     *("poll", "ppoll", "select", "pselect6", "recvfrom", "getrandom", "exit", "exit_group"),
 )
 
+ALLOWED_WITHOUT_GATE = ("recvmsg", "getsockname", "getsockopt", "dup2", "dup3")
+"""What a state needs to be forked without the gate: only in an unsafe sandbox."""
+
 SOFT = {
     # CPython opens and stats files by itself (imports, tracebacks, codecs): a refusal, not a death.
     **dict.fromkeys(("open", "openat", "openat2", "creat", "stat", "lstat", "newfstatat", "statx"), errno.EACCES),
@@ -79,6 +82,10 @@ NUMBERS: dict[str, dict[str, int]] = {
         "getpid": 39,
         "sendto": 44,
         "recvfrom": 45,
+        "recvmsg": 47,
+        "getsockname": 51,
+        "getsockopt": 55,
+        "dup2": 33,
         "clone": 56,
         "fork": 57,
         "vfork": 58,
@@ -127,6 +134,7 @@ NUMBERS: dict[str, dict[str, int]] = {
         "faccessat": 269,
         "pselect6": 270,
         "ppoll": 271,
+        "dup3": 292,
         "set_robust_list": 273,
         "utimensat": 280,
         "prlimit64": 302,
@@ -146,6 +154,7 @@ NUMBERS: dict[str, dict[str, int]] = {
     "aarch64": {
         "getcwd": 17,
         "dup": 23,
+        "dup3": 24,
         "fcntl": 25,
         "ioctl": 29,
         "mkdirat": 34,
@@ -202,6 +211,9 @@ NUMBERS: dict[str, dict[str, int]] = {
         "sysinfo": 179,
         "sendto": 206,
         "recvfrom": 207,
+        "recvmsg": 212,
+        "getsockname": 204,
+        "getsockopt": 209,
         "brk": 214,
         "munmap": 215,
         "mremap": 216,

@@ -121,7 +121,7 @@ def start_worker(descriptor: int, zygote: int) -> None:
         channel.send(channel.READY, 0, {"report": Encoded({"error": traceback.format_exc()})}, 1 << 20)
         raise
     channel.send(channel.READY, 0, {"report": Encoded(ready)}, 1 << 20)
-    session.serve()
+    session.start(gated="fork-gate" in on)
 
 
 def _send_listener(listener: int) -> None:

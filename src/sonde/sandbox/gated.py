@@ -1,0 +1,126 @@
+"""The only door by which a new process comes to be: the seccomp listener of a family.
+
+A state that is not in a turn is parked: held inside the fork it asked for. `fork` lets that call happen once, meets the child at
+its PDEATHSIG call, and gives it its descriptors there. A child that skips that call never gets a socket, and is found and killed
+as a stray.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Mapping
+
+from sonde.sandbox.family import Family, ForkFailed, ForkRefused, State
+from sonde.sandbox.forkserver import ForkServer
+from sonde.sandbox.notify import Listener, Notice
+from sonde.sandbox.worker.tables import NUMBERS
+
+LATE_S = 0.2
+"""How long a child may report after the state that made it has died."""
+SLICE_S = 0.005
+"""Another thread may have received our notice; look again this often."""
+CLONES = frozenset(numbers["clone"] for numbers in NUMBERS.values())
+
+
+class GatedFamily(Family):
+    """States whose every fork the supervisor permits."""
+
+    def __init__(self, server: ForkServer, group: int, layers: tuple[str, ...], listener: Listener) -> None:
+        super().__init__(server, group, layers)
+        self._listener = listener
+        self._parked: dict[int, Notice] = {}
+        self._greetings: dict[int, Notice] = {}
+        self._forking = threading.Lock()
+
+    def fork(self, state: State, descriptors: Mapping[int, int], near: socket.socket) -> State:
+        del near  # the kernel itself tells who the child is
+        with self._forking:  # one at a time: a greeting does not say whose child it is
+            if not self.await_parked(state):
+                raise ForkFailed("the state is not parked")
+            if self._greetings:  # nobody was expected
+                self._end_strays()
+            if not self._listener.proceed(self._parked.pop(state.pid)):
+                raise ForkFailed("the state is gone")
+            return self._welcome(state, descriptors)
+
+    def _welcome(self, parent: State, descriptors: Mapping[int, int]) -> State:
+        limit = time.monotonic() + self.server.grace_s
+        while time.monotonic() < limit:
+            notice = self._next_greeting()
+            if notice is None:
+                if parent.dead():  # a child it has made before will still report
+                    limit = min(limit, time.monotonic() + LATE_S)
+                self._pump(parent)
+                continue
+            child = self._meet(notice, descriptors)
+            if child is not None:
+                return child
+            break
+        if not self._end_strays() and self._is_parked(parent):
+            raise ForkRefused("the kernel made no new process")
+        raise ForkFailed("its child did not report")
+
+    def _next_greeting(self) -> Notice | None:
+        with self._table:
+            return self._greetings.popitem()[1] if self._greetings else None
+
+    def _meet(self, notice: Notice, descriptors: Mapping[int, int]) -> State | None:
+        try:
+            child = self.adopt(notice.pid)
+        except ProcessLookupError:
+            return None
+        # Valid after the pidfd was opened: the pid still meant the process that is held.
+        installed = self._listener.valid(notice) and all(
+            self._listener.install(notice, ours, number) for number, ours in descriptors.items()
+        )
+        if installed and self._listener.proceed(notice):
+            return child
+        self.discard(child)
+        return None
+
+    def await_parked(self, state: State) -> bool:
+        limit = time.monotonic() + self.server.grace_s
+        while not self._is_parked(state):
+            if state.dead() or time.monotonic() > limit:
+                return False
+            self._pump(state)
+        return True
+
+    def _is_parked(self, state: State) -> bool:
+        notice = self._parked.get(state.pid)
+        return notice is not None and self._listener.valid(notice)
+
+    def _pump(self, state: State) -> None:
+        """Receive what is held now, or wait a moment for something to be; the state's death ends the wait too."""
+        poll = select.poll()
+        poll.register(self._listener.descriptor, select.POLLIN)
+        poll.register(state.pidfd, select.POLLIN)
+        poll.poll(SLICE_S * 1000)
+        with self._table:
+            while self._listener.wait(0):
+                notice = self._listener.receive()
+                if notice is not None:
+                    self._file(notice)
+
+    def _file(self, notice: Notice) -> None:
+        if notice.number in CLONES:
+            self._parked[notice.pid] = notice
+        elif (known := self._states.get(notice.pid)) is not None:
+            known.kill()  # a second greeting: nobody honest asks twice
+        else:
+            self._greetings[notice.pid] = notice
+
+    def _end_strays(self) -> list[int]:
+        """Kill members of the group that never reported. Only while no other fork is under way."""
+        self._greetings.clear()
+        return self.server.end_strays(self.group, tuple(self._states))
+
+    def _forget(self, state: State) -> None:
+        self._parked.pop(state.pid, None)
+        super()._forget(state)
+
+    def _close(self) -> None:
+        self._listener.close()

@@ -1,0 +1,174 @@
+"""Attacks on the checkpoint protocol itself: within a turn, and left behind in a state for the next one.
+
+Each must leave no stray process, and the variables of earlier turns; at worst the turn it was made in is lost.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+
+import pytest
+from watching import RAW, kind, no_strays, run
+
+from sonde.sandbox import ForkServer, Limits, Sandbox
+from sonde.sandbox.policy import PROFILES
+from sonde.sandbox.worker.tables import NUMBERS
+
+CLONE, FORK, VFORK, CLONE3, PRCTL, SIGPROCMASK = (
+    NUMBERS[platform.machine()].get(name, -1)
+    for name in ("clone", "fork", "vfork", "clone3", "prctl", "rt_sigprocmask")
+)
+GOOD = 0x8000 | 17
+
+MUST_KILL = {
+    "fork": f"raw({FORK})",
+    "vfork": f"raw({VFORK})",
+    "os.fork": "os.fork()",
+    "clone as fork": f"raw({CLONE}, 17)",
+    "clone of a thread": f"raw({CLONE}, 0x3D0F00, 0)",
+    "clone without a signal": f"raw({CLONE}, 0x8000)",
+    "clone with shared memory": f"raw({CLONE}, {GOOD} | 0x100)",
+    "clone into a namespace": f"raw({CLONE}, {GOOD} | 0x20000000)",
+    "clone with a stack": f"raw({CLONE}, {GOOD}, 4096)",
+    "clone with high bits in flags": f"raw({CLONE}, {GOOD} | 1 << 40)",
+    "clone with high bits in stack": f"raw({CLONE}, {GOOD}, 1 << 40)",
+    "x32 fork": "raw(0x40000000 | 57)",
+    "not to die with the parent": f"raw({PRCTL}, 1, 0)",
+    "another signal at parent death": f"raw({PRCTL}, 1, 15)",
+    "to be dumpable": f"raw({PRCTL}, 4, 1)",
+    "new seccomp filter": f"raw({PRCTL}, 22, 1)",
+    "seccomp listener": "raw(317, 1, 8, 0)",
+    "ptrace": "raw(101, 0, 0)",
+    "process_vm_readv": "raw(310, os.getppid(), 0, 0, 0, 0)",
+    "kill the group": "raw(62, 0, 9)",
+    "kill the zygote": "raw(62, os.getppid(), 9)",
+    "signal by thread": "raw(234, os.getpid(), os.getpid(), 9)",
+    "pidfd_open": "raw(434, os.getppid(), 0)",
+    "setpgid": "raw(109, 0, 0)",
+    "setsid": "raw(112)",
+    "itimer": "raw(38, 0, 0, 0)",
+    "alarm": "raw(37, 1)",
+    "timer_create": "raw(222, 0, 0, 0)",
+    "memfd_create": "raw(319, 0, 0)",
+    "userfaultfd": "raw(323, 0)",
+    "io_uring": "raw(425, 1, 0)",
+    "bpf": "raw(321, 0, 0, 0)",
+    "sendmsg of descriptors": "raw(46, 3, 0, 0)",
+    "recvmsg": "raw(47, 3, 0, 0)",
+    "unshare": "raw(272, 0x10000000)",
+    "setuid back": "raw(105, 0)",
+    "raise the memory limit": "raw(160, 9, 0)",
+    "mount": "raw(165, 0, 0, 0, 0, 0)",
+}
+
+MUST_FAIL = {
+    "clone3": f"raw({CLONE3}, 0, 0)",
+    "shared mapping": "raw(9, 0, 4096, 3, 0x21, -1, 0)",
+    "executable mapping": "raw(9, 0, 4096, 7, 0x22, -1, 0)",
+    "make memory executable": "raw(10, raw(9, 0, 4096, 3, 0x22, -1, 0), 4096, 5)",
+    "not to be inherited": "raw(28, raw(9, 0, 4096, 3, 0x22, -1, 0), 4096, 10)",
+    "open": "raw(2, 0, 0)",
+    "prlimit": "raw(302, 0, 9, 0, 0)",
+}
+
+END = "\nwhile True: pass"
+WITHIN = {
+    "the permitted fork, unasked": f"raw({CLONE}, {GOOD})" + END,
+    "a second greeting": f"raw({PRCTL}, 1, 9)" + END,
+    "fork and greeting in a loop": f"while True:\n    raw({CLONE}, {GOOD})\n    raw({PRCTL}, 1, 9)",
+    "forged done, then spinning": "os.write(3, frame(2, 1, DONE))" + END,
+    "forged done, then death": "os.write(3, frame(2, 1, DONE))\nos._exit(0)",
+    "forged done, then a violation": "os.write(3, frame(2, 1, DONE))\nos.fork()",
+    "descriptors shuffled": "for fd in range(64):\n    if fd != 3:\n        try: os.close(fd)\n        except OSError: pass\nkept2 = 1",
+    "channel duplicated": "copy = os.dup(3)\nos.close(3)\nos.write(copy, frame(2, 1, DONE))" + END,
+    "channel replaced by nothing": "os.close(3)\nos.dup(0)" + END,
+    "reading its own answer": "os.read(3, 1)" + END,
+    "trusted loop overwritten": "m = sys.modules['worker.session']\nm.park = lambda **k: None",
+    "report overwritten": "sys.modules['worker.session'].Session._done = lambda *a: None",
+    "send overwritten": "sys.modules['worker.channel'].send = lambda *a: None",
+    "collector callback": "import gc\ngc.callbacks.append(lambda *a: os._exit(1))\ngc.collect()",
+    "tracing": "sys.settrace(lambda *a: os._exit(1))\ndef f(): pass\nf()",
+    "stdout that lies": "class S:\n    def write(self, t): os._exit(1)\nsys.stdout = S()\nprint('x')",
+    "no recursion left": "sys.setrecursionlimit(30)\nkept2 = 1",
+    "builtins broken": "import builtins\nbuiltins.len = None\nbuiltins.isinstance = None",
+    "json broken": "import json\njson.dumps = None",
+}
+
+LEFT_BEHIND = {
+    "trusted loop skips the greeting": f"m = sys.modules['worker.session']\nreal = m.kernel.raw\n"
+    f"m.kernel.raw = lambda n, *a: 0 if n == {PRCTL} else real(n, *a)",
+    "child spins instead of greeting": "m = sys.modules['worker.session']\nreal = m.kernel.raw\n"
+    f"def evil(n, *a):\n    if n == {PRCTL}:\n        while True: pass\n    return real(n, *a)\nm.kernel.raw = evil",
+    "state forks on its own": "m = sys.modules['worker.session']\nreal = m.kernel.raw\n"
+    f"def evil(n, *a):\n    r = real(n, *a)\n    if n == {CLONE} and r: real({FORK})\n    return r\nm.kernel.raw = evil",
+    "state spins after the fork": "m = sys.modules['worker.session']\nreal = m.kernel.raw\n"
+    f"def evil(n, *a):\n    r = real(n, *a)\n    if n == {CLONE} and r:\n        while True: pass\n    return r\nm.kernel.raw = evil",
+    "state exits after the fork": "m = sys.modules['worker.session']\nreal = m.kernel.raw\n"
+    f"def evil(n, *a):\n    r = real(n, *a)\n    if n == {CLONE} and r: os._exit(0)\n    return r\nm.kernel.raw = evil",
+    "child parks instead of greeting": "m = sys.modules['worker.session']\nreal = m.kernel.raw\n"
+    f"def evil(n, *a):\n    if n == {PRCTL}: return real({CLONE}, {GOOD})\n    return real(n, *a)\nm.kernel.raw = evil",
+    "request ignored": "sys.modules['worker.session'].channel.receive = lambda: {}",
+    "request makes it die": "sys.modules['worker.session'].channel.receive = lambda: os._exit(0)",
+    "signals unblocked": f"raw({SIGPROCMASK}, 2, 0, 0, 8)\nimport signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)",
+    "collector broken": "import gc\nsys.modules['worker.session'].gc = None",
+}
+
+
+@pytest.fixture(name="server", scope="module")
+def _server() -> Iterator[ForkServer]:
+    server = ForkServer(PROFILES["open"].preload, grace_s=1.0)
+    yield server
+    server.close()
+
+
+@pytest.fixture(name="box")
+def _box(server: ForkServer) -> Sandbox:
+    return Sandbox("open", host=lambda name, args: None, limits=Limits(wall_s=0.6), server=server)
+
+
+@pytest.mark.requirement("O10")
+@pytest.mark.parametrize("name", MUST_KILL)
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86_64")
+def test_a_forbidden_call_is_a_violation(box: Sandbox, name: str) -> None:
+    with box:
+        run(box, "kept = 1")
+        code = f"{RAW}\ntry:\n    {MUST_KILL[name]}\nexcept BaseException:\n    pass\nprint('alive')"
+
+        assert kind(box.execute(code)) == "violation"
+        assert run(box, "print(kept)") == "1\n"
+        assert no_strays(box)
+
+
+@pytest.mark.parametrize("name", MUST_FAIL)
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86_64")
+def test_a_softly_refused_call_fails(box: Sandbox, name: str) -> None:
+    with box:
+        assert run(box, f"{RAW}\nprint({MUST_FAIL[name]})") == "-1\n"
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_an_attack_within_a_turn_costs_that_turn_at_most(box: Sandbox, name: str) -> None:
+    with box:
+        run(box, "kept = 1")
+        box.execute(RAW + WITHIN[name])
+        after = box.execute("print(kept)")
+        if not after.ok:  # the attacked state was accepted, then found unusable
+            box.rollback(1)
+            after = box.execute("print(kept)")
+
+        assert after.stdout == "1\n"
+        assert no_strays(box)
+
+
+@pytest.mark.parametrize("name", LEFT_BEHIND)
+def test_an_attack_left_in_a_state_costs_that_state_at_most(box: Sandbox, name: str) -> None:
+    with box:
+        run(box, "kept = 1")
+        box.execute(RAW + LEFT_BEHIND[name])
+        for _ in range(3):
+            box.execute("later = 1")
+        box.rollback(1)
+
+        assert run(box, "print(kept)") == "1\n"
+        assert no_strays(box)

@@ -23,6 +23,7 @@ from sonde.errors import ConfigError, ToolFault
 METADATA = "metadata.json"
 MAX_TEXT_BYTES = 1_000_000
 MAX_SHOWN_CHARS = 60_000
+MAX_COMPARED = 4_000_000  # lines of one file times lines of the other: difflib's time grows with it
 _DEPENDENCIES = ("requirements", "pyproject", "poetry.lock")
 
 
@@ -141,8 +142,19 @@ def change_type(paths: Sequence[str]) -> str:
 
 def _file_diff(old: Path, new: Path, path: str) -> Iterator[str]:
     before, after = _lines(old), _lines(new)
-    if before != after:
+    if before == after:
+        return
+    if len(before) * len(after) <= MAX_COMPARED:
         yield from difflib.unified_diff(before, after, f"a/{path}", f"b/{path}", lineterm="")
+        return
+    yield from (
+        f"--- a/{path}",
+        f"+++ b/{path}",
+        f"@@ -1,{len(before)} +1,{len(after)} @@ too long to compare line by line",
+    )
+    kept, gone = set(after), set(before)
+    yield from (f"-{line}" for line in before if line not in kept)
+    yield from (f"+{line}" for line in after if line not in gone)
 
 
 def _lines(path: Path) -> list[str]:

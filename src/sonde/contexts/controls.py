@@ -224,7 +224,10 @@ class _Reader:
         self._lines: dict[str, Any] = {
             str(key.value): value for key, value in cast("list[tuple[Any, Any]]", node.value)
         }
-        self._data = cast("dict[str, Any]", _constructed(node))
+        try:
+            self._data = cast("dict[str, Any]", _constructed(node))
+        except yaml.MarkedYAMLError as broken:
+            raise self._wrong(node, f"not plain data: {broken.problem}") from None
 
     def control(self) -> Control:
         """The checked control."""

@@ -43,6 +43,7 @@ _FIELDS: dict[str, Callable[[Span], Any]] = {
     "start_time": lambda span: time_text(span.summary.start_us),
     "end_time": lambda span: None if span.summary.end_us is None else time_text(span.summary.end_us),
 }
+_ELSEWHERE = frozenset({"evals", "annotations", "parent_span"})
 _COLUMNS = frozenset({"name", "span_kind", "status_code"})
 _EXAMPLE = "for example: span_kind == 'TOOL' and status_code == 'ERROR'"
 Term = Callable[[Span], Any]
@@ -52,8 +53,16 @@ class FilterRefused(ToolFault):
     """The filter cannot be read; `position` is the 0-based column."""
 
     def __init__(self, message: str, position: int) -> None:
-        super().__init__(f"filter refused at column {position + 1}: {message}; {_EXAMPLE}")
-        self.position = position
+        self._what = message
+        self.position = 0
+        super().__init__("")
+        self.move(position)
+
+    def move(self, columns: int) -> None:
+        """Count columns of the text as it was given: blanks in front of it were not parsed."""
+        self.position += columns
+        self.message = f"filter refused at column {self.position + 1}: {self._what}; {_EXAMPLE}"
+        self.args = (self.message,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +82,16 @@ def parse_filter(text: str) -> Filter:
     """The filter behind a text; FilterRefused with the position of what is not understood."""
     if len(text) > MAX_FILTER_CHARS:
         raise FilterRefused(f"longer than {MAX_FILTER_CHARS} characters", MAX_FILTER_CHARS)
+    line = " ".join(text.splitlines())
     try:
-        tree = ast.parse(text.strip(), mode="eval")
+        tree = ast.parse(line.lstrip(), mode="eval")
+        return Filter(text, _condition(tree.body), _required(tree.body))
+    except FilterRefused as refused:
+        refused.move(len(line) - len(line.lstrip()))
+        raise
     except (SyntaxError, ValueError, RecursionError, MemoryError) as broken:
-        position = (getattr(broken, "offset", None) or 1) - 1
-        raise FilterRefused(f"not an expression ({getattr(broken, 'msg', broken)})", position) from None
-    return Filter(text, _condition(tree.body), _required(tree.body))
+        offset = getattr(broken, "offset", None) or len(line) + 1
+        raise FilterRefused(f"not an expression ({getattr(broken, 'msg', broken)})", offset - 1) from None
 
 
 def _condition(node: ast.expr) -> Callable[[Span], bool | None]:
@@ -214,7 +227,11 @@ def _key(node: ast.expr) -> str:
 
 
 def _prefix(node: ast.expr) -> str:
-    return node.id if isinstance(node, ast.Name) else _key(node)
+    if not isinstance(node, ast.Name):
+        return _key(node)
+    if node.id in _ELSEWHERE:
+        raise FilterRefused(f"{node.id} is not part of this language", node.col_offset)
+    return node.id
 
 
 def _known_name(name: str, node: ast.expr) -> str:

@@ -48,7 +48,7 @@ _UPSTREAM_STRONG = re.compile(
 )
 _UPSTREAM = re.compile(r"time[d]? ?-?out|unavailable|gateway|deadline|unreachable|temporar|connection", re.IGNORECASE)
 _ERROR_OUTPUT = re.compile(
-    r"^\s*[\[{(\"']*(an? )?(unexpected )?(error|exception|failed|failure|traceback)\b|\berror (when|while|during) |"
+    r"^\s*\[?(an? )?(unexpected )?(error|exception|failed|failure|traceback)\b|\berror (when|while|during) |"
     r"^\s*\w*(Error|Exception)\b|\"(error|errors)\"\s*:\s*[^\s\[{n\"f]|\"(error|errors)\"\s*:\s*[\"{\[]\s*[^\"\]}\s]",
     re.IGNORECASE | re.MULTILINE,
 )

@@ -60,15 +60,17 @@ def _decode_slowly(data: bytes) -> tuple[Any, tuple[str, ...]]:
         raise ValueError("nested too deeply") from None
 
 
-def lines(stream: BinaryIO, *, offset: int = 0, line: int = 0) -> Iterator[Record | Malformed]:
-    """Every line from `offset` on; `line` is the number of the line before it."""
+def lines(
+    stream: BinaryIO, *, offset: int = 0, line: int = 0, limit: int = MAX_LINE_BYTES
+) -> Iterator[Record | Malformed]:
+    """Every line from `offset` on; `line` is the number of the line before it. Lines over `limit` bytes are passed over unread."""
     stream.seek(offset)
-    while data := stream.readline(MAX_LINE_BYTES):
+    while data := stream.readline(limit):
         line += 1
         offset += len(data)
-        if len(data) == MAX_LINE_BYTES and not data.endswith(b"\n"):
+        if len(data) == limit and not data.endswith(b"\n"):
             offset += _skip_line(stream)
-            yield Malformed(line, offset, f"longer than {MAX_LINE_BYTES >> 20} MiB")
+            yield Malformed(line, offset, f"longer than {limit} bytes")
         elif not data.isspace():
             yield _record(data, line, offset)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from sonde.contexts.files.library import Library
 from sonde.contexts.files.listing import Entry
-from sonde.contexts.files.text import Text, Unreadable
+from sonde.contexts.files.text import NotText, Text, Unreadable
 from sonde.contexts.patterns import Found, Pattern, compiled, escaped
 from sonde.core.deadline import Deadline
 from sonde.core.evidence import Excerpt, Observed
@@ -178,7 +178,7 @@ class Grep:
         except Unreadable as reason:
             if alone:
                 raise
-            if "binary" not in reason.message:
+            if not isinstance(reason, NotText):
                 self._failed.append(reason.message)
         except OSError as error:
             self._failed.append(f"{entry.path}: {error.strerror}.")

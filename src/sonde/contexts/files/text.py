@@ -35,6 +35,10 @@ class Unreadable(ToolFault):
     """This file is listed but cannot be read as text; the message says why."""
 
 
+class NotText(Unreadable):
+    """It is binary: skipped without a word when everything is searched."""
+
+
 class Text:
     """Bytes with an encoding in which a newline is one byte; `start` is where they begin after a byte-order mark."""
 
@@ -128,7 +132,7 @@ def open_text(entry: Entry) -> Text:
         raise Unreadable(f"{entry.path} cannot be read: {error.strerror}.") from None
     except Unreadable as reason:
         os.close(fd)
-        raise Unreadable(f"{entry.path} is {reason.message}") from None
+        raise type(reason)(f"{entry.path} is {reason.message}") from None
     if text.in_memory:
         os.close(fd)
     return text
@@ -180,7 +184,7 @@ def _recognise(fd: int, size: int) -> Text:
 def _refuse_binary(sample: bytes) -> None:
     zero = sample.find(b"\0")
     if zero >= 0:
-        raise Unreadable(f"binary (a zero byte at offset {zero:,}), so it is listed but not read.")
+        raise NotText(f"binary (a zero byte at offset {zero:,}), so it is listed but not read.")
     controls = len(sample) - len(sample.translate(None, _CONTROLS))
     if controls * 20 > len(sample):
         raise Unreadable(

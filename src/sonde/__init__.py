@@ -1,1 +1,45 @@
-"""Sonde: lower a language model into data that does not fit in a prompt."""
+"""Sonde: lower a language model into data that does not fit in a prompt.
+
+    answer = sonde.ask("Which service first logged the outage?", "logs/", model="openai:gpt-4o-mini")
+
+Names are loaded when they are used: `import sonde` does nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sonde.api import (
+        Answer,
+        Budget,
+        Replayed,
+        Settings,
+        aask,
+        ask,
+        branch,
+        load_settings,
+        replay,
+        resume,
+    )
+
+__all__ = [
+    "Answer",
+    "Budget",
+    "Replayed",
+    "Settings",
+    "aask",
+    "ask",
+    "branch",
+    "load_settings",
+    "replay",
+    "resume",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from sonde import api  # noqa: PLC0415  # loaded when used
+
+    return getattr(api, name)

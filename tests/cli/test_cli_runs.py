@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Shown, sonde
+from program import Shown, environment, sonde
 
-from sonde.testing import ScriptedServer
+from sonde.testing import ScriptedReply, ScriptedServer
 
 LOOK = "```python\nprint(grep('ERROR'))\n```"
 CITE = "```python\nadd_citation('app.log', 1, 1, 'error')\nFINAL('{}')\n```"
@@ -133,6 +135,27 @@ def test_bad_input_is_exit_code_2_with_a_hint(words: list[str], hint: str, place
     assert shown.returncode == 2
     assert shown.stderr.splitlines()[-1].startswith("sonde: ") and hint in shown.stderr
     assert "Traceback" not in shown.stderr
+
+
+def test_a_killed_run_goes_on_and_asks_nothing_twice(place: Place) -> None:
+    with ScriptedServer([LOOK, ScriptedReply(hang=True)]) as server:
+        env = environment(place.folder, OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="k")
+        command = [sys.executable, "-m", "sonde", "ask", "What failed?", "app.log", "--quiet"]
+        with subprocess.Popen(command, cwd=place.folder, env=env) as process:
+            for _ in range(600):
+                if len(server.requests) == 2:
+                    break
+                server.closing.wait(0.05)
+            process.kill()
+    assert place.data("runs", "list")["runs"][0]["status"] == "interrupted"
+    assert "sonde resume" in place.run("runs", "show", "last").stdout
+
+    with ScriptedServer([CITE.format("one")]) as server:
+        env = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "k"}
+        shown = place.run("resume", "last", "--json", **env)
+
+    assert json.loads(shown.stdout)["answer"] == "one"
+    assert len(server.requests) == 1
 
 
 def test_a_run_that_ended_is_not_resumed(place: Place) -> None:

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sonde.api.again import Replayed, branch, replay, resume
     from sonde.api.asking import Answer, aask, ask
     from sonde.api.settings import Settings, load_settings
     from sonde.core.budget import Budget
@@ -16,13 +17,28 @@ if TYPE_CHECKING:
 _HOMES = {
     "Answer": "sonde.api.asking",
     "Budget": "sonde.core.budget",
+    "Replayed": "sonde.api.again",
     "Settings": "sonde.api.settings",
     "aask": "sonde.api.asking",
     "ask": "sonde.api.asking",
+    "branch": "sonde.api.again",
     "load_settings": "sonde.api.settings",
+    "replay": "sonde.api.again",
+    "resume": "sonde.api.again",
 }
 
-__all__ = ["Answer", "Budget", "Settings", "aask", "ask", "load_settings"]
+__all__ = [
+    "Answer",
+    "Budget",
+    "Replayed",
+    "Settings",
+    "aask",
+    "ask",
+    "branch",
+    "load_settings",
+    "replay",
+    "resume",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -20,9 +20,12 @@ _SHOW_CURSOR = "\x1b[?25h"
 _WAITING = ("sonde.models.", "sonde.sandbox.", "sonde.runtime.delegate")
 
 
+_STOPPING = "sonde: stopping; the answer so far follows (once more kills)\n"
+
+
 @contextmanager
-def soft_stop() -> Generator[threading.Event]:
-    """An event that the first Ctrl-C sets; outside the main thread nothing is caught and it is never set."""
+def soft_stop(said: str | None = _STOPPING) -> Generator[threading.Event]:
+    """An event that the first Ctrl-C sets, with a word about it; outside the main thread nothing is caught."""
     cancel = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield cancel
@@ -32,7 +35,7 @@ def soft_stop() -> Generator[threading.Event]:
         if cancel.is_set():
             _die(number)
         cancel.set()
-        _say("sonde: stopping; the answer so far follows (once more kills)\n")
+        _say(said or "")
         if _is_waiting(frame):
             raise KeyboardInterrupt
 

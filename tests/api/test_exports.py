@@ -1,0 +1,43 @@
+"""What `import sonde` offers, and what it costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import sonde
+from sonde import api
+
+
+def test_the_public_names_are_these() -> None:
+    assert sonde.__all__ == [
+        "Answer",
+        "Budget",
+        "Replayed",
+        "Settings",
+        "aask",
+        "ask",
+        "branch",
+        "load_settings",
+        "replay",
+        "resume",
+    ]
+
+
+@pytest.mark.parametrize("name", sonde.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(sonde, name) is getattr(api, name)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        getattr(sonde, "nonsense")  # noqa: B009  # pyright would refuse the attribute itself
+
+
+def test_importing_sonde_imports_nothing_else() -> None:
+    code = "import sys, sonde; print(sorted(name for name in sys.modules if name.startswith('sonde')))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert shown.stdout.strip() == "['sonde']"

@@ -94,7 +94,7 @@ def test_a_kill_at_any_moment_of_any_turn_leaves_the_earlier_state() -> None:
         run(box, "values = list(range(1000))\ncommitted = 0")
         for turn in range(150):
             before = run(box, "print(committed, sum(values))")
-            killer = threading.Thread(target=kill_newest_child, args=(box, dice.random() * 0.006))
+            killer = threading.Thread(target=kill_newest_child, args=(box, 10 ** dice.uniform(-5, -1)))
             killer.start()
             result = box.execute("committed += 1\nfor _ in range(3000): values.append(values.pop(0))")
             killer.join()

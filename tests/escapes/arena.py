@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -117,16 +117,16 @@ _KINDS = ("file", "environment", "name", "stdin", "module", "archive", "memory")
 
 def _died(victim: subprocess.Popen[bytes]) -> bool:
     try:
-        dead = victim.wait(0.05) is not None
+        victim.wait(0.05)
     except subprocess.TimeoutExpired:
-        dead = False
-    victim.kill()
-    victim.wait()
-    return dead
+        victim.kill()
+        victim.wait()
+        return False
+    return True
 
 
 @contextlib.contextmanager
-def open_arena(victim_uid: int | None = None) -> Iterator[Arena]:
+def open_arena(victim_uid: int | None = None) -> Generator[Arena]:
     """An arena that any user of the machine could read: only the sandbox stands between it and the payloads."""
     folder = Path(tempfile.mkdtemp(prefix="sonde-escape-"))
     arena = Arena(folder, victim_uid=victim_uid)
@@ -171,7 +171,7 @@ def _lay_out_archives(arena: Arena) -> None:
 
 
 @contextlib.contextmanager
-def _shared_memory(arena: Arena) -> Iterator[None]:
+def _shared_memory(arena: Arena) -> Generator[None]:
     path = Path("/dev/shm", f"sonde-{arena.tag}")
     path.write_text(arena.secret("memory"))
     libc = ctypes.CDLL(None)

@@ -44,9 +44,9 @@ def _become(code: str, stdin_path: str, output: int) -> None:
         os.dup2(os.open(stdin_path, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        sys.stdin = open(0, closefd=False)  # noqa: SIM115,PTH123 # the payload's own
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 # the payload's own
         exec(compile(code, "<payload>", "exec"), {"__name__": "__main__"})
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 # the top of the payload
         sys.excepthook(type(error), error, error.__traceback__)
     with contextlib.suppress(BaseException):
         import atexit

@@ -1,0 +1,55 @@
+"""The other stage: runs each payload in a sandbox of its own, between two harmless turns.
+
+Usage: python confined.py JOBS PROFILE UID (JOBS: JSON list of [id, code]; UID a number, or - to stay who we are).
+Prints one JSON object of JSON reports by id.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from ordinary import become_ordinary
+
+from sonde.sandbox import Args, Limits, Sandbox
+
+LIMITS = Limits(wall_s=3.0, memory="256MiB")
+
+
+def main(jobs_path: str, profile: str, uid: str) -> None:
+    if uid != "-" and os.geteuid() == 0:
+        become_ordinary(int(uid), [sys.executable, *sys.argv])
+    jobs: list[tuple[str, str]] = json.loads(Path(jobs_path).read_text())
+    with _fresh(profile) as first:
+        # The boundary itself is tried with a new session each time; the language rules on branches, which are cheaper.
+        told = {name: run(code, _fresh(profile) if profile == "open" else first.branch()) for name, code in jobs}
+    json.dump({name: json.dumps(report) for name, report in told.items()}, sys.stdout)
+
+
+def _fresh(profile: str) -> Sandbox:
+    box = Sandbox(profile=profile, limits=LIMITS, host=_serve)
+    box.execute("kept = 41")
+    return box
+
+
+def _serve(name: str, _: Args) -> str:
+    return f"no function {name}"
+
+
+def run(code: str, box: Sandbox) -> dict[str, str | bool | None]:
+    with box:
+        result = box.execute(code)
+        after = box.execute("print(kept + 1)")
+    final = "" if result.final is None else repr(result.final.value)
+    words = "" if result.fault is None else f"{result.fault.message}\n{result.fault.traceback}\n{result.fault.hint}"
+    return {
+        "output": f"{result.stdout}\n{result.stderr}\n{final}\n{words}\n{after.stdout}\n{after.stderr}",
+        "fault": None if result.fault is None else result.fault.kind,
+        "intact": "42" in after.stdout,
+    }
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

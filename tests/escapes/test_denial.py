@@ -1,0 +1,79 @@
+"""Denial of service: every bomb is bounded in time and memory, the supervisor goes on working, and nothing is left running."""
+
+from __future__ import annotations
+
+import threading
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from siege import members_after, open_server
+
+from sonde.sandbox import Args, ForkServer, Limits, Sandbox
+
+pytestmark = pytest.mark.timeout(300)
+
+WALL_S = 0.5
+SLACK_S = 6.0
+"""A busy machine may be slow to start and to kill; a turn without a bound would take for ever."""
+BOMBS: dict[str, dict[str, str]] = tomllib.loads((Path(__file__).parent / "bombs.toml").read_text())["bomb"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    server = open_server()
+    yield server
+    server.close()
+
+
+def resident_kib() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4
+
+
+def answer_nothing(name: str, args: Args) -> None:
+    """A host with nothing to say."""
+
+
+@pytest.mark.requirement(80)
+@pytest.mark.requirement(121)
+@pytest.mark.parametrize("name", sorted(BOMBS))
+def test_a_bomb_is_bounded_and_leaves_nothing_running(name: str, server: ForkServer) -> None:
+    limits = Limits(wall_s=WALL_S, memory="128MiB", host_calls=200)
+    before = resident_kib()
+    with Sandbox(profile="open", limits=limits, host=answer_nothing, functions=["ask"], server=server) as box:
+        box.execute("kept = 41")
+        start = time.monotonic()
+        result = box.execute(BOMBS[name]["code"])
+        seconds = time.monotonic() - start
+        after = box.execute("print(kept + 1)")
+        group = box._family.group
+
+    assert ("" if result.fault is None else result.fault.kind) in BOMBS[name]["ends"].split(",")
+    assert seconds < WALL_S + SLACK_S
+    assert after.stdout.strip() == "42"
+    assert len(result.stdout) + len(result.stderr) <= 8192
+    assert resident_kib() - before < 200 * 1024
+    assert members_after(group, 5.0) == 0
+
+
+def test_other_boxes_go_on_while_bombs_go_off(server: ForkServer) -> None:
+    limits = Limits(wall_s=WALL_S, memory="128MiB")
+
+    def explode(code: str) -> None:
+        with Sandbox(profile="open", limits=limits, server=server) as box:
+            box.execute(code)
+
+    threads = [threading.Thread(target=explode, args=(BOMBS[name]["code"],)) for name in ("spin", "output", "hoard")]
+    with Sandbox(profile="open", limits=limits, server=server) as quiet:
+        for thread in threads:
+            thread.start()
+        turns = 0
+        while any(thread.is_alive() for thread in threads) and turns < 10_000:
+            assert quiet.execute("x = 1").ok
+            turns += 1
+    for thread in threads:
+        thread.join(30)
+
+    assert turns >= 10

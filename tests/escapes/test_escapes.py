@@ -1,0 +1,67 @@
+"""The proof: every payload gets out of plain CPython, none gets out of the sandbox, whoever started it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from corpus import families, payloads
+from ordinary import can_be_ordinary, free_uid
+from stage import Verdict, confined, control
+
+pytestmark = pytest.mark.timeout(600)  # hundreds of processes, on machines that may be busy
+
+
+def got_out(verdicts: list[Verdict]) -> dict[str, tuple[str, ...]]:
+    return {verdict.payload.id: verdict.won for verdict in verdicts if verdict.won}
+
+
+def lost_state(verdicts: list[Verdict]) -> list[str]:
+    return [verdict.payload.id for verdict in verdicts if not verdict.intact]
+
+
+def test_the_corpus_is_as_large_as_promised() -> None:
+    assert len(payloads()) >= 150
+    assert len(families()) >= 25
+    assert len({payload.id for payload in payloads()}) == len(payloads())
+
+
+def test_every_payload_is_live_in_plain_python() -> None:
+    assert [verdict.payload.id for verdict in control() if not verdict.won] == []
+
+
+@pytest.mark.requirement(83)
+@pytest.mark.requirement(118)
+def test_none_gets_out_of_the_kernel_boundary_alone() -> None:
+    verdicts = confined("open", None, payloads())
+
+    assert got_out(verdicts) == {}
+    assert lost_state(verdicts) == []
+
+
+@pytest.mark.requirement(83)
+@pytest.mark.skipif(os.geteuid() != 0, reason="the test above is run by an ordinary user already")
+def test_none_gets_out_when_an_ordinary_user_starts_the_sandbox() -> None:
+    if not can_be_ordinary():
+        pytest.skip("this machine lets root make no ordinary user that can reach the interpreter")
+    verdicts = confined("open", free_uid(), payloads())
+
+    assert got_out(verdicts) == {}
+    assert lost_state(verdicts) == []
+
+
+@pytest.mark.requirement(83)
+@pytest.mark.requirement(119)
+def test_none_gets_out_of_the_default_profile() -> None:
+    verdicts = confined("analysis", None, payloads())
+
+    assert got_out(verdicts) == {}
+    assert lost_state(verdicts) == []
+
+
+@pytest.mark.requirement(38)
+def test_strict_refuses_every_one_of_them_before_it_runs() -> None:
+    verdicts = confined("strict", None, payloads())
+
+    assert got_out(verdicts) == {}
+    assert {verdict.fault for verdict in verdicts} == {"gate"}

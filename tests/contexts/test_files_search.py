@@ -92,6 +92,18 @@ def test_search_ranks_passages_and_cites_them(root: Path) -> None:
         call(context, "search", "?!")
 
 
+def test_words_in_paths_and_inside_names_are_found(root: Path) -> None:
+    noise = "the run goes on and on\n" * 30
+    context = write(
+        root,
+        {"errors.py": f"class RunFailed: ...\n{noise}", "other.py": noise, "events.py": "class StatusChanged: ...\n"},
+    )
+
+    assert call(context, "search", "errors of a run").result[0]["path"] == "errors.py"
+    assert call(context, "search", "changed").result[0]["path"] == "events.py"
+    assert call(context, "search", "StatusChanged").result[0]["path"] == "events.py"
+
+
 def test_a_search_index_is_kept_for_the_next_run_and_rebuilt_when_data_changes(root: Path, tmp_path: Path) -> None:
     write(root, {"a.md": "the harbour is closed\n"})
     cache = tmp_path / "cache"

@@ -3,7 +3,7 @@
 Up to 32 MB of text are indexed once, on the first search, in a temporary database on disk or in `cache_dir` under a name that
 changes with the data. Above that no index is built: the files are scanned for the rarer words of the query and the passages around
 the hits are ranked. That is bounded (5,000 places), and the answer says when a bound was met. Words are matched without
-regard to case, accents or endings.
+regard to case, accents or endings; words of the path count double, and names such as StatusChanged are taken apart.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ _COMMON = frozenset(
 )
 
 
+_HUMP = re.compile(r"([a-z0-9])([A-Z])")
+
+
 class Passage(NamedTuple):
     """Some lines of a file."""
 
@@ -49,9 +52,14 @@ class Place(NamedTuple):
 
 def words_of(query: str) -> list[str]:
     """The words of a query that say something, in order, each once."""
-    words = [word.lower() for word in re.findall(r"[^\W_]+", query)]
+    words = [word.lower() for word in re.findall(r"[^\W_]+", split_names(query))]
     telling = [word for word in words if word not in _COMMON]
     return list(dict.fromkeys(telling or words))
+
+
+def split_names(text: str) -> str:
+    """The text with names such as StatusChanged taken apart, so that each of their words is found."""
+    return _HUMP.sub(r"\1 \2", text)
 
 
 def passages(path: str, lines: Iterable[str], first: int = 1) -> Iterator[Passage]:
@@ -102,7 +110,8 @@ class Ranking:
         """The places that fit best, best first; the same query on the same data gives the same list."""
         match = " OR ".join(f'"{word}"' for word in words)
         rows = self._database.execute(
-            "SELECT path, start_line, end_line, -bm25(passage) AS score FROM passage JOIN place ON place.id = passage.rowid "
+            "SELECT place.path, start_line, end_line, -bm25(passage, 1.0, 2.0) AS score "
+            "FROM passage JOIN place ON place.id = passage.rowid "
             "WHERE passage MATCH ? ORDER BY score DESC, passage.rowid LIMIT ?",
             (match, limit),
         )
@@ -123,10 +132,12 @@ def _fill(database: sqlite3.Connection, found: Iterable[Passage]) -> sqlite3.Con
     database.execute("PRAGMA cache_size = -16384")
     database.execute("CREATE TABLE place (id INTEGER PRIMARY KEY, path TEXT, start_line INTEGER, end_line INTEGER)")
     tokens = "tokenize='porter unicode61 remove_diacritics 2'"
-    database.execute(f"CREATE VIRTUAL TABLE passage USING fts5(text, content='', {tokens})")
+    database.execute(f"CREATE VIRTUAL TABLE passage USING fts5(text, path, content='', {tokens})")
     database.execute("BEGIN")
     for number, item in enumerate(found, 1):
         database.execute("INSERT INTO place VALUES (?, ?, ?, ?)", (number, item.path, item.start_line, item.end_line))
-        database.execute("INSERT INTO passage(rowid, text) VALUES (?, ?)", (number, item.text))
+        database.execute(
+            "INSERT INTO passage(rowid, text, path) VALUES (?, ?, ?)", (number, split_names(item.text), item.path)
+        )
     database.execute("COMMIT")
     return database

@@ -56,7 +56,7 @@ class Search:
         return self._index
 
     def _cache_file(self) -> Path | None:
-        return self._cache_dir / f"search-{self._library.stamp()}.sqlite" if self._cache_dir else None
+        return self._cache_dir / f"search-2-{self._library.stamp()}.sqlite" if self._cache_dir else None
 
     def _cached(self) -> Ranking | None:
         file = self._cache_file()

@@ -69,6 +69,12 @@ def test_long_code_and_output_are_cut_and_say_so() -> None:
     assert "… 491 more lines" in shown
 
 
+def test_the_same_remark_is_shown_once() -> None:
+    remark = events.Noted(text="no price is known for x", level="warning")
+
+    assert lines_of([remark, remark, remark]) == "warning: no price is known for x\n"
+
+
 def test_a_fault_is_shown_with_its_kind() -> None:
     fault = {"kind": "timeout", "message": "the turn took longer than 30 s"}
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, TextIO
 
@@ -15,6 +16,7 @@ from sonde.cli.text import links_shown, one_line, plural, some_lines
 from sonde.core import events
 from sonde.core.events import ROOT, Event
 
+OnText = Callable[[str, str], None]
 CODE_LINES = 16
 OUTPUT_LINES = 10
 
@@ -28,13 +30,16 @@ class View(Protocol):
         """Show one event."""
         ...
 
-    def on_text(self, session: str, piece: str) -> None:
-        """Show a piece of a reply that is still being written."""
+    @property
+    def on_text(self) -> OnText | None:
+        """Shows a piece of a reply that is still being written; None where nobody would see it."""
         ...
 
 
 class Silent:
     """Counts, shows nothing: `--json` and `--quiet`."""
+
+    on_text: OnText | None = None
 
     def __init__(self) -> None:
         self.progress = Progress()
@@ -43,12 +48,11 @@ class Silent:
         """Take it in."""
         self.progress.add(event)
 
-    def on_text(self, session: str, piece: str) -> None:
-        """Not shown."""
-
 
 class Lines:
     """One or a few plain lines an event: for logs, pipes and dumb terminals."""
+
+    on_text: OnText | None = None
 
     def __init__(self, stream: TextIO) -> None:
         self.progress = Progress()
@@ -58,13 +62,12 @@ class Lines:
     def on_event(self, event: Event) -> None:
         """Write what a reader of a log wants to know."""
         with self._lock:
+            if self.progress.knows(event):
+                return
             self.progress.add(event)
             for line in describe(event, self.progress):
                 self._stream.write(f"{line}\n")
             self._stream.flush()
-
-    def on_text(self, session: str, piece: str) -> None:
-        """Not shown: a line that grows is no line of a log."""
 
 
 def describe(event: Event, progress: Progress) -> list[str]:

@@ -49,6 +49,10 @@ class Progress:
         if step is not None:
             step(self, event)
 
+    def knows(self, event: Event) -> bool:
+        """Whether this is a remark that was made before."""
+        return isinstance(event, events.Noted) and event.text in self.notes
+
     def hear(self, session: str, piece: str) -> None:
         """Take in a piece of a reply; those of the session that is shown are kept, and only their end."""
         if session == self.session:

@@ -41,6 +41,8 @@ class Screen:
     def on_event(self, event: Event) -> None:
         """Take it in; the display's own thread draws."""
         with self._lock:
+            if self.progress.knows(event):
+                return
             self.progress.add(event)
         if isinstance(event, Noted) and event.level == "warning":
             self._console.print(f"warning: {one_line(event.text, 200)}", markup=False, highlight=False)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from program import sonde
+from cli_program import sonde
 
 from sonde.cli.commands.doctor import report
 from sonde.sandbox.doctor import Check, Diagnosis

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from program import sonde
+from cli_program import sonde
 
 from sonde.cli import commands
 from sonde.cli.main import command_names

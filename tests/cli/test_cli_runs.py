@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Shown, environment, sonde
+from cli_program import Shown, environment, sonde
 
 from sonde.testing import ScriptedReply, ScriptedServer
 

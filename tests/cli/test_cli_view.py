@@ -8,7 +8,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
-from program import environment, sonde
+from cli_program import environment, sonde
 
 
 def test_the_page_is_served_on_loopback_until_ctrl_c(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import pty
 from collections.abc import Iterable
 
 import pytest
+from cli_streams import started, subcall, turn, whole_run
 from hypothesis import given, settings, strategies as st
 from rich.console import Console
-from streams import started, subcall, turn, whole_run
 
 from sonde.cli.live import Lines, open_view
 from sonde.cli.progress import Progress

@@ -7,6 +7,7 @@ Retries of a model call and the fact of a resume are circumstances, not differen
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -217,4 +218,13 @@ def _evidence(left: set[str], right: set[str]) -> Evidence:
 
 def _answer(events: Iterable[AnyEvent]) -> str:
     ends = [event for event in events if isinstance(event, RunEnded)]
-    return _text(ends[-1].output) if ends and ends[-1].output is not None else ""
+    output: Any = ends[-1].output if ends else None
+    match output:
+        case None:
+            return ""
+        case str():
+            return output
+        case {"answer": str() as words, "value": None | str() | {"answer": str()}}:
+            return words
+        case _:
+            return json.dumps(output, indent=2, sort_keys=True, ensure_ascii=False)

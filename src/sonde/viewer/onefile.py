@@ -1,0 +1,93 @@
+"""A run as one page that needs no server: the viewer's own files and the run's data in a single HTML file.
+
+The file loads nothing from anywhere; its policy allows exactly the script and the style that are in it, by their hashes. Texts longer than
+20,000 characters are cut. With `redact` what looks like a secret is taken out, as in `runs.export`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sonde.core.canonical import clip
+from sonde.core.events import as_dict
+from sonde.runs.export import redact_events, redact_text
+from sonde.runs.journal import rewrite_value
+from sonde.runs.listing import summarise
+from sonde.runs.rundir import RunDir, write_atomically
+from sonde.viewer.excerpts import shown_excerpts
+from sonde.viewer.server import STATIC
+from sonde.viewer.stream import slim
+
+MODULES = ("dom", "source", "model", "highlight", "detail", "steps", "flame", "answer", "runs", "compare", "app")
+"""In the order of their imports."""
+
+TEXT = 20_000
+
+
+def export_html(run: RunDir, target: str | Path, *, redact: bool = False) -> Path:
+    """Write the run as one page; a name without a suffix gets .html."""
+    path = Path(target)
+    path = path if path.suffix else path.with_suffix(".html")
+    write_atomically(path, page(run_data(run, redact=redact)).encode())
+    return path
+
+
+def run_data(run: RunDir, *, redact: bool = False) -> dict[str, Any]:
+    """Everything that the page asks a server for."""
+    events = redact_events(run.events()) if redact else run.events()
+    full = [{**as_dict(event), "n": number} for number, event in enumerate(events)]
+    summary = asdict(summarise(run.path)) | {"path": run.run_id}
+    excerpts: Any = [shown.as_dict() for shown in shown_excerpts(full)]
+    slimmed = [slim(event, number) for number, event in enumerate(full)]
+    data = {
+        "runs": [summary],
+        "news": {run.run_id: {"events": slimmed, "total": len(slimmed), "running": False, "torn": False}},
+        "full": {run.run_id: rewrite_value(full, lambda text: clip(text, TEXT))},
+        "excerpts": {run.run_id: excerpts},
+    }
+    return rewrite_value(data, redact_text) if redact else data
+
+
+def page(data: dict[str, Any]) -> str:
+    """The page with this data in it."""
+    script, style = bundle(), _static("style.css")
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    inside = msgspec.json.encode(data).decode().replace("<", "\\u003c")  # no </script> can end the data
+    head = (
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>\n'
+        f'<script type="application/json" id="sonde-data">{inside}</script>'
+    )
+    html = _static("index.html")
+    html = html.replace('<link rel="stylesheet" href="style.css">', "")
+    html = html.replace('<script type="module" src="app.js"></script>', "")
+    before, title, after = html.partition("<title>Sonde</title>")
+    end = after.replace("</body>", f'<script type="module">{script}</script>\n</body>')
+    return f"{before}{title}\n{head}{end}"
+
+
+def bundle() -> str:
+    """The page's modules as one: they import by name and export by name, so that dropping both words is enough."""
+    return "\n".join(_plain(_static(f"{name}.js")) for name in MODULES)
+
+
+def _plain(module: str) -> str:
+    without = re.sub(r"^import \{[^}]*\} from \"[^\"]*\";\n", "", module, flags=re.MULTILINE)
+    return re.sub(r"^export (?=async function|function|class|const)", "", without, flags=re.MULTILINE)
+
+
+def _static(name: str) -> str:
+    return (STATIC / name).read_text(encoding="utf-8")
+
+
+def _hash(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

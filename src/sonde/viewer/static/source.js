@@ -1,0 +1,39 @@
+// Where the page's data comes from: the server beside it, or, in a page that was exported as one file, the data inside it.
+
+const embedded = document.getElementById("sonde-data");
+const held = embedded ? JSON.parse(embedded.textContent) : null;
+
+export const offline = held !== null;
+
+async function get(path) {
+  const answer = await fetch(path);
+  const data = await answer.json();
+  if (!answer.ok) throw new Error(data.error || answer.statusText);
+  return data;
+}
+
+export async function listRuns() {
+  return held ? held.runs : get("api/runs");
+}
+
+export async function fetchNews(id, after) {
+  if (!held) return get(`api/runs/${encodeURIComponent(id)}/events?after=${after}`);
+  return after < 0 ? held.news[id] : { ...held.news[id], events: [] };
+}
+
+export async function fetchFull(id, numbers) {
+  if (held) return numbers.map((n) => held.full[id][n]).filter(Boolean);
+  const found = [];
+  for (let at = 0; at < numbers.length; at += 400) {
+    found.push(...(await get(`api/runs/${encodeURIComponent(id)}/full?n=${numbers.slice(at, at + 400).join(",")}`)));
+  }
+  return found;
+}
+
+export async function fetchExcerpts(id) {
+  return held ? held.excerpts[id] : get(`api/runs/${encodeURIComponent(id)}/excerpts`);
+}
+
+export async function fetchComparison(left, right) {
+  return get(`api/compare/${encodeURIComponent(left)}/${encodeURIComponent(right)}`);
+}

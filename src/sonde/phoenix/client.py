@@ -33,7 +33,7 @@ class PhoenixUnavailable(ToolCallFailed):
 
 
 class PhoenixRefused(ToolFault):
-    """The server said no (4xx); `status` is its code."""
+    """The server said no (4xx) or pointed elsewhere (3xx); `status` is its code."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -96,7 +96,7 @@ class PhoenixClient:
             except httpx2.TransportError as failure:
                 problem = f"{type(failure).__name__} at {method} {path}"
                 continue
-            if reply.status_code < 400:
+            if reply.status_code < 300:
                 return _decoded(reply, path)
             problem = f"{reply.status_code} at {method} {path}: {_detail(reply)}"
             if reply.status_code != 429 and reply.status_code < 500:

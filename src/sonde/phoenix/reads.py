@@ -73,7 +73,11 @@ class PhoenixReads:
         found: list[Json] = []
         for group in _groups(ids):
             params: Params = {_LEVELS[level]: group, "limit": ANNOTATIONS_A_PAGE}
-            found.extend(self._pages(f"{self._project_path()}/{level}_annotations", params))
+            try:
+                found.extend(self._pages(f"{self._project_path()}/{level}_annotations", params))
+            except PhoenixRefused as refused:
+                if refused.status != 404:  # the server's word for: none of these is in the project
+                    raise
         return found
 
     def _pages(self, path: str, params: Params) -> Iterator[Json]:
@@ -95,7 +99,7 @@ class PhoenixReads:
         try:
             return self.client.get(path, params)
         except PhoenixRefused as refused:
-            if refused.status == 404 and path.startswith("/v1/projects/"):
+            if refused.status == 404 and path.startswith("/v1/projects/") and self.project not in self.projects():
                 raise self._unknown_project() from None
             raise
 

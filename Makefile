@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check format test pins requirements clean demo
+.PHONY: help venv check format test test-phoenix bench-traces pins requirements clean demo
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -32,6 +32,12 @@ format: $(READY) ## let ruff put things in order
 
 test: $(READY)   ## the suite, in random order, without network
 	$(BIN)/pytest -n 2 -m "not slow and not phoenix and not browser"
+
+test-phoenix: $(READY) ## against a real Phoenix server, installed into .phoenix and stopped afterwards
+	scripts/phoenix.sh run $(BIN)/pytest -m phoenix tests/phoenix
+
+bench-traces: $(READY) ## index speed, tool latencies and memory over a million spans
+	$(BIN)/python benchmarks/traces.py
 
 requirements: $(READY) ## which requirement numbers have passing tests
 	$(BIN)/python scripts/requirements.py

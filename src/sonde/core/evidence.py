@@ -163,17 +163,22 @@ class EvidenceLog:
                         places.remove(known)
                     places.append(excerpt)
 
+    def excerpts(self) -> list[Excerpt]:
+        """Everything seen so far."""
+        with self._lock:
+            return list(self._by_ref.values())
+
     def find(self, kind: str, ref: str) -> Excerpt | None:
         """The excerpt with exactly this pointer."""
         return self._by_ref.get((kind, ref))
 
     def find_ref(self, ref: str) -> Excerpt | None:
         """The excerpt with this ref, of whatever kind."""
-        return next((e for (_, known), e in self._by_ref.items() if known == ref), None)
+        return next((e for e in self.excerpts() if e.ref == ref), None)
 
     def of_span(self, span_id: str) -> list[Excerpt]:
         """Everything seen of one span."""
-        return [excerpt for excerpt in self._by_ref.values() if excerpt.span_id == span_id]
+        return [excerpt for excerpt in self.excerpts() if excerpt.span_id == span_id]
 
     def paths(self) -> list[str]:
         """Files of which something was seen."""

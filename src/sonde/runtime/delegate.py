@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sonde.core.budget import Scope
 from sonde.core.canonical import clip, hash_value, jsonable
@@ -45,7 +45,8 @@ class SubcallResult:
 
     def as_dict(self) -> dict[str, Any]:
         """As the parent's code sees it; the fields of a child's own report stand beside the common ones."""
-        own = cast("dict[str, Any]", self.value) if isinstance(self.value, dict) else {}
+        value = jsonable(self.value)
+        own: dict[str, Any] = value if isinstance(value, dict) else {}
         refs = [ref.model_dump(mode="json") for ref in self.evidence_refs]
         common: dict[str, Any] = {
             "call_id": self.call_id,
@@ -54,7 +55,7 @@ class SubcallResult:
             "evidence_refs": refs,
             "gaps": list(self.gaps),
         }
-        return {**jsonable(own), **common}
+        return {**own, **common}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

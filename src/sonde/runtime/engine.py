@@ -30,7 +30,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """What a final value amounts to: the output, the proof, and what is wrong with it."""
+    """What a final value amounts to: the output, the proof, and what is wrong with it. `by_model`: a model's judgement is in a fallback."""
 
     output: Any
     text: str = ""
@@ -38,6 +38,7 @@ class Conclusion:
     evidence: tuple[EvidenceRef, ...] = ()
     gaps: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
+    by_model: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

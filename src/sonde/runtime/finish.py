@@ -49,7 +49,7 @@ def settled(session: Session, conclusion: Conclusion) -> Outcome:
         return Outcome(
             status=RunStatus.PARTIAL if spoken.output is not None else RunStatus.FAILED,
             conclusion=_with_gaps(session, replace(spoken, gaps=gaps, problems=conclusion.problems)),
-            annotator="CODE",
+            annotator="LLM" if spoken.by_model else "CODE",
             error=error,
         )
     gaps = (*conclusion.gaps, *(problem.reason for problem in conclusion.problems))
@@ -84,7 +84,7 @@ def best_effort(session: Session, error: RunError) -> Outcome:
     return Outcome(
         status=RunStatus.PARTIAL if spoken.output is not None else RunStatus.FAILED,
         conclusion=_with_gaps(session, spoken),
-        annotator="CODE",
+        annotator="LLM" if spoken.by_model else "CODE",
         error=error,
     )
 

@@ -32,6 +32,7 @@ FUNCTIONS = (
     "sub_rlm",
     "rlm_batch",
     "delegate_subcall",
+    "delegate_batch",
 )
 MAX_HIGHLIGHTS = 80
 MAX_CITATIONS = 120
@@ -71,7 +72,7 @@ class Host:
         if self._may_ask():
             functions += [self.llm_query, self.llm_batch, self.summarize]
         if self._may_delegate():
-            functions += [self.sub_rlm, self.rlm_batch, self.delegate_subcall]
+            functions += [self.sub_rlm, self.rlm_batch, self.delegate_subcall, self.delegate_batch]
         wanted = self.wiring.task.engine.functions
         return [each for each in functions if each.__name__ in (wanted or FUNCTIONS)]
 
@@ -274,12 +275,28 @@ class Host:
 
         Example: result = delegate_subcall("Check whether the tool call failed first", context={"focus": span_id})
         """
+        errand = Errand(objective=objective, context={**self._allowed(context), **(share or {})})
+        return self._child(errand, self._path(), self.delegation.open_scope(errand, 1)).as_dict()
+
+    def delegate_batch(self, errands: list[dict[str, Any]]) -> list[Any]:
+        """Several delegate_subcall at once, in parallel, each with a fair share of the budget; results in order.
+
+        Example: results = delegate_batch([{"objective": "Check the tool", "context": {"focus": span_id}}])
+        """
+        wanted: list[Errand] = []
+        for each in errands:
+            objective = each.get("objective")
+            if not isinstance(objective, str) or not objective.strip():
+                raise ToolFault('each errand is {"objective": "...", "context": {...}}')
+            wanted.append(Errand(objective=objective, context=self._allowed(each.get("context"))))
+        return self.run_children(wanted)
+
+    def _allowed(self, context: dict[str, Any] | None) -> dict[str, Any]:
         allowed = self.wiring.task.engine.delegation_keys
         given = context or {}
         if allowed is not None and (extra := set(given) - allowed):
             raise ToolFault(f"context may hold {', '.join(sorted(allowed))}; not {', '.join(sorted(extra))}")
-        errand = Errand(objective=objective, context={**given, **(share or {})})
-        return self._child(errand, self._path(), self.delegation.open_scope(errand, 1)).as_dict()
+        return given
 
     def _child(self, errand: Errand, path: str, scope: Scope) -> SubcallResult:
         return self._absorb(self.delegation.child(errand, path, scope))

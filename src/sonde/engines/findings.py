@@ -1,0 +1,89 @@
+"""Findings: every distinct failure of a trace, each with its category, its span and proved evidence.
+
+Duplicates (same category at the same span) are merged; a claim without proof is dropped and named. Exactly one is the first failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from sonde.contexts.traces.rules import LABELS
+from sonde.engines.refs import fields_of, number, prove_refs
+from sonde.engines.reports import Finding
+from sonde.engines.taxonomies import Taxonomy
+from sonde.runtime.engine import Gathered
+
+IMPACTS = frozenset({"high", "medium", "low"})
+
+
+def conclude_findings(items: Any, gathered: Gathered, taxonomy: Taxonomy | None) -> tuple[list[Finding], list[str]]:
+    """The findings that hold, in the order given, and the reasons why others do not."""
+    listed = cast("list[Any]", items) if isinstance(items, list) else []
+    kept: list[Finding] = []
+    places: dict[int, int] = {}
+    reasons: list[str] = []
+    for index, item in enumerate(listed):
+        found = _finding(item, gathered, taxonomy)
+        if isinstance(found, str):
+            reasons.append(f"findings[{index}]: {found}")
+            continue
+        same = next((at for at, each in enumerate(kept) if _same(each, found)), None)
+        if same is None:
+            places[index] = len(kept)
+            kept.append(found)
+        else:
+            places[index] = same
+    return _linked(kept, places), reasons
+
+
+def _same(one: Finding, other: Finding) -> bool:
+    return (one.category, one.span_id) == (other.category, other.span_id)
+
+
+def _finding(item: Any, gathered: Gathered, taxonomy: Taxonomy | None) -> Finding | str:
+    fields = fields_of(item)
+    if not fields:
+        return "a finding is an object with category, span_id, why and evidence_refs"
+    category = _category(str(fields.get("category", "")), taxonomy)
+    if category is None:
+        return f"category {fields.get('category')!r} is not in the taxonomy"
+    span_id = str(fields.get("span_id") or fields.get("location") or "")
+    pointers: Any = fields.get("evidence_refs") or [span_id]
+    proved, refuted = prove_refs(pointers, gathered.prover)
+    if not proved:
+        return "; ".join(refuted) or "it has no evidence"
+    why = str(fields.get("why") or fields.get("description") or "").strip()
+    if not why or not span_id:
+        return "it needs span_id and why"
+    impact = str(fields.get("impact", "medium")).lower()
+    cause = fields.get("caused_by")
+    return Finding(
+        category=category,
+        span_id=span_id,
+        evidence_refs=proved,
+        why=why,
+        impact=impact if impact in IMPACTS else "medium",  # pyright: ignore[reportArgumentType]  # one of the three words
+        first_failure=bool(fields.get("first_failure")),
+        caused_by=cause if isinstance(cause, int) and not isinstance(cause, bool) else None,
+        verified=fields.get("verified") if isinstance(fields.get("verified"), bool) else None,
+        confidence=number(fields.get("confidence"), 0.5),
+    )
+
+
+def _category(name: str, taxonomy: Taxonomy | None) -> str | None:
+    if taxonomy is not None:
+        return taxonomy.find(name)
+    return name if name in LABELS else None
+
+
+def _linked(findings: list[Finding], places: Mapping[int, int]) -> list[Finding]:
+    """Causes point at the kept findings; exactly one is the first failure."""
+    first = next((at for at, each in enumerate(findings) if each.first_failure), 0)
+    linked: list[Finding] = []
+    for at, each in enumerate(findings):
+        cause = places.get(each.caused_by) if each.caused_by is not None else None
+        linked.append(
+            each.model_copy(update={"first_failure": at == first, "caused_by": None if cause == at else cause})
+        )
+    return linked

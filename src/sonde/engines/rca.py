@@ -1,0 +1,280 @@
+"""The `rca` engine: why a trace failed, by hypotheses that sub-calls test, in one report whose every reference is proved.
+
+The pre-filter finds hot spans, branches and a rule's label and puts them into variables. The root tests one to four
+hypotheses by sub-calls and submits. Without a model, or without a usable submission, the best sub-call or the rule
+speaks; the record says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from sonde.contexts.traces.context import TracesContext
+from sonde.contexts.traces.evidence import span_excerpt
+from sonde.contexts.traces.prefilter import prefilter as look
+from sonde.contexts.traces.rules import LABELS
+from sonde.core.budget import CONTRACT_MAXIMA, Budget
+from sonde.core.evidence import EvidenceRef, independent, refs_of
+from sonde.engines.findings import conclude_findings
+from sonde.engines.refs import fields_of, number, prove_refs, texts
+from sonde.engines.reports import RCAReport
+from sonde.engines.taxonomies import Taxonomy
+from sonde.runtime.actions import DELEGATION_KEYS
+from sonde.runtime.engine import Conclusion, Engine, Gathered, Prefilter, Problem
+from sonde.runtime.prompts import prompt_file
+
+RCA_BUDGET = Budget(
+    max_iterations=40,
+    max_depth=2,
+    max_tool_calls=120,
+    max_subcalls=40,
+    max_tokens_total=200_000,
+    max_cost_usd=None,
+    max_wall_time_sec=180,
+)
+REMEDIES = {
+    "retrieval_failure": "Check the retriever's index, query and filters; alert on empty or low-score results.",
+    "tool_failure": "Handle the tool's errors and time-outs; retry or fall back, and check its arguments.",
+    "instruction_failure": "Tighten the prompt and validate the form of the answer before it is used.",
+    "upstream_dependency_failure": "Retry with backoff, watch the dependency, and degrade gracefully without it.",
+    "data_schema_mismatch": "Validate data at the boundary and agree on a versioned schema.",
+}
+
+
+def prefilter(gathered: Gathered) -> Prefilter:
+    """Hot spans, branches, error groups and the rule's label, as variables and in words."""
+    context = cast("TracesContext", gathered.context)
+    trace_id = str(gathered.params["trace_id"])
+    store = context.store
+    summaries = store.summaries(trace_id)
+    found = look(trace_id, summaries, store.span)
+    shown = tuple(span_excerpt(span) for span in found.hot_spans)
+    hot = "\n".join(
+        f"- {span.span_id} {span.kind} {span.name!r} {span.status} {span.latency_ms:.0f} ms {span.status_message[:120]}"
+        for span in found.hot_spans
+    )
+    text = (
+        f"A rule looked first (it reads words, not meaning): {found.verdict.label}, {found.verdict.confidence}: "
+        f"{found.verdict.why}\nHot spans of {len(summaries)}:\n{hot}"
+    )
+    return Prefilter(
+        variables=found.variables(),
+        text=text,
+        excerpts=(*shown, *found.verdict.excerpts),
+        gaps=(*found.gaps, *store.gaps(trace_id)),
+    )
+
+
+def conclude(value: Any, gathered: Gathered) -> Conclusion:
+    """A submission as a report: label, confidence and evidence judged by rule."""
+    fields = fields_of(value)
+    taxonomy = cast("Taxonomy | None", gathered.params.get("taxonomy"))
+    problems: list[Problem] = []
+    findings, wrong = conclude_findings(fields.get("findings"), gathered, taxonomy)
+    proved, refuted = prove_refs(fields.get("evidence_refs"), gathered.prover)
+    refs = proved or [ref for finding in findings for ref in finding.evidence_refs]
+    problems += [Problem(gate="evidence", reason=reason) for reason in (*refuted, *wrong)]
+    confidence = number(fields.get("confidence"), 0.5)
+    if not refs:
+        problems.append(
+            Problem(gate="evidence", reason="evidence_refs is empty: point at spans or artifacts you looked at")
+        )
+    elif confidence >= 0.5 and independent(refs) < 2:
+        reason = "a confidence of 0.5 or more needs two independent evidence_refs; add one or lower the confidence"
+        problems.append(Problem(gate="evidence", reason=reason))
+        confidence = 0.49
+    draft = {
+        "trace_id": str(gathered.params["trace_id"]),
+        "primary_label": _label(fields),
+        "summary": str(fields.get("summary", "")).strip(),
+        "confidence": confidence,
+        "evidence_refs": refs,
+        "remediation": texts(fields.get("remediation")),
+        "gaps": texts(fields.get("gaps")),
+        "findings": findings,
+        "taxonomy": taxonomy.name if taxonomy else "sonde",
+        "decisive": fields.get("decisive"),
+        "coverage": _coverage(gathered),
+    }
+    return _report(draft, refs, problems)
+
+
+def _label(fields: Mapping[str, Any]) -> str:
+    return str(fields.get("primary_label") or fields.get("label") or "")
+
+
+def _coverage(gathered: Gathered) -> dict[str, Any] | None:
+    seen = {e.span_id for e in gathered.prover.log.excerpts() if e.span_id}
+    total = gathered.params.get("span_count")
+    if not isinstance(total, int):
+        return None
+    return {"spans": total, "looked_at": len(seen), "span_ids": sorted(seen)[:200]}
+
+
+def _report(draft: dict[str, Any], refs: list[EvidenceRef], problems: list[Problem]) -> Conclusion:
+    if draft["primary_label"] not in LABELS:
+        reason = f"primary_label must be one of {', '.join(LABELS)}; not {draft['primary_label']!r}"
+        problems.insert(0, Problem(gate="schema", reason=reason))
+        return Conclusion(output=None, problems=tuple(problems))
+    if not refs:
+        return Conclusion(output=None, problems=tuple(problems))
+    try:
+        report = RCAReport.model_validate(draft)
+    except ValidationError as error:
+        reasons = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:6])
+        problems.insert(0, Problem(gate="schema", reason=f"the report does not fit its schema: {reasons}"))
+        return Conclusion(output=None, problems=tuple(problems))
+    return Conclusion(
+        output=report.model_dump(mode="json"),
+        text=markdown(report),
+        evidence=tuple(report.evidence_refs),
+        gaps=tuple(report.gaps),
+        problems=tuple(problems),
+    )
+
+
+def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
+    """What a hypothesis sub-call hands back: label, confidence, proved evidence, facts, gaps; batches hand back findings."""
+    fields = fields_of(value) or {"summary": value}
+    proved, refuted = prove_refs(fields.get("evidence_refs"), gathered.prover)
+    facts, gaps = texts(fields.get("supporting_facts")), [*texts(fields.get("gaps")), *refuted]
+    output: dict[str, Any] = {
+        "label": _label(fields) or str(gathered.params.get("candidate_label") or ""),
+        "confidence": number(fields.get("confidence"), 0.0),
+        "evidence_refs": [ref.model_dump(mode="json") for ref in proved],
+        "supporting_facts": facts,
+        "gaps": gaps,
+        "findings": fields.get("findings") if isinstance(fields.get("findings"), list) else [],
+    }
+    text = str(fields.get("summary") or "; ".join(facts) or output["label"])
+    problems = () if proved or not refuted else tuple(Problem(gate="evidence", reason=reason) for reason in refuted)
+    return Conclusion(output=output, text=text, evidence=tuple(proved), gaps=tuple(gaps), problems=problems)
+
+
+def winner(results: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The best hypothesis: one that succeeded, then by confidence, independent references and facts."""
+    usable = [result for result in results if result.get("evidence_refs") and result.get("label") in LABELS]
+    return max(
+        usable,
+        key=lambda r: (
+            r.get("status") == "succeeded",
+            r.get("confidence", 0),
+            len({(e["kind"], e["ref"]) for e in r["evidence_refs"]}),
+            len(r.get("supporting_facts", ())),
+        ),
+        default=None,
+    )
+
+
+def fallback(gathered: Gathered) -> Conclusion:
+    """The best sub-call if one has proved something, else the rule's report, marked CODE."""
+    best = winner(list(gathered.subcalls))
+    if best is not None:
+        return _of_winner(best, gathered)
+    rule = cast("Mapping[str, Any]", gathered.prefilter.variables.get("rule") or {})
+    proved, _ = prove_refs(rule.get("evidence"), gathered.prover)
+    if not proved:
+        hot = refs_of(
+            [e for e in gathered.prefilter.excerpts if not gathered.prover.log.prove(e, gathered.prover.reread)]
+        )
+        proved = hot[:1]
+    label = str(rule.get("label") or "instruction_failure")
+    confidence = number(rule.get("confidence"), 0.35)
+    draft = {
+        "trace_id": str(gathered.params["trace_id"]),
+        "primary_label": label,
+        "summary": f"By rule, without a model: {rule.get('why') or 'nothing was found'}.",
+        "confidence": confidence if independent(proved) >= 2 else min(confidence, 0.49),
+        "evidence_refs": proved,
+        "remediation": [REMEDIES[label]],
+        "gaps": [gathered.reason or "no model looked at this trace"],
+        "coverage": _coverage(gathered),
+    }
+    return _report(draft, proved, [])
+
+
+def _of_winner(best: Mapping[str, Any], gathered: Gathered) -> Conclusion:
+    proved, _ = prove_refs(best["evidence_refs"], gathered.prover)
+    confidence = number(best.get("confidence"))
+    draft = {
+        "trace_id": str(gathered.params["trace_id"]),
+        "primary_label": best["label"],
+        "summary": str(best.get("summary") or best["label"]),
+        "confidence": confidence if independent(proved) >= 2 else min(confidence, 0.49),
+        "evidence_refs": proved,
+        "remediation": [REMEDIES[str(best["label"])]],
+        "gaps": [f"taken from the best sub-call: {gathered.reason}", *texts(best.get("gaps"))],
+        "coverage": _coverage(gathered),
+    }
+    found = _report(draft, proved, [])
+    return Conclusion(
+        output=found.output,
+        text=found.text,
+        evidence=found.evidence,
+        gaps=found.gaps,
+        by_model=found.output is not None,
+    )
+
+
+def markdown(report: RCAReport) -> str:
+    """The report for people."""
+    lines = [
+        f"# Root cause of {report.trace_id}",
+        "",
+        f"**{report.primary_label}**, confidence {report.confidence:.2f}",
+        "",
+        report.summary,
+        "",
+        "## Evidence",
+        *(f"- {ref.kind.value} `{ref.ref}` (sha256 {ref.excerpt_hash[:12]})" for ref in report.evidence_refs),
+    ]
+    if report.findings:
+        lines += ["", "## Findings"]
+        for number_, finding in enumerate(report.findings):
+            first = " (first failure)" if finding.first_failure else ""
+            cause = f", caused by {finding.caused_by}" if finding.caused_by is not None else ""
+            lines.append(f"{number_}. **{finding.category}** at `{finding.span_id}`{first}{cause}: {finding.why}")
+    if report.decisive is not None:
+        lines += ["", f"Decisive: {report.decisive.agent}, step {report.decisive.step}: {report.decisive.why}"]
+    for title, items in (("Remediation", report.remediation), ("Gaps", report.gaps)):
+        if items:
+            lines += ["", f"## {title}", *(f"- {item}" for item in items)]
+    return "\n".join(lines) + "\n"
+
+
+RCA = Engine(
+    name="rca",
+    run_type="rca",
+    output_type="RCAReport",
+    system=prompt_file("rca"),
+    child=prompt_file("rca_child"),
+    budget=RCA_BUDGET,
+    maxima=CONTRACT_MAXIMA,
+    prefilter=prefilter,
+    conclude=conclude,
+    conclude_child=conclude_child,
+    fallback=fallback,
+    reply_form="schema",
+    tools=(
+        "overview",
+        "list_spans",
+        "get_spans",
+        "get_span",
+        "get_attribute",
+        "get_children",
+        "get_path",
+        "get_messages",
+        "get_tool_io",
+        "get_retrieval_chunks",
+        "search_trace",
+    ),
+    functions=("budget", "llm_query", "llm_batch", "delegate_subcall", "delegate_batch"),
+    delegation_keys=DELEGATION_KEYS | {"findings", "span_ids"},
+    final_example=(
+        'SUBMIT(primary_label="tool_failure", summary="…", confidence=0.8, '
+        'evidence_refs=[{"kind": "SPAN", "ref": "<span_id>"}], remediation=["…"], gaps=[])'
+    ),
+)

@@ -1,0 +1,76 @@
+"""Evidence as models write it, turned into proved references.
+
+A model may point by `{"kind": ..., "ref": ...}`, by a bare ref (`tool:<span_id>`, `message:<span_id>:0`, a span id),
+or by a span id in a dict. Whatever form, the pointer must be in this run's log and its text, read again, must hash
+the same. Hashes that a model writes are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from sonde.core.evidence import EvidenceKind, EvidenceRef, Refuted, merge
+from sonde.runtime.engine import Prover
+
+KINDS = frozenset(kind.value for kind in EvidenceKind)
+
+
+def prove_refs(items: Any, prover: Prover) -> tuple[list[EvidenceRef], list[str]]:
+    """The references that hold, each once, and the reasons why others do not."""
+    proved: list[EvidenceRef] = []
+    refuted: list[str] = []
+    listed = cast("list[Any]", items) if isinstance(items, list | tuple) else [] if items is None else [items]
+    for item in listed:
+        found = prove_ref(item, prover)
+        if isinstance(found, EvidenceRef):
+            proved.append(found)
+        else:
+            refuted.append(found.reason)
+    return merge(proved), list(dict.fromkeys(refuted))
+
+
+def prove_ref(item: Any, prover: Prover) -> EvidenceRef | Refuted:
+    """One pointer of whatever form."""
+    match item:
+        case {"kind": str(kind), "ref": str(ref), **_rest} if kind in KINDS:
+            return prover.ref(kind, ref)
+        case {"ref": str(ref), **_rest}:
+            return _by_ref(ref, prover)
+        case {"span_id": str(span_id), **_rest}:
+            return _by_ref(span_id, prover)
+        case str():
+            return _by_ref(item.strip(), prover)
+        case _:
+            return Refuted(f'evidence is {{"kind": "SPAN", "ref": "<span_id>"}} or a ref as text, not {item!r:.80}')
+
+
+def _by_ref(ref: str, prover: Prover) -> EvidenceRef | Refuted:
+    excerpt = prover.log.find_ref(ref)
+    if excerpt is None:
+        return Refuted(
+            f"{ref!r} was not returned by any tool in this run; look at it first, for example get_span({ref!r})"
+        )
+    return prover.ref(excerpt.kind.value, excerpt.ref)
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """The fields of an object that a model wrote; none when it wrote something else."""
+    return {str(key): item for key, item in cast("dict[Any, Any]", value).items()} if isinstance(value, dict) else {}
+
+
+def texts(value: Any) -> list[str]:
+    """A list of texts from what a model wrote: a list, or one text."""
+    if isinstance(value, str):
+        return [value] if value.strip() else []
+    if isinstance(value, list | tuple):
+        return [str(each) for each in cast("Iterable[Any]", value) if str(each).strip()]
+    return []
+
+
+def number(value: Any, default: float = 0.0) -> float:
+    """A confidence from what a model wrote, kept within 0 and 1."""
+    try:
+        return min(1.0, max(0.0, float(value)))
+    except (TypeError, ValueError):
+        return default

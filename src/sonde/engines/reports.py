@@ -1,0 +1,166 @@
+"""The three reports, field by field as the contract has them. Fields added since are optional, and the minor version says so.
+
+A report is built by an engine from what a model submitted or a rule found; hashes in it are the runtime's. Validation
+here is about form only: whether evidence exists is proved before, by `engines.refs`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sonde.core.evidence import EvidenceRef
+
+REPORT_VERSION = "1.1.0"
+
+Severity = Literal["critical", "high", "medium", "low"]
+PassFail = Literal["pass", "fail", "not_applicable", "insufficient_evidence"]
+Verdict = Literal["compliant", "non_compliant", "needs_review"]
+ChangeType = Literal["deploy", "config", "prompt", "dependency", "unknown"]
+
+
+class Report(BaseModel):
+    """What all reports share."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_version: str = REPORT_VERSION
+
+
+class Finding(BaseModel):
+    """One proved failure in a trace; `caused_by` is the index of the finding that led to it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    category: str = Field(min_length=1)
+    span_id: str = Field(min_length=1)
+    evidence_refs: list[EvidenceRef] = Field(min_length=1)
+    why: str = Field(min_length=1)
+    impact: Literal["high", "medium", "low"] = "medium"
+    first_failure: bool = False
+    caused_by: int | None = None
+    verified: bool | None = None
+    confidence: float = Field(default=0.5, ge=0, le=1)
+
+
+class Decisive(BaseModel):
+    """The step and the agent that decided a failed multi-agent conversation."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    agent: str
+    step: int | None = None
+    span_id: str = ""
+    why: str = ""
+
+
+class RCAReport(Report):
+    """Why a trace failed."""
+
+    trace_id: str
+    primary_label: str
+    summary: str = Field(min_length=1)
+    confidence: float = Field(ge=0, le=1)
+    evidence_refs: list[EvidenceRef] = Field(min_length=1)
+    remediation: list[str] = []
+    gaps: list[str] = []
+    findings: list[Finding] = []
+    taxonomy: str = "sonde"
+    decisive: Decisive | None = None
+    coverage: dict[str, int | list[str]] | None = None
+
+
+class ControlFinding(BaseModel):
+    """The verdict on one control."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    controls_version: str
+    control_id: str
+    pass_fail: PassFail
+    severity: Severity
+    confidence: float = Field(ge=0, le=1)
+    evidence_refs: list[EvidenceRef] = []
+    missing_evidence: list[str] = []
+    remediation: str = ""
+    rationale: str = ""
+
+
+class ComplianceReport(Report):
+    """Whether a trace keeps the controls."""
+
+    trace_id: str
+    controls_version: str
+    controls_evaluated: list[ControlFinding] = Field(min_length=1)
+    overall_verdict: Verdict
+    overall_confidence: float = Field(ge=0, le=1)
+    gaps: list[str] = []
+
+
+class TimelineEvent(BaseModel):
+    """Something that happened, proved."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    timestamp: str
+    event: str = Field(min_length=1)
+    evidence_refs: list[EvidenceRef] = Field(min_length=1)
+
+
+class RepresentativeTrace(BaseModel):
+    """A trace that stands for the incident."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    trace_id: str
+    why_selected: str
+    evidence_refs: list[EvidenceRef] = Field(min_length=1)
+
+
+class SuspectedChange(BaseModel):
+    """What may have changed; asserted only with its diff."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    change_type: ChangeType
+    change_ref: str = ""
+    diff_ref: str | None = None
+    summary: str = ""
+    evidence_refs: list[EvidenceRef] = []
+
+
+class Hypothesis(BaseModel):
+    """A ranked explanation."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rank: int = Field(ge=1)
+    statement: str = Field(min_length=1)
+    evidence_refs: list[EvidenceRef] = Field(min_length=1)
+    confidence: float = Field(ge=0, le=1)
+
+
+class RecommendedAction(BaseModel):
+    """What to do, and how soon."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    priority: Literal["P0", "P1", "P2"]
+    action: str = Field(min_length=1)
+    type: Literal["mitigation", "follow_up_fix"]
+
+
+class IncidentDossier(Report):
+    """An incident from its traces."""
+
+    incident_id: str = ""
+    incident_summary: str = Field(min_length=1)
+    impacted_components: list[str] = []
+    timeline: list[TimelineEvent] = []
+    representative_traces: list[RepresentativeTrace] = Field(min_length=1)
+    suspected_change: SuspectedChange
+    hypotheses: list[Hypothesis] = []
+    recommended_actions: list[RecommendedAction] = []
+    confidence: float = Field(ge=0, le=1)
+    gaps: list[str] = []

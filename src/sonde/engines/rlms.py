@@ -1,0 +1,100 @@
+"""The `rlms` engine: what a role of an agent loop should know about a list of files, as highlights and proved citations.
+
+A final value is judged as `ask` judges it, so that both give the same value and citations for the same replies. On top of that,
+highlights inside the value join those that the code has kept, and citations may be optional. Without a final value there is no
+output: an agent loop must not take a guess of ours for a finding.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from sonde.core.budget import Budget
+from sonde.core.canonical import canonical_json, jsonable
+from sonde.engines.ask import conclude as conclude_answer, conclude_child
+from sonde.runtime.engine import Conclusion, Engine, Gathered, Prefilter
+from sonde.runtime.prompts import prompt_file
+
+HELPERS = ("list_files", "read_file", "grep", "slice_text")
+FUNCTIONS = ("append_highlight", "add_citation", "sub_rlm")
+MAX_HIGHLIGHTS, HIGHLIGHT_CHARS = 80, 240
+MAX_CITATIONS = 120
+SUBCALL_CHARS = 120_000
+NO_TOKEN_LIMIT = 10**12  # the loop's limits are steps, sub-calls and time; command models only estimate tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLine:
+    """Words the budget as the loop counts it: step i of n, time, sub-calls, depth."""
+
+    max_steps: int
+    max_subcalls: int
+    max_depth: int
+
+    def __call__(self, left: Mapping[str, Any], *, elapsed_s: float, wall_s: float) -> str:
+        step = min(self.max_steps, self.max_steps - left["iterations"] + 1)
+        used = self.max_subcalls - left["subcalls"]
+        return (
+            f"Step {step}/{self.max_steps}. Elapsed: {elapsed_s:.0f} of {wall_s:.0f} s. "
+            f"Sub-calls used: {used}/{self.max_subcalls}. Max depth: {self.max_depth}."
+        )
+
+
+def conclude(value: Any, gathered: Gathered) -> Conclusion:
+    """The value as `ask` judges it, with its highlights; citations are asked for only where the loop wants them."""
+    conclusion = conclude_answer(value, gathered)
+    problems = conclusion.problems
+    if not gathered.params.get("require_citations", True):
+        problems = tuple(problem for problem in problems if problem.gate != "citations")
+    output = conclusion.output
+    if output is not None:
+        output = {**output, "highlights": merge_highlights(gathered.highlights, _highlights_in(value))}
+    return replace(conclusion, output=output, problems=problems, citations=conclusion.citations[:MAX_CITATIONS])
+
+
+def merge_highlights(*groups: Iterable[str]) -> list[str]:
+    """Each once, in order, at most 80 of at most 240 characters."""
+    texts = [text.strip()[:HIGHLIGHT_CHARS] for group in groups for text in group]
+    return [text for text in dict.fromkeys(texts) if text][:MAX_HIGHLIGHTS]
+
+
+def _highlights_in(value: Any) -> list[str]:
+    found = cast("Mapping[str, Any]", value).get("highlights") if isinstance(value, Mapping) else None
+    items = cast("list[Any]", found) if isinstance(found, list) else []
+    return [item if isinstance(item, str) else canonical_json(jsonable(item)) for item in items]
+
+
+def prefilter(gathered: Gathered) -> Prefilter:
+    """The metadata of the role, for the prompt."""
+    metadata: Any = gathered.params.get("metadata")
+    return Prefilter(text=f"Metadata:\n{json.dumps(metadata, ensure_ascii=False, sort_keys=True)}")
+
+
+def fallback(gathered: Gathered) -> Conclusion:
+    """Nothing: without a final value the worker has failed and says why."""
+    return Conclusion(output=None, gaps=(gathered.reason,))
+
+
+RLMS = Engine(
+    name="rlms",
+    run_type="rlms",
+    output_type="RlmsResult",
+    system=prompt_file("rlms"),
+    child=prompt_file("child"),
+    budget=Budget(max_tokens_total=NO_TOKEN_LIMIT, max_cost_usd=None),
+    maxima=None,
+    conclude=conclude,
+    conclude_child=conclude_child,
+    fallback=fallback,
+    prefilter=prefilter,
+    reply_form="longest",
+    tools=HELPERS,
+    functions=FUNCTIONS,
+    fails_without_reply=True,
+    pooled_turns=False,
+    max_subcall_chars=SUBCALL_CHARS,
+    final_example='set_final({"highlights": ["what matters"], "citations": [{"path": "src/app.py", "start_line": 10, "end_line": 12}]})',
+)

@@ -1,0 +1,89 @@
+"""Taxonomies of failures as data: ours of five labels, TRAIL's 21 categories, or a user's own YAML file.
+
+name: mine
+categories:
+- name: Slow answer
+definition: The answer came after more than ten seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from sonde.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """A kind of failure and when to use it."""
+
+    name: str
+    definition: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taxonomy:
+    """Categories under one name; `guide` says how to label with them."""
+
+    name: str
+    categories: tuple[Category, ...]
+    guide: str = ""
+
+    def find(self, name: str) -> str | None:
+        """The category of this name, however it is spelt; None when there is none."""
+        wanted = _plain(name)
+        return next((each.name for each in self.categories if _plain(each.name) == wanted), None)
+
+    def text(self) -> str:
+        """The categories with their definitions, for a prompt."""
+        listed = "\n".join(f"- {each.name}: {each.definition}" for each in self.categories)
+        return f"{listed}\n{self.guide}".strip()
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", " ", name.casefold()).strip()
+
+
+def load_taxonomy(name: str | Path) -> Taxonomy:
+    """A shipped taxonomy by name (`sonde`, `trail`), or one from a YAML file."""
+    shipped = resources.files("sonde.engines") / "taxonomy_files" / f"{name}.yaml"
+    if re.fullmatch(r"\w+", str(name)) and shipped.is_file():
+        return _parse(shipped.read_text("utf-8"), f"{name}.yaml")
+    path = Path(name)
+    if not path.is_file():
+        raise ConfigError(f"there is no taxonomy {str(name)!r}; shipped are sonde and trail, or give a YAML file")
+    return _parse(path.read_text("utf-8"), str(path))
+
+
+def _parse(text: str, source: str) -> Taxonomy:
+    try:
+        data: Any = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source} is not YAML: {error}") from None
+    match data:
+        case {"name": str(name), "categories": [*items], **rest} if items:
+            return Taxonomy(
+                name=name,
+                categories=tuple(_category(item, source) for item in items),
+                guide=str(rest.get("guide", "")),
+            )
+        case _:
+            raise ConfigError(
+                f"{source}: a taxonomy has a name and a list of categories, each with name and definition"
+            )
+
+
+def _category(item: Any, source: str) -> Category:
+    match item:
+        case {"name": str(name), "definition": str(definition)}:
+            return Category(name, " ".join(definition.split()))
+        case _:
+            shown = cast("Mapping[str, Any]", item)
+            raise ConfigError(f"{source}: a category has name and definition, not {shown!r:.100}")

@@ -32,7 +32,7 @@ install_code() {
     (cd "$CODE/lib/vscode" && npm install --ignore-scripts --no-audit --no-fund --omit=dev)
     (cd "$CODE/lib/vscode/extensions" && npm install --ignore-scripts --no-audit --no-fund --omit=dev)
     # argon2 names its output by node-pre-gyp variables, which node-gyp takes as options
-    gyp "$HOME_DIR/node_modules/argon2" --module_name=argon2 --module_path=./lib/binding/napi-v3
+    gyp "$HOME_DIR/node_modules/argon2" --module_name=argon2 --module_path="$HOME_DIR/node_modules/argon2/lib/binding/napi-v3"
     for module in @vscode/spdlog native-watchdog node-pty; do
         gyp "$CODE/lib/vscode/node_modules/$module"
     done

@@ -97,10 +97,10 @@ export class App {
   }
 
   private async finished(prompt: string, completion: Completion): Promise<void> {
-    if (completion.status === "failed") {
+    if (completion.status === "failed" && !completion.limit) {
       void vscode.window.showErrorMessage(`Sonde: ${completion.summary}`);
-    } else if (completion.status === "terminated_budget" || completion.status === "partial") {
-      void vscode.window.showWarningMessage(`Sonde: ${completion.summary}`, "Use the Larger Budget").then((chosen) => {
+    } else if (completion.limit) {
+      void vscode.window.showWarningMessage(`Sonde: ${completion.limit}`, "Use the Larger Budget").then((chosen) => {
         return chosen ? useLargerBudget() : undefined;
       });
     }

@@ -33,7 +33,7 @@ export interface Citation {
   snippet?: string | null;
 }
 
-/** Runtime: the one end of a task. `succeeded` has at least one citation. */
+/** Runtime: the one end of a task. `succeeded` has at least one citation; `limit` names the limit that was reached, if one was. */
 export interface Completion {
   taskId?: string | null;
   seq?: number | null;
@@ -44,6 +44,7 @@ export interface Completion {
   summary: string;
   citations?: readonly Citation[];
   usage?: Usage | null;
+  limit?: string | null;
   runDir?: string | null;
 }
 

@@ -41,8 +41,9 @@ export class Trace {
     private readonly now: () => number = Date.now,
   ) {}
 
+  /** A new task, above the earlier ones. */
   begin(taskId: string, prompt: string): void {
-    this.roots.push(this.node(taskId, "task", undefined, firstLine(prompt), "running"));
+    this.roots.unshift(this.node(taskId, "task", undefined, firstLine(prompt), "running"));
     this.changed(undefined);
   }
 
@@ -66,20 +67,13 @@ export class Trace {
   add(message: RuntimeMessage): void {
     switch (message.type) {
       case "context.read":
-        this.append(message.id, "read", message, `read ${message.path}${range(message)}`, message.rationale ?? "");
+        this.read(message);
         break;
       case "context.search":
         this.append(message.id, "search", message, `search ${JSON.stringify(message.query)}`, message.path ?? "");
         break;
       case "tool.request":
-        this.append(
-          message.id,
-          "tool",
-          message,
-          toolLabel(message.name, message.params ?? {}),
-          "",
-          message.approval ? "pending" : "running",
-        );
+        this.request(message, message.params ?? {});
         break;
       case "subcall.start":
         this.append(message.id, "subcall", message, firstLine(message.intent), message.scope ?? "");
@@ -94,14 +88,7 @@ export class Trace {
         this.progress(message.id, message.note ?? "", message.usage);
         break;
       case "error":
-        this.append(
-          `error.${message.seq ?? this.size}`,
-          "error",
-          message,
-          firstLine(message.error),
-          message.code ?? "",
-          "failed",
-        );
+        this.fail(message);
         break;
       case "completion":
         this.complete(message.id, message);
@@ -167,6 +154,28 @@ export class Trace {
     const node = this.node(id, kind, parent, label, state, detail);
     (parent?.children ?? this.roots).push(node);
     this.changed(parent);
+  }
+
+  /** A read; one click opens what was read. */
+  private read(message: Extract<RuntimeMessage, { type: "context.read" }>): void {
+    this.append(message.id, "read", message, `read ${message.path}${range(message)}`, message.rationale ?? "");
+    const node = this.nodes.get(message.id);
+    const startLine = message.startLine ?? 1;
+    if (node) {
+      node.citation = { path: message.path, startLine, endLine: message.endLine ?? startLine };
+    }
+  }
+
+  private request(message: Extract<RuntimeMessage, { type: "tool.request" }>, params: Record<string, unknown>): void {
+    const shown = params.path ?? params.command ?? params.root ?? "";
+    const detail = typeof params.summary === "string" ? firstLine(params.summary) : "";
+    const state = message.approval ? "pending" : "running";
+    this.append(message.id, "tool", message, `${message.name} ${String(shown)}`.trim(), detail, state);
+  }
+
+  private fail(message: Extract<RuntimeMessage, { type: "error" }>): void {
+    const id = `error.${message.seq ?? this.size}`;
+    this.append(id, "error", message, firstLine(message.error), message.code ?? "", "failed");
   }
 
   private end(id: string, state: State, detail: string, citations: readonly Citation[]): void {
@@ -247,17 +256,10 @@ function range(read: { startLine?: number | null; endLine?: number | null }): st
   return read.startLine || read.endLine ? `:${read.startLine ?? 1}-${read.endLine ?? ""}` : "";
 }
 
-function toolLabel(name: string, params: Record<string, unknown>): string {
-  const shown =
-    params.path ??
-    params.command ??
-    params.root ??
-    (typeof params.summary === "string" ? firstLine(params.summary) : "");
-  return `${name} ${String(shown)}`.trim();
-}
-
+/** The first line that says something; a code fence does not. */
 function firstLine(text: string): string {
-  return (text.split("\n").find((line) => line.trim()) ?? "").trim().slice(0, 160);
+  const line = text.split("\n").find((each) => each.trim() && !each.trim().startsWith("```"));
+  return (line ?? "").trim().slice(0, 160);
 }
 
 function joined(...parts: readonly string[]): string {

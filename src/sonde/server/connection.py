@@ -1,7 +1,8 @@
 """One conversation with an editor: lines in, messages out, tasks in threads of their own. Knows nothing of pipes.
 
 Every line that cannot be understood is answered by one recoverable error. Every task ends with exactly one completion, whatever
-happens in it; after its completion nothing more is sent about it.
+happens in it; after its completion nothing more is sent about it. A cancelled task that is stuck in a model call is given up after a
+few seconds: its completion is sent, and what its thread still does reaches nobody.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from sonde.server.requests import Requests
 from sonde.server.runner import TaskRunner
 
 MAX_TASKS = 4
+GIVE_UP_S = 3.0
 KNOWN_TYPES = ("new_task", "cancel", "tool.result")
 
 
@@ -53,11 +55,18 @@ class Connection:
     """`feed` takes each line of the editor; `write` gets each line for it, one at a time."""
 
     def __init__(
-        self, runner: TaskRunner, write: Callable[[bytes], None], *, hello: Hello, timeout_s: float = 60.0
+        self,
+        runner: TaskRunner,
+        write: Callable[[bytes], None],
+        *,
+        hello: Hello,
+        timeout_s: float = 60.0,
+        give_up_s: float = GIVE_UP_S,
     ) -> None:
         self._runner = runner
         self._write = write
         self._timeout_s = timeout_s
+        self._give_up_s = give_up_s
         self._tasks: dict[str, _Task] = {}
         self._seen: set[str] = set()
         self._seq = itertools.count(1)
@@ -144,11 +153,20 @@ class Connection:
         return None
 
     def _work(self, job: _Task) -> None:
-        completion = self._completion(job)
-        job.requests.close()
+        self._finish(job, self._completion(job))
+
+    def _finish(self, job: _Task, completion: Completion) -> None:
+        """Send the completion, unless somebody else has."""
         with self._lock:
-            del self._tasks[job.task.id]
-        self.send(completion)
+            first = self._tasks.pop(job.task.id, None) is not None
+        if first:
+            job.requests.close()
+            job.requests.mute()
+            self.send(completion)
+
+    def _give_up(self, job: _Task) -> None:
+        summary = "cancelled; a call that was under way could not be stopped, its result is dropped"
+        self._finish(job, Completion(id=job.task.id, task_id=job.task.id, status="cancelled", summary=summary))
 
     def _completion(self, job: _Task) -> Completion:
         task_id = job.task.id
@@ -167,7 +185,7 @@ class Connection:
 
     def _failed(self, job: _Task, message: str, code: str) -> Completion:
         if not job.cancelled.is_set():
-            self.send(ErrorMessage(id=job.task.id, task_id=job.task.id, error=message, recoverable=False, code=code))
+            job.requests.emit(ErrorMessage(id=job.task.id, error=message, recoverable=False, code=code))
         return Completion(id=job.task.id, status="failed", summary=message)
 
     def _cancel(self, message: Cancel) -> None:
@@ -175,6 +193,9 @@ class Connection:
             job = self._tasks.get(message.id)
         if job is not None:
             job.cancel()
+            later = threading.Timer(self._give_up_s, self._give_up, (job,))
+            later.daemon = True
+            later.start()
         elif message.id not in self._seen:
             self.refuse(f"there is no task {message.id!r} to cancel", code="UNKNOWN_TASK")
 

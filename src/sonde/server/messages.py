@@ -192,7 +192,7 @@ class Progress(Message):
 
 
 class Completion(Message):
-    """Runtime: the one end of a task. `succeeded` has at least one citation."""
+    """Runtime: the one end of a task. `succeeded` has at least one citation; `limit` names the limit that was reached, if one was."""
 
     type: Literal["completion"] = "completion"
     id: Id
@@ -200,6 +200,7 @@ class Completion(Message):
     summary: Text
     citations: tuple[Citation, ...] = ()
     usage: Usage | None = None
+    limit: str | None = None
     run_dir: str | None = None
 
 

@@ -25,6 +25,8 @@ class Requests:
         self._numbers = itertools.count(1)
         self._closed = False
         self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        self._muted = False
         self._here = threading.local()
 
     def emit(self, event: Message) -> None:
@@ -35,7 +37,14 @@ class Requests:
         elif isinstance(event, SubcallEnd):
             self._here.stack = [known for known in self._stack() if known != event.id]
             parent = event.parent_id or self._parent()
-        self._send(event.model_copy(update={"task_id": self._task_id, "parent_id": parent}))
+        with self._sending:
+            if not self._muted:
+                self._send(event.model_copy(update={"task_id": self._task_id, "parent_id": parent}))
+
+    def mute(self) -> None:
+        """Send nothing any more; when this returns, nothing is on its way."""
+        with self._sending:
+            self._muted = True
 
     def ask(self, kind: str, fields: Mapping[str, Any]) -> Reply:
         """Send a request and wait for its answer."""

@@ -19,6 +19,7 @@ from sonde.contexts.workspace.base import (
 )
 from sonde.contexts.workspace.context import WorkspaceContext
 from sonde.contexts.workspace.local import LocalWorkspace
+from sonde.contexts.workspace.patience import PatientClock, PatientWorkspace
 from sonde.contexts.workspace.planner import plan_patch
 from sonde.contexts.workspace.policy import Policy
 from sonde.contexts.workspace.wire import Ask, Reply, WireWorkspace
@@ -37,6 +38,8 @@ __all__ = [
     "Passage",
     "PatchRefused",
     "PathRefused",
+    "PatientClock",
+    "PatientWorkspace",
     "Plan",
     "Policy",
     "Reply",

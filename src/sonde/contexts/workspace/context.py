@@ -26,6 +26,7 @@ class WorkspaceContext:
         self.commands = tuple(commands)
         self.changed: list[str] = []
         self._unread: set[str] = set()
+        self._listed: tuple[str, ...] | None = None
 
     def unverified(self) -> list[str]:
         """Files that were changed and not read again since."""
@@ -39,7 +40,7 @@ class WorkspaceContext:
 
     def describe(self) -> str:
         """The first files by name, for the prompt."""
-        files = self.workspace.list_files()
+        files = self._files()
         shown = ", ".join(files[:40])
         return f"workspace of {len(files)} files: {shown}{', …' if len(files) > 40 else ''}"
 
@@ -56,7 +57,13 @@ class WorkspaceContext:
 
     def fingerprint(self) -> str:
         """A hash of the file names; the texts are hashed where they are read."""
-        return hash_value(list(self.workspace.list_files()))
+        return hash_value(list(self._files()))
+
+    def _files(self) -> tuple[str, ...]:
+        """The listing that the run began with; asked for once, since over the wire it is a request that people see."""
+        if self._listed is None:
+            self._listed = self.workspace.list_files()
+        return self._listed
 
     def list_files(self, root: str = "") -> list[str]:
         """Paths of the files below a folder."""

@@ -1,0 +1,60 @@
+"""`sonde serve`: Sonde for editors and agents, over standard input and output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, settings_of, spread
+from sonde.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """Which protocol, and what tasks may run."""
+
+    stdio: Annotated[
+        bool, typer.Option("--stdio", help="JSON Lines, for the VS Code extension (docs/protocol.md).")
+    ] = False
+    mcp: Annotated[
+        bool, typer.Option("--mcp", help="Model Context Protocol: tools ask, rca, comply, incident, runs.")
+    ] = False
+    acp: Annotated[bool, typer.Option("--acp", help="Agent Client Protocol, for Zed, JetBrains and Neovim.")] = False
+    allow_command: Annotated[
+        list[str] | None, typer.Option(metavar="PREFIX", help="A command that tasks may run; can be repeated.")
+    ] = None
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(spread(serve))
+
+
+def serve(*, how: ServeOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions) -> int:
+    """Serve editors and agents on standard input and output until the input ends.
+
+    Example: sonde serve --stdio --model openai:gpt-4o-mini
+    """
+    chosen = [name for name in ("stdio", "mcp", "acp") if getattr(how, name)]
+    if len(chosen) != 1:
+        raise ConfigError("choose one of --stdio, --mcp and --acp, for example: sonde serve --stdio")
+    settings = settings_of(model, budget, place)
+    commands = how.allow_command or []
+    if how.mcp:
+        from sonde.server.mcp import serve_mcp
+
+        return serve_mcp(settings)
+    from sonde.server.editing import EditRunner
+
+    runner = EditRunner(settings, commands)
+    if how.acp:
+        from sonde.server.acp import serve_acp
+
+        return serve_acp(runner)
+    from sonde.api.launch import sonde_version
+    from sonde.server.messages import Hello
+    from sonde.server.stdio import serve_stdio
+
+    capabilities = ("edit", "cancel", "progress", *(["execute_command"] if commands else []))
+    return serve_stdio(runner, Hello(version=sonde_version(), capabilities=capabilities, model=settings.model))

@@ -1,0 +1,66 @@
+"""Tasks of an editor, done by the `edit` engine."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Literal, cast
+
+from sonde.api.editing import Edited, edit
+from sonde.api.settings import Settings
+from sonde.contexts.workspace import Workspace
+from sonde.server.messages import Completion, Limits, NewTask
+from sonde.server.runner import Emit
+from sonde.server.telling import Telling, citation_of
+
+Status = Literal["succeeded", "partial", "failed", "terminated_budget", "cancelled"]
+
+
+class EditRunner:
+    """See `TaskRunner`. `settings` hold the model and where run folders go; a task may name another model and its limits."""
+
+    def __init__(self, settings: Settings, commands: Sequence[str] = ()) -> None:
+        self._settings = settings
+        self._commands = tuple(commands)
+
+    def run(self, task: NewTask, workspace: Workspace, emit: Emit, cancelled: threading.Event) -> Completion:
+        """Run the task to its end."""
+        telling = Telling(task.id, emit, task.limits)
+        limits = task.limits or Limits()
+        done = edit(
+            task.prompt,
+            workspace,
+            model=task.model,
+            settings=self._settings,
+            commands=self._commands,
+            on_event=telling.on_event,
+            on_text=telling.on_text,
+            cancel=cancelled,
+            max_depth=limits.max_depth,
+            max_subcalls=limits.max_subcalls,
+            max_tokens_per_subcall=limits.max_tokens_per_subcall,
+            max_tokens_total=limits.max_total_tokens,
+            max_wall_time_sec=limits.timeout_seconds,
+        )
+        return completion(task, done, telling)
+
+
+def completion(task: NewTask, done: Edited, telling: Telling) -> Completion:
+    """The end of a run as the end of a task; a reached limit is named, so that a host can offer a larger budget."""
+    error = done.record.error
+    limit = (
+        error.message
+        if error is not None and error.code in ("RECURSION_LIMIT_REACHED", "WALL_TIME_LIMIT_REACHED")
+        else None
+    )
+    summary = done.summary.strip() or (error.message if error else "nothing was done")
+    return Completion(
+        id=task.id,
+        status=cast("Status", done.status.value),
+        summary=summary,
+        citations=tuple(citation_of(each) for each in done.citations),
+        usage=telling.usage(time.time()),
+        run_dir=str(done.run_dir) if done.run_dir else None,
+        limit=limit,
+    )

@@ -1,0 +1,171 @@
+"""`sonde rlms`: the drop-in worker for agent loops, its trigger policy and its canary gate."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sonde.cli.options import spread
+from sonde.errors import ConfigError
+
+Text = str | None
+Role = Annotated[str, typer.Option(metavar="NAME", help="The role that is about to run.")]
+LoopId = Annotated[str, typer.Option(metavar="ID", help="The loop.")]
+OutputDir = Annotated[Path | None, typer.Option(metavar="DIR", help="The role's folder, …/rlms/iter-N/<role>.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags:
+    """Every flag of the worker. All are text here: what is wrong with them goes into result.json as well."""
+
+    repo: Annotated[Text, typer.Option(metavar="DIR", help="The repository; programs run there. Required.")] = None
+    loop_id: Annotated[Text, typer.Option(metavar="ID", help="The loop. Required.")] = None
+    role: Annotated[Text, typer.Option(metavar="NAME", help="The role that is about to run. Required.")] = None
+    iteration: Annotated[Text, typer.Option(metavar="N", help="The loop's iteration. Required.")] = None
+    context_file_list: Annotated[Text, typer.Option(metavar="FILE", help="Paths, one a line. Required.")] = None
+    output_dir: Annotated[Text, typer.Option(metavar="DIR", help="…/rlms/iter-N/<role>. Required.")] = None
+    max_steps: Annotated[Text, typer.Option(metavar="N", help="Steps of the root model. Required.")] = None
+    max_depth: Annotated[Text, typer.Option(metavar="N", help="Deepest declared sub-call. Required.")] = None
+    timeout_seconds: Annotated[Text, typer.Option(metavar="S", help="Hard wall-clock limit. Required.")] = None
+    max_subcalls: Annotated[Text, typer.Option(metavar="N", help="0: twice the steps.")] = None
+    root_command_json: Annotated[Text, typer.Option(metavar="JSON", help="The root model, as in '[\"codex\"]'.")] = None
+    root_args_json: Annotated[Text, typer.Option(metavar="JSON", help="Its arguments, a JSON array.")] = None
+    root_prompt_mode: Annotated[Text, typer.Option(metavar="stdin|file", help="How it gets its prompt.")] = None
+    subcall_command_json: Annotated[Text, typer.Option(metavar="JSON", help="The sub-call model; else the root.")] = (
+        None
+    )
+    subcall_args_json: Annotated[Text, typer.Option(metavar="JSON", help="Its arguments, a JSON array.")] = None
+    subcall_prompt_mode: Annotated[Text, typer.Option(metavar="stdin|file", help="How it gets its prompt.")] = None
+    require_citations: Annotated[Text, typer.Option(metavar="BOOL", help="true (default) or false.")] = None
+    format: Annotated[Text, typer.Option(metavar="json", help="The only format.")] = None
+    metadata_file: Annotated[Text, typer.Option(metavar="FILE", help="A JSON object for prompt and result.")] = None
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(rich_markup_mode=None, help=rlms.__doc__)
+    group.callback(invoke_without_command=True)(_alone(spread(rlms)))
+    group.command()(spread(decide))
+    group.command()(spread(gate))
+    app.add_typer(group, name="rlms")
+
+
+def _alone(command: Callable[..., None]) -> Callable[..., None]:
+    """The command of a group itself: it runs only when no sub-command was typed."""
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        import click
+
+        if click.get_current_context().invoked_subcommand is None:
+            command(**given)
+
+    return run
+
+
+def rlms(
+    *,
+    fail_mode: Annotated[
+        str | None,
+        typer.Option(metavar="MODE", help="warn_and_continue: warn and exit 0 on failure; fail_role: the code of it."),
+    ] = None,
+    flags: Flags,
+) -> int:
+    """Look into a role's files before it runs: highlights and proved citations in result.json and summary.md.
+
+    Exit codes: 0 ok; 2 missing_root_command, invalid_config, limit_exceeded; 1 sandbox_violation,
+    model_invocation_failed, worker_failure, missing_python, invalid_worker_output. SUPERLOOP_RLMS_ROOT_COMMAND_JSON
+    and the other SUPERLOOP_RLMS_* variables override their flags.
+    """
+    from sonde.rlms.policy import role_goes_on
+    from sonde.rlms.wrapper import invoke_from_shell
+
+    policy = _fail_mode(fail_mode)
+    code, result = invoke_from_shell(asdict(flags), os.environ)
+    print(json.dumps(result))
+    if code:
+        print(f"sonde: rlms failed: {result['error_code']}: {result['error']}", file=sys.stderr)
+    if code and fail_mode is not None and role_goes_on(policy, ok=False):
+        print("sonde: warn_and_continue: the role goes on without it", file=sys.stderr)
+        return 0
+    return code
+
+
+def _fail_mode(given: str | None) -> Any:
+    if given not in (None, "warn_and_continue", "fail_role"):
+        raise ConfigError(f"--fail-mode is {given!r}; it is warn_and_continue or fail_role")
+    return given or "fail_role"
+
+
+def decide(
+    *,
+    config: Annotated[str, typer.Option(metavar="FILE", help="The loop's configuration, or its rlms section.")],
+    role: Role,
+    context_file_list: Annotated[str, typer.Option(metavar="FILE", help="Paths, one a line.")],
+    repo: Annotated[str, typer.Option(metavar="DIR", help="The repository.")] = ".",
+    loop_id: LoopId = "",
+    iteration: Annotated[int, typer.Option(metavar="N", help="The loop's iteration.")] = 0,
+    request_file: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Where the request keyword is looked for; otherwise in the listed files."),
+    ] = None,
+    metadata_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Metadata to keep the decision with.")
+    ] = None,
+    output_dir: OutputDir = None,
+) -> int:
+    """Say whether the worker should run for a role, and why; exit code 0 either way.
+
+    With --output-dir the decision is kept: in metadata.json, as an event, and as a skipped status.json when nothing
+    is to run.
+
+    Example: sonde rlms decide --config loop.json --role planner --context-file-list files.txt --output-dir DIR
+    """
+    from sonde.rlms.deciding import Question, answer
+
+    question = Question(
+        config=config,
+        role=role,
+        context_file_list=context_file_list,
+        repo=repo,
+        loop_id=loop_id,
+        iteration=iteration,
+        request_files=tuple(request_file or ()),
+        metadata_file=metadata_file,
+        output_dir=output_dir,
+    )
+    print(json.dumps(answer(question)))
+    return 0
+
+
+def gate(
+    *,
+    output_dir: OutputDir = None,
+    status_file: Annotated[Path | None, typer.Option(metavar="FILE", help="status.json, when not in DIR.")] = None,
+    result_file: Annotated[Path | None, typer.Option(metavar="FILE", help="result.json, when not in DIR.")] = None,
+    highlight_pattern: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="One of the highlights must match this (RE2).")
+    ] = None,
+) -> int:
+    """The canary gate: status ok, meant to run, result ok, a citation, and one that is not a fallback. Exit code 0 or 1.
+
+    Example: sonde rlms gate --output-dir .superloop/loops/demo/rlms/iter-1/planner
+    """
+    from sonde.rlms.canary import judge, read_object
+    from sonde.rlms.layout import RESULT, STATUS
+
+    if output_dir is None and (status_file is None or result_file is None):
+        raise ConfigError("give --output-dir, or both --status-file and --result-file")
+    folder = output_dir or Path()
+    verdict = judge(
+        read_object(status_file or folder / STATUS), read_object(result_file or folder / RESULT), highlight_pattern
+    )
+    print(json.dumps(verdict.as_dict()))
+    return 0 if verdict.ok else 1

@@ -1,0 +1,216 @@
+"""The files of the list, by the names the loop knows them by: relative to the repository, or absolute when outside it.
+
+What is missing, no regular file or not text is left out and said so; nothing of it stops the run. Sizes are counted in one pass without
+holding a file in memory. Signals are counted in the first megabyte of each file only: they are a hint, not a measurement.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sonde.contexts.files import FilesContext
+from sonde.contexts.files.library import Library
+from sonde.contexts.files.listing import Entry, Listing
+from sonde.contexts.files.text import Text, Unreadable
+from sonde.core.evidence import Excerpt, Observed
+from sonde.errors import ConfigError, ToolFault
+from sonde.tools import Tool, tool
+
+INDEX_ROWS = 160
+GREP_MATCHES = 500
+SIGNAL_BYTES = 1_048_576
+_STEP = 1_048_576
+_LISTED_BYTES = 16_000_000
+
+SIGNALS = {
+    "class": re.compile(r"^[ \t]*(?:export[ \t]+)?(?:abstract[ \t]+)?class[ \t]+\w", re.MULTILINE),
+    "python_def": re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+\w", re.MULTILINE),
+    "function": re.compile(r"\bfunction\b"),
+    "arrow_function": re.compile(r"=>"),
+    "test": re.compile(r"\btest(?:_\w+)?\b|\b(?:it|describe)\(", re.IGNORECASE),
+    "todo": re.compile(r"\b(?:TODO|FIXME)\b"),
+    "error": re.compile(r"\b(?:error|exception|failed|failure)\b", re.IGNORECASE),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRow:
+    """One file of the index."""
+
+    path: str
+    line_count: int
+    char_count: int
+
+    @property
+    def estimated_tokens(self) -> int:
+        """Four characters a token, rounded up."""
+        return -(-self.char_count // 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What there is: readable files with their sizes, signals, and what was left out with the reason."""
+
+    rows: tuple[FileRow, ...]
+    signals: Mapping[str, int]
+    left_out: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def metrics(self) -> dict[str, int]:
+        """The totals, as result.json and the trigger policy count them."""
+        chars = sum(row.char_count for row in self.rows)
+        return {
+            "file_count": len(self.rows),
+            "line_count": sum(row.line_count for row in self.rows),
+            "char_count": chars,
+            "estimated_tokens": -(-chars // 4),
+        }
+
+
+class ListedLibrary(Library):
+    """Exactly these files under exactly these names."""
+
+    def __init__(self, places: Mapping[str, Path]) -> None:
+        super().__init__((), {})
+        self._places = places
+
+    def _list(self) -> Listing:
+        listing = Listing()
+        for name, place in sorted(self._places.items()):
+            state = place.stat()
+            listing.add(name, state.st_size, state.st_mtime_ns, os.path.realpath(place))
+        return listing
+
+
+class LoopFiles(FilesContext):
+    """The listed files as a context, with the loop's own bound on grep and its file index in the prompt."""
+
+    def __init__(self, places: Mapping[str, Path], left_out: Mapping[str, str]) -> None:
+        super().__init__()
+        self.library = ListedLibrary(places)
+        self.survey = survey(self.library, left_out)
+
+    def tools(self) -> Sequence[Tool]:
+        """The helpers of the loop's contract that look at files."""
+        return [tool(function) for function in (self.list_files, self.read_file, self.grep, self.slice_text)]
+
+    def grep(self, pattern: str, path: str | None = None, max_matches: int = 80, flags: str = "") -> Observed:
+        """Lines that match a regular expression (RE2), as [{path, line, text}]; at most 500.
+
+        path narrows to a file, a folder or a glob. Flags: i any case, w whole words, F plain text.
+
+        Example: rows = grep("timed? ?out", path="src", max_matches=20, flags="i")
+        """
+        if max_matches > GREP_MATCHES:
+            raise ToolFault(f"max_matches is {max_matches}; it may be 1 to {GREP_MATCHES}.")
+        return super().grep(pattern, path, max_matches, flags)
+
+    def describe(self) -> str:
+        """The file index: names, lines and estimated tokens, never content."""
+        rows, totals = self.survey.rows, self.survey.metrics()
+        shared = "" if "CONTEXT" in self.shared() else " Too large for CONTEXT: use grep and read_file."
+        lines = [
+            f"{totals['file_count']} files, {totals['line_count']:,} lines, about {totals['estimated_tokens']:,} tokens.{shared}",
+            "File index (lines, estimated tokens):",
+            *(f"  {row.path!r} ({row.line_count:,}, {row.estimated_tokens:,})" for row in rows[:INDEX_ROWS]),
+        ]
+        if len(rows) > INDEX_ROWS:
+            lines.append(f"  and {len(rows) - INDEX_ROWS} more; list_files() has all")
+        lines += [f"  not read: {name!r}: {reason}" for name, reason in list(self.survey.left_out.items())[:20]]
+        return "\n".join(lines)
+
+    def first_line(self, path: str) -> str | None:
+        """The first line of a file, as it is now."""
+        return self.reread(Excerpt.of_lines(path, 1, 1, ""))
+
+
+def open_files(list_file: str, repo: str) -> LoopFiles:
+    """The context of a list; ConfigError when the list cannot be read or leaves nothing to look at."""
+    names = read_list(list_file)
+    places, left_out = sort_out(names, Path(repo))
+    context = LoopFiles(places, left_out)
+    if not context.survey.rows:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in list(context.survey.left_out.items())[:5])
+        raise ConfigError(f"{list_file} names no file that can be read as text ({reasons or 'the list is empty'})")
+    return context
+
+
+def read_list(list_file: str) -> list[str]:
+    """The paths of a newline list, blank lines left out."""
+    try:
+        with Path(list_file).open("rb") as file:
+            text = file.read(_LISTED_BYTES)
+    except OSError as error:
+        raise ConfigError(f"--context-file-list {list_file!r} cannot be read: {error.strerror}") from None
+    lines = os.fsdecode(text).split("\n")
+    return [line.strip("\r") for line in lines if line.strip()]
+
+
+def sort_out(names: Iterable[str], repo: Path) -> tuple[dict[str, Path], dict[str, str]]:
+    """Places by name, and what cannot be opened with its reason."""
+    places: dict[str, Path] = {}
+    left_out: dict[str, str] = {}
+    for written in names:
+        place = Path(os.path.normpath(repo / written))
+        name = _name(place, repo)
+        reason = _reason(place)
+        if reason:
+            left_out[name] = reason
+        else:
+            places[name] = place
+    return places, left_out
+
+
+def _name(place: Path, repo: Path) -> str:
+    shown = place.relative_to(repo) if place.is_relative_to(repo) else place
+    return os.fsencode(shown).decode("utf-8", "backslashreplace")
+
+
+def _reason(place: Path) -> str | None:
+    try:
+        mode = place.stat().st_mode
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        return getattr(error, "strerror", None) or "not a file name"
+    if stat.S_ISDIR(mode):
+        return "a folder, not a file"
+    return None if stat.S_ISREG(mode) else "not a regular file"
+
+
+def survey(library: Library, left_out: Mapping[str, str]) -> Survey:
+    """Sizes and signals of every file that is text; the others join those left out."""
+    rows: list[FileRow] = []
+    signals = Counter(dict.fromkeys(SIGNALS, 0))
+    unread = dict(left_out)
+    for entry in library.entries.values():
+        try:
+            with library.open(entry) as text:
+                rows.append(_row(library, entry, text))
+                signals.update(_signals(text))
+        except (Unreadable, OSError) as error:
+            unread[entry.path] = str(error)
+    for name in unread:
+        library.listing.entries.pop(name, None)
+    return Survey(rows=tuple(rows), signals=dict(signals), left_out=unread)
+
+
+def _row(library: Library, entry: Entry, text: Text) -> FileRow:
+    chars = sum(len(piece) for piece in _pieces(text))
+    return FileRow(path=entry.path, line_count=library.index(entry, text).total, char_count=chars)
+
+
+def _pieces(text: Text) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder(text.encoding)("replace")
+    for offset in range(text.start, text.size, _STEP):
+        yield decoder.decode(text.read(offset, _STEP))
+    yield decoder.decode(b"", final=True)
+
+
+def _signals(text: Text) -> dict[str, int]:
+    head = text.decode(text.read(text.start, SIGNAL_BYTES))
+    return {name: sum(1 for _ in pattern.finditer(head)) for name, pattern in SIGNALS.items()}

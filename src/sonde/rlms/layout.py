@@ -1,0 +1,186 @@
+"""Where an invocation's files go, each written whole or not at all.
+
+    <loop>/rlms/iter-N/<role>/   context-files.txt metadata.json result.json summary.md status.json worker-stderr.log runs/
+    <loop>/rlms/latest/          <role>.json <role>.md <role>.status.json
+    <loop>/rlms/index.json       one entry for each iteration and role
+    <loop>/events.jsonl          rlms_decision, rlms_start, rlms_end
+
+An output folder that is not `iter-N/<role>` holds `latest/`, `index.json` and `events.jsonl` itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from sonde.errors import ConfigError
+from sonde.rlms.result import now, summary
+from sonde.runs.rundir import pretty_json, write_atomically
+
+RESULT, SUMMARY, STATUS, METADATA = "result.json", "summary.md", "status.json", "metadata.json"
+CONTEXT_FILES, INDEX, LATEST, EVENTS = "context-files.txt", "index.json", "latest", "events.jsonl"
+WORKER_STDERR = "worker-stderr.log"
+_ITERATION = re.compile(r"iter-\d+")
+_UNSAFE = re.compile(r"[^\w.-]+")
+
+EventName = Literal["rlms_decision", "rlms_start", "rlms_end"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """What the trigger policy said, as status.json carries it."""
+
+    should_run: bool = True
+    reason: str = "force_on"
+    mode: str = "requested"
+    metrics: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> Decided:
+        """The decision that `sonde rlms decide` left in the metadata; without one, the call itself is the request."""
+        found: Any = metadata.get("decision")
+        if not isinstance(found, dict):
+            return cls()
+        said = cast("dict[str, Any]", found)
+        return cls(
+            should_run=said.get("should_run") is not False,
+            reason=str(said.get("reason", cls().reason)),
+            mode=str(said.get("mode", cls().mode)),
+            metrics=said.get("metrics"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The places of one role in one iteration."""
+
+    output: Path
+    loop_id: str = ""
+    role: str = ""
+    iteration: int | str = ""
+
+    @property
+    def root(self) -> Path:
+        """Where `latest/` and index.json are."""
+        return self.output.parent.parent if _ITERATION.fullmatch(self.output.parent.name) else self.output
+
+    @property
+    def events(self) -> Path:
+        """The loop's stream of events."""
+        return (self.root if self.root == self.output else self.root.parent) / EVENTS
+
+    def make(self) -> None:
+        """The folder itself."""
+        try:
+            self.output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--output-dir {str(self.output)!r} cannot be made: {error.strerror}") from None
+
+    def keep_inputs(self, context_file_list: str, metadata: Mapping[str, Any]) -> None:
+        """The list and the metadata beside the result, unless they are there already."""
+        target = self.output / CONTEXT_FILES
+        with suppress(OSError, shutil.SameFileError):  # a list that cannot be read is the worker's to refuse
+            if not target.exists() or not target.samefile(context_file_list):
+                write_atomically(target, Path(context_file_list).read_bytes())
+        write_atomically(self.output / METADATA, pretty_json(dict(metadata)))
+
+    def write_result(self, result: Mapping[str, Any], decided: Decided) -> None:
+        """result.json, summary.md, status.json, and the same under latest/ and in the index."""
+        stats = cast("Mapping[str, Any]", result.get("stats", {}))
+        counted = {
+            name: value for name, value in stats.items() if name.endswith("_count") or name == "estimated_tokens"
+        }
+        write_atomically(self.output / RESULT, pretty_json(dict(result)))
+        write_atomically(self.output / SUMMARY, summary(result).encode("utf-8", "backslashreplace"))
+        self.write_status(
+            decided,
+            status="ok" if result.get("ok") is True else "failed",
+            error=cast("str | None", result.get("error_code")),
+            metrics={**(decided.metrics or {}), **counted},
+        )
+
+    def write_status(
+        self, decided: Decided, *, status: str, error: str | None = None, metrics: Mapping[str, Any] | None = None
+    ) -> None:
+        """status.json, then latest/ and the index."""
+        skipped = status == "skipped"
+        body = {
+            "generated_at": now(),
+            "status": status,
+            "reason": decided.reason,
+            "mode": decided.mode,
+            "should_run": decided.should_run,
+            "error": error,
+            "result_file": None if skipped else str(self.output / RESULT),
+            "summary_file": None if skipped else str(self.output / SUMMARY),
+            "metadata_file": str(self.output / METADATA),
+            "metrics": dict(metrics if metrics is not None else decided.metrics or {}),
+        }
+        write_atomically(self.output / STATUS, pretty_json(body))
+        self._publish(body)
+
+    def _publish(self, status: Mapping[str, Any]) -> None:
+        name = _UNSAFE.sub("_", self.role) or "role"
+        latest = self.root / LATEST
+        latest.mkdir(parents=True, exist_ok=True)
+        copies = {RESULT: f"{name}.json", SUMMARY: f"{name}.md", STATUS: f"{name}.status.json"}
+        for source, target in copies.items():
+            if source == STATUS or status["status"] != "skipped":
+                write_atomically(latest / target, (self.output / source).read_bytes())
+        with _locked(self.root):
+            entries = [entry for entry in _entries(self.root / INDEX) if not self._is_mine(entry)]
+            entries.append({"loop_id": self.loop_id, "role": self.role, "iteration": self.iteration, **status})
+            write_atomically(self.root / INDEX, pretty_json({"generated_at": now(), "entries": entries}))
+
+    def _is_mine(self, entry: Any) -> bool:
+        return isinstance(entry, dict) and (
+            cast("dict[str, Any]", entry).get("role"),
+            cast("dict[str, Any]", entry).get("iteration"),
+        ) == (self.role, self.iteration)
+
+    def emit(self, name: EventName, status: str, data: Mapping[str, Any]) -> None:
+        """One line in the loop's stream; written in one piece, so that several writers do not mix."""
+        line = {
+            "timestamp": now(),
+            "event": name,
+            "loop_id": self.loop_id,
+            "iteration": self.iteration,
+            "role": self.role,
+            "status": status,
+            "data": dict(data),
+        }
+        self.events.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(fd, json.dumps(line).encode() + b"\n")
+        finally:
+            os.close(fd)
+
+
+def _entries(index: Path) -> list[Any]:
+    """The index as it is; a damaged one is begun anew, since it is only a view."""
+    try:
+        found: Any = json.loads(index.read_bytes())
+    except (OSError, ValueError):
+        return []
+    entries: Any = cast("dict[str, Any]", found).get("entries") if isinstance(found, dict) else None
+    return cast("list[Any]", entries) if isinstance(entries, list) else []
+
+
+@contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    """Roles may run at the same time: the index is read and written by one of them at a time."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,209 @@
+"""What the loop asks for: flags and the loop's environment variables, read into one value.
+
+A variable overrides its flag: the loop always passes flags, made from the role's runner, and a person overrules them from outside.
+A prompt mode that is not known means stdin. Nothing is run or opened here but the metadata file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from sonde.errors import ConfigError
+from sonde.models.base import PromptMode
+
+REQUIRED = (
+    "repo",
+    "loop_id",
+    "role",
+    "iteration",
+    "context_file_list",
+    "output_dir",
+    "max_steps",
+    "max_depth",
+    "timeout_seconds",
+)
+OVERRIDES = {
+    "max_subcalls": "SUPERLOOP_RLMS_MAX_SUBCALLS",
+    **{
+        f"{who}_{what}": f"SUPERLOOP_RLMS_{who}_{what}".upper()
+        for who in ("root", "subcall")
+        for what in ("command_json", "args_json", "prompt_mode")
+    },
+}
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+
+
+class MissingRootCommand(ConfigError):
+    """Nobody said which program is the root model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runner:
+    """A program that is a model: its words, without a shell, and how it gets its prompt."""
+
+    argv: tuple[str, ...]
+    prompt_mode: PromptMode = "stdin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopLimits:
+    """The limits of one invocation, as result.json shows them."""
+
+    max_steps: int
+    max_depth: int
+    timeout_seconds: int
+    max_subcalls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One invocation, fully resolved."""
+
+    repo: str
+    loop_id: str
+    role: str
+    iteration: int
+    context_file_list: str
+    output_dir: str
+    limits: LoopLimits
+    root: Runner
+    subcall: Runner
+    require_citations: bool = True
+    format: str = "json"
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def to_wire(self) -> dict[str, Any]:
+        """As the worker process gets it."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Request:
+        """What `to_wire` gave."""
+        return msgspec.convert(wire, cls)
+
+
+def read_request(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Request:
+    """The request; ConfigError says which flag is wrong and shows a right one."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    given |= {name: environ[variable] for name, variable in OVERRIDES.items() if environ.get(variable)}
+    missing = [f"--{name.replace('_', '-')}" for name in REQUIRED if not given.get(name, "").strip()]
+    if missing:
+        raise ConfigError(f"these flags are missing: {', '.join(missing)}; `sonde rlms --help` shows them all")
+    repo = _folder(given["repo"])
+    root = _root(given, repo)
+    if given.get("format", "json") != "json":
+        raise ConfigError(f"--format is {given['format']!r}; the only format is json")
+    return Request(
+        repo=repo,
+        loop_id=given["loop_id"],
+        role=given["role"],
+        iteration=_number("iteration", given["iteration"], least=0),
+        context_file_list=str(Path(given["context_file_list"]).absolute()),
+        output_dir=str(Path(given["output_dir"]).absolute()),
+        limits=_limits(given),
+        root=root,
+        subcall=_subcall(given, root, repo),
+        require_citations=_truth("require_citations", given.get("require_citations", "true")),
+        metadata=_metadata(given.get("metadata_file")),
+    )
+
+
+def _folder(repo: str) -> str:
+    if not Path(repo).is_dir():
+        raise ConfigError(f"--repo {repo!r} is not a folder; give the root of the repository")
+    return str(Path(repo).absolute())
+
+
+def _limits(given: Mapping[str, str]) -> LoopLimits:
+    steps = _number("max_steps", given["max_steps"], least=1)
+    subcalls = _number("max_subcalls", given.get("max_subcalls", "0"), least=0)
+    return LoopLimits(
+        max_steps=steps,
+        max_depth=_number("max_depth", given["max_depth"], least=0),
+        timeout_seconds=_number("timeout_seconds", given["timeout_seconds"], least=1),
+        max_subcalls=subcalls or 2 * steps,
+    )
+
+
+def _number(name: str, text: str, *, least: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = None
+    if number is None or not least <= number <= 10**9:
+        flag = f"--{name.replace('_', '-')}"
+        raise ConfigError(f"{flag} is {text!r}; it must be a whole number from {least} on, for example {flag} 40")
+    return number
+
+
+def _truth(name: str, text: str) -> bool:
+    word = text.strip().lower()
+    if word not in _TRUE + _FALSE:
+        raise ConfigError(f"--{name.replace('_', '-')} is {text!r}; write true or false")
+    return word in _TRUE
+
+
+def _root(given: Mapping[str, str], repo: str) -> Runner:
+    command = _words("root_command_json", given.get("root_command_json"))
+    if not command:
+        raise MissingRootCommand(
+            "no root command: pass --root-command-json '[\"my-model\"]' or set SUPERLOOP_RLMS_ROOT_COMMAND_JSON"
+        )
+    args = _words("root_args_json", given.get("root_args_json")) or []
+    return _runner([*command, *args], given.get("root_prompt_mode"), repo)
+
+
+def _subcall(given: Mapping[str, str], root: Runner, repo: str) -> Runner:
+    """The root's runner, unless another command is named; then args and mode are its own as well."""
+    command = _words("subcall_command_json", given.get("subcall_command_json"))
+    args = _words("subcall_args_json", given.get("subcall_args_json"))
+    mode = given.get("subcall_prompt_mode")
+    if command:
+        return _runner([*command, *(args or [])], mode, repo)
+    if args is not None:
+        base = _words("root_command_json", given.get("root_command_json")) or []
+        return _runner([*base, *args], mode or root.prompt_mode, repo)
+    return Runner(argv=root.argv, prompt_mode=_mode(mode) if mode else root.prompt_mode)
+
+
+def _runner(words: list[str], mode: str | None, repo: str) -> Runner:
+    return Runner(argv=tuple(word.replace("{repo}", repo) for word in words), prompt_mode=_mode(mode))
+
+
+def _mode(mode: str | None) -> PromptMode:
+    return "file" if mode == "file" else "stdin"
+
+
+def _words(name: str, text: str | None) -> list[str] | None:
+    """A JSON array of text; None when it was not given. `null` and an empty text count as not given."""
+    if text is None or not text.strip():
+        return None
+    try:
+        found: Any = json.loads(text)
+    except ValueError:
+        found = text
+    if found is None:
+        return None
+    words = cast("list[Any]", found if isinstance(found, list) else [found, None])
+    if not all(isinstance(word, str) for word in words):
+        flag = f"--{name.replace('_', '-')}"
+        raise ConfigError(f"{flag} is {text[:200]!r}; it must be a JSON array of strings, as in {flag} '[\"codex\"]'")
+    return words
+
+
+def _metadata(place: str | None) -> Mapping[str, Any]:
+    if not place:
+        return {}
+    try:
+        found: Any = json.loads(Path(place).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--metadata-file {place!r} cannot be read as JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f'--metadata-file {place!r} must hold a JSON object, as in {{"objective": "…"}}')
+    return cast("dict[str, Any]", found)

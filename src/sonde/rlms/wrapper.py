@@ -1,0 +1,163 @@
+"""`sonde rlms`: starts the worker, ends it when time is up whatever it is doing, and writes the files on every kind of ending.
+
+The worker keeps its own deadline and normally ends by itself; the kill from outside comes a moment later and takes every process that
+the worker has started with it. It does not reach processes that detached themselves from their group on purpose.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sonde.errors import ConfigError
+from sonde.rlms.layout import WORKER_STDERR, Decided, Layout
+from sonde.rlms.request import Request, read_request
+from sonde.rlms.result import Effort, exit_code, failure, failure_class, is_result
+
+GRACE_S = 3.0
+
+
+def invoke(flags: Mapping[str, str | None], environ: Mapping[str, str], python: str = sys.executable) -> dict[str, Any]:
+    """One invocation, its files written; the result is what result.json holds."""
+    started = time.monotonic()
+    try:
+        request = read_request(flags, environ)
+    except ConfigError as error:
+        return _refused(flags, error)
+    layout = Layout(
+        output=Path(request.output_dir), loop_id=request.loop_id, role=request.role, iteration=request.iteration
+    )
+    try:
+        layout.make()
+    except ConfigError as error:
+        return failure(request, failure_class(error), error.message)
+    decided = Decided.of(request.metadata)
+    layout.keep_inputs(request.context_file_list, request.metadata)
+    layout.emit("rlms_start", "started", {"mode": decided.mode, "reason": decided.reason})
+    result = _run(request, environ, python, started)
+    layout.write_result(result, decided)
+    layout.emit("rlms_end", "ok" if result["ok"] else "failed", {"error_code": result.get("error_code")})
+    return result
+
+
+def _refused(flags: Mapping[str, str | None], error: ConfigError) -> dict[str, Any]:
+    """Flags that make no request: still a result, wherever there is a place for it."""
+    result = failure(None, failure_class(error), error.message)
+    known = {name: flags.get(name) or "" for name in ("loop_id", "role", "iteration")}
+    iteration = known["iteration"]
+    result |= {**known, "iteration": int(iteration) if iteration.isdecimal() else iteration}
+    if flags.get("output_dir"):
+        layout = Layout(output=Path(flags["output_dir"] or "").absolute(), loop_id=known["loop_id"], role=known["role"])
+        with suppress(ConfigError, OSError):  # no place to write to: the caller still gets the result
+            layout.make()
+            layout.write_result(result, Decided())
+            layout.emit("rlms_end", "failed", {"error_code": result["error_code"]})
+    return result
+
+
+def _run(request: Request, environ: Mapping[str, str], python: str, started: float) -> dict[str, Any]:
+    log = Path(request.output_dir, WORKER_STDERR)
+    order = json.dumps({"request": request.to_wire(), "started": started}).encode()
+    with log.open("wb") as stderr:
+        try:
+            worker = subprocess.Popen(
+                [python, "-m", "sonde.rlms"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=dict(environ),
+                start_new_session=True,
+            )
+        except OSError as error:
+            return failure(request, "missing_python", f"the worker cannot be started with {python!r}: {error.strerror}")
+        return _await(worker, order, request, started)
+
+
+def _await(worker: subprocess.Popen[bytes], order: bytes, request: Request, started: float) -> dict[str, Any]:
+    left = request.limits.timeout_seconds - (time.monotonic() - started)
+    try:
+        printed, _ = worker.communicate(order, timeout=max(0.0, left) + GRACE_S)
+    except subprocess.TimeoutExpired:
+        words = f"timeout_seconds of {request.limits.timeout_seconds} is used up; the worker was ended from outside"
+        return failure(request, "limit_exceeded", words, Effort(elapsed_s=time.monotonic() - started))
+    except KeyboardInterrupt:
+        words = "the worker was ended because its caller was interrupted"
+        return failure(request, "worker_failure", words, Effort(elapsed_s=time.monotonic() - started))
+    finally:
+        end_tree(worker)
+    return _checked(printed, worker.returncode, request)
+
+
+def _checked(printed: bytes, returncode: int, request: Request) -> dict[str, Any]:
+    try:
+        found: Any = json.loads(printed)
+    except ValueError:
+        found = None
+    if is_result(found):
+        return found
+    words = f"the worker ended with code {returncode} and without a result; {WORKER_STDERR} says more"
+    return failure(request, "invalid_worker_output", words)
+
+
+def end_tree(process: subprocess.Popen[bytes]) -> None:
+    """End a process and everything below it, each with its group. Nothing happens to one that has ended."""
+    if process.poll() is None:
+        _signal(process.pid, signal.SIGSTOP)  # it must not start others while they are being counted
+        below = list(_descendants(process.pid))
+        for pid in (process.pid, *below):
+            _kill(pid)
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, signal.SIGKILL)
+    _signal(pid, signal.SIGKILL)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(
+        ProcessLookupError, PermissionError
+    ):  # gone, or a worker of the sandbox under another user, which dies with its parent
+        os.kill(pid, number)
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    parents = dict(_parents())
+    for child in [child for child, parent in parents.items() if parent == pid]:
+        yield child
+        yield from _descendants(child)
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):  # it ended meanwhile
+                stat = (entry / "stat").read_text("utf-8", "replace")
+                yield int(entry.name), int(stat.rpartition(")")[2].split()[1])
+
+
+def invoke_from_shell(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
+    """`invoke` with SIGTERM treated as Ctrl-C: a loop that is stopped still finds the files."""
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        result = invoke(flags, environ)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return exit_code(result), result
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt

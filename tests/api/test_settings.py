@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,18 @@ def test_a_profile_that_does_not_exist_is_refused_with_those_that_do(home: Path)
 
     with pytest.raises(ConfigError, match="fast"):
         settings(home, use="fats")
+
+
+def test_a_strangers_file_where_everybody_may_write_does_not_count(home: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can give a file to someone else")
+    project_file(home, "max_depth = 1")
+    os.chown(home.parent / "project/sonde.toml", 65534, 65534)
+    assert settings(home).knobs == {"max_depth": 1}
+
+    (home.parent / "project").chmod(0o1777)
+
+    assert settings(home).knobs == {}
 
 
 def test_a_misspelt_variable_is_pointed_out(home: Path) -> None:

@@ -99,3 +99,13 @@ def test_config_shows_keys_as_set_and_never_as_they_are(tmp_path: Path) -> None:
 
 def test_version(tmp_path: Path) -> None:
     assert sonde("--version", cwd=tmp_path).stdout.startswith("sonde 0.")
+
+
+def test_a_terminal_that_knows_only_ascii_is_no_reason_to_crash(tmp_path: Path) -> None:
+    shown = sonde("ask", "größe", "none", cwd=tmp_path, PYTHONIOENCODING="ascii")
+    assert shown.returncode == 2
+
+    (tmp_path / "ä.txt").write_text("größe\n")
+    shown = sonde("ask", "größe", "ä.txt", cwd=tmp_path, PYTHONIOENCODING="ascii")
+    assert shown.returncode == 0, shown.stderr
+    assert "gr\\xf6\\xdfe" in shown.stdout

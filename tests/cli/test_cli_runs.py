@@ -53,6 +53,7 @@ def test_runs_are_listed_newest_first_and_filtered(place: Place) -> None:
     assert place.data("runs", "list", "--status", "failed")["runs"] == []
     assert place.data("runs", "list", "--text", first)["runs"][0]["run_id"] == first
     assert first in place.run("runs").stdout
+    assert place.data("runs", "--text", "nothing like it")["runs"] == []
 
 
 def test_a_run_is_shown_by_id_beginning_or_last(place: Place) -> None:

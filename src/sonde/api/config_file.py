@@ -7,6 +7,8 @@ settings.py does not let it start a program or send prompts elsewhere by itself.
 
 from __future__ import annotations
 
+import os
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -74,13 +76,26 @@ def find_files(environ: Mapping[str, str], cwd: Path) -> list[ConfigFile]:
     if "SONDE_CONFIG" in environ:
         named = environ["SONDE_CONFIG"]
         return [read_file(cwd / named, own=True)] if named else []
-    places = [(folder / NAME, False) for folder in (cwd, *cwd.parents)]
-    project = next(((path, own) for path, own in places if path.is_file()), None)
     user = _user_file(environ)
-    if project and user and project[0] == user:
-        project = None
-    wanted = [project, (user, True) if user and user.is_file() else None]
-    return [read_file(path, own=own) for path, own in filter(None, wanted)]
+    project = next((path for folder in (cwd, *cwd.parents) if _counts(path := folder / NAME)), None)
+    own = [read_file(user, own=True)] if user and _is_file(user) else []
+    return own if project is None or project == user else [read_file(project, own=False), *own]
+
+
+def _counts(path: Path) -> bool:
+    """A file that someone else put where everybody may write, as in /tmp, is not this project's."""
+    if not _is_file(path):
+        return False
+    everybody = path.parent.stat().st_mode & stat.S_IWOTH
+    return not everybody or path.stat().st_uid in (os.getuid(), 0)
+
+
+def _is_file(path: Path) -> bool:
+    """Also False where we may not look."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _user_file(environ: Mapping[str, str]) -> Path | None:

@@ -7,6 +7,7 @@ imported, and those files import nothing heavy, so `sonde --help` stays fast.
 from __future__ import annotations
 
 import importlib
+import io
 import pkgutil
 import sys
 from collections.abc import Sequence
@@ -81,6 +82,9 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Typer leaves by SystemExit with the exit code; what Sonde refuses comes back here."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character shows its number
+            stream.reconfigure(errors="backslashreplace")
     names = command_names()
     try:
         build([words[0]] if words and words[0] in names else names)(words, prog_name="sonde")

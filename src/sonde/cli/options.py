@@ -96,7 +96,9 @@ def spread(command: Callable[..., int | None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(**given: Any) -> None:
         values = {name: group(**{f.name: given.pop(f.name) for f in fields(group)}) for name, group in groups.items()}
-        raise typer.Exit(command(**given, **values) or 0)
+        code = command(**given, **values)
+        if code is not None:
+            raise typer.Exit(code)
 
     run.__annotations__ = {p.name: p.annotation for p in shown}
     run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]  # where inspect looks first

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,9 +22,20 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and 
 Status = Annotated[str | None, typer.Option(metavar="S", help="succeeded, partial, failed, running, interrupted.")]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which runs are listed, and how."""
+
+    status: Status = None
+    type_: Annotated[str | None, typer.Option("--type", metavar="T", help="ask, rca, edit, …")] = None
+    text: Annotated[str | None, typer.Option(metavar="TEXT", help="In the id, question or model.")] = None
+    limit: Annotated[int, typer.Option(metavar="N", help="The newest N.")] = 30
+    json: AsJson = False
+
+
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(rich_markup_mode=None, help="List, show, prune and import runs.")
-    group.callback(invoke_without_command=True)(_list_by_default)
+    group = typer.Typer(rich_markup_mode=None)
+    group.callback(invoke_without_command=True)(spread(runs))
     group.command("list")(spread(list_))
     group.command()(spread(show))
     group.command()(spread(prune))
@@ -32,33 +43,26 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="runs")
 
 
-def _list_by_default(context: typer.Context) -> None:
-    """List, show, prune and import runs; without a sub-command: list."""
-    if context.invoked_subcommand is None:
-        raise typer.Exit(list_(place=PlaceOptions()))
+def runs(context: typer.Context, *, wanted: Filter, place: PlaceOptions) -> int | None:
+    """List, show, prune and import runs; alone it lists."""
+    return list_(wanted=wanted, place=place) if context.invoked_subcommand is None else None
 
 
-def list_(
-    *,
-    status: Status = None,
-    type_: Annotated[str | None, typer.Option("--type", metavar="T", help="ask, rca, edit, …")] = None,
-    text: Annotated[str | None, typer.Option(metavar="TEXT", help="In the id, question or model.")] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="The newest N.")] = 30,
-    json: AsJson = False,
-    place: PlaceOptions,
-) -> int:
+def list_(*, wanted: Filter, place: PlaceOptions) -> int:
     """List runs, the newest first."""
     from sonde.runs.listing import list_runs
 
     runs_dir = settings_of(place).runs_dir
-    found = list_runs(runs_dir, status=status, run_type=type_, text=text, limit=limit)
-    if json:
+    found = list_runs(
+        runs_dir, status=wanted.status, run_type=wanted.type_, text=wanted.text, limit=max(0, wanted.limit)
+    )
+    if wanted.json:
         _print_json({"runs": [_plain(summary) for summary in found]})
         return 0
     for summary in found:
         print(_line(summary))
     if not found:
-        print(f"no runs in {runs_dir}; `sonde ask` makes one", file=sys.stderr)
+        print(f"no runs in {runs_dir} that fit; `sonde ask` makes one", file=sys.stderr)
     return 0
 
 

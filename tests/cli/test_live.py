@@ -53,7 +53,7 @@ def test_plain_lines_tell_turns_code_output_subcalls_and_what_is_left() -> None:
         "  | print(1)",
         "  > 1",
         "  root/1.1 succeeded: it is 1",
-        "  the model did not answer: 429 from the server; next attempt in 1.5 s",
+        "  attempt 1 failed, the next follows in 1.5 s: 429 from the server",
         "warning: no price is known for scripted",
         "turn 2 (7 turns · 800 tokens · $0.4800 left)",
         "  | FINAL('payments')",

@@ -120,9 +120,9 @@ def _model_replied(progress: Progress, event: events.ModelReplied) -> None:
 
 
 def _model_failed(progress: Progress, event: events.ModelFailed) -> None:
-    again = "" if event.wait_s is None else f"; next attempt in {event.wait_s:.1f} s"
+    again = "" if event.wait_s is None else f", the next follows in {event.wait_s:.1f} s"
     progress.tokens += event.tokens_in
-    progress.notes.append(f"the model did not answer: {event.message}{again}")
+    progress.notes.append(f"attempt {event.attempt} failed{again}: {event.message}")
 
 
 def _code_started(progress: Progress, event: events.CodeStarted) -> None:

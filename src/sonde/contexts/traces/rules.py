@@ -1,8 +1,8 @@
 """The rule label of a trace: one of five words, with a confidence and the evidence for it. General words, no names of any data set.
 
-The cause is looked for where an error begins: a failed span below which nothing failed, the earliest first; wrappers that only pass an
-error on do not count. Where nothing failed, quiet signs are read: empty or irrelevant retrieval, tools that report errors as output,
-answers cut short. A rule reads words, not meaning; its confidence never passes 0.82.
+The cause is looked for where an error begins: a failed span below which nothing failed, the earliest first. Wrappers that only pass an error
+on do not count, nor do steps that went well when tried again. Where nothing failed, quiet signs are read: empty or irrelevant retrieval,
+tools that report errors as output, answers cut short. A rule reads words, not meaning; its confidence never passes 0.82.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from sonde.contexts.traces.evidence import artifact_excerpts, content_excerpt, span_excerpt
 from sonde.contexts.traces.shape import Tree
-from sonde.contexts.traces.span import Row, Span
+from sonde.contexts.traces.span import Row, Span, SpanSummary
 from sonde.contexts.traces.views import chunks_of, tool_io_of
 from sonde.core.evidence import EvidenceKind, Excerpt
 
@@ -96,7 +96,7 @@ class _Sign:
 
 def judge(spans: Sequence[Span], tree: Tree) -> Verdict:
     """The label of a trace from the spans that were opened."""
-    failed = [span for span in spans if _failed(span)]
+    failed = [span for span in spans if _failed(span) and not _recovered(span.summary, tree)]
     first = next(iter(_origins(failed, tree)), None)
     sign = _sign_of_failure(first) if first is not None else None
     if sign is None or sign.label == "instruction_failure":
@@ -119,6 +119,19 @@ def _nothing(spans: Sequence[Span]) -> Verdict:
 
 def _failed(span: Span) -> bool:
     return span.summary.status == "ERROR" or span.summary.exception
+
+
+def _recovered(failed: SpanSummary, tree: Tree) -> bool:
+    """True when the same step, tried again under the same parent, went well: the failure did not decide the run."""
+    parent = tree.parent(failed)
+    return parent is not None and any(
+        other.name == failed.name
+        and other.start_us >= failed.start_us
+        and other.status != "ERROR"
+        and not other.exception
+        for other in tree.children(parent.span_id)
+        if other.span_id != failed.span_id
+    )
 
 
 def _origins(failed: Sequence[Span], tree: Tree) -> list[Span]:

@@ -59,6 +59,7 @@ MUST_KILL = {
     "unshare": "raw(272, 0x10000000)",
     "setuid back": "raw(105, 0)",
     "raise the memory limit": "raw(160, 9, 0)",
+    "send out of band": "raw(44, 3, 0, 0, 1, 0, 0)",
     "mount": "raw(165, 0, 0, 0, 0, 0)",
 }
 
@@ -70,6 +71,9 @@ MUST_FAIL = {
     "not to be inherited": "raw(28, raw(9, 0, 4096, 3, 0x22, -1, 0), 4096, 10)",
     "open": "raw(2, 0, 0)",
     "prlimit": "raw(302, 0, 9, 0, 0)",
+    "to have a socket signal the parent": "raw(72, 3, 8, os.getppid())",
+    "to choose that signal": "raw(72, 3, 10, 9)",
+    "to change a terminal": "raw(16, 0, 0x5412, 0)",
 }
 
 END = "\nwhile True: pass"

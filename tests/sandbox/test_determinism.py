@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from watching import run
 
-from sonde.sandbox import CodeClock, Sandbox
+from sonde.sandbox import CodeClock, ForkServer, Sandbox
+from sonde.sandbox.policy import PROFILES
 
 CHANCE = """
 import random, uuid, os
@@ -28,6 +29,18 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert first == again
     assert first != other
     assert len(set(first)) == 3
+
+
+def test_addresses_repeat_where_the_kernel_allows_it() -> None:
+    code = "class C: pass\nprint(repr(C()), id(C))"
+    runs: list[str] = []
+    for _ in range(2):
+        server = ForkServer(PROFILES["open"].preload)
+        with Sandbox("open", server=server) as box:
+            runs.append(run(box, code))
+        server.close()
+
+    assert runs[0] == runs[1]
 
 
 def test_a_rollback_takes_chance_back_too() -> None:

@@ -116,6 +116,7 @@ FORGED = {
     "negative raw length": 'frame(1, 1, b\'{"call":["ask",[],{}],"raw":[-3, 6]}\', b\'abc\')',
     "raw index out of range": 'frame(1, 1, b\'{"call":["ask",[{"\\\\u0000bytes":7}],{}],"raw":[3]}\', b\'abc\')',
     "deep nesting": "frame(1, 1, b'{\"call\":[\"ask\",' + b'[' * 40000 + b']' * 40000 + b',{}],\"raw\":[]}')",
+    "memory in small pieces": "frame(1, 1, b'{\"call\":[\"ask\",[' + b'[],' * 5_000_000 + b'0],{}],\"raw\":[]}')",
     "done twice": "frame(2, 1, DONE) + frame(2, 2, DONE)",
     "done and trailing bytes": "frame(2, 1, DONE) + b'x'",
     "call after done": f"frame(2, 1, DONE) + frame(1, 2, {CALL!r})",

@@ -109,6 +109,14 @@ def test_a_large_result_and_a_large_argument_pass() -> None:
         assert run(box, "r = ask('x' * 5_000_000)\nprint(len(r))") == "10000000\n"
 
 
+def test_a_value_of_too_many_parts_is_an_error_in_the_code() -> None:
+    with Sandbox(host=echo) as box:
+        fault = box.execute("ask([0] * 3_000_000)").fault
+
+        assert fault is not None and fault.kind == "error" and "parts" in fault.message
+        assert run(box, "print(ask(1)[1])") == "[1]\n"
+
+
 def test_a_result_over_the_frame_limit_is_an_error_in_the_code() -> None:
     with Sandbox(host=lambda name, args: "x" * 300_000, limits=Limits(frame_bytes=100_000)) as box:
         fault = box.execute("ask()").fault

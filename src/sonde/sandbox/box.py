@@ -183,6 +183,8 @@ class Sandbox:
                 os.close(write_end)
             far.close()
             outcome = self._converse(child, near, request, wall)
+            if not self._family.await_parked(self._history.state):
+                self._history.state.kill()  # it spins instead of resting: the next turn will fall back
             if outcome.report is not None:
                 return self._commit(child, outcome, prepared)
             return self._stop(child, outcome, prepared, read_end)

@@ -25,9 +25,15 @@ from sonde.errors import SandboxLost, SandboxUnavailable
 PROVED = "x86_64"
 UNTRIED = "aarch64"
 START_SECONDS = 60.0
-BOOT = (
-    "import sys; sys.path.insert(0, {folder!r}); from worker.zygote import main; sys.path.pop(0); main(*{arguments!r})"
-)
+BOOT = """
+import sys
+sys.path.insert(0, {folder!r})
+from worker import addresses
+addresses.fix()
+from worker.zygote import main
+sys.path.pop(0)
+main(*{arguments!r})
+"""
 
 
 class ForkServer:
@@ -166,6 +172,7 @@ def _start(python: str, control: int, preload: list[str]) -> subprocess.Popen[by
         stderr=subprocess.DEVNULL,
         pass_fds=(control,),
         cwd="/",
+        process_group=0,  # Ctrl-C is for the supervisor to judge
     )
 
 

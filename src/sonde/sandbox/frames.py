@@ -21,6 +21,8 @@ LENGTH = struct.Struct("<Q")
 CALL, DONE, READY = 1, 2, 3
 BYTES_KEY = "\0bytes"
 TICK_S = 0.05
+MOST_PARTS = 2_000_000
+"""Commas and brackets in the JSON of a frame: each may become an object here, and millions of them seconds of our time."""
 TEXT_BYTES = 16 << 20
 """The JSON of a frame, whatever its limit: a byte of it can become twenty bytes of lists here. Raw bytes stay what they are."""
 
@@ -109,6 +111,8 @@ def parse_header(header: bytes, sequence: int, limit: int) -> tuple[int, int, in
 
 def parse_body(kind: int, text: bytes | memoryview, raw: bytes | memoryview) -> Body:
     """The body of a frame, with its raw bytes put where the JSON refers to them."""
+    if len(text) > MOST_PARTS and sum(map(bytes(text).count, (b",", b"[", b"{"))) > MOST_PARTS:
+        raise BadFrame(f"a value of more than {MOST_PARTS} parts")
     try:
         body: Body = _decoders[kind].decode(text)
         pieces = _split(bytes(raw), body.raw)

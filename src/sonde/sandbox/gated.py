@@ -44,7 +44,11 @@ class GatedFamily(Family):
                 self._end_strays()
             if not self._listener.proceed(self._parked.pop(state.pid)):
                 raise ForkFailed("the state is gone")
-            return self._welcome(state, descriptors)
+            try:
+                return self._welcome(state, descriptors)
+            except BaseException:
+                self._end_strays()  # an interrupt must not leave a child that the next fork takes for its own
+                raise
 
     def _welcome(self, parent: State, descriptors: Mapping[int, int]) -> State:
         limit = time.monotonic() + self.server.grace_s
@@ -59,7 +63,7 @@ class GatedFamily(Family):
             if child is not None:
                 return child
             break
-        if not self._end_strays() and self._is_parked(parent):
+        if not self._end_strays() and self.await_parked(parent):
             raise ForkRefused("the kernel made no new process")
         raise ForkFailed("its child did not report")
 

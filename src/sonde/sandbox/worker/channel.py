@@ -21,6 +21,8 @@ HEADER = struct.Struct("<BIII")
 LENGTH = struct.Struct("<Q")
 TEXT_BYTES = 16 << 20
 """Most JSON in one frame, as in the supervisor's `frames`."""
+MOST_PARTS = 2_000_000
+"""Most commas and brackets in it, as there."""
 BYTES_KEY = "\0bytes"
 """A JSON object with this one key stands for the raw bytes of that index; generated code may not use it as a key."""
 
@@ -57,6 +59,8 @@ def send(kind: int, sequence: int, fields: dict[str, Encoded], limit: int) -> No
     named.append(f'"raw":{json.dumps([len(piece) for piece in raw])}')
     text = ("{" + ",".join(named) + "}").encode("utf-8", "replace")
     size = sum(map(len, raw))
+    if len(text) > MOST_PARTS and sum(map(text.count, (b",", b"[", b"{"))) > MOST_PARTS:
+        raise ValueError(f"the value has more than {MOST_PARTS} parts: pass less, or as bytes")
     if len(text) + size > limit or len(text) > TEXT_BYTES:
         most = min(limit, TEXT_BYTES)
         raise ValueError(f"the value takes {len(text) + size} bytes, the limit is {most}: pass less, or in pieces")

@@ -72,7 +72,6 @@ def _argument_rules(numbers: dict[str, int]) -> Code:
     denied = refuse(errno.EACCES)
     code = _when(numbers["mmap"], (no_exec, no_share), ALLOW, denied)
     code += _when(numbers["mprotect"], (no_exec,), ALLOW, denied)
-    code += _when(numbers["sendto"], (_is(4, 0),), ALLOW, KILL)
     code += _when(numbers["clone"], (_is(0, tables.FORK_FLAGS), _is(1, 0)), ALLOW, KILL)
     code += _when(numbers["clone3"], (), refuse(errno.ENOSYS), KILL)
     for command in tables.FCNTL:

@@ -27,7 +27,7 @@ ALLOWED = (
     *("rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "restart_syscall"),
     *("getpid", "gettid", "getppid", "getuid", "geteuid", "getgid", "getegid", "getpgrp", "getrusage", "times"),
     *("clock_gettime", "clock_getres", "gettimeofday", "time", "nanosleep", "clock_nanosleep"),
-    *("poll", "ppoll", "select", "pselect6", "recvfrom", "getrandom", "exit", "exit_group"),
+    *("poll", "ppoll", "select", "pselect6", "getrandom", "exit", "exit_group"),
 )
 
 ALLOWED_WITHOUT_GATE = ("recvmsg", "getsockname", "getsockopt", "dup2", "dup3")
@@ -80,8 +80,6 @@ NUMBERS: dict[str, dict[str, int]] = {
         "dup": 32,
         "nanosleep": 35,
         "getpid": 39,
-        "sendto": 44,
-        "recvfrom": 45,
         "recvmsg": 47,
         "getsockname": 51,
         "getsockopt": 55,
@@ -112,6 +110,7 @@ NUMBERS: dict[str, dict[str, int]] = {
         "getppid": 110,
         "getpgrp": 111,
         "sigaltstack": 131,
+        "personality": 135,
         "statfs": 137,
         "fstatfs": 138,
         "prctl": 157,
@@ -180,6 +179,7 @@ NUMBERS: dict[str, dict[str, int]] = {
         "fstat": 80,
         "utimensat": 88,
         "exit": 93,
+        "personality": 92,
         "exit_group": 94,
         "futex": 98,
         "set_robust_list": 99,
@@ -209,8 +209,6 @@ NUMBERS: dict[str, dict[str, int]] = {
         "getegid": 177,
         "gettid": 178,
         "sysinfo": 179,
-        "sendto": 206,
-        "recvfrom": 207,
         "recvmsg": 212,
         "getsockname": 204,
         "getsockopt": 209,

@@ -76,6 +76,7 @@ class Teller:
         self._recorder = recorder
         self.events: list[Event] = []
         self._messages: dict[str, int] = {}
+        self._replies: dict[str, str] = {}
         self._states: dict[str, int] = {}
         self.citations: list[dict[str, Any]] = []
 
@@ -135,7 +136,8 @@ class Teller:
     def ask(self, turn: int, text: str, *, session: str = "root", observation: str = "", tokens: int = 1_200) -> None:
         kept = self._messages.get(session, 0)
         system = [{"role": "system", "content": "You have a Python session."}, {"role": "user", "content": "The task."}]
-        told = [{"role": "user", "content": observation or f"Output of turn {turn - 1}"}]
+        said = {"role": "assistant", "content": self._replies.get(session, "")}
+        told = [said, {"role": "user", "content": observation or f"Output of turn {turn - 1}"}]
         fresh = told if kept else system
         hashed = hash_value([session, turn, kept])
         asked: dict[str, Any] = {
@@ -147,7 +149,8 @@ class Teller:
         }
         self.emit(ModelAsked(**asked, kept=kept, messages=fresh))
         self.emit(ModelReplied(**asked, text=text, tokens_in=tokens, tokens_out=80, cost_usd=0.0004, latency_s=0.8))
-        self._messages[session] = kept + len(fresh) + 1
+        self._messages[session] = kept + len(fresh)
+        self._replies[session] = text
 
     def call(
         self,

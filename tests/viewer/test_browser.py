@@ -96,7 +96,7 @@ def test_steps_are_filtered_by_text_and_kind(seen: dict[str, Any]) -> None:
 
 
 def test_a_turn_shows_its_prompt_put_together_and_its_code(seen: dict[str, Any]) -> None:
-    assert seen["messages"] == 3
+    assert seen["messages"] == 4
     assert seen["system_prompt"] == "You have a Python session."
     assert seen["highlighted"] >= 1
 

@@ -17,7 +17,7 @@ from sonde.contexts.base import Context
 from sonde.core.budget import Budget
 from sonde.core.canonical import hash_value
 from sonde.core.deadline import Clock, SystemClock
-from sonde.core.events import AnyEvent, Event, RunResumed
+from sonde.core.events import AnyEvent, Event, RunResumed, WroteBack
 from sonde.core.record import RunRecord
 from sonde.core.schema import load_schema
 from sonde.errors import ConfigError
@@ -66,6 +66,7 @@ class Job:
     earlier: str = ""
     recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])
     state: str | None = None
+    writeback: Callable[[Any, str, str], WroteBack | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +138,7 @@ def run_job(job: Job, launch: Launch) -> Finished:
             max_parallel=launch.settings.max_parallel,
             on_text=launch.on_text,
             state=job.state,
+            writeback=job.writeback,
         )
         settings = {"version": sonde_version(), **job.recipe}
         if launch.recorded:

@@ -45,8 +45,7 @@ class SubcallResult:
 
     def as_dict(self) -> dict[str, Any]:
         """As the parent's code sees it; the fields of a child's own report stand beside the common ones."""
-        value = jsonable(self.value)
-        own: dict[str, Any] = value if isinstance(value, dict) else {}
+        own: dict[str, Any] = jsonable(self.value) if isinstance(self.value, Mapping) else {}
         refs = [ref.model_dump(mode="json") for ref in self.evidence_refs]
         common: dict[str, Any] = {
             "call_id": self.call_id,

@@ -13,7 +13,15 @@ from sonde.core.canonical import hash_value, jsonable
 from sonde.core.deadline import Deadline
 from sonde.core.events import ROOT, ModelReplied, RunEnded, RunStarted, StatusChanged
 from sonde.core.status import RUN_TRANSITIONS, RunStatus, advance
-from sonde.errors import BudgetExceeded, ModelCallFailed, RunError, SondeError, UnexpectedRuntimeError, UsageError
+from sonde.errors import (
+    BudgetExceeded,
+    ModelCallFailed,
+    RunError,
+    SondeError,
+    UnexpectedRuntimeError,
+    UsageError,
+    WritebackFailed,
+)
 from sonde.runs.tape import Diverged
 from sonde.runtime.engine import Conclusion, Gathered, Prefilter
 from sonde.runtime.finish import Outcome
@@ -112,6 +120,7 @@ class Run:
         self.wiring.emit(StatusChanged(status=status.value, error=error_dict(error)))
 
     def _end(self, outcome: Outcome) -> Ended:
+        outcome = self._written_back(outcome)
         if isinstance(outcome.error, BudgetExceeded):
             self._advance(RunStatus.TERMINATED_BUDGET, outcome.error)
         self._advance(outcome.status, outcome.error)
@@ -135,6 +144,26 @@ class Run:
             annotator=outcome.annotator,
             error=outcome.error,
             elapsed_s=elapsed,
+        )
+
+    def _written_back(self, outcome: Outcome) -> Outcome:
+        """Write annotations before the end is told: a failure turns success into a partial, retryable one."""
+        if self.wiring.writeback is None or outcome.conclusion.output is None:
+            return outcome
+        wrote = self.wiring.writeback(outcome.conclusion.output, outcome.annotator, self.wiring.run_id)
+        if wrote is None:
+            return outcome
+        self.wiring.emit(wrote)
+        if wrote.status == "succeeded":
+            return outcome
+        reason = (wrote.error or {}).get("message", f"{wrote.failed} annotations have no target there")
+        failed = WritebackFailed(f"{reason}; the report stands, `sonde publish {self.wiring.run_id}` tries again")
+        gaps = (*outcome.conclusion.gaps, failed.message)
+        return replace(
+            outcome,
+            status=RunStatus.PARTIAL if outcome.status is RunStatus.SUCCEEDED else outcome.status,
+            conclusion=replace(outcome.conclusion, gaps=gaps),
+            error=outcome.error or failed,
         )
 
     def _started(self) -> RunStarted:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from sonde.contexts.base import Context
 from sonde.core.budget import Budget
 from sonde.core.deadline import Clock
-from sonde.core.events import Event
+from sonde.core.events import Event, WroteBack
 from sonde.core.evidence import EvidenceLog, Excerpt
 from sonde.errors import BudgetExceeded
 from sonde.models.base import Model
@@ -67,6 +67,7 @@ class Wiring:
     max_parallel: int = 16
     history_tokens: int = 60_000
     on_text: Callable[[str, str], None] | None = None
+    writeback: Callable[[Any, str, str], WroteBack | None] | None = None
     state: str | None = None
 
     @property

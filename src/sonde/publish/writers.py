@@ -1,0 +1,80 @@
+"""Where annotations go: a server through whatever speaks to it, or a file beside the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from sonde.core.annotation import Annotation
+from sonde.core.events import WroteBack
+
+
+class Written(Protocol):
+    """What a server says after a write."""
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Ids of what was written."""
+        ...
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Targets that do not exist."""
+        ...
+
+
+class Writer(Protocol):
+    """Writes rows of one level; raises when the server cannot be reached or refuses."""
+
+    def write(self, level: Literal["span", "trace", "session"], rows: Sequence[Mapping[str, Any]]) -> Written:
+        """Write all rows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What became of some annotations."""
+
+    ids: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    error: str | None = None
+
+
+def publish(annotations: Sequence[Annotation], writer: Writer, failures: tuple[type[Exception], ...]) -> Published:
+    """Write them level by level; a failure keeps what was written before it."""
+    ids: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    for level in ("trace", "span"):
+        rows = [each.row() for each in annotations if each.level == level]
+        if not rows:
+            continue
+        try:
+            written = writer.write(level, rows)
+        except failures as error:
+            return Published(ids=ids, unknown=unknown, error=str(error))
+        ids, unknown = ids + written.ids, unknown + written.unknown
+    return Published(ids=ids, unknown=unknown)
+
+
+def write_file(annotations: Sequence[Annotation], path: Path) -> None:
+    """annotations.jsonl: one annotation a line."""
+    path.write_bytes(b"".join(msgspec.json.encode(each.as_dict()) + b"\n" for each in annotations))
+
+
+def event_of(annotations: Sequence[Annotation], done: Published, error: dict[str, Any] | None) -> WroteBack:
+    """What the stream says about a write-back."""
+    failed = len(annotations) - len(done.ids)
+    status = "succeeded" if failed == 0 else "failed" if not done.ids else "partial"
+    return WroteBack(
+        status=status,
+        annotation_ids=list(done.ids),
+        names=sorted({each.name for each in annotations}),
+        annotator_kinds=sorted({each.annotator_kind for each in annotations}),
+        succeeded=len(done.ids),
+        failed=failed,
+        error=error,
+    )

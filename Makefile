@@ -1,50 +1,88 @@
-# Everything runs in .venv, which `make` builds itself from python3 with venv and pip.
+# Everything runs in .venv, which `make` builds itself from python3 with venv and pip. Larger things (Phoenix, code-server, chromium,
+# peers of the benchmarks) have environments of their own under .phoenix/, .tools/ and .bench/, made by the scripts.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+NODE   := vscode/node_modules/.ready
+PINNED := code otel data pdf mcp acp phoenix
+FAST   := not slow and not phoenix and not browser and not local
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check format test test-phoenix bench-traces pins requirements clean demo
+.PHONY: help venv check format test test-python test-node test-slow test-phoenix test-browser test-vscode test-local test-providers
+.PHONY: requirements pins demo local vsix bench clean
 
 help:            ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 venv: $(READY)   ## the virtual environment with everything pinned
 
 $(READY): pyproject.toml requirements/dev.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sonde needs Python 3.11 or newer; set PYTHON=python3.12, say")'
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sonde needs Python 3.11 or newer: make PYTHON=python3.12, say")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(BIN)/uv || $(BIN)/pip install --quiet uv
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python requirements/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	touch $@
 
-check: $(READY)  ## ruff, pyright strict, import-linter
+$(NODE): vscode/package.json vscode/package-lock.json
+	cd vscode && npm ci --no-audit --no-fund --silent
+	touch $@
+
+check: $(READY) $(NODE)  ## ruff, pyright strict, import-linter; tsc and biome for the extension
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	cd vscode && npm run --silent check
 
-format: $(READY) ## let ruff put things in order
+format: $(READY) $(NODE) ## let ruff and biome put things in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	cd vscode && npm run --silent format
 
-test: $(READY)   ## the suite, in random order, without network
-	$(BIN)/pytest -n 2 -m "not slow and not phoenix and not browser"
+test: test-python test-node ## the suite, in random order, without network (minutes)
 
-test-phoenix: $(READY) ## against a real Phoenix server, installed into .phoenix and stopped afterwards
-	scripts/phoenix.sh run $(BIN)/pytest -m phoenix tests/phoenix
+test-python: $(READY)
+	$(BIN)/pytest -n 2 -m "$(FAST)"
 
-bench-traces: $(READY) ## index speed, tool latencies and memory over a million spans
-	$(BIN)/python benchmarks/traces.py
+test-node: $(READY) $(NODE)
+	cd vscode && npm test --silent
+
+test-slow: $(READY) ## what takes longer: every kill point, soak tests
+	$(BIN)/pytest -m slow
+
+test-phoenix: $(READY) ## a real Phoenix server, installed and started here
+	bash scripts/phoenix.sh test
+
+test-browser: $(READY) ## the page in a real browser
+	bash scripts/browser.sh
+	$(BIN)/pytest -m browser
+
+test-vscode: $(READY) $(NODE) ## a real VS Code (code-server) in a real browser
+	bash scripts/vscode.sh
+
+local: $(READY)  ## a small local model: --model local:smollm2
+	bash scripts/local.sh
+
+test-local: $(READY) ## our client against a real llama.cpp server
+	bash scripts/test_local.sh
+
+test-providers: $(READY) ## other providers through pydantic-ai, in their own environment
+	bash scripts/test_providers.sh
 
 requirements: $(READY) ## which requirement numbers have passing tests
 	$(BIN)/python scripts/requirements.py
 
+vsix: $(NODE)    ## the VS Code extension as one file
+	cd vscode && npm run --silent vsix
+
+demo: $(READY)   ## five minutes: what it does, without a key
+	$(BIN)/python examples/escape_demo.py
+
 pins: $(READY)   ## compile the pins anew (no registry address ends up in git)
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --group dev --extra code --extra otel --extra data --extra pdf --extra mcp --extra acp --extra phoenix pyproject.toml -o requirements/dev.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --group dev $(foreach extra,$(PINNED),--extra $(extra)) pyproject.toml -o requirements/dev.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url pyproject.toml -o requirements/base.txt
 
 clean:           ## remove what make has built
-	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis vscode/node_modules

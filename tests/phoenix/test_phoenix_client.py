@@ -224,6 +224,13 @@ def test_a_project_whose_name_does_not_fit_into_a_path_goes_by_id() -> None:
     assert server.requests[-1].url.path == "/v1/projects/UHJvamVjdDoz/spans"
 
 
+def test_links_open_the_page_of_a_span_or_a_trace() -> None:
+    store, _ = store_of(lambda _: reply({"data": []}))
+
+    assert store.link("t1", "s1") == "http://phoenix.test:6006/redirects/spans/s1"
+    assert store.link("t1") == "http://phoenix.test:6006/redirects/traces/t1"
+
+
 def annotation(target: str, **changes: Any) -> Json:
     row: Json = {
         "span_id": target,

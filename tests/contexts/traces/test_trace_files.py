@@ -372,3 +372,17 @@ def test_traces_come_by_start_and_id_within_a_window(tmp_path: Path) -> None:
     while (page := store.traces(TraceQuery(limit=4, after=paged[-1].trace_id))).rows:
         paged += page.rows
     assert paged == list(every)
+
+
+def test_the_index_of_content_that_is_gone_is_removed(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [raw_span(1)])
+    for name in ("one", "two", "three"):
+        write_lines(path, [raw_span(1, name=name)])
+        FileStore(path, cache=tmp_path / "cache").close()
+
+    assert len(list((tmp_path / "cache").glob("*.sqlite"))) == 1
+    assert (tmp_path / "cache").stat().st_mode & 0o077 == 0
+
+
+def test_files_have_no_page_to_open(tmp_path: Path) -> None:
+    assert store_of(tmp_path, [raw_span(1)]).link(TRACE) is None

@@ -171,6 +171,13 @@ def test_an_unknown_trace_is_a_fault(tmp_path: Path) -> None:
             registry(sample(tmp_path)).call(tool, {"trace_id": "nope"})
 
 
+def test_an_unknown_project_is_a_fault_that_names_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ToolFault, match="there are: default"):
+        registry(sample(tmp_path)).call("list_traces", {"project_name": "nope"})
+    late = {"project_name": "default", "start_time": "2030-01-01T00:00:00Z"}
+    assert registry(sample(tmp_path)).call("list_traces", late).result == []
+
+
 def every_excerpt(tools: ToolRegistry, trace_id: str) -> list[Excerpt]:
     found = [*tools.call("overview", {"trace_id": trace_id}).excerpts]
     found += tools.call("search_trace", {"trace_id": trace_id, "pattern": "e"}).excerpts

@@ -65,7 +65,8 @@ def open_index(source: Path, cache: Path, *, project: str | None = None) -> Inde
     """The index of what is at `source` now. A file on its own is its own root, so that a copy elsewhere finds the same index."""
     files = files_of(source)
     pointer = cache / "paths" / f"{sha256_text(f'{source.resolve()}|{project}')[:32]}.json"
-    pointer.parent.mkdir(parents=True, exist_ok=True)
+    for folder in (cache, pointer.parent):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # traces hold what people wrote
     with _locked(pointer.with_suffix(".lock")):
         known, old = _load_pointer(pointer)
         states = [_state(path, source) for path in files]
@@ -75,7 +76,16 @@ def open_index(source: Path, cache: Path, *, project: str | None = None) -> Inde
         work = _Work(source=source, cache=cache, project=project, states=hashed, known=known, old=old)
         indexed = _bring_up_to_date(work)
         _save_pointer(pointer, hashed, indexed.content)
+        if old != indexed.content:
+            _forget(old, cache)
     return indexed
+
+
+def _forget(content: str, cache: Path) -> None:
+    """Remove an index that no path points at any more."""
+    pointers = (_load_pointer(path)[1] for path in (cache / "paths").glob("*.json"))
+    if content and content not in pointers:
+        (cache / f"{content}.sqlite").unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,7 @@ class IndexWriter:
         (last,) = self._connection.execute("SELECT coalesce(max(id), 0) FROM spans").fetchone()
         self._last: int = last
         self._batch = _Batch()
-        self._queue: queue.Queue[_Batch | None] = queue.Queue(maxsize=4)
+        self._queue: queue.Queue[_Batch | None] = queue.Queue(maxsize=2)
         self._failure: sqlite3.Error | None = None
         self._thread = threading.Thread(target=self._write_batches, name="sonde-index", daemon=True)
         self._thread.start()

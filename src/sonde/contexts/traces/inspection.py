@@ -55,6 +55,8 @@ class Inspection:
             limit=_bounded(limit),
         )
         page = self._store.traces(query)
+        if not page.rows and after is None and project_name not in (known := self._store.projects()):
+            raise ToolFault(f"there is no project {project_name!r}; there are: {', '.join(known[:20])}")
         return Observed([row.row() for row in page.rows], truncated=page.more)
 
     def list_spans(self, trace_id: str, *, after: str | None = None, limit: int = MAX_ROWS) -> Observed:

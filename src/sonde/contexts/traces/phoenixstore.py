@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
+from urllib.parse import quote
 
 from sonde.contexts.traces.importers import flat
 from sonde.contexts.traces.index import encode_body
@@ -155,6 +156,11 @@ class PhoenixStore:
         level, target = ("trace", trace_id) if span_id is None else ("span", span_id)
         found = [_annotation(raw) for raw in self._reads.annotations(level, [target])]
         return sorted(found, key=lambda row: (row["name"], row["identifier"]))
+
+    def link(self, trace_id: str, span_id: str | None = None) -> str | None:
+        """The page of this trace or span in Phoenix."""
+        what = f"traces/{quote(trace_id, safe='')}" if span_id is None else f"spans/{quote(span_id, safe='')}"
+        return f"{self._reads.client.base_url}/redirects/{what}"
 
     def _seen(self, raw: Json) -> Span:
         span = flat.span(raw)

@@ -7,8 +7,9 @@ the report of a run without a model. Text in a trace is matched against words, n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from sonde.contexts.traces.caps import clipped
 from sonde.contexts.traces.overview import MAX_GROUPS, error_groups
 from sonde.contexts.traces.rules import Verdict, judge
 from sonde.contexts.traces.shape import Tree, shape_gaps
@@ -18,6 +19,7 @@ TOP_K = 5
 MAX_DEPTH = 2
 MAX_NODES = 30
 OPENED_SPANS = 60
+READ_CHARS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,7 @@ def prefilter(trace_id: str, spans: Sequence[SpanSummary], read: Callable[[str],
         hot_spans=tuple(hot),
         branches=branches,
         error_groups=tuple(group.row() for group in error_groups(spans)[:MAX_GROUPS]),
-        verdict=judge([read(span.span_id) for span in suspects(tree)], tree),
+        verdict=judge([shortened(read(span.span_id)) for span in suspects(tree)], tree, read),
         gaps=(*shape_gaps(spans), *gaps),
     )
 
@@ -106,6 +108,11 @@ def _breadth_first(tree: Tree, root: SpanSummary) -> list[SpanSummary]:
         level = [child for span in level for child in tree.children(span.span_id)]
         found += level
     return found
+
+
+def shortened(span: Span) -> Span:
+    """The span with long texts cut: sixty hostile ones must not fill the memory, and rules read only beginnings."""
+    return replace(span, attributes={key: clipped(value, READ_CHARS) for key, value in span.attributes.items()})
 
 
 def suspects(tree: Tree, limit: int = OPENED_SPANS) -> list[SpanSummary]:

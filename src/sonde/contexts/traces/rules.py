@@ -1,14 +1,15 @@
 """The rule label of a trace: one of five words, with a confidence and the evidence for it. General words, no names of any data set.
 
-The cause is looked for where an error begins: a failed span below which nothing failed, the earliest first. Wrappers that only pass an error
-on do not count, nor do steps that went well when tried again. Where nothing failed, quiet signs are read: empty or irrelevant retrieval,
-tools that report errors as output, answers cut short. A rule reads words, not meaning; its confidence never passes 0.82.
+The cause is looked for where an error begins: a failed span below which nothing failed, the earliest first. Wrappers that only
+pass an error on do not count, nor do steps that went well when tried again. Where nothing failed, quiet signs are read: empty or
+irrelevant retrieval, tools that report errors as output, answers cut short. A rule reads words, not meaning; its confidence never
+passes 0.82.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,8 +95,8 @@ class _Sign:
     why: str
 
 
-def judge(spans: Sequence[Span], tree: Tree) -> Verdict:
-    """The label of a trace from the spans that were opened."""
+def judge(spans: Sequence[Span], tree: Tree, read: Callable[[str], Span]) -> Verdict:
+    """The label of a trace from the spans that were opened, which may be shortened; `read` gives the whole one for the evidence."""
     failed = [span for span in spans if _failed(span) and not _recovered(span.summary, tree)]
     first = next(iter(_origins(failed, tree)), None)
     sign = _sign_of_failure(first) if first is not None else None
@@ -103,7 +104,7 @@ def judge(spans: Sequence[Span], tree: Tree) -> Verdict:
         sign = next(_quiet_signs(spans), None) or sign
     if sign is None:
         return _nothing(spans)
-    excerpts = _evidence(sign)
+    excerpts = _evidence(sign.label, read(sign.span.summary.span_id))
     bonus = 0.10 if len({(excerpt.kind, excerpt.ref) for excerpt in excerpts}) >= 2 else 0.0
     confidence = round(min(CAP, CONFIDENCE[sign.label] + bonus), 2)
     return Verdict(
@@ -240,12 +241,11 @@ def _has_output(span: Span) -> bool:
     return output is not None and not _EMPTY_OUTPUT.search(str(output)[:2000])
 
 
-def _evidence(sign: _Sign) -> tuple[Excerpt, ...]:
-    span = sign.span
+def _evidence(label: str, span: Span) -> tuple[Excerpt, ...]:
     excerpts = [span_excerpt(span.summary)]
     if (found := tool_io_of(span)) is not None:
         excerpts += artifact_excerpts(EvidenceKind.TOOL_IO, span, [found])
-    if sign.label == "retrieval_failure":
+    if label == "retrieval_failure":
         excerpts += artifact_excerpts(EvidenceKind.RETRIEVAL_CHUNK, span, chunks_of(span)[:3])
     if len(excerpts) == 1:
         excerpts.append(content_excerpt(span))

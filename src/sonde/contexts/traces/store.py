@@ -123,6 +123,10 @@ class TraceStore(Protocol):
         """Annotations on a span, or on the trace itself, by (name, identifier)."""
         ...
 
+    def link(self, trace_id: str, span_id: str | None = None) -> str | None:
+        """Where a browser shows this trace or span; None for files."""
+        ...
+
     def close(self) -> None:
         """Let go of files and connections."""
         ...

@@ -21,7 +21,7 @@ FORMATS: tuple[tuple[str, Callable[[Json], bool], Callable[[Json], Found]], ...]
     ("trail", trail.recognise, trail.spans),
     ("flat", flat.recognise, flat.spans),
 )
-MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
+MAX_DOCUMENT_BYTES = 128 * 1024 * 1024
 _KNOWN = "OTel JSON, Phoenix spans, flat spans, TRAIL, Langfuse, LangSmith, Who&When"
 
 

@@ -322,7 +322,10 @@ def test_langsmith_runs_become_spans_with_their_children(tmp_path: Path) -> None
 
 
 def test_a_conversation_has_one_span_a_step_named_after_the_agent(tmp_path: Path) -> None:
-    history = [{"role": "human", "content": "q"}, {"role": "assistant", "name": "Planner", "content": "plan"}]
+    history = [
+        {"role": "Orchestrator (thought)", "content": "q"},
+        {"role": "assistant", "name": "Planner", "content": "plan"},
+    ]
     path = tmp_path / "4.json"
     gold = {"mistake_agent": "Planner", "mistake_step": "1", "ground_truth": "SECRET"}
     path.write_text(json.dumps({"question": "how?", "history": history, **gold}, indent=1), "utf-8")
@@ -330,7 +333,8 @@ def test_a_conversation_has_one_span_a_step_named_after_the_agent(tmp_path: Path
     root, first, second = spans_in(path)
 
     assert root.attributes["input.value"] == "how?"
-    assert [span.summary.name for span in (first, second)] == ["human", "Planner"]
+    assert [span.summary.name for span in (first, second)] == ["Orchestrator (thought)", "Planner"]
+    assert [span.attributes["agent.name"] for span in (first, second)] == ["Orchestrator", "Planner"]
     assert second.attributes["conversation.step"] == 1
     assert second.summary.parent_id == root.summary.span_id
     assert "SECRET" not in root.text() + first.text() + second.text()

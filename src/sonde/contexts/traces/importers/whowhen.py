@@ -25,7 +25,7 @@ def recognise(record: Json) -> bool:
 def spans(record: Json) -> Iterator[Span | str]:
     """The conversation as a root span and one AGENT span a step."""
     steps = cast("list[Any]", record["history"])
-    trace_id = hash_value([record["question"], steps])[:32]
+    trace_id = trace_id_of(record)
     root = f"{trace_id[:8]}{0:08x}"
     yield build_span(
         trace_id=trace_id,
@@ -41,17 +41,28 @@ def spans(record: Json) -> Iterator[Span | str]:
         yield _step(entry, step, trace_id, root)
 
 
+def trace_id_of(record: Json) -> str:
+    """The id that a conversation gets: it has none of its own."""
+    return hash_value([record["question"], record["history"]])[:32]
+
+
+def agent_of(message: Json) -> str:
+    """Who spoke: the name, or the role without what it was doing ("Orchestrator (thought)" is the Orchestrator)."""
+    said = str(message.get("name") or message.get("role") or "unknown")
+    return said.partition(" (")[0] or said
+
+
 def _step(entry: Any, step: int, trace_id: str, root: str) -> Span | str:
     if not isinstance(entry, dict):
         return f"step {step} is not an object"
     message = cast("Json", entry)
-    agent = str(message.get("name") or message.get("role") or "unknown")
+    agent = agent_of(message)
     content = message.get("content")
     return build_span(
         trace_id=trace_id,
         span_id=f"{trace_id[:8]}{step + 1:08x}",
         parent_id=root,
-        name=agent,
+        name=str(message.get("name") or message.get("role") or "unknown"),
         kind="AGENT",
         start=Micros(step * _STEP_US),
         end=Micros((step + 1) * _STEP_US),

@@ -28,13 +28,13 @@ CALLS: dict[str, Callable[[Sandbox], object]] = {
     "a share's name twice": lambda box: (box.share("one", "x"), box.share("one", "y")),
     "a value that is not data": lambda box: box.inject("value", object()),
     "a function as a value": lambda box: box.inject("value", print),
-    "a value bigger than memory": lambda box: box.inject("value", b"x" * 600_000_000),
+    "a value bigger than memory": lambda box: box.inject("value", b"x" * 60_000_000),
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_bad_call_is_refused_and_the_box_goes_on(name: str) -> None:
-    with Sandbox(host=lambda name, args: 1, functions=["ask"]) as box:
+    with Sandbox(host=lambda name, args: 1, functions=["ask"], limits=Limits(memory="64MiB")) as box:
         run(box, "kept = 1")
         with pytest.raises(ConfigError):
             CALLS[name](box)

@@ -136,6 +136,13 @@ def test_a_forged_frame_ends_the_worker_and_hurts_nobody(name: str) -> None:
         assert no_strays(box)
 
 
+def test_calls_without_a_pause_are_stopped_in_time_too() -> None:
+    with Sandbox("open", host=lambda name, args: None, limits=Limits(wall_s=0.5, host_calls=10**9)) as box:
+        flood = f"n = 0\nwhile True:\n    n += 1\n    os.write(3, frame(1, n, {CALL!r}))"
+
+        assert kind(box.execute(RAW + flood)) == "timeout"
+
+
 def test_a_truncated_frame_and_a_quick_death_is_a_crash() -> None:
     with Sandbox("open") as box:
         result = box.execute(RAW + "os.write(3, frame(2, 1, DONE)[:20])\nos._exit(0)")

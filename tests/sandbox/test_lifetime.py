@@ -92,7 +92,7 @@ def test_a_kill_at_any_moment_of_any_turn_leaves_the_earlier_state() -> None:
     outcomes: set[str] = set()
     with Sandbox() as box:
         run(box, "values = list(range(1000))\ncommitted = 0")
-        for turn in range(150):
+        for turn in range(120):
             before = run(box, "print(committed, sum(values))")
             killer = threading.Thread(target=kill_newest_child, args=(box, 10 ** dice.uniform(-5, -1)))
             killer.start()

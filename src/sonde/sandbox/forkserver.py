@@ -58,6 +58,7 @@ class ForkServer:
         self.grace_s = grace_s
         self._lock = threading.RLock()  # a collected Sandbox may close itself while we hold it
         self._groups: set[int] = set()
+        self._asked = 0
         self._control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with far:
             self._process = _start(python, far.fileno(), sorted(preload))
@@ -112,24 +113,30 @@ class ForkServer:
         if self.owner != os.getpid():
             raise SandboxLost("this sandbox belongs to the process that this one was forked from; open a new Sandbox")
         with self._lock:
+            self._asked += 1
             try:
-                self._send(message, descriptor)
-                answer = self._control.recv(1 << 20)
+                self._send((self._asked, *message), descriptor)
+                return self._answer_to(self._asked)
             except OSError as error:
                 raise SandboxLost(f"the fork server does not answer ({error}); open a new Sandbox") from None
-        if not answer:
-            raise SandboxLost("the fork server is gone, and with it every state; open a new Sandbox")
-        return marshal.loads(answer)  # noqa: S302 - the zygote runs no generated code
+
+    def _answer_to(self, number: int) -> Any:
+        """The answer to that question; one that an interrupt left unread is passed over."""
+        while answer := self._control.recv(1 << 20):
+            answered, value = marshal.loads(answer)  # noqa: S302 - the zygote runs no generated code
+            if answered == number:
+                return value
+        raise SandboxLost("the fork server is gone, and with it every state; open a new Sandbox")
 
     def _tell(self, message: tuple[str, Any]) -> None:
         if self.owner != os.getpid():
             return  # a copy of the sandbox in a forked process: not ours to end
         try:
-            self._send(message, None)  # a packet is sent whole, so this needs no lock
+            self._send((0, *message), None)  # a packet is sent whole, so this needs no lock
         except OSError:
             return  # it is gone, and so is whom we wanted gone
 
-    def _send(self, message: tuple[str, Any], descriptor: int | None) -> None:
+    def _send(self, message: tuple[int, str, Any], descriptor: int | None) -> None:
         data = marshal.dumps(message)
         if descriptor is None:
             self._control.send(data)

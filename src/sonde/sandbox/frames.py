@@ -185,6 +185,8 @@ class Channel:
 
     def receive(self) -> tuple[int, Body]:
         """The next frame in order; HungUp, OutOfTime or BadFrame otherwise."""
+        if time.monotonic() > self.deadline:  # also for a worker that never lets us wait
+            raise OutOfTime
         self.sequence += 1
         header = self._take(HEADER.size)
         kind, text, raw = parse_header(header, self.sequence, self._limit)

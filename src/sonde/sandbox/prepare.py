@@ -13,6 +13,9 @@ from sonde.sandbox.intercept import CallbackSite, InjectedNames, cut_result, ext
 from sonde.sandbox.policy import Profile
 from sonde.sandbox.source import Refusal
 
+NOT_PYTHON = frozenset({"syntax", "too-long", "too-deep", "bad-text"})
+"""Rules of `source`: the text is no program at all."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
@@ -92,5 +95,5 @@ class Preparation:
 
 def _gate_fault(refusals: list[Refusal]) -> ExecFault:
     first = refusals[0]
-    kind = "syntax" if first.rule in {"syntax", "not-python", "source"} else "gate"
+    kind = "syntax" if first.rule in NOT_PYTHON else "gate"
     return ExecFault(kind=kind, message="\n".join(map(str, refusals)), line=first.line, hint=first.example)

@@ -54,9 +54,10 @@ class Zygote:
             message, descriptors, _, _ = socket.recv_fds(self._control, 1 << 16, 1)
             if not message:
                 break
-            answer = self._obey(marshal.loads(message), descriptors)
-            if answer is not None:
-                self._control.send(marshal.dumps(answer))
+            number, *order = marshal.loads(message)  # written by the supervisor only
+            answer = self._obey((order[0], order[1]), descriptors)
+            if number:
+                self._control.send(marshal.dumps((number, answer)))
         self._end_all()
         os._exit(0)
 

@@ -51,7 +51,7 @@ def serve(*, how: ServeOptions, model: ModelOptions, budget: BudgetOptions, plac
     if how.acp:
         from sonde.server.acp import serve_acp
 
-        return serve_acp(runner)
+        return serve_acp(runner, tuple(commands))
     from sonde.api.launch import sonde_version
     from sonde.server.messages import Hello
     from sonde.server.stdio import serve_stdio

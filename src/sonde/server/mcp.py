@@ -1,0 +1,202 @@
+"""Sonde for MCP clients: tools ask, rca, comply, incident and runs over standard input and output.
+
+Each returns the cited result and the path of the run, reports progress turn by turn, and stops when the client cancels. Files are
+read only inside the folder in which the server was started. The official SDK speaks the protocol and claims descriptors 0 and 1.
+Needs the extra `mcp`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from pydantic import BaseModel
+
+from sonde.api.asking import Answer, ask
+from sonde.api.investigating import Investigation, Options, rca
+from sonde.api.launch import sonde_version
+from sonde.api.settings import Settings
+from sonde.contexts.workspace.paths import Root
+from sonde.contexts.workspace.policy import Policy
+from sonde.core.events import Event, HostReturned, ModelReplied, SubcallStarted, TurnStarted
+from sonde.errors import ConfigError
+from sonde.models.base import Model
+from sonde.runs.listing import list_runs
+from sonde.runs.rundir import find_run
+from sonde.server.stdio import watch_parent
+
+INSTRUCTIONS = """Sonde answers questions over data that does not fit in a prompt and finds root causes in traces.
+Every claim is cited and proved. `ask` takes a question and paths inside the working folder. `rca`, `comply` and `incident`
+take trace ids and a source (a file, folder or Phoenix address). `runs` lists earlier runs or shows one."""
+
+T = TypeVar("T")
+
+
+class Result(BaseModel):
+    """What a tool returns: the result, what it rests on, and where the run is."""
+
+    status: str
+    text: str
+    report: dict[str, Any] | None = None
+    citations: list[dict[str, Any]] = []
+    gaps: list[str] = []
+    annotator_kind: str = "CODE"
+    usage: dict[str, Any] = {}
+    run_dir: str | None = None
+    error: dict[str, Any] | None = None
+
+
+class RunList(BaseModel):
+    """Earlier runs, the newest first, or one of them with its summary."""
+
+    runs: list[dict[str, Any]]
+    summary: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What a run is given: where its events go, and how it is told to stop."""
+
+    on_event: Callable[[Event], None]
+    cancel: threading.Event
+
+
+class Tools:
+    """The tools; their docstrings are what the client's model reads."""
+
+    def __init__(self, settings: Settings, folder: Path, model: Model | None = None) -> None:
+        self._settings = settings
+        self._model = model
+        self._root = Root(folder)
+
+    async def ask(self, question: str, paths: list[str], context: Context) -> Result:
+        """Answer a question over files and folders, however large, with citations that are proved."""
+        inside = [self._inside(path) for path in paths]
+        work = partial(ask, question, *inside, model=self._model, settings=self._settings)
+        return _answered(await watched(context, lambda watch: work(on_event=watch.on_event, cancel=watch.cancel)))
+
+    async def rca(self, trace_id: str, source: str, context: Context, project: str | None = None) -> Result:
+        """Find the root cause of a failed trace. The source is a file, a folder or the address of a Phoenix server."""
+        place = self._source(source)
+        return _investigated(
+            await watched(context, lambda watch: rca(trace_id, place, project=project, options=self._options(watch)))
+        )
+
+    async def runs(self, run: str | None = None, limit: int = 20) -> RunList:
+        """List earlier runs, or show one by its id (or `last`)."""
+        if run is None:
+            found = list_runs(self._settings.runs_dir, limit=max(1, min(limit, 200)))
+            return RunList(runs=[_plain(asdict(each)) for each in found])
+        folder = find_run(self._settings.runs_dir, run)
+        record = folder.record()
+        row = {
+            "run_id": record.run_id,
+            "run_type": record.run_type,
+            "status": record.status,
+            "run_dir": str(folder.path),
+        }
+        return RunList(runs=[row], summary=(folder.path / "summary.md").read_text())
+
+    def _options(self, watch: Watch) -> Options:
+        return Options(model=self._model, settings=self._settings, on_event=watch.on_event, cancel=watch.cancel)
+
+    def _inside(self, path: str) -> Path:
+        """A path inside the working folder, also when it is given in full; secrets are refused by name."""
+        given = Path(path)
+        relative = given.relative_to(self._root.path).as_posix() if given.is_relative_to(self._root.path) else path
+        if Path(relative).is_absolute() or relative.startswith("~"):
+            raise ConfigError(f"{path} is outside {self._root.path}; start the server in a folder that holds it")
+        real = self._root.real(relative)
+        Policy().check_read(real)
+        return self._root.path / real
+
+    def _source(self, source: str) -> str | Path:
+        return source if source.startswith(("http://", "https://")) else self._inside(source)
+
+
+async def watched(context: Context, work: Callable[[Watch], T]) -> T:
+    """Run the work in a thread; tell the client how it goes, and the work when the client has had enough."""
+    loop = asyncio.get_running_loop()
+    cancel = threading.Event()
+    count = itertools.count(1)
+
+    def on_event(event: Event) -> None:
+        if text := _told(event):
+            asyncio.run_coroutine_threadsafe(context.report_progress(next(count), None, text), loop)
+
+    try:
+        return await asyncio.shield(loop.run_in_executor(None, work, Watch(on_event, cancel)))
+    except asyncio.CancelledError:
+        cancel.set()
+        raise
+
+
+def _told(event: Event) -> str | None:
+    match event:
+        case TurnStarted():
+            return f"{event.session}: turn {event.turn}"
+        case SubcallStarted():
+            return f"sub-call: {event.objective[:120]}"
+        case HostReturned() if event.tool:
+            return f"{event.name}: {'ok' if event.ok else event.error}"
+        case ModelReplied():
+            return f"{event.session}: {event.tokens_in + event.tokens_out} tokens"
+        case _:
+            return None
+
+
+def _answered(answer: Answer) -> Result:
+    citations = [each.model_dump(mode="json") for each in answer.citations]
+    return _result(answer, answer.text, None, citations)
+
+
+def _investigated(found: Investigation) -> Result:
+    return _result(found, found.text, found.report, list((found.report or {}).get("evidence_refs", [])))
+
+
+def _result(
+    done: Answer | Investigation, text: str, report: dict[str, Any] | None, citations: list[dict[str, Any]]
+) -> Result:
+    record = done.record
+    return Result(
+        status=done.status.value,
+        text=text,
+        report=report,
+        citations=citations,
+        gaps=list(done.gaps),
+        annotator_kind=done.annotator_kind,
+        usage=record.runtime_ref.usage.model_dump(mode="json"),
+        run_dir=str(done.run_dir) if done.run_dir else None,
+        error=None if record.error is None else record.error.model_dump(mode="json"),
+    )
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value if isinstance(value, str | int | float | bool | None) else str(value) for name, value in row.items()
+    }
+
+
+def build(settings: Settings, folder: Path, model: Model | None = None) -> MCPServer:
+    """The server with its tools; `model` stands in for the one that the settings name."""
+    server = MCPServer("sonde", version=sonde_version(), instructions=INSTRUCTIONS)
+    tools = Tools(settings, folder, model)
+    for function in (tools.ask, tools.rca, tools.runs):
+        server.add_tool(function)
+    return server
+
+
+def serve_mcp(settings: Settings) -> int:
+    """Serve until the client hangs up."""
+    watch_parent(os.getppid(), lambda: os._exit(1))
+    build(settings, Path.cwd()).run("stdio")
+    os._exit(0)  # a run that is stuck in a model call must not keep the process

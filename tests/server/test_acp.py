@@ -1,0 +1,121 @@
+"""The ACP agent, driven by the client of the official SDK over the pipes of a real process."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import acp
+import pytest
+from acp.schema import AllowedOutcome, DeniedOutcome
+
+ROOT = Path(__file__).parents[2]
+DEMO = "Add a function that normalizes whitespace in sample.ts and update its test"
+MODEL = f"command:{sys.executable} {Path(__file__).parent / 'scripted_model.py'}"
+
+
+class Editor:
+    """A client that keeps what it is told and answers questions as it was told to."""
+
+    def __init__(self, answer: Callable[[], Any]) -> None:
+        self.answer = answer
+        self.updates: list[Any] = []
+        self.seen = asyncio.Event()
+
+    async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
+        self.updates.append(update)
+        if getattr(update, "kind", None) == "think":
+            self.seen.set()
+
+    async def request_permission(self, session_id: str, tool_call: Any, options: Any, **_: Any) -> Any:
+        return acp.RequestPermissionResponse(outcome=self.answer())
+
+    @property
+    def text(self) -> str:
+        return "".join(u.content.text for u in self.updates if u.session_update == "agent_message_chunk")
+
+    def titles(self, kind: str) -> list[str]:
+        return [u.title for u in self.updates if u.session_update == "tool_call" and u.kind == kind]
+
+
+def choose(option: str) -> Callable[[], Any]:
+    return lambda: AllowedOutcome(outcome="selected", option_id=option)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return shutil.copytree(ROOT / "examples/demo-workspace", tmp_path / "demo")
+
+
+def talk(folder: Path, answer: Callable[[], Any], prompt: str = DEMO, cancel: bool = False) -> tuple[Editor, str]:
+    """One prompt to a real agent; what the client saw, and why the agent stopped."""
+    arguments = ["-m", "sonde", "serve", "--acp", "--model", MODEL, "--runs-dir", str(folder.parent / "runs")]
+
+    async def go() -> tuple[Editor, str]:
+        editor = Editor(answer)
+        async with acp.spawn_agent_process(cast("acp.Client", editor), sys.executable, *arguments, cwd=folder) as (
+            agent,
+            _,
+        ):
+            await agent.initialize(protocol_version=acp.PROTOCOL_VERSION)
+            session = (await agent.new_session(cwd=str(folder), mcp_servers=[])).session_id
+            prompting = asyncio.create_task(agent.prompt(session_id=session, prompt=[acp.text_block(prompt)]))
+            if cancel:
+                await asyncio.wait_for(editor.seen.wait(), 20)
+                await agent.cancel(session_id=session)
+            done = await asyncio.wait_for(prompting, 30)
+            return editor, done.stop_reason
+
+    return asyncio.run(go())
+
+
+def test_a_prompt_is_done_with_permission_and_told_with_citations(folder: Path) -> None:
+    editor, reason = talk(folder, choose("accept"))
+
+    assert reason == "end_turn"
+    assert "normalizeWhitespace" in (folder / "sample.ts").read_text()
+    assert "sample.ts:9-12" in editor.text
+    assert "read sample.ts:1-7" in editor.titles("read")
+    assert editor.titles("think")
+    edit = next(u for u in editor.updates if u.session_update == "tool_call" and u.kind == "edit")
+    assert [Path(diff.path).name for diff in edit.content] == ["sample.ts", "sample.test.ts"]
+
+
+@pytest.mark.parametrize("answer", [choose("reject"), lambda: DeniedOutcome(outcome="cancelled")])
+def test_a_refused_permission_changes_nothing(folder: Path, answer: Callable[[], Any]) -> None:
+    editor, reason = talk(folder, answer)
+
+    assert reason == "end_turn"
+    assert "normalizeWhitespace" not in (folder / "sample.ts").read_text()
+    assert "Not done" in editor.text
+
+
+def test_a_prompt_can_be_cancelled(folder: Path) -> None:
+    _, reason = talk(folder, choose("accept"), prompt=f"wait: {DEMO}", cancel=True)
+
+    assert reason == "cancelled"
+    assert "normalizeWhitespace" not in (folder / "sample.ts").read_text()
+
+
+def test_a_session_needs_a_folder(folder: Path) -> None:
+    with pytest.raises(acp.RequestError):
+        begin(folder / "nope", folder)
+
+
+def begin(nowhere: Path, folder: Path) -> None:
+    arguments = ["-m", "sonde", "serve", "--acp", "--model", MODEL]
+
+    async def go() -> None:
+        editor = Editor(choose("accept"))
+        async with acp.spawn_agent_process(cast("acp.Client", editor), sys.executable, *arguments, cwd=folder) as (
+            agent,
+            _,
+        ):
+            await agent.initialize(protocol_version=acp.PROTOCOL_VERSION)
+            await agent.new_session(cwd=str(nowhere), mcp_servers=[])
+
+    asyncio.run(go())

@@ -1,0 +1,121 @@
+"""The MCP server, driven by the client of the official SDK: in the same process, and over the pipes of a real one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+
+from sonde.api.settings import Settings
+from sonde.models.base import ModelRequest
+from sonde.server.mcp import build
+from sonde.testing import ScriptedModel
+
+READ = '```python\nprint(read_file("notes.txt"))\n```'
+FINISH = '```python\nadd_citation("notes.txt", 2, 2)\nFINAL("The service is payments. [notes.txt:2-2]")\n```'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "notes.txt").write_text("first line\nservice: payments\n")
+    (tmp_path / ".env").write_text("KEY=1\n")
+    return tmp_path
+
+
+def settings(folder: Path) -> Settings:
+    return Settings(runs_dir=folder / "runs")
+
+
+def call(folder: Path, model: ScriptedModel, tool: str, told: list[str] | None = None, **arguments: Any) -> Any:
+    async def go() -> Any:
+        async def note(progress: float, total: float | None, message: str | None) -> None:
+            if told is not None:
+                told.append(message or "")
+
+        async with Client(build(settings(folder), folder, model)) as client:
+            return await client.call_tool(tool, arguments, progress_callback=note)
+
+    return asyncio.run(go())
+
+
+def test_the_tools_have_names_descriptions_and_schemas(folder: Path) -> None:
+    async def go() -> Any:
+        async with Client(build(settings(folder), folder)) as client:
+            return (await client.list_tools()).tools
+
+    tools = {tool.name: tool for tool in asyncio.run(go())}
+    assert {"ask", "rca", "runs"} <= set(tools)
+    assert tools["ask"].input_schema["required"] == ["question", "paths"]
+
+
+def test_ask_returns_the_cited_answer_and_the_path_of_the_run(folder: Path) -> None:
+    told: list[str] = []
+
+    result = call(folder, ScriptedModel([READ, FINISH]), "ask", told, question="Which service?", paths=["notes.txt"])
+
+    found = result.structured_content
+    assert found["status"] == "succeeded"
+    assert found["citations"][0]["path"].endswith("notes.txt")
+    assert Path(found["run_dir"], "run_record.json").is_file()
+    assert any("turn" in message for message in told)
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "~/.ssh", ".env"])
+def test_files_outside_the_folder_and_secrets_are_refused(folder: Path, path: str) -> None:
+    result = call(folder, ScriptedModel([FINISH]), "ask", question="?", paths=[path])
+
+    assert result.is_error
+
+
+def test_runs_are_listed_and_shown(folder: Path) -> None:
+    call(folder, ScriptedModel([READ, FINISH]), "ask", question="Which service?", paths=["notes.txt"])
+
+    listed = call(folder, ScriptedModel([]), "runs").structured_content["runs"]
+    assert [row["status"] for row in listed] == ["succeeded"]
+    shown = call(folder, ScriptedModel([]), "runs", run="last").structured_content
+    assert "payments" in shown["summary"]
+
+
+def test_a_run_stops_when_the_client_cancels(folder: Path) -> None:
+    asked, stopped = threading.Event(), threading.Event()
+
+    def answer(request: ModelRequest) -> str:
+        asked.set()
+        return "```python\nprint(1)\n```"
+
+    async def go() -> None:
+        async with Client(build(settings(folder), folder, ScriptedModel(answer))) as client:
+            task = asyncio.create_task(client.call_tool("ask", {"question": "?", "paths": ["notes.txt"]}))
+            await asyncio.to_thread(asked.wait, 10)
+            task.cancel()
+            await asyncio.wait([task])
+            await asyncio.to_thread(_wait_for_the_end, folder / "runs", stopped)
+
+    asyncio.run(go())
+    assert stopped.is_set()
+
+
+def _wait_for_the_end(runs: Path, stopped: threading.Event) -> None:
+    pause = threading.Event()
+    for _ in range(200):
+        if any(runs.glob("*/run_record.json")):
+            stopped.set()
+            return
+        pause.wait(0.05)
+
+
+def test_the_real_server_answers_over_its_pipes(folder: Path) -> None:
+    model = f"command:{sys.executable} {Path(__file__).parent / 'mcp_model.py'}"
+    arguments = ["-m", "sonde", "serve", "--mcp", "--model", model, "--runs-dir", str(folder / "runs")]
+
+    async def go() -> Any:
+        server = StdioServerParameters(command=sys.executable, args=arguments, cwd=folder)
+        async with Client(server) as client:
+            return await client.call_tool("ask", {"question": "Which service?", "paths": ["notes.txt"]})
+
+    assert asyncio.run(go()).structured_content["text"].startswith("The service is payments")

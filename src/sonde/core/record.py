@@ -46,7 +46,7 @@ from sonde.core.run_record import (
     SubcallMetadata,
     WritebackRef,
 )
-from sonde.core.status import RUN_TRANSITIONS, RunStatus
+from sonde.core.status import RUN_TRANSITIONS, LoopState, RunStatus
 from sonde.core.trajectory import Bounded, ReplStep, Trajectory, written_bytes
 from sonde.errors import ErrorCode
 
@@ -102,7 +102,7 @@ class RecordFold:
             case WroteBack():
                 self._wrote_back(event)
             case StateChanged():
-                self._states.setdefault(event.session, []).append(event.state)
+                self._moved(event)
             case Cited():
                 self._cite(event.citation)
             case Noted():
@@ -172,6 +172,11 @@ class RecordFold:
                 "tokens_out": event.tokens_out,
                 "cost_usd": event.cost_usd,
             }
+
+    def _moved(self, event: StateChanged) -> None:
+        path = self._states.setdefault(event.session, [LoopState.INITIALIZED.value])
+        if event.state != LoopState.INITIALIZED:
+            path.append(event.state)
 
     def _ended(self, event: RunEnded) -> None:
         self._end, self._status = event, RunStatus(event.status)

@@ -37,13 +37,13 @@ class Recorder:
         self._lock = threading.RLock()
         self.fold = RecordFold()
         self._recorded: dict[tuple[Any, ...], Event] = {}
-        self._next = 0
+        self._next = journal.next_seq if journal is not None else 0
         for event in recorded:
             self._take_over(event)
 
     def _take_over(self, event: Event) -> None:
         self.fold.add(event)
-        self._next = event.seq + 1
+        self._next = max(self._next, event.seq + 1)
         if event.identity is not None:
             self._recorded[event.identity] = event
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sonde.errors import Fault
+from sonde.errors import Fault, RunError
 from sonde.sandbox import gate
 from sonde.sandbox.base import Args, ExecFault, Host, Limits
 from sonde.sandbox.intercept import CallbackSite, InjectedNames, cut_result, extract_tool_calls, rewrite
@@ -15,6 +15,9 @@ from sonde.sandbox.source import Refusal
 
 NOT_PYTHON = frozenset({"syntax", "too-long", "too-deep", "bad-text"})
 """Rules of `source`: the text is no program at all."""
+
+
+CALL_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +84,10 @@ class Preparation:
         for site, name in zip(sites, rewritten.injected, strict=True):
             try:
                 value, warning = cut_result(self._call(site))
-            except Fault as fault:
-                message = f"ToolError: {fault.message}"
-                return ExecFault(kind="error", message=message, line=site.lineno, hint="No line of the code was run.")
+            except RunError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the top of a host call: whatever it raises belongs to the code
+                return _tool_fault(site, error)
             injected[name] = value
             warnings += [f"line {site.lineno}, {site.tool_name}: {warning}"] if warning else []
         return Prepared(code=rewritten.code, injected=injected, warnings=tuple(warnings))
@@ -91,6 +95,15 @@ class Preparation:
     def _call(self, site: CallbackSite) -> Any:
         assert self._host is not None  # functions are refused without a host
         return self._host(site.tool_name, Args.of(list(site.args), dict(site.kwargs)))
+
+
+def _tool_fault(site: CallbackSite, error: Exception) -> ExecFault:
+    """The tool's own words, with where and how it was called."""
+    kind = "ToolError" if isinstance(error, Fault) else type(error).__name__
+    shown = [repr(value) for value in site.args] + [f"{name}={value!r}" for name, value in site.kwargs.items()]
+    call = f"{site.tool_name}({', '.join(shown)})"[:CALL_CHARS]
+    hint = f"No line of the code was run. Mend the arguments of {site.tool_name} in line {site.lineno}, or leave the call out."
+    return ExecFault(kind="error", message=f"{kind} in {call}: {error}", line=site.lineno, hint=hint)
 
 
 def _gate_fault(refusals: list[Refusal]) -> ExecFault:

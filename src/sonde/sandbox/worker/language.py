@@ -58,9 +58,29 @@ def _make_import(allowed: frozenset[str], message: str) -> Any:
         if level or name.partition(".")[0] not in allowed:
             raise ImportError(message.replace("{module}", name), name=name)
         _refuse_hidden_modules(name, fromlist or (), message)
-        return plain_import(name, scope, inner, fromlist, level)
+        return _facade(plain_import(name, scope, inner, fromlist, level))
 
     return checked_import
+
+
+def _facade(real: ModuleType) -> ModuleType:
+    """The module without the modules that it has imported itself: no `re.enum.sys`, no `json.codecs.open`.
+
+    Asked each time, so that a clock or a seed put into the real one is seen.
+    """
+    shown = ModuleType(real.__name__, real.__doc__)
+    public = [name for name, value in vars(real).items() if not (name.startswith("_") or isinstance(value, ModuleType))]
+
+    def look_up(name: str) -> Any:
+        value = getattr(real, "__all__", public) if name == "__all__" else getattr(real, name)
+        if not isinstance(value, ModuleType):
+            return value
+        if not value.__name__.startswith(f"{real.__name__}."):
+            raise AttributeError(f"module {real.__name__!r} has no attribute {name!r}; import {value.__name__} by itself")
+        return _facade(value)
+
+    vars(shown).update(__getattr__=look_up, __dir__=lambda: public)
+    return shown
 
 
 def _refuse_hidden_modules(name: str, wanted: tuple[str, ...], message: str) -> None:

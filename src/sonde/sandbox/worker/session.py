@@ -23,6 +23,7 @@ from .report import Variables, describe, remember_source
 from .views import Region, SharedText, SharedTexts
 
 UNFREEZE_EVERY = 64
+LIFTED = "__rlm_icpt_"
 FINISH_NAMES = ("FINAL", "FINAL_VAR", "set_final", "SUBMIT")
 
 
@@ -105,6 +106,8 @@ class Session:
         return fault
 
     def _done(self, fault: dict[str, Any] | None, final: Encoded | None) -> None:
+        for name in [each for each in self._namespace if type(each) is str and each.startswith(LIFTED)]:
+            del self._namespace[name]  # has served: it would keep a large result alive
         rebound = [name for name, value in self._fixed.items() if self._namespace.get(name) is not value]
         self._namespace.update(self._fixed)
         report = {

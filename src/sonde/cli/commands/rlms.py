@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import os
 import sys
@@ -61,12 +62,14 @@ def _alone(command: Callable[..., None]) -> Callable[..., None]:
     """The command of a group itself: it runs only when no sub-command was typed."""
 
     @functools.wraps(command)
-    def run(**given: Any) -> None:
-        import click
-
-        if click.get_current_context().invoked_subcommand is None:
+    def run(context: typer.Context, **given: Any) -> None:
+        if context.invoked_subcommand is None:
             command(**given)
 
+    shown = inspect.signature(command)
+    first = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    run.__annotations__ = {"context": typer.Context, **command.__annotations__}
+    run.__signature__ = shown.replace(parameters=[first, *shown.parameters.values()])  # type: ignore[attr-defined]  # where inspect looks first
     return run
 
 

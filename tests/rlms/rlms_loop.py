@@ -1,0 +1,138 @@
+"""A loop's view of the worker: a repository, programs that are models (real processes), and one call of `sonde rlms`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sonde.rlms.request import read_request
+from sonde.rlms.worker import work
+
+IN_ORDER = """\
+cat > "$0.prompt"
+n=$(( $(cat "$0.count" 2>/dev/null || echo 0) + 1 ))
+echo $n > "$0.count"
+cp "$0.prompt" "$0.prompt-$n"
+if [ -f "$0.reply-$n" ]; then cat "$0.reply-$n"; else cat "$0.reply-last"; fi
+"""
+SOURCE = "def pay(n):\n    return retry(n)\n\n\nclass Shop:\n    pass  # TODO: error handling\n"
+CITED = 'read_file("src/a.py", 1, 2)\nadd_citation("src/a.py", 1, 2, "retry")\nset_final("pay retries")'
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that is a model; what it was sent is beside it."""
+
+    path: Path
+
+    @property
+    def command(self) -> str:
+        return json.dumps(["sh", str(self.path)])
+
+    @property
+    def calls(self) -> int:
+        count = Path(f"{self.path}.count")
+        return int(count.read_text()) if count.exists() else 0
+
+    def prompt(self, number: int) -> str:
+        return Path(f"{self.path}.prompt-{number}").read_text()
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """How one call of `sonde rlms` ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+    output: Path
+    seconds: float = 0.0
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def result(self) -> dict[str, Any]:
+        return json.loads((self.output / "result.json").read_text())
+
+
+class Loop:
+    """A repository with two files and everything the worker needs."""
+
+    def __init__(self, tmp: Path) -> None:
+        self.tmp = tmp
+        self.repo = tmp / "repo"
+        (self.repo / "src").mkdir(parents=True)
+        (self.repo / "src" / "a.py").write_text(SOURCE)
+        (self.repo / "b.txt").write_text("one\ntwo\n")
+        self.files = tmp / "files.txt"
+        self.list("src/a.py", "b.txt")
+        self.output = tmp / "loops" / "demo" / "rlms" / "iter-1" / "planner"
+
+    def list(self, *names: str) -> None:
+        self.files.write_text("".join(f"{name}\n" for name in names))
+
+    def replies(self, name: str, replies: Sequence[str]) -> Program:
+        """A program that prints these in order, and the last one for ever."""
+        path = self.program(name, IN_ORDER).path
+        for number, reply in enumerate(replies, 1):
+            Path(f"{path}.reply-{number}").write_text(reply)
+        Path(f"{path}.reply-last").write_text(replies[-1])
+        return Program(path)
+
+    def program(self, name: str, shell: str) -> Program:
+        path = self.tmp / f"{name}.sh"
+        path.write_text(shell)
+        return Program(path)
+
+    def flags(self, root: Program | None, **more: Any) -> dict[str, str]:
+        flags = {
+            "repo": self.repo,
+            "loop_id": "demo",
+            "role": "planner",
+            "iteration": 1,
+            "context_file_list": self.files,
+            "output_dir": self.output,
+            "max_steps": 4,
+            "max_depth": 2,
+            "timeout_seconds": 60,
+            **({} if root is None else {"root_command_json": root.command}),
+            **more,
+        }
+        return {name: str(value) for name, value in flags.items() if value is not None}
+
+    def work(self, root: Program | None, **more: Any) -> dict[str, Any]:
+        """The worker in this process; the programs are real ones all the same."""
+        self.output.mkdir(parents=True, exist_ok=True)
+        return work(read_request(self.flags(root, **more), {}), self.environment())
+
+    def call(self, root: Program | None, *, env: dict[str, str] | None = None, **more: Any) -> Called:
+        """`sonde rlms` as a loop calls it."""
+        words = [
+            part for name, value in self.flags(root, **more).items() for part in (f"--{name.replace('_', '-')}", value)
+        ]
+        return self.sonde("rlms", *words, env=env)
+
+    def sonde(self, *words: str, env: dict[str, str] | None = None) -> Called:
+        environment = self.environment() | (env or {})
+        done = subprocess.run(
+            [sys.executable, "-m", "sonde", *words],
+            cwd=self.tmp,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        return Called(done.returncode, done.stdout, done.stderr, self.output, environment=environment)
+
+    def environment(self) -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], "HOME": str(self.tmp), "TERM": "dumb"}
+
+
+def fenced(code: str) -> str:
+    return f"Thinking.\n```python\n{code}\n```\n"

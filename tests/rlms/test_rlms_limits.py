@@ -1,0 +1,165 @@
+"""Limits and failures, each with real programs: what ends a run, its class, its exit code."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from rlms_loop import CITED, Loop, fenced
+
+from sonde.rlms.result import exit_code
+
+
+@pytest.fixture
+def loop(tmp_path: Path) -> Loop:
+    return Loop(tmp_path)
+
+
+@pytest.mark.requirement(42)
+@pytest.mark.requirement(45)
+def test_a_root_that_only_emits_a_forbidden_import_ends_as_a_sandbox_violation(loop: Loop) -> None:
+    called = loop.call(loop.replies("root", [fenced("import os\nset_final(os.environ)")]), max_steps=3)
+
+    assert called.code == 1
+    assert called.result["error_code"] == "sandbox_violation"
+    assert called.result["stats"]["step_count"] == 3
+    assert "sandbox_violation" in (loop.output / "summary.md").read_text()
+
+
+def test_another_fault_after_the_refusal_makes_it_a_limit(loop: Loop) -> None:
+    result = loop.work(loop.replies("root", ["import os", "x = 1 / 0"]), max_steps=2)
+
+    assert (result["error_code"], exit_code(result)) == ("limit_exceeded", 2)
+
+
+@pytest.mark.requirement(39)
+def test_steps_are_limited(loop: Loop) -> None:
+    root = loop.replies("root", ["x = 1"])
+
+    result = loop.work(root, max_steps=3)
+
+    assert (result["error_code"], exit_code(result)) == ("limit_exceeded", 2)
+    assert "max_steps of 3" in result["error"]
+    assert result["stats"]["step_count"] == 3
+
+
+@pytest.mark.requirement(39)
+@pytest.mark.requirement(45)
+@pytest.mark.parametrize(("max_depth", "depth"), [(2, 3), (1, 2), (0, 1)])
+def test_a_sub_call_declared_deeper_than_the_limit_ends_the_run(loop: Loop, max_depth: int, depth: int) -> None:
+    sub = loop.replies("sub", ["never asked"])
+    root = loop.replies("root", [f'x = sub_rlm("too deep", depth={depth})\n{CITED}'])
+
+    result = loop.work(root, max_depth=max_depth, subcall_command_json=sub.command)
+
+    assert (result["error_code"], exit_code(result)) == ("limit_exceeded", 2)
+    assert "max_depth" in result["error"]
+    assert (root.calls, sub.calls) == (1, 0)
+
+
+@pytest.mark.requirement(39)
+@pytest.mark.parametrize(("flag", "allowed"), [(0, 4), (3, 3)])
+def test_sub_calls_are_limited_to_twice_the_steps_unless_said_otherwise(loop: Loop, flag: int, allowed: int) -> None:
+    sub = loop.replies("sub", ["yes"])
+    root = loop.replies("root", ['for n in range(9):\n    sub_rlm(f"number {n}")'])
+
+    result = loop.work(root, max_steps=2, max_subcalls=flag, subcall_command_json=sub.command)
+
+    assert (result["error_code"], exit_code(result)) == ("limit_exceeded", 2)
+    assert result["limits"]["max_subcalls"] == allowed
+    assert sub.calls == result["stats"]["subcall_count"] == allowed
+
+
+def test_a_sub_call_prompt_above_its_bound_is_a_fault(loop: Loop) -> None:
+    sub = loop.replies("sub", ["yes"])
+    root = loop.replies("root", ['sub_rlm("x" * 120001)', f'sub_rlm("x" * 120000)\n{CITED}'])
+
+    result = loop.work(root, subcall_command_json=sub.command)
+
+    assert result["ok"] is True
+    assert sub.calls == 1
+    assert "120,000" in root.prompt(2)
+
+
+@pytest.mark.requirement(39)
+def test_code_that_loops_for_ever_is_ended_in_time(loop: Loop) -> None:
+    started = time.monotonic()
+
+    called = loop.call(loop.replies("root", ["while True:\n    pass"]), timeout_seconds=4)
+
+    assert time.monotonic() - started < 15
+    assert called.code == 2
+    assert called.result["error_code"] == "limit_exceeded"
+    assert "timeout_seconds of 4" in called.result["error"]
+
+
+@pytest.mark.requirement(39)
+def test_a_program_that_hangs_is_ended_in_time_with_its_children(loop: Loop) -> None:
+    root = loop.program("root", 'sleep 600 & echo $! > "$0.pid"; trap "" TERM; wait; sleep 600')
+    started = time.monotonic()
+
+    called = loop.call(root, timeout_seconds=4)
+
+    assert time.monotonic() - started < 15
+    assert called.code == 2
+    assert called.result["error_code"] == "limit_exceeded"
+    assert called.result["trace"][0]["returncode"] != 0
+    assert not Path(f"/proc/{Path(f'{root.path}.pid').read_text().strip()}").exists()
+
+
+def test_a_root_that_exits_3_is_a_failed_invocation_and_says_what_it_said(loop: Loop) -> None:
+    called = loop.call(loop.program("root", "echo out of credit >&2; exit 3"))
+
+    assert called.code == 1
+    assert called.result["error_code"] == "model_invocation_failed"
+    assert "out of credit" in called.result["error"]
+    assert called.result["trace"][0]["returncode"] == 3
+
+
+def test_a_root_that_prints_nothing_is_a_failed_invocation(loop: Loop) -> None:
+    result = loop.work(loop.program("root", "cat > /dev/null"))
+
+    assert (result["error_code"], exit_code(result)) == ("model_invocation_failed", 1)
+
+
+def test_binary_output_is_code_that_cannot_be_read_until_the_steps_are_used_up(loop: Loop) -> None:
+    result = loop.work(loop.program("root", "head -c 3000 /dev/urandom"), max_steps=2)
+
+    assert (result["error_code"], exit_code(result)) == ("limit_exceeded", 2)
+
+
+def test_100_megabytes_of_output_are_a_failed_invocation_and_are_not_kept(loop: Loop) -> None:
+    called = loop.call(loop.program("root", "yes 'x = 1' | head -c 100000000"))
+
+    assert called.code == 1
+    assert called.result["error_code"] == "model_invocation_failed"
+    assert sum(each.stat().st_size for each in loop.output.rglob("*") if each.is_file()) < 1_000_000
+
+
+def test_a_failing_sub_call_program_is_told_to_the_root_which_goes_on(loop: Loop) -> None:
+    sub = loop.program("sub", "exit 7")
+    root = loop.replies("root", ['sub_rlm("x")', CITED])
+
+    result = loop.work(root, subcall_command_json=sub.command)
+
+    assert result["ok"] is True
+    assert "exit code 7" in root.prompt(2)
+    assert [(row["type"], row["returncode"]) for row in result["trace"]][:2] == [("root", 0), ("subcall", 7)]
+
+
+def test_a_program_that_does_not_exist_is_a_wrong_configuration(loop: Loop) -> None:
+    result = loop.work(None, root_command_json='["/no/such/program"]')
+
+    assert (result["error_code"], exit_code(result)) == ("invalid_config", 2)
+
+
+@pytest.mark.parametrize("names", [(), ("missing.py",), ("image.bin",)])
+def test_a_list_without_a_readable_file_is_a_wrong_configuration(loop: Loop, names: tuple[str, ...]) -> None:
+    (loop.repo / "image.bin").write_bytes(os.urandom(4096))
+    loop.list(*names)
+
+    result = loop.work(loop.replies("root", [CITED]))
+
+    assert (result["error_code"], exit_code(result)) == ("invalid_config", 2)

@@ -57,6 +57,18 @@ def test_a_mapping_decodes_one_text_at_a_time(tmp_path: Path) -> None:
         )
 
 
+def test_code_that_takes_the_view_for_a_str_mostly_works() -> None:
+    with Sandbox() as box:
+        box.share("context", '{"a": [1, 22]}')
+        code = (
+            "import re, json\nprint(isinstance(context, str), re.findall(r'\\d+', context), json.loads(context)['a'])\n"
+            "print(re.sub('[^a]', '', string=context), context.split(':')[0], json.dumps(str(context))[:4])\n"
+            "print([m.start() for m in re.finditer('2', context)], f'{context}'[:3], ''.join(context)[:3])"
+        )
+
+        assert run(box, code) == 'True [\'1\', \'22\'] [1, 22]\na {"a" "{\\"\n[10, 11] {"a {"a\n'
+
+
 def test_re_works_on_a_slice_and_on_str() -> None:
     with Sandbox() as box:
         box.share("context", "a1 b22 c333")

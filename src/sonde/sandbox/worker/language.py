@@ -76,7 +76,9 @@ def _facade(real: ModuleType) -> ModuleType:
         if not isinstance(value, ModuleType):
             return value
         if not value.__name__.startswith(f"{real.__name__}."):
-            raise AttributeError(f"module {real.__name__!r} has no attribute {name!r}; import {value.__name__} by itself")
+            raise AttributeError(
+                f"module {real.__name__!r} has no attribute {name!r}; import {value.__name__} by itself"
+            )
         return _facade(value)
 
     vars(shown).update(__getattr__=look_up, __dir__=lambda: public)

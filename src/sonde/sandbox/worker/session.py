@@ -20,7 +20,7 @@ from .language import make_builtins
 from .output import Capture
 from .parking import park, park_without_gate, settle
 from .report import Variables, describe, remember_source
-from .views import Region, SharedText, SharedTexts
+from .views import Region, SharedText, SharedTexts, teach_modules
 
 UNFREEZE_EVERY = 64
 LIFTED = "__rlm_icpt_"
@@ -52,6 +52,7 @@ class Session:
         self._fixed |= {name: self._host_function(name) for name in config["functions"] or ()}
         self._namespace: dict[str, Any] = dict(self._fixed)
         seed_everything(config["seed"])
+        teach_modules()
 
     def start(self, *, gated: bool) -> None:
         """Begin to serve, with the fork gate or, in an unsafe sandbox that lacks it, without."""
@@ -230,7 +231,7 @@ def _plain(item: Any) -> Any:
 
 
 def _shared_to_str(item: Any) -> Any:
-    if isinstance(item, SharedText):
+    if type(item) is SharedText:
         return str(item)
     if isinstance(item, SharedTexts):
         return dict(item)

@@ -2,16 +2,20 @@
 
 Promises that the bytes stay in the mapping: nothing is decoded before it is asked for, and then only the part asked for.
 Offsets are characters, as in str. Methods of str that need the whole text (`split`, `lower`, ...) decode the whole text: they
-work, and cost that much memory. `re` wants a str: `re.findall(pattern, str(context))`, or a slice, `context[a:b]`.
+work, and cost that much memory. So do the functions of `re` and `json.loads`, which `teach_modules` teaches; a compiled pattern
+wants a real str: `pattern.findall(str(context))`, or a slice, `context[a:b]`. `isinstance(context, str)` is true, for code that asks.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import mmap
 import os
+import re
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 BLOCK = 65536
@@ -36,6 +40,10 @@ class SharedText:
         self._index = array("Q", index)
         """Characters before each block of 64 KiB; empty when the text is ASCII, where bytes are characters."""
         self._length = self._index[-1] if self._index else size
+
+    @property
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride] - what isinstance() is told
+        return str
 
     def __len__(self) -> int:
         return self._length
@@ -194,3 +202,21 @@ class SharedTexts(Mapping[str, str]):
     def size(self, name: str) -> int:
         """Bytes of the text, without decoding it."""
         return self._entries[name][1]
+
+
+def teach_modules() -> None:
+    """Let the functions that code calls most with a text take a view as well."""
+    for name in ("search", "match", "fullmatch", "findall", "finditer", "split", "sub", "subn"):
+        setattr(re, name, _taking_views(getattr(re, name)))
+    json.loads = _taking_views(json.loads)
+
+
+def _taking_views(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        plain = [str(value) if type(value) is SharedText else value for value in args]
+        return function(
+            *plain, **{key: str(value) if type(value) is SharedText else value for key, value in named.items()}
+        )
+
+    return call

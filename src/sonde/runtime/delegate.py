@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sonde.core.budget import Scope
 from sonde.core.canonical import clip, hash_value, jsonable
@@ -45,7 +45,7 @@ class SubcallResult:
 
     def as_dict(self) -> dict[str, Any]:
         """As the parent's code sees it; the fields of a child's own report stand beside the common ones."""
-        own: dict[str, Any] = jsonable(self.value) if isinstance(self.value, Mapping) else {}
+        own = cast("dict[str, Any]", jsonable(self.value)) if hasattr(self.value, "items") else {}
         refs = [ref.model_dump(mode="json") for ref in self.evidence_refs]
         common: dict[str, Any] = {
             "call_id": self.call_id,

@@ -1,0 +1,81 @@
+"""`sonde edit` in a terminal: the diff, the question, the answer, and what comes of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sonde.cli.approval import AtTerminal, approval
+from sonde.contexts.workspace import plan_patch
+
+ROOT = Path(__file__).parents[2]
+MODEL = f"command:{sys.executable} {ROOT / 'tests/server/scripted_model.py'}"
+PLAN = plan_patch("*** Begin Patch\n*** Update File: a\n-1\n+one\x1b[2J\n*** End Patch", {"a": "1\n"}.get)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return shutil.copytree(ROOT / "examples/demo-workspace", tmp_path / "demo")
+
+
+def sonde_edit(folder: Path, *flags: str, task: str = "Add normalizeWhitespace") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sonde", "edit", task, str(folder), "--model", MODEL]
+    command += ["--runs-dir", str(folder.parent / "runs"), *flags]
+    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+@pytest.mark.requirement(70)
+@pytest.mark.requirement(71)
+def test_with_yes_the_demo_task_is_done_and_told(folder: Path) -> None:
+    done = sonde_edit(folder, "--yes")
+
+    assert done.returncode == 0
+    assert "normalizeWhitespace" in (folder / "sample.ts").read_text()
+    assert "sample.ts:9-12" in done.stdout
+    assert "changed: sample.ts, sample.test.ts" in done.stderr
+
+
+def test_where_nobody_can_answer_nothing_is_written(folder: Path) -> None:
+    done = sonde_edit(folder, "--json")
+
+    assert "normalizeWhitespace" not in (folder / "sample.ts").read_text()
+    assert json.loads(done.stdout)["changed"] == []
+
+
+def answers(*lines: str) -> tuple[AtTerminal, io.StringIO]:
+    given, out = iter([f"{line}\n" for line in lines]), io.StringIO()
+    return AtTerminal(lambda: next(given, ""), out), out
+
+
+def test_yes_applies_and_no_takes_a_reason() -> None:
+    person, out = answers("y", "n", "use two")
+
+    assert person(PLAN).accepted
+    refused = person(PLAN)
+    assert (refused.accepted, refused.reason) == (False, "use two")
+    assert "-1" in out.getvalue()
+    assert "\x1b" not in out.getvalue()
+
+
+def test_all_is_asked_once() -> None:
+    person, _ = answers("a")
+
+    assert person(PLAN).accepted
+    assert person(PLAN).accepted
+
+
+def test_the_end_of_input_is_a_no() -> None:
+    person, _ = answers()
+
+    assert not person(PLAN).accepted
+
+
+def test_without_a_terminal_nobody_is_asked() -> None:
+    assert not approval(yes=False, stdin=io.StringIO("y\n"))(PLAN).accepted
+    assert approval(yes=True, stdin=io.StringIO())(PLAN).accepted

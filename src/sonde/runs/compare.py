@@ -24,18 +24,21 @@ from sonde.core.events import (
     ModelFailed,
     RunEnded,
     RunResumed,
+    SubcallStarted,
     WroteBack,
     as_dict,
 )
 from sonde.core.record import RunRecord
 from sonde.runs.rundir import RunDir, fold
 
-ASIDE = frozenset(
-    {"seq", "at", "run_id", "request_hash", "attempts", "cached_in", "annotation_ids", "clock"}
-) | frozenset({"latency_s", "waited_s", "wait_s", "duration_s", "elapsed_s"})
-"""Fields that are ids, times, or follow from them."""
+_IDS = frozenset({"seq", "at", "run_id", "request_hash", "annotation_ids"})
+_TIMED = frozenset({"clock", "latency_s", "waited_s", "wait_s", "duration_s", "elapsed_s", "attempts"})
+_COUNTED = frozenset({"tokens_in", "tokens_out", "cached_in", "cost_usd", "left"})
+ASIDE = _IDS | _TIMED | _COUNTED
+"""Ids, times, and counts that follow from texts which are compared themselves; their sums stand in `numbers`."""
 
 SHOWN = 2_000
+_SHARES = frozenset({"seconds", "tokens", "cost_usd", "max_wall_time_sec", "max_tokens_total", "max_cost_usd"})
 _TIMES = re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?Z?|\b\d+(?:\.\d+)? ?(?:s|sec|seconds|minutes)\b")
 
 
@@ -173,14 +176,14 @@ def _text(value: Any) -> str:
 
 
 def comparable(event: Event) -> dict[str, Any]:
-    """An event without what may differ between two runs that did the same."""
+    """An event without what may differ between two runs that did the same: shares of a budget depend on the clock too."""
     fields = {name: value for name, value in as_dict(event).items() if name not in ASIDE}
     if isinstance(event, ModelAsked):
         fields["messages"] = [{**each, "content": _TIMES.sub("…", each["content"])} for each in event.messages]
     if isinstance(event, HostReturned) and event.name == "budget":
         fields["result"], fields["response_hash"] = _timeless(event.result), ""
-    if "left" in fields:
-        fields["left"] = _timeless(fields["left"])
+    if isinstance(event, SubcallStarted):
+        fields["budget"] = _timeless(event.budget)
     if isinstance(event, WroteBack):
         fields["annotation_ids"] = len(event.annotation_ids)
     return fields
@@ -189,7 +192,7 @@ def comparable(event: Event) -> dict[str, Any]:
 def _timeless(left: Any) -> Any:
     if not isinstance(left, dict):
         return left
-    return {name: value for name, value in cast("dict[str, Any]", left).items() if name != "seconds"}
+    return {name: value for name, value in cast("dict[str, Any]", left).items() if name not in _SHARES}
 
 
 def _numbers(left: RunRecord, right: RunRecord) -> list[Pair]:

@@ -1,6 +1,7 @@
 """The other stage: runs each payload in a sandbox of its own, between two harmless turns.
 
-Usage: python confined.py JOBS PROFILE UID (JOBS: JSON list of [id, code]; UID a number, or - to stay who we are).
+Usage: python confined.py JOBS PROFILE UID [LAYER...] (JOBS: JSON list of [id, code]; UID a number, or - to stay who we are;
+layers to leave off, which shows that a hole would be seen).
 Prints one JSON object of JSON reports by id.
 """
 
@@ -13,23 +14,27 @@ from pathlib import Path
 
 from ordinary import become_ordinary
 
-from sonde.sandbox import Args, Limits, Sandbox
+from sonde.sandbox import Args, ForkServer, Limits, Sandbox
+from sonde.sandbox.policy import profile_named
 
 LIMITS = Limits(wall_s=3.0, memory="256MiB")
 
 
-def main(jobs_path: str, profile: str, uid: str) -> None:
+def main(jobs_path: str, profile: str, uid: str, *without: str) -> None:
     if uid != "-" and os.geteuid() == 0:
         become_ordinary(int(uid), [sys.executable, *sys.argv])
     jobs: list[tuple[str, str]] = json.loads(Path(jobs_path).read_text())
-    with _fresh(profile) as first:
+    server = ForkServer(profile_named(profile).preload, without=without)
+    with _fresh(profile, server) as first:
         # The boundary itself is tried with a new session each time; the language rules on branches, which are cheaper.
-        told = {name: run(code, _fresh(profile) if profile == "open" else first.branch()) for name, code in jobs}
+        told = {
+            name: run(code, _fresh(profile, server) if profile == "open" else first.branch()) for name, code in jobs
+        }
     json.dump({name: json.dumps(report) for name, report in told.items()}, sys.stdout)
 
 
-def _fresh(profile: str) -> Sandbox:
-    box = Sandbox(profile=profile, limits=LIMITS, host=_serve)
+def _fresh(profile: str, server: ForkServer) -> Sandbox:
+    box = Sandbox(profile=profile, limits=LIMITS, host=_serve, server=server, unsafe=bool(server.without))
     box.execute("kept = 41")
     return box
 

@@ -44,10 +44,12 @@ def control() -> list[Verdict]:
         ]
 
 
-def confined(profile: str, uid: int | None, chosen: Sequence[Payload]) -> list[Verdict]:
-    """Payloads in a sandbox that is started by `uid` (None: whoever runs this)."""
+def confined(profile: str, uid: int | None, chosen: Sequence[Payload], without: Sequence[str] = ()) -> list[Verdict]:
+    """Payloads in a sandbox that is started by `uid` (None: whoever runs this), with some layers left off."""
     with open_arena(victim_uid=uid) as arena:
-        told = _perform(arena, chosen, [str(HERE / "confined.py")], [profile, "-" if uid is None else str(uid)])
+        told = _perform(
+            arena, chosen, [str(HERE / "confined.py")], [profile, "-" if uid is None else str(uid), *without]
+        )
         verdicts = [_verdict(arena, one, json.loads(told[one.id])) for one in chosen]
         assert not arena.heard, arena.heard
         return verdicts

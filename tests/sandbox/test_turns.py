@@ -264,4 +264,4 @@ def test_the_assign_only_profile_serves_tool_calls_before_the_code_runs() -> Non
         assert run(box, "a = read('x')\nb = look(2)\nprint(a['args'], b['name'])") == "['x'] look\n"
         assert served == ["read('x',)", "look(2,)"]
         assert kind(box.execute("print(read('x'))")) == "gate"
-        assert run(box, "print('__rlm_icpt_01234567_0' in globals())") == "True\n"
+        assert run(box, "c = look(3)\nprint('__rlm_icpt_01234567_2' in globals())") == "True\n"

@@ -1,0 +1,77 @@
+"""What must hold between the extension and the runtime; the extension's own behaviour is tested by vitest (vscode/test)."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from sonde.contexts.workspace import Policy
+from sonde.contexts.workspace.policy import HARMLESS, SECRETS, SKIPPED, STARTS_PROGRAMS
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "vscode/src"
+
+
+def listed(name: str) -> set[str]:
+    """The words of a list in policy.ts."""
+    text = (SOURCE / "policy.ts").read_text()
+    found = re.search(rf"const {name} = \[(.*?)\];", text, re.DOTALL)
+    assert found
+    return set(re.findall(r'"([^"]+)"', found[1]))
+
+
+@pytest.mark.requirement(47)
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [("SECRETS", SECRETS), ("HARMLESS", HARMLESS), ("STARTS_PROGRAMS", STARTS_PROGRAMS), ("SKIPPED", SKIPPED)],
+)
+def test_both_sides_protect_the_same_names(name: str, names: tuple[str, ...]) -> None:
+    assert listed(name) == set(names)
+
+
+@pytest.mark.requirement(47)
+@pytest.mark.parametrize(
+    "name", ["bridge", "guard", "policy", "toolhost", "tasks", "trace", "lines", "environment", "protocol"]
+)
+def test_what_decides_does_not_need_an_editor(name: str) -> None:
+    assert 'from "vscode"' not in (SOURCE / f"{name}.ts").read_text()
+
+
+def test_nothing_of_a_folder_is_believed_before_it_is_trusted() -> None:
+    manifest = json.loads((ROOT / "vscode/package.json").read_text())
+    untrusted = manifest["capabilities"]["untrustedWorkspaces"]
+    settings = manifest["contributes"]["configuration"]["properties"]
+    starts_things = {name for name, setting in settings.items() if setting.get("scope") == "machine-overridable"}
+
+    assert untrusted["supported"] == "limited"
+    assert starts_things == set(untrusted["restrictedConfigurations"])
+
+
+@pytest.mark.requirement(65)
+def test_no_command_is_allowed_by_default() -> None:
+    manifest = json.loads((ROOT / "vscode/package.json").read_text())
+
+    assert manifest["contributes"]["configuration"]["properties"]["sonde.allowedCommands"]["default"] == []
+    assert Policy().commands == ()
+
+
+@pytest.mark.requirement(70)
+@pytest.mark.requirement(73)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "vscode/src/bridge.ts",
+        "vscode/src/toolhost.ts",
+        "src/sonde/server/stdio.py",
+        "examples/demo-workspace/sample.ts",
+        "examples/demo-workspace/sample.test.ts",
+        "tests/server/scripted_model.py",
+        "docs/runbook-vscode.md",
+        "docs/protocol.md",
+    ],
+)
+def test_every_deliverable_is_there(path: str) -> None:
+    assert (ROOT / path).stat().st_size > 100

@@ -73,11 +73,11 @@ class Settings:
         """The spec and options behind a model's name: an entry of [models], `provider:name`, or a bare OpenAI name."""
         named = self.models.get(model)
         if named is not None:
-            return self._named(named)
+            return self._named(model, named)
         spec = model if ":" in model or model == "recorded" else f"openai:{model}"
         return ModelChoice(spec=spec, settings=self._options(spec))
 
-    def _named(self, named: NamedModel) -> ModelChoice:
+    def _named(self, name: str, named: NamedModel) -> ModelChoice:
         spec = named.spec if ":" in named.spec else f"openai:{named.spec}"
         key = self.environ.get(named.api_key_env) if named.api_key_env else None
         options = self._options(
@@ -89,6 +89,7 @@ class Settings:
             prompt_mode=named.prompt_mode,
             env=named.env,
             extra_body=named.extra_body,
+            label=name,
         )
         return ModelChoice(spec=spec, settings=options)
 

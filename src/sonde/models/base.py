@@ -113,7 +113,7 @@ class ModelSettings:
     """What `open_model` needs beside the name. Read by api/ and cli/ from flags, environment and file, passed down.
 
     `timeout_s` bounds one attempt, below what the deadline leaves. `environ` is the caller's environment, of which
-    a command gets PATH, HOME and LANG only; `env` is what it gets besides.
+    a command gets PATH, HOME and LANG only; `env` is what it gets besides. `label` is what the record calls a command.
     """
 
     base_url: str | None = None
@@ -127,6 +127,7 @@ class ModelSettings:
     prompt_mode: PromptMode = "stdin"
     count_wait: bool = True
     threads: int = 1
+    label: str | None = None
 
     def secrets(self) -> tuple[str, ...]:
         """Every value in here that must not be shown, written or recorded."""

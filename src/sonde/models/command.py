@@ -34,7 +34,7 @@ class CommandModel:
         self._argv = _split(command)
         self._settings = settings
         self._environment = _environment(settings)
-        self.name = _shown(self._argv)
+        self.name = f"command:{settings.label}" if settings.label else _shown(self._argv)
         if settings.prompt_mode == "file" and not any("{prompt_file}" in part for part in self._argv):
             raise ConfigError(
                 f"{self.name} gets its prompt by file but has no place for its path; add {{prompt_file}}, as in "

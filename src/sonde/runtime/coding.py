@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 from sonde.core.canonical import clip, hash_value, jsonable, sha256_text
 from sonde.core.events import CodeRan, CodeStarted, ToolExecError, ToolIntercepted
-from sonde.errors import SandboxViolation
+from sonde.errors import ConfigError, SandboxViolation
 from sonde.runtime import observe
 from sonde.runtime.actions import RunCode
 from sonde.runtime.host import Host
@@ -138,6 +139,11 @@ class Coder:
                     message=fault.message,
                 )
             )
+
+    def offer(self, name: str, value: Any) -> None:
+        """Put a value into a variable for the next turn, if it can be carried there."""
+        with contextlib.suppress(ConfigError):
+            self.box().inject(name, value)
 
     def box(self) -> Sandbox:
         """The sandbox, with everything in it that the prompt has named."""

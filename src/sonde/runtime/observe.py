@@ -95,7 +95,7 @@ HELD_BACK = """\
 Your final value was held back once, because this block also showed something you have not seen yet:
 {shown}
 Your value: {value}
-If it still holds, call it again in a block that prints nothing: {again}"""
+If it still holds, finish with it in a block that prints nothing: FINAL(held_final)"""
 
 REPAIR = """\
 Your final value was not accepted:

@@ -315,9 +315,9 @@ class Session:
             self.memory.draft = observation.final.output
             value = clip(repr(jsonable(observation.final.output)), 500)
             shown = clip(observation.unseen, observe.SHOWN_CHARS)
-            again = self.engine.final_example
+            self.coder.offer("held_final", observation.final.output)
             self._gate("seen", ok=False, reason="the block also showed something unseen")
-            self.observe(observe.HELD_BACK.format(shown=shown, value=value, again=again))
+            self.observe(observe.HELD_BACK.format(shown=shown, value=value))
         return held
 
     def conclude(self, value: Any) -> Conclusion:

@@ -25,6 +25,7 @@ from sonde.core.events import (
     RunStarted,
     StatusChanged,
     SubcallEnded,
+    SubcallStarted,
     TurnStarted,
     WroteBack,
 )
@@ -117,6 +118,10 @@ class Tape:
             where = _place(session, turn, block, "the output of the code")
             self._same(where, found.output_hash, output_hash, (session, turn))
         return found
+
+    def subcall_started(self, session: str) -> SubcallStarted | None:
+        """How a child began, with the budget that its prompt showed."""
+        return self._need(SubcallStarted, ("subcall_started", session))
 
     def subcall(self, session: str) -> SubcallEnded | None:
         """How a child ended."""

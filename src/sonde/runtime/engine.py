@@ -30,7 +30,8 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """What a final value amounts to: the output, the proof, and what is wrong with it. `by_model`: a model's judgement is in a fallback."""
+    """What a final value amounts to: the output, the proof, and what is wrong with it. `by_model`: whether a model's judgement is in it;
+    None leaves that to how the session ended: with a value of the model, or with a fallback."""
 
     output: Any
     text: str = ""
@@ -38,7 +39,7 @@ class Conclusion:
     evidence: tuple[EvidenceRef, ...] = ()
     gaps: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
-    by_model: bool = False
+    by_model: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

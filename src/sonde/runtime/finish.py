@@ -40,8 +40,9 @@ class Outcome:
 
 def settled(session: Session, conclusion: Conclusion) -> Outcome:
     """The outcome of a final value: succeeded without problems, else partial with the reasons as gaps."""
+    judge: Literal["LLM", "CODE"] = "CODE" if conclusion.by_model is False else "LLM"
     if not conclusion.problems:
-        return Outcome(status=RunStatus.SUCCEEDED, conclusion=_with_gaps(session, conclusion), annotator="LLM")
+        return Outcome(status=RunStatus.SUCCEEDED, conclusion=_with_gaps(session, conclusion), annotator=judge)
     error = error_of(conclusion.problems)
     if conclusion.output is None:
         spoken = session.engine.fallback(session.gathered(error.message))
@@ -56,7 +57,7 @@ def settled(session: Session, conclusion: Conclusion) -> Outcome:
     return Outcome(
         status=RunStatus.PARTIAL,
         conclusion=_with_gaps(session, replace(conclusion, gaps=gaps)),
-        annotator="LLM",
+        annotator=judge,
         error=error,
     )
 
@@ -71,7 +72,8 @@ def best_effort(session: Session, error: RunError) -> Outcome:
         if conclusion.output is not None:
             gaps = (*conclusion.gaps, error.message, *(problem.reason for problem in conclusion.problems))
             kept = replace(conclusion, gaps=gaps)
-            return Outcome(status=RunStatus.PARTIAL, conclusion=_with_gaps(session, kept), annotator="LLM", error=error)
+            judge = "CODE" if conclusion.by_model is False else "LLM"
+            return Outcome(status=RunStatus.PARTIAL, conclusion=_with_gaps(session, kept), annotator=judge, error=error)
     if session.errand is not None:
         return Outcome(
             status=RunStatus.FAILED,

@@ -51,8 +51,7 @@ class Run:
         self.task = wiring.task
         self.settings = settings or {}
         self.status = RunStatus.INITIALIZED
-        self.deadline = Deadline(wiring.clock, self.task.budget.max_wall_time_sec)
-        self.deadline.add(-used_s)
+        self.deadline = Deadline(wiring.clock, self.task.budget.max_wall_time_sec, used=used_s)
         self.scope = Scope(self.task.budget, self.deadline, pooled_turns=self.task.engine.pooled_turns)
         self._replied = False
 
@@ -120,7 +119,7 @@ class Run:
         self.wiring.emit(StatusChanged(status=status.value, error=error_dict(error)))
 
     def _end(self, outcome: Outcome) -> Ended:
-        outcome = self._written_back(outcome)
+        unwritten = self._write_back(outcome)
         if isinstance(outcome.error, BudgetExceeded):
             self._advance(RunStatus.TERMINATED_BUDGET, outcome.error)
         self._advance(outcome.status, outcome.error)
@@ -138,33 +137,24 @@ class Run:
                 elapsed_s=round(elapsed, 3),
             )
         )
+        outcome = _without_writeback(outcome, unwritten) if unwritten is not None else outcome
         return Ended(
-            status=self.status,
+            status=outcome.status,
             conclusion=outcome.conclusion,
             annotator=outcome.annotator,
             error=outcome.error,
             elapsed_s=elapsed,
         )
 
-    def _written_back(self, outcome: Outcome) -> Outcome:
-        """Write annotations before the end is told: a failure turns success into a partial, retryable one."""
+    def _write_back(self, outcome: Outcome) -> WritebackFailed | None:
+        """Write annotations before the end is told. The end itself is told without it, so that a later write-back mends the record."""
         if self.wiring.writeback is None or outcome.conclusion.output is None:
-            return outcome
+            return None
         wrote = self.wiring.writeback(outcome.conclusion.output, outcome.annotator, self.wiring.run_id)
         if wrote is None:
-            return outcome
+            return None
         self.wiring.emit(wrote)
-        if wrote.status == "succeeded":
-            return outcome
-        reason = (wrote.error or {}).get("message", f"{wrote.failed} annotations have no target there")
-        failed = WritebackFailed(f"{reason}; the report stands, `sonde publish {self.wiring.run_id}` tries again")
-        gaps = (*outcome.conclusion.gaps, failed.message)
-        return replace(
-            outcome,
-            status=RunStatus.PARTIAL if outcome.status is RunStatus.SUCCEEDED else outcome.status,
-            conclusion=replace(outcome.conclusion, gaps=gaps),
-            error=outcome.error or failed,
-        )
+        return None if wrote.status == "succeeded" else WritebackFailed((wrote.error or {}).get("message", "failed"))
 
     def _started(self) -> RunStarted:
         wiring, task = self.wiring, self.task
@@ -197,6 +187,16 @@ def error_dict(error: SondeError | None) -> dict[str, Any] | None:
     if error is None:
         return None
     return {"code": error.code.value, "message": error.message, "stage": error.stage, "retryable": error.retryable}
+
+
+def _without_writeback(outcome: Outcome, failed: WritebackFailed) -> Outcome:
+    """A success whose annotations are not written is partial, and may be tried again."""
+    return replace(
+        outcome,
+        status=RunStatus.PARTIAL if outcome.status is RunStatus.SUCCEEDED else outcome.status,
+        conclusion=replace(outcome.conclusion, gaps=(*outcome.conclusion.gaps, failed.message)),
+        error=outcome.error or failed,
+    )
 
 
 def _failed(error: RunError) -> Outcome:

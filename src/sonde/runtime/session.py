@@ -366,7 +366,7 @@ class Session:
         self.history.add(Turn(number=memory.turn, reply=memory.last_words, observation=said, line=line))
 
     def _left_line(self, left: Mapping[str, Any]) -> str:
-        return self.engine.left_line(left, elapsed_s=self.memory.elapsed_s, wall_s=self.scope.deadline.seconds)
+        return self.engine.left_line(left, elapsed_s=self.memory.elapsed_s, wall_s=self.scope.budget.max_wall_time_sec)
 
     def _compact(self) -> None:
         before = self.history.tokens()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sonde.rlms.request import read_request
+from sonde.rlms.result import exit_code
 from sonde.rlms.worker import work
+from sonde.rlms.wrapper import invoke
 
 IN_ORDER = """\
 cat > "$0.prompt"
@@ -52,8 +55,6 @@ class Called:
     stdout: str
     stderr: str
     output: Path
-    seconds: float = 0.0
-    environment: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def result(self) -> dict[str, Any]:
@@ -110,12 +111,18 @@ class Loop:
         self.output.mkdir(parents=True, exist_ok=True)
         return work(read_request(self.flags(root, **more), {}), self.environment())
 
-    def call(self, root: Program | None, *, env: dict[str, str] | None = None, **more: Any) -> Called:
+    def call(self, root: Program | None, **more: Any) -> Called:
+        """The wrapper in this process; its worker and the programs are real ones."""
+        result = invoke(self.flags(root, **more), self.environment())
+        return Called(exit_code(result), json.dumps(result), "", self.output)
+
+    def shell(self, root: Program | None, *, env: dict[str, str] | None = None, **more: Any) -> Called:
         """`sonde rlms` as a loop calls it."""
-        words = [
-            part for name, value in self.flags(root, **more).items() for part in (f"--{name.replace('_', '-')}", value)
-        ]
-        return self.sonde("rlms", *words, env=env)
+        return self.sonde("rlms", *self.words(root, **more), env=env)
+
+    def words(self, root: Program | None, **more: Any) -> list[str]:
+        flags = self.flags(root, **more)
+        return [part for name, value in flags.items() for part in (f"--{name.replace('_', '-')}", value)]
 
     def sonde(self, *words: str, env: dict[str, str] | None = None) -> Called:
         environment = self.environment() | (env or {})
@@ -128,7 +135,7 @@ class Loop:
             timeout=90,
             check=False,
         )
-        return Called(done.returncode, done.stdout, done.stderr, self.output, environment=environment)
+        return Called(done.returncode, done.stdout, done.stderr, self.output)
 
     def environment(self) -> dict[str, str]:
         return {"PATH": os.environ["PATH"], "HOME": str(self.tmp), "TERM": "dumb"}
@@ -136,3 +143,15 @@ class Loop:
 
 def fenced(code: str) -> str:
     return f"Thinking.\n```python\n{code}\n```\n"
+
+
+def has_ended(pid: str, seconds: float = 10.0) -> bool:
+    """Whether a process ends within this time; one that nobody has reaped yet has ended."""
+    try:
+        watched = os.pidfd_open(int(pid))
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([watched], [], [], seconds)[0])
+    finally:
+        os.close(watched)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlms_loop import CITED, Called, Loop
+from rlms_loop import CITED, Called, Loop, has_ended
 
 from sonde.rlms.wrapper import invoke
 
@@ -47,7 +47,7 @@ def events(loop: Loop) -> list[dict[str, Any]]:
 @pytest.mark.requirement(44)
 @pytest.mark.requirement("O15")
 def test_a_good_call_leaves_the_whole_layout(loop: Loop) -> None:
-    called = loop.call(loop.replies("root", [CITED]))
+    called = loop.shell(loop.replies("root", [CITED]))
 
     root = loop.tmp / "loops" / "demo" / "rlms"
     assert called.code == 0
@@ -121,7 +121,9 @@ def test_a_second_call_replaces_the_entry_of_its_role_and_iteration_only(loop: L
 def test_refused_flags_leave_the_files_of_a_failure_and_exit_with_2(
     loop: Loop, flags: dict[str, Any], error_code: str
 ) -> None:
-    called = loop.call(None, **{"root_command_json": '["true"]', **flags})
+    given: dict[str, Any] = {"root_command_json": '["true"]', **flags}
+
+    called = loop.call(None, **given)
 
     assert called.code == 2
     assert called.result["error_code"] == error_code
@@ -140,7 +142,7 @@ def test_an_output_folder_outside_the_layout_holds_everything_itself(loop: Loop)
 
 
 def test_an_output_folder_that_cannot_be_made_is_a_wrong_configuration(loop: Loop) -> None:
-    called = loop.call(loop.replies("root", [CITED]), output_dir="/proc/no")
+    called = loop.shell(loop.replies("root", [CITED]), output_dir="/proc/no")
 
     assert called.code == 2
     assert json.loads(called.stdout)["error_code"] == "invalid_config"
@@ -168,16 +170,15 @@ def test_a_worker_that_does_not_stop_by_itself_is_ended_from_outside(loop: Loop)
     assert time.monotonic() - started < 10
     assert result["error_code"] == "limit_exceeded"
     assert read(loop.output / "status.json")["error"] == "limit_exceeded"
-    assert not Path("/proc", Path(f"{stuck}.pid").read_text().strip()).exists()
+    assert has_ended(Path(f"{stuck}.pid").read_text())
 
 
 def test_a_loop_that_stops_the_call_finds_the_files_and_no_process_left(loop: Loop) -> None:
     ready = loop.tmp / "ready"
     os.mkfifo(ready)
     root = loop.program("root", f'echo $$ > "{ready}"; sleep 600')
-    words = [part for name, value in loop.flags(root).items() for part in (f"--{name.replace('_', '-')}", value)]
     call = subprocess.Popen(
-        [sys.executable, "-m", "sonde", "rlms", *words], env=loop.environment(), stdout=-3, stderr=-3
+        [sys.executable, "-m", "sonde", "rlms", *loop.words(root)], env=loop.environment(), stdout=-3, stderr=-3
     )
     pid = ready.read_text().strip()  # waits until the root program runs
 
@@ -185,13 +186,13 @@ def test_a_loop_that_stops_the_call_finds_the_files_and_no_process_left(loop: Lo
 
     assert call.wait(20) == 1
     assert read(loop.output / "result.json")["error_code"] == "worker_failure"
-    assert not Path("/proc", pid).exists()
+    assert has_ended(pid)
 
 
 @pytest.mark.requirement(43)
 @pytest.mark.parametrize(("mode", "code"), [("warn_and_continue", 0), ("fail_role", 1)])
 def test_the_fail_mode_says_what_a_failure_means_for_the_role(loop: Loop, mode: str, code: int) -> None:
-    called = loop.call(loop.program("root", "exit 3"), fail_mode=mode)
+    called = loop.shell(loop.program("root", "exit 3"), fail_mode=mode)
 
     assert called.code == code
     assert called.result["error_code"] == "model_invocation_failed"

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from rlms_loop import CITED, Loop, fenced
+from rlms_loop import CITED, Loop, fenced, has_ended
 
 from sonde.rlms.result import exit_code
 
@@ -20,7 +20,7 @@ def loop(tmp_path: Path) -> Loop:
 @pytest.mark.requirement(42)
 @pytest.mark.requirement(45)
 def test_a_root_that_only_emits_a_forbidden_import_ends_as_a_sandbox_violation(loop: Loop) -> None:
-    called = loop.call(loop.replies("root", [fenced("import os\nset_final(os.environ)")]), max_steps=3)
+    called = loop.shell(loop.replies("root", [fenced("import os\nset_final(os.environ)")]), max_steps=3)
 
     assert called.code == 1
     assert called.result["error_code"] == "sandbox_violation"
@@ -87,7 +87,7 @@ def test_a_sub_call_prompt_above_its_bound_is_a_fault(loop: Loop) -> None:
 def test_code_that_loops_for_ever_is_ended_in_time(loop: Loop) -> None:
     started = time.monotonic()
 
-    called = loop.call(loop.replies("root", ["while True:\n    pass"]), timeout_seconds=4)
+    called = loop.shell(loop.replies("root", ["while True:\n    pass"]), timeout_seconds=4)
 
     assert time.monotonic() - started < 15
     assert called.code == 2
@@ -100,17 +100,17 @@ def test_a_program_that_hangs_is_ended_in_time_with_its_children(loop: Loop) -> 
     root = loop.program("root", 'sleep 600 & echo $! > "$0.pid"; trap "" TERM; wait; sleep 600')
     started = time.monotonic()
 
-    called = loop.call(root, timeout_seconds=4)
+    called = loop.shell(root, timeout_seconds=4)
 
     assert time.monotonic() - started < 15
     assert called.code == 2
     assert called.result["error_code"] == "limit_exceeded"
     assert called.result["trace"][0]["returncode"] != 0
-    assert not Path(f"/proc/{Path(f'{root.path}.pid').read_text().strip()}").exists()
+    assert has_ended(Path(f"{root.path}.pid").read_text())
 
 
 def test_a_root_that_exits_3_is_a_failed_invocation_and_says_what_it_said(loop: Loop) -> None:
-    called = loop.call(loop.program("root", "echo out of credit >&2; exit 3"))
+    called = loop.shell(loop.program("root", "echo out of credit >&2; exit 3"))
 
     assert called.code == 1
     assert called.result["error_code"] == "model_invocation_failed"

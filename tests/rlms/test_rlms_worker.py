@@ -331,7 +331,7 @@ def test_the_prompt_comes_by_file_and_the_placeholders_are_filled(loop: Loop) ->
 def test_programs_get_the_loops_whole_environment_and_generated_code_none_of_it(loop: Loop) -> None:
     root = loop.program("env", f'echo "$AGENT_TOKEN" > "$0.token"\ncat <<"E"\n{CITED}\nE\n')
 
-    called = loop.call(root, env={"AGENT_TOKEN": "t-123456"})
+    called = loop.shell(root, env={"AGENT_TOKEN": "t-123456"})
 
     assert called.code == 0
     assert Path(f"{root.path}.token").read_text().strip() == "t-123456"

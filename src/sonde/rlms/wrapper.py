@@ -51,11 +51,13 @@ def invoke(flags: Mapping[str, str | None], environ: Mapping[str, str], python: 
 def _refused(flags: Mapping[str, str | None], error: ConfigError) -> dict[str, Any]:
     """Flags that make no request: still a result, wherever there is a place for it."""
     result = failure(None, failure_class(error), error.message)
-    known = {name: flags.get(name) or "" for name in ("loop_id", "role", "iteration")}
-    iteration = known["iteration"]
-    result |= {**known, "iteration": int(iteration) if iteration.isdecimal() else iteration}
-    if flags.get("output_dir"):
-        layout = Layout(output=Path(flags["output_dir"] or "").absolute(), loop_id=known["loop_id"], role=known["role"])
+    said = flags.get("iteration") or ""
+    iteration = int(said) if said.isascii() and said.isdecimal() else said
+    loop_id, role = flags.get("loop_id") or "", flags.get("role") or ""
+    result |= {"loop_id": loop_id, "role": role, "iteration": iteration}
+    output = flags.get("output_dir")
+    if output:
+        layout = Layout(output=Path(output).absolute(), loop_id=loop_id, role=role, iteration=iteration)
         with suppress(ConfigError, OSError):  # no place to write to: the caller still gets the result
             layout.make()
             layout.write_result(result, Decided())

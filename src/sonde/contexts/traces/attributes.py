@@ -21,11 +21,12 @@ MAX_ATTRIBUTES = 20_000
 MAX_DEPTH = 40
 KIND_KEY = "openinference.span.kind"
 JSON_TEXT = ("document.metadata", "llm.prompt_template.variables", "metadata", "tool.parameters")
-TOKEN_COUNTS = frozenset({"llm.token_count.prompt", "llm.token_count.completion", "llm.token_count.total"})
+TOKEN_COUNTS = "llm.token_count."
 _INDEX = re.compile(r"\.\d+\.")
 _ODD_KEY = re.compile(r"\s|\.\.|^\.|\.$|(?:^|\.)0\d")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SCALARS = (str, int, bool)
+_LARGEST = 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -46,7 +47,7 @@ class _Flat:
         elif isinstance(value, (list, tuple)):
             self._add_sequence(key, list(cast("Iterable[Any]", value)), depth)
         else:
-            self._set(key, _scalar(value))
+            self._set(key, _count(value) if key.startswith(TOKEN_COUNTS) else _scalar(value))
 
     def _add_text(self, key: str, value: str, depth: int) -> None:
         if key.endswith(JSON_TEXT) and (parsed := _parsed(value)) is not _NOT_JSON:
@@ -55,7 +56,7 @@ class _Flat:
         if len(value) > MAX_VALUE_CHARS:
             self.gaps.append(f"attribute {key} was cut from {len(value)} to {MAX_VALUE_CHARS} characters")
             value = value[:MAX_VALUE_CHARS]
-        self._set(key, _token_count(value) if key in TOKEN_COUNTS else value)
+        self._set(key, _count(value) if key.startswith(TOKEN_COUNTS) else value)
 
     def _add_mapping(self, key: str, value: Mapping[Any, Any], depth: int) -> None:
         if depth > MAX_DEPTH:
@@ -178,11 +179,12 @@ def _parsed(text: str) -> Any:
         return _NOT_JSON
 
 
-def _token_count(text: str) -> int | str:
+def _count(value: Any) -> Any:
+    """A whole number, from text too, and from the floats that data frames make of whole numbers."""
     try:
-        return int(text)
+        return _scalar(int(value) if not isinstance(value, float) or value.is_integer() else value)
     except ValueError:
-        return text
+        return value
 
 
 def _input_as_text(table: dict[str, Any]) -> None:
@@ -194,6 +196,8 @@ def _input_as_text(table: dict[str, Any]) -> None:
 
 
 def _scalar(value: Any) -> Any:
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        return str(value)  # more than 64 bits: neither the index nor OTLP holds it
     if isinstance(value, _SCALARS):
         return value
     if isinstance(value, float):

@@ -18,6 +18,7 @@ KINDS = frozenset(
     {"LLM", "TOOL", "RETRIEVER", "CHAIN", "AGENT", "RERANKER", "EMBEDDING", "EVALUATOR", "GUARDRAIL", "UNKNOWN"}
 )
 STATUSES = frozenset({"OK", "ERROR", "UNSET"})
+LATEST_US = 2**62  # what the index holds, with room for a duration
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Row = dict[str, Any]
 
@@ -133,6 +134,13 @@ def us_of_text(text: str) -> int:
 
 def us_of(value: Any) -> int | None:
     """Microseconds of whatever sources write: ISO text, seconds, milliseconds, microseconds or nanoseconds since 1970."""
+    moment = _us_of(value)
+    if moment is not None and abs(moment) > LATEST_US:
+        raise ValueError(f"{moment} microseconds since 1970 is no time")
+    return moment
+
+
+def _us_of(value: Any) -> int | None:
     match value:
         case None | "" | bool():
             return None
@@ -142,7 +150,7 @@ def us_of(value: Any) -> int | None:
             return _us_of_number(int(value))
         case str():
             return us_of_text(value)
-        case int() | float():
+        case int() | float() if math.isfinite(value):
             return _us_of_number(value)
         case datetime():
             return us_of_text(value.isoformat())

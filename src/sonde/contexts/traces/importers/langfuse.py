@@ -16,7 +16,7 @@ _TYPES = frozenset({*_KINDS, "AGENT", "TOOL", "CHAIN", "RETRIEVER", "EVALUATOR",
 
 def recognise(record: Json) -> bool:
     """True for a trace with observations, or an observation."""
-    return isinstance(record.get("observations"), list) or ("traceId" in record and record.get("type") in _TYPES)
+    return isinstance(record.get("observations"), list) or ("traceId" in record and str(record.get("type")) in _TYPES)
 
 
 def spans(record: Json) -> Iterator[Span | str]:

@@ -99,10 +99,18 @@ def spans_of(value: Any) -> tuple[str, Found]:
     record = cast("Json", value)
     for form, recognise, spans in FORMATS:
         if recognise(record):
-            return form, spans(record)
+            return form, _safely(spans(record))
     if isinstance(record.get("data"), list):
         return "page", _page(cast("list[Any]", record["data"]))
     return "unknown", iter(())
+
+
+def _safely(found: Found) -> Found:
+    """What an importer gives; where a record is not shaped as its form says, the reason instead of a failure."""
+    try:
+        yield from found
+    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as broken:
+        yield f"not shaped as expected: {broken}"
 
 
 def _page(items: list[Any]) -> Found:

@@ -5,12 +5,13 @@ only when the text still has the hash that was recorded. Otherwise the short sni
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from sonde.core.canonical import sha256_text
+from sonde.core.trajectory import preview
 
 LARGEST_FILE = 64 << 20
 
@@ -35,14 +36,16 @@ class Shown:
         return asdict(self)
 
 
-def shown_excerpts(events: Iterable[Mapping[str, Any]]) -> list[Shown]:
-    """Every citation of a run with its text."""
+def shown_excerpts(events: Iterable[Mapping[str, Any]], result_of: Callable[[int], Any] | None = None) -> list[Shown]:
+    """Every citation of a run with its text; `result_of` gives the recorded result of a call by its number."""
     listed = list(events)
     roots = list(_roots(listed))
     calls = [event for event in listed if event.get("type") == "host_returned"]
     cited: dict[str, Shown] = {}
     for citation in _citations(listed):
         shown = _show(citation, roots, calls)
+        if not shown.text and shown.seen_at is not None and result_of is not None:
+            shown = replace(shown, text=preview(result_of(shown.seen_at)))
         cited.setdefault(shown.ref, shown)
     return list(cited.values())
 

@@ -44,7 +44,7 @@ def run_data(run: RunDir, *, redact: bool = False) -> dict[str, Any]:
     events = redact_events(run.events()) if redact else run.events()
     full = [{**as_dict(event), "n": number} for number, event in enumerate(events)]
     summary = asdict(summarise(run.path)) | {"path": run.run_id}
-    excerpts: Any = [shown.as_dict() for shown in shown_excerpts(full)]
+    excerpts: Any = [shown.as_dict() for shown in shown_excerpts(full, lambda number: full[number].get("result"))]
     slimmed = [slim(event, number) for number, event in enumerate(full)]
     data = {
         "runs": [summary],

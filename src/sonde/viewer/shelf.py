@@ -52,12 +52,8 @@ class Shelf:
     def excerpts(self, run_id: str) -> list[dict[str, Any]]:
         """The source texts that the run cites."""
         stream = self.stream(run_id)
-        wanted = [
-            each["n"]
-            for each in stream.slim()
-            if each["type"] in ("run_started", "run_ended", "cited") or each.get("excerpts")
-        ]
-        return [each.as_dict() for each in shown_excerpts(stream.full(wanted))]
+        found = shown_excerpts(stream.light(), lambda number: stream.full([number])[0].get("result"))
+        return [each.as_dict() for each in found]
 
     def compare(self, left: str, right: str) -> dict[str, Any]:
         """Two runs side by side."""

@@ -22,6 +22,8 @@ from sonde.runs.rundir import JOURNAL, NoSuchRun
 
 TEXT = 300
 LONG = {"objective": 20_000, "context": 2_000, "error": 2_000, "reason": 1_000, "summary": 1_000, "reasoning": 600}
+SHOWN = frozenset({"args", "result"})
+COUNTED = frozenset({"messages", "excerpts", "variables", "evidence_refs"})
 WHOLE = frozenset({"run_started", "run_ended", "cited", "wrote_back", "status_changed"})
 
 
@@ -34,6 +36,20 @@ class _Read:
     sum: str = ""
     torn: bool = False
     tampered_line: int | None = None
+
+
+class _Light(msgspec.Struct):
+    """The decoder skips all other fields without building them: a result may be a megabyte."""
+
+    type: str
+    input_ref: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    citation: dict[str, Any] = {}
+    output: Any = None
+    excerpts: list[dict[str, Any]] = []
+
+
+_light = msgspec.json.Decoder(_Light)
 
 
 class RunStream:
@@ -70,6 +86,14 @@ class RunStream:
             with self.path.open("rb") as file:
                 return [{**self._at(file.fileno(), number), "n": number} for number in known]
 
+    def light(self) -> list[dict[str, Any]]:
+        """What evidence needs of every event: where the run looked, what it cited, and which call showed it."""
+        with self._lock:
+            self._refresh()
+            wanted = [each["n"] for each in self._slim if each["type"] in WHOLE or each.get("excerpts")]
+            with self.path.open("rb") as file:
+                return [{**self._skim(file.fileno(), number), "n": number} for number in wanted]
+
     def slim(self) -> list[dict[str, Any]]:
         """All slim events."""
         return self.news()["events"]
@@ -81,6 +105,10 @@ class RunStream:
     def _at(self, fd: int, number: int) -> dict[str, Any]:
         start, size = self._places[number]
         return msgspec.json.decode(os.pread(fd, size, start), type=dict[str, Any])
+
+    def _skim(self, fd: int, number: int) -> dict[str, Any]:
+        start, size = self._places[number]
+        return msgspec.structs.asdict(_light.decode(os.pread(fd, size, start)))
 
     def _refresh(self) -> None:
         try:
@@ -119,18 +147,16 @@ class RunStream:
 
 def slim(event: dict[str, Any], number: int) -> dict[str, Any]:
     """An event with its long parts cut; `n` is its number in the journal."""
+    cut = {**event, "n": number}
+    cut.pop("sum", None)
     if event.get("type") in WHOLE:
-        return {**event, "n": number}
-    return {name: _cut(name, value) for name, value in event.items() if name != "sum"} | {"n": number}
-
-
-def _cut(name: str, value: Any) -> Any:
-    match name, value:
-        case _, str():
-            return clip(value, LONG.get(name, TEXT))
-        case (("args" | "result"), _):
-            return clip(preview(value), TEXT)
-        case (("messages" | "excerpts" | "variables" | "evidence_refs"), list()):
-            return len(cast("list[Any]", value))
-        case _:
-            return value
+        return cut
+    for name, value in event.items():
+        if isinstance(value, str):
+            if len(value) > TEXT:
+                cut[name] = clip(value, LONG.get(name, TEXT))
+        elif name in SHOWN:
+            cut[name] = clip(preview(value), TEXT)
+        elif name in COUNTED and isinstance(value, list):
+            cut[name] = len(cast("list[Any]", value))
+    return cut

@@ -37,10 +37,27 @@ export class Answer {
   paintHead() {
     const { start, status } = this.run;
     if (!start) return;
-    const facts = [start.run_type, start.model || "no model", start.mode === "code" ? `code, ${start.profile}` : start.mode, new Date(start.at * 1000).toISOString().slice(0, 16).replace("T", " ")];
+    const facts = [
+      start.run_type,
+      start.model || "no model",
+      start.mode === "code" ? `code, ${start.profile}` : start.mode,
+      new Date(start.at * 1000).toISOString().slice(0, 16).replace("T", " "),
+    ];
     const heading = h("h1", { class: start.objective.length > 280 ? "long" : "" }, start.objective);
     if (start.objective.length > 280) heading.addEventListener("click", () => heading.classList.toggle("long"));
-    put(this.head, h("div", { class: "meta" }, pill(status), facts.map((fact) => h("span", {}, fact)), start.layers?.includes("unsafe") || start.settings?.unsafe ? h("span", { class: "pill failed" }, "unsafe") : null), heading);
+    put(
+      this.head,
+      h(
+        "div",
+        { class: "meta" },
+        pill(status),
+        facts.map((fact) => h("span", {}, fact)),
+        start.layers?.includes("unsafe") || start.settings?.unsafe
+          ? h("span", { class: "pill failed" }, "unsafe")
+          : null,
+      ),
+      heading,
+    );
   }
 
   paintTiles() {
@@ -50,28 +67,65 @@ export class Answer {
     const took = end ? end.elapsed_s : this.run.t1 - this.run.t0;
     const spent = start.model || totals.cost_usd ? money(totals.cost_usd) : "—";
     const rows = [
-      [seconds(took), "time"], [spent, "cost"], [count(totals.tokens), "tokens"], [count(totals.iterations), totals.iterations === 1 ? "turn" : "turns"],
-      [count(totals.subcalls), totals.depth ? `sub-calls, depth ${totals.depth}` : "sub-calls"], [count(totals.tool_calls), "tool calls"],
+      [seconds(took), "time"],
+      [spent, "cost"],
+      [count(totals.tokens), "tokens"],
+      [count(totals.iterations), totals.iterations === 1 ? "turn" : "turns"],
+      [count(totals.subcalls), totals.depth ? `sub-calls, depth ${totals.depth}` : "sub-calls"],
+      [count(totals.tool_calls), "tool calls"],
       [count(this.excerpts.length), this.excerpts.length ? `cited, ${proved} verified now` : "cited"],
     ];
-    put(this.tiles, ...rows.map(([value, name]) => h("div", { class: "tile" }, h("b", {}, value), h("span", {}, name))));
+    put(
+      this.tiles,
+      ...rows.map(([value, name]) => h("div", { class: "tile" }, h("b", {}, value), h("span", {}, name))),
+    );
   }
 
   paintBody() {
     const { end } = this.run;
     if (!end) {
       const last = this.run.steps[this.run.steps.length - 1];
-      const doing = this.run.running ? `The run goes on: ${last ? short(`${last.label} ${last.title}`, 120) : "starting"}` : "The run was cut off before it answered. It can be resumed.";
+      const doing = this.run.running
+        ? `The run goes on: ${last ? short(`${last.label} ${last.title}`, 120) : "starting"}`
+        : `The run was cut off before it answered. Go on with: sonde resume ${this.run.id}`;
       put(this.body, h("p", { class: this.run.running ? "going" : "muted" }, doing));
       return;
     }
     this.numbers = new Map(this.excerpts.map((each, place) => [each.ref, place + 1]));
     this.cards.clear();
     const parts = [];
-    if (end.error) parts.push(h("div", { class: "problem" }, h("strong", {}, end.error.code || "error"), " ", end.error.message || ""));
-    parts.push(h("div", { class: "card-head" }, h("h2", {}, end.status === "succeeded" ? "Answer" : "Best effort"), h("span", { class: "muted" }, end.annotator_kind === "LLM" ? "judged by a model" : "made by code, no model's judgement"), h("div", { class: "grow" }), end.output_hash ? copyable(end.output_hash, "hash of the output") : null));
+    if (end.error)
+      parts.push(
+        h("div", { class: "problem" }, h("strong", {}, end.error.code || "error"), " ", end.error.message || ""),
+      );
+    parts.push(
+      h(
+        "div",
+        { class: "card-head" },
+        h("h2", {}, end.status === "succeeded" ? "Answer" : "Best effort"),
+        h(
+          "span",
+          { class: "muted" },
+          end.annotator_kind === "LLM" ? "judged by a model" : "made by code, no model's judgement",
+        ),
+        h("div", { class: "grow" }),
+        end.output_hash ? copyable(end.output_hash, "hash of the output") : null,
+      ),
+    );
     parts.push(...this.claims(end.output));
-    if (end.gaps?.length) parts.push(h("div", { class: "gaps" }, h("h3", {}, many(end.gaps.length, "gap")), h("ul", {}, end.gaps.map((gap) => h("li", {}, gap)))));
+    if (end.gaps?.length)
+      parts.push(
+        h(
+          "div",
+          { class: "gaps" },
+          h("h3", {}, many(end.gaps.length, "gap")),
+          h(
+            "ul",
+            {},
+            end.gaps.map((gap) => h("li", {}, gap)),
+          ),
+        ),
+      );
     put(this.body, ...parts);
   }
 
@@ -82,24 +136,86 @@ export class Answer {
     const rows = blocks(text, (ref) => this.chip(ref)).map((block) => {
       const cited = this.citedIn(block.text).filter((each) => !done.has(each.ref));
       for (const each of cited) done.add(each.ref);
-      return h("div", { class: "claim" }, h("div", { class: "prose" }, block.node), h("div", { class: "proof" }, cited.map((each) => this.card(each))));
+      return h(
+        "div",
+        { class: "claim" },
+        h("div", { class: "prose" }, block.node),
+        h(
+          "div",
+          { class: "proof" },
+          cited.map((each) => this.card(each)),
+        ),
+      );
     });
     return [...rows, ...this.rest(done)];
   }
 
+  // A report: every field by name, and references as links to the text that they point at.
   structured(output) {
-    const node = json(output);
-    return [h("div", { class: "claim wide" }, node)];
+    const shown =
+      output && typeof output === "object" && !Array.isArray(output) && "value" in output && "citations" in output
+        ? output.value
+        : output;
+    return [
+      h("div", { class: "claim wide report" }, this.tree(shown)),
+      h("details", { class: "raw" }, h("summary", {}, "as JSON"), json(output)),
+    ];
+  }
+
+  tree(value) {
+    if (value === null || value === undefined || value === "") return h("span", { class: "muted" }, "none");
+    if (typeof value === "string")
+      return h(
+        "div",
+        { class: "prose" },
+        blocks(value, (ref) => this.chip(ref)).map((block) => block.node),
+      );
+    if (typeof value !== "object") return h("span", {}, String(value));
+    if (typeof value.excerpt_hash === "string") return this.chip(value.ref) || h("code", {}, value.ref || "");
+    if (!Array.isArray(value))
+      return h(
+        "dl",
+        {},
+        Object.entries(value).map(([name, item]) =>
+          h("div", {}, h("dt", {}, name.replace(/_/g, " ")), h("dd", {}, this.tree(item))),
+        ),
+      );
+    if (!value.length) return h("span", { class: "muted" }, "none");
+    const pointers = value.every((item) => item && typeof item.excerpt_hash === "string");
+    return pointers
+      ? h(
+          "div",
+          { class: "pointers" },
+          value.map((item) => this.tree(item)),
+        )
+      : h(
+          "ul",
+          {},
+          value.map((item) => h("li", {}, this.tree(item))),
+        );
   }
 
   rest(done) {
     const left = this.excerpts.filter((each) => !done.has(each.ref));
     if (!left.length) return [];
-    return [h("div", { class: "also" }, h("h3", {}, done.size ? "Also cited" : "Cited"), h("div", { class: "cards" }, left.map((each) => this.card(each))))];
+    return [
+      h(
+        "div",
+        { class: "also" },
+        h("h3", {}, done.size ? "Also cited" : "Cited"),
+        h(
+          "div",
+          { class: "cards" },
+          left.map((each) => this.card(each)),
+        ),
+      ),
+    ];
   }
 
   citedIn(text) {
-    return this.excerpts.filter((each) => [...text.matchAll(/\[([^\][\n]{1,300})\]/g)].some((match) => this.find(match[1])?.includes(each)));
+    return this.excerpts.filter((each) =>
+      [...text.matchAll(/\[([^\][\n]{1,300})\]/g)].some((match) => this.find(match[1])?.includes(each)),
+    );
   }
 
   // The excerpts that a bracketed text means: a reference, several of them, or the number of one.
@@ -108,7 +224,14 @@ export class Answer {
       const number = part.trim().match(/^\d{1,3}$/);
       if (number) return this.excerpts[Number(number[0]) - 1];
       const place = part.trim().match(/^(.+?):(\d+)(?:\s*[-–]\s*(\d+))?$/);
-      return this.excerpts.find((each) => each.ref === part.trim() || (place && each.path === place[1].trim() && each.start_line === Number(place[2]) && each.end_line === Number(place[3] || place[2])));
+      return this.excerpts.find(
+        (each) =>
+          each.ref === part.trim() ||
+          (place &&
+            each.path === place[1].trim() &&
+            each.start_line === Number(place[2]) &&
+            each.end_line === Number(place[3] || place[2])),
+      );
     });
     return found.every(Boolean) && found.length ? found : null;
   }
@@ -116,23 +239,68 @@ export class Answer {
   chip(text) {
     const found = this.find(text);
     if (!found) return null;
-    return h("span", {}, found.map((each) => h("button", { class: `cite ${each.state}`, title: `${each.ref}\n${STATES[each.state][1]}`, onclick: () => this.point(each) }, String(this.numbers.get(each.ref)))));
+    return h(
+      "span",
+      {},
+      found.map((each) =>
+        h(
+          "button",
+          {
+            class: `cite ${each.state}`,
+            title: `${each.ref}\n${STATES[each.state][1]}`,
+            onclick: () => this.point(each),
+          },
+          String(this.numbers.get(each.ref)),
+        ),
+      ),
+    );
   }
 
   card(excerpt) {
     const [word, why] = STATES[excerpt.state];
     const lines = excerpt.text.split("\n");
-    const card = h("figure", { class: `excerpt ${excerpt.state}`, tabindex: "-1" },
-      h("figcaption", {},
+    const card = h(
+      "figure",
+      { class: `excerpt ${excerpt.state}`, tabindex: "-1" },
+      h(
+        "figcaption",
+        {},
         h("b", { class: `cite ${excerpt.state}` }, String(this.excerpts.indexOf(excerpt) + 1)),
         h("span", { class: "where", title: excerpt.ref }, excerpt.path ? excerpt.path : excerpt.ref),
         excerpt.path ? h("span", { class: "muted" }, `${excerpt.start_line}–${excerpt.end_line}`) : null,
         h("span", { class: `badge ${excerpt.state}`, title: why }, word),
-        excerpt.fallback ? h("span", { class: "badge changed", title: "Chosen by a rule, not by a claim; it proves nothing" }, "fallback") : null,
+        excerpt.fallback
+          ? h(
+              "span",
+              { class: "badge changed", title: "Chosen by a rule, not by a claim; it proves nothing" },
+              "fallback",
+            )
+          : null,
       ),
-      h("pre", { class: "lines", tabindex: "0" }, lines.slice(0, 400).map((line, place) => h("span", { class: "line", "data-n": excerpt.state === "verified" && excerpt.start_line ? excerpt.start_line + place : "" }, `${line}\n`))),
-      h("div", { class: "under" }, excerpt.excerpt_hash ? copyable(excerpt.excerpt_hash, "hash of the text") : null,
-        excerpt.seen_at !== null && excerpt.seen_at !== undefined ? h("button", { class: "link", onclick: () => this.jump(excerpt.seen_at) }, "where the run read it") : null),
+      h(
+        "pre",
+        { class: "lines", tabindex: "0" },
+        lines
+          .slice(0, 400)
+          .map((line, place) =>
+            h(
+              "span",
+              {
+                class: "line",
+                "data-n": excerpt.state === "verified" && excerpt.start_line ? excerpt.start_line + place : "",
+              },
+              `${line}\n`,
+            ),
+          ),
+      ),
+      h(
+        "div",
+        { class: "under" },
+        excerpt.excerpt_hash ? copyable(excerpt.excerpt_hash, "hash of the text") : null,
+        excerpt.seen_at !== null && excerpt.seen_at !== undefined
+          ? h("button", { class: "link", onclick: () => this.jump(excerpt.seen_at) }, "where the run read it")
+          : null,
+      ),
     );
     this.cards.set(excerpt.ref, card);
     return card;
@@ -150,8 +318,17 @@ export class Answer {
 // The words of an output: a text, or the answer or summary in an object that is no report; null for other data.
 export function answerText(output) {
   if (typeof output === "string") return output;
-  if (output && typeof output === "object" && typeof output.answer === "string" && typeof output.value !== "object") return output.answer;
-  if (output && typeof output === "object" && typeof output.answer === "string" && output.value && typeof output.value.answer === "string") return output.answer;
-  if (output && typeof output === "object" && typeof output.answer === "string" && output.value === null) return output.answer;
+  if (output && typeof output === "object" && typeof output.answer === "string" && typeof output.value !== "object")
+    return output.answer;
+  if (
+    output &&
+    typeof output === "object" &&
+    typeof output.answer === "string" &&
+    output.value &&
+    typeof output.value.answer === "string"
+  )
+    return output.answer;
+  if (output && typeof output === "object" && typeof output.answer === "string" && output.value === null)
+    return output.answer;
   return null;
 }

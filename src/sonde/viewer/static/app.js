@@ -28,7 +28,11 @@ class RunPage {
       await this.more();
       await this.answer.load();
       if (this.wanted !== null) this.jump(this.wanted);
-      else this.steps.choose(this.steps.rows.findIndex((step) => step.kind === "code"), true);
+      else
+        this.steps.choose(
+          this.steps.rows.findIndex((step) => step.kind === "code"),
+          true,
+        );
     } catch (error) {
       put(this.warning, h("p", { class: "problem" }, error.message));
     }
@@ -45,14 +49,33 @@ class RunPage {
     if (this.run.end && !ended && this.painted) this.answer.load();
     this.painted = true;
     put(byId("live"), news.running ? h("span", { class: "live" }, h("i"), "live") : null);
-    if (news.running && view === this) this.timer = setTimeout(() => this.more().catch((error) => put(byId("live"), document.createTextNode(error.message))), POLL_MS);
+    if (news.running && view === this)
+      this.timer = setTimeout(
+        () => this.more().catch((error) => put(byId("live"), document.createTextNode(error.message))),
+        POLL_MS,
+      );
   }
 
   warn(news) {
     const found = [];
-    if (news.tampered_line) found.push(h("p", { class: "problem" }, `Line ${news.tampered_line} of the journal does not fit its checksum: it was changed after it was written. What follows it is not shown.`));
-    if (news.torn) found.push(h("p", { class: "notice" }, "The journal ends in a torn line: the run was cut off while writing. Everything before it is sound."));
-    if (this.run.start?.settings?.redacted) found.push(h("p", { class: "notice" }, "This run was redacted: it can be read but not replayed."));
+    if (news.tampered_line)
+      found.push(
+        h(
+          "p",
+          { class: "problem" },
+          `Line ${news.tampered_line} of the journal does not fit its checksum: it was changed after it was written. What follows it is not shown.`,
+        ),
+      );
+    if (news.torn)
+      found.push(
+        h(
+          "p",
+          { class: "notice" },
+          "The journal ends in a torn line: the run was cut off while writing. Everything before it is sound.",
+        ),
+      );
+    if (this.run.start?.settings?.redacted)
+      found.push(h("p", { class: "notice" }, "This run was redacted: it can be read but not replayed."));
     put(this.warning, ...found);
   }
 
@@ -109,22 +132,44 @@ async function open() {
 function crumbs(parts) {
   if (!parts.length) return [];
   const rest = parts[0] === "run" ? [parts[1]] : [`compare ${parts[1]} with ${parts[2]}`];
-  return [offline ? null : h("a", { href: "#/" }, "runs"), ...rest.map((name) => h("span", { title: name }, short(name, 60)))].filter(Boolean);
+  return [
+    offline ? null : h("a", { href: "#/" }, "runs"),
+    ...rest.map((name) => h("span", { title: name }, short(name, 60))),
+  ].filter(Boolean);
 }
 
 const KEYS = [
-  ["/", "filter"], ["j  k  ↓  ↑", "next or previous step"], ["Enter", "to the details of the step"], ["Esc", "out of a field; clear the filter"],
-  ["s", "to the steps"], ["t", "to the timeline"], ["+  −  0  ←  →", "in the timeline: zoom, everything, move"], ["g", "all runs"], ["d", "dark or light"], ["?", "this list"],
+  ["/", "filter"],
+  ["j  k  ↓  ↑", "next or previous step"],
+  ["Enter", "to the details of the step"],
+  ["Esc", "out of a field; clear the filter"],
+  ["s", "to the steps"],
+  ["t", "to the timeline"],
+  ["+  −  0  ←  →", "in the timeline: zoom, everything, move"],
+  ["g", "all runs"],
+  ["d", "dark or light"],
+  ["?", "this list"],
 ];
 
 function showKeys() {
   const dialog = byId("keys");
-  put(dialog, h("h2", {}, "Keys"), h("dl", {}, KEYS.map(([key, what]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, what)))), h("form", { method: "dialog" }, h("button", { class: "primary" }, "Close")));
+  put(
+    dialog,
+    h("h2", {}, "Keys"),
+    h(
+      "dl",
+      {},
+      KEYS.map(([key, what]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, what))),
+    ),
+    h("form", { method: "dialog" }, h("button", { class: "primary" }, "Close")),
+  );
   dialog.showModal();
 }
 
 function turnTheme() {
-  const dark = getComputedStyle(document.documentElement).colorScheme.trim() === "dark" || (document.documentElement.dataset.theme !== "light" && matchMedia("(prefers-color-scheme: dark)").matches);
+  const dark =
+    getComputedStyle(document.documentElement).colorScheme.trim() === "dark" ||
+    (document.documentElement.dataset.theme !== "light" && matchMedia("(prefers-color-scheme: dark)").matches);
   document.documentElement.dataset.theme = dark ? "light" : "dark";
   view?.flame?.draw();
   for (const flame of view?.flames || []) flame.draw();
@@ -147,7 +192,14 @@ document.addEventListener("keydown", (event) => {
     event.target.dispatchEvent(new Event("input"));
     event.target.blur();
   }
-  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, textarea, dialog *")) return;
+  if (
+    event.defaultPrevented ||
+    event.ctrlKey ||
+    event.metaKey ||
+    event.altKey ||
+    event.target.matches("input, textarea, dialog *")
+  )
+    return;
   if (!ACTS[event.key] || (event.target.matches(".list") && "jk".includes(event.key))) return;
   event.preventDefault();
   ACTS[event.key]();

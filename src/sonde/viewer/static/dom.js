@@ -56,7 +56,9 @@ export function many(number, word) {
 }
 
 export function short(text, limit) {
-  const line = String(text ?? "").replace(/\s+/g, " ").trim();
+  const line = String(text ?? "")
+    .replace(/\s+/g, " ")
+    .trim();
   return line.length > limit ? `${line.slice(0, limit - 1)}…` : line;
 }
 
@@ -80,7 +82,11 @@ export function pill(status) {
 }
 
 export function copyable(text, label) {
-  const button = h("button", { class: "hash", title: `${label || "hash"}: ${text} (click to copy)` }, text.slice(0, 12));
+  const button = h(
+    "button",
+    { class: "hash", title: `${label || "hash"}: ${text} (click to copy)` },
+    text.slice(0, 12),
+  );
   button.addEventListener("click", () => {
     navigator.clipboard?.writeText(text);
     button.classList.add("copied");

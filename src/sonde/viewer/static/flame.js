@@ -15,7 +15,14 @@ const LIMITS = [
   ["subcalls", "max_subcalls", "sub-calls", count],
   ["time", "max_wall_time_sec", "time", seconds],
 ];
-const HUES = { tokens: "model", cost_usd: "tool", iterations: "code", tool_calls: "gate", subcalls: "subcall", time: "muted" };
+const HUES = {
+  tokens: "model",
+  cost_usd: "tool",
+  iterations: "code",
+  tool_calls: "gate",
+  subcalls: "subcall",
+  time: "muted",
+};
 
 // How many rows a session takes, and in which lane each child goes.
 export function measure(session) {
@@ -50,14 +57,22 @@ export class Flame {
     this.select = select;
     this.chosen = null;
     this.view = null;
-    this.canvas = h("canvas", { tabindex: "0", role: "img", "aria-label": "Flame chart of the run; the list of steps below has the same content" });
+    this.canvas = h("canvas", {
+      tabindex: "0",
+      role: "img",
+      "aria-label": "Flame chart of the run; the list of steps below has the same content",
+    });
     this.scroll = h("div", { class: "flame-scroll" }, this.canvas);
     this.plot = svg("svg", { class: "budget", role: "img", "aria-label": "Share of each limit used over time" });
     this.legend = h("div", { class: "legend" });
-    const buttons = [["−", 1 / 1.6, "Zoom out (-)"], ["+", 1.6, "Zoom in (+)"], ["Fit", 0, "Show everything (0)"]].map(([text, factor, title]) =>
-      h("button", { class: "quiet", title, onclick: () => this.zoom(factor) }, text),
-    );
-    this.node = h("section", { class: "card timeline", "aria-label": "Timeline" },
+    const buttons = [
+      ["−", 1 / 1.6, "Zoom out (-)"],
+      ["+", 1.6, "Zoom in (+)"],
+      ["Fit", 0, "Show everything (0)"],
+    ].map(([text, factor, title]) => h("button", { class: "quiet", title, onclick: () => this.zoom(factor) }, text));
+    this.node = h(
+      "section",
+      { class: "card timeline", "aria-label": "Timeline" },
       h("div", { class: "card-head" }, h("h2", {}, "Timeline"), this.key(), h("div", { class: "grow" }), buttons),
       this.scroll,
       h("div", { class: "plot-head" }, h("h3", {}, "Budget used"), this.legend),
@@ -70,7 +85,11 @@ export class Flame {
 
   key() {
     const names = { model: "model", code: "code", tool: "tool", subcall: "sub-call" };
-    return h("div", { class: "legend" }, Object.entries(names).map(([kind, name]) => h("span", {}, h("i", { class: `dot k-${kind}` }), name)));
+    return h(
+      "div",
+      { class: "legend" },
+      Object.entries(names).map(([kind, name]) => h("span", {}, h("i", { class: `dot k-${kind}` }), name)),
+    );
   }
 
   listen() {
@@ -97,14 +116,23 @@ export class Flame {
       const hit = this.at(event.offsetX, event.offsetY);
       if (hit) this.select(hit.step);
     });
-    canvas.addEventListener("wheel", (event) => {
-      if (!event.ctrlKey && !event.metaKey) return;
-      event.preventDefault();
-      this.zoom(event.deltaY < 0 ? 1.25 : 0.8, event.offsetX / this.width);
-    }, { passive: false });
+    canvas.addEventListener(
+      "wheel",
+      (event) => {
+        if (!event.ctrlKey && !event.metaKey) return;
+        event.preventDefault();
+        this.zoom(event.deltaY < 0 ? 1.25 : 0.8, event.offsetX / this.width);
+      },
+      { passive: false },
+    );
     canvas.addEventListener("keydown", (event) => {
       const width = this.end - this.begin;
-      const acts = { "+": () => this.zoom(1.6), "=": () => this.zoom(1.6), "-": () => this.zoom(1 / 1.6), 0: () => this.zoom(0) };
+      const acts = {
+        "+": () => this.zoom(1.6),
+        "=": () => this.zoom(1.6),
+        "-": () => this.zoom(1 / 1.6),
+        0: () => this.zoom(0),
+      };
       acts.ArrowLeft = () => this.look(this.begin - width / 8, width);
       acts.ArrowRight = () => this.look(this.begin + width / 8, width);
       if (!acts[event.key]) return;
@@ -174,7 +202,24 @@ export class Flame {
     this.canvas.style.height = `${height}px`;
     const pen = this.canvas.getContext("2d");
     pen.scale(scale, scale);
-    this.hues = Object.fromEntries(["model", "code", "tool", "subcall", "evidence", "gate", "note", "bad", "ink", "muted", "line", "surface", "sunk", "accent"].map((name) => [name, colour(name)]));
+    this.hues = Object.fromEntries(
+      [
+        "model",
+        "code",
+        "tool",
+        "subcall",
+        "evidence",
+        "gate",
+        "note",
+        "bad",
+        "ink",
+        "muted",
+        "line",
+        "surface",
+        "sunk",
+        "accent",
+      ].map((name) => [name, colour(name)]),
+    );
     this.rects = [];
     this.axis(pen, height);
     for (const session of this.run.sessions.values()) this.bar(pen, session);
@@ -198,15 +243,36 @@ export class Flame {
     const failed = session.status === "failed" || session.status === "terminated_budget";
     const name = session.path === "root" ? "root" : session.mode;
     const label = `${name} · ${short(session.objective, 200)}`;
-    const tipText = () => [label.slice(0, 220), `${seconds(session.t1 - session.t0)} · ${session.turns || 0} turns · ${session.status || "running"}`].join("\n");
+    const tipText = () =>
+      [
+        label.slice(0, 220),
+        `${seconds(session.t1 - session.t0)} · ${session.turns || 0} turns · ${session.status || "running"}`,
+      ].join("\n");
     const hue = session.path === "root" ? "accent" : "subcall";
-    this.rect(pen, { x: this.x(session.t0), end: this.x(session.t1), y, hue: failed ? "bad" : hue, soft: true, label, step: session.step || { session: session.path }, tip: tipText });
+    this.rect(pen, {
+      x: this.x(session.t0),
+      end: this.x(session.t1),
+      y,
+      hue: failed ? "bad" : hue,
+      soft: true,
+      label,
+      step: session.step || { session: session.path },
+      tip: tipText,
+    });
     if (session.mode === "query") return;
     for (const step of session.items) {
       if (step.kind === "subcall" || step.t1 < this.begin || step.t0 > this.end) continue;
       const text = () => `${step.label}\n${short(step.title, 180)}\n${seconds(step.t1 - step.t0)}`;
       const row = step.kind === "model" || step.kind === "code" ? y + ROW : y + 2 * ROW - 3;
-      this.rect(pen, { x: this.x(step.t0), end: this.x(step.t1), y: row, hue: step.ok ? step.kind : "bad", label: step.label, step, tip: text });
+      this.rect(pen, {
+        x: this.x(step.t0),
+        end: this.x(step.t1),
+        y: row,
+        hue: step.ok ? step.kind : "bad",
+        label: step.label,
+        step,
+        tip: text,
+      });
     }
   }
 
@@ -247,8 +313,17 @@ export class Flame {
       svg("line", { x1: 0, x2: width, y1: y(share), y2: y(share), class: share === 1 ? "limit" : "grid" }),
       svg("text", { x: 0, y: y(share) - 3, class: "tick" }, `${+(share * 100).toPrecision(3)} %`),
     ]);
-    put(this.plot, ...marks.flat(), ...lines.map((line) => svg("path", { d: this.path(line.points, y), class: `p-${HUES[line.name]}` })));
-    put(this.legend, ...lines.map((line) => h("span", {}, h("i", { class: `dot k-${HUES[line.name]}` }), `${line.label} ${line.text}`)));
+    put(
+      this.plot,
+      ...marks.flat(),
+      ...lines.map((line) => svg("path", { d: this.path(line.points, y), class: `p-${HUES[line.name]}` })),
+    );
+    put(
+      this.legend,
+      ...lines.map((line) =>
+        h("span", {}, h("i", { class: `dot k-${HUES[line.name]}` }), `${line.label} ${line.text}`),
+      ),
+    );
   }
 
   used([name, knob, label, format]) {
@@ -256,10 +331,24 @@ export class Flame {
     if (!limit) return null;
     const timed = name === "time";
     const points = timed
-      ? [[this.run.t0, 0], [this.run.t1, (this.run.t1 - this.run.t0) / limit]]
-      : [[this.run.t0, 0], ...this.run.series.map((each) => [each.at, each[name] / limit]), [this.run.t1, this.run.totals[name] / limit]];
+      ? [
+          [this.run.t0, 0],
+          [this.run.t1, (this.run.t1 - this.run.t0) / limit],
+        ]
+      : [
+          [this.run.t0, 0],
+          ...this.run.series.map((each) => [each.at, each[name] / limit]),
+          [this.run.t1, this.run.totals[name] / limit],
+        ];
     const total = timed ? this.run.t1 - this.run.t0 : this.run.totals[name];
-    return { name, label, points, timed, most: points[points.length - 1][1], text: `${format(total)} of ${format(limit)}` };
+    return {
+      name,
+      label,
+      points,
+      timed,
+      most: points[points.length - 1][1],
+      text: `${format(total)} of ${format(limit)}`,
+    };
   }
 
   path(points, y) {
@@ -274,7 +363,11 @@ export class Flame {
         continue;
       }
       if (!text) text = `M${px.toFixed(1)} ${py.toFixed(1)}`;
-      else text += points.length > 2 ? `H${px.toFixed(1)}${lastY !== null ? `V${lastY.toFixed(1)}` : ""}V${py.toFixed(1)}` : `L${px.toFixed(1)} ${py.toFixed(1)}`;
+      else
+        text +=
+          points.length > 2
+            ? `H${px.toFixed(1)}${lastY !== null ? `V${lastY.toFixed(1)}` : ""}V${py.toFixed(1)}`
+            : `L${px.toFixed(1)} ${py.toFixed(1)}`;
       lastX = px;
       lastY = null;
     }
@@ -290,7 +383,8 @@ export class Flame {
     const session = this.run.sessions.get(step.session);
     if (session?.row !== undefined) {
       const top = AXIS + session.row * ROW;
-      if (top < this.scroll.scrollTop || top > this.scroll.scrollTop + this.scroll.clientHeight - 3 * ROW) this.scroll.scrollTop = top - 3 * ROW;
+      if (top < this.scroll.scrollTop || top > this.scroll.scrollTop + this.scroll.clientHeight - 3 * ROW)
+        this.scroll.scrollTop = top - 3 * ROW;
     }
   }
 

@@ -33,7 +33,12 @@ export function inline(text, cite) {
   const parts = [];
   let at = 0;
   for (const match of text.matchAll(/`([^`\n]+)`|\*\*([^*\n]+)\*\*|\[([^\][\n]{1,300})\]/g)) {
-    const node = match[1] !== undefined ? h("code", {}, match[1]) : match[2] !== undefined ? h("strong", {}, match[2]) : cite(match[3]);
+    const node =
+      match[1] !== undefined
+        ? h("code", {}, match[1])
+        : match[2] !== undefined
+          ? h("strong", {}, match[2])
+          : cite(match[3]);
     if (!node) continue;
     parts.push(text.slice(at, match.index), node);
     at = match.index + match[0].length;

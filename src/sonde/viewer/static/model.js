@@ -44,7 +44,18 @@ export class RunModel {
     if (!found) {
       const parent = path.includes("/") ? this.session(path.slice(0, path.lastIndexOf("/"))) : null;
       const depth = parent ? parent.depth + 1 : 0;
-      found = { path, parent, depth, mode: "rlm", objective: "", status: "", t0: this.t1, t1: this.t1, items: [], children: [] };
+      found = {
+        path,
+        parent,
+        depth,
+        mode: "rlm",
+        objective: "",
+        status: "",
+        t0: this.t1,
+        t1: this.t1,
+        items: [],
+        children: [],
+      };
       this.sessions.set(path, found);
       if (parent) parent.children.push(found);
     }
@@ -93,7 +104,11 @@ const FOLDS = {
   subcall_started(run, event, session) {
     Object.assign(session, { mode: event.mode, objective: event.objective, t0: event.at, status: "running" });
     const title = event.objective;
-    session.step = run.step("subcall", event, { title, label: event.mode === "query" ? "query" : "child", child: event.session });
+    session.step = run.step("subcall", event, {
+      title,
+      label: event.mode === "query" ? "query" : "child",
+      child: event.session,
+    });
     run.totals.depth = Math.max(run.totals.depth, event.depth);
     run.count(event, { subcalls: 1 });
   },
@@ -107,10 +122,18 @@ const FOLDS = {
     if (event.forced) run.step("note", event, { title: `Told to finish: ${event.forced}`, label: "finish" });
   },
   model_asked(run, event) {
-    run.open.set(key("model", event), run.step("model", event, { title: "waiting for the reply…", label: event.model, waiting: true }));
+    run.open.set(
+      key("model", event),
+      run.step("model", event, { title: "waiting for the reply…", label: event.model, waiting: true }),
+    );
   },
   model_replied(run, event) {
-    const fields = { title: event.text, tokens: event.tokens_in + event.tokens_out, cost: event.cost_usd, waiting: false };
+    const fields = {
+      title: event.text,
+      tokens: event.tokens_in + event.tokens_out,
+      cost: event.cost_usd,
+      waiting: false,
+    };
     const step = run.open.get(key("model", event)) || run.step("model", event, { label: event.model });
     if (step.t0 === event.at && event.latency_s) step.t0 = event.at - event.latency_s;
     run.more(step, event, fields);
@@ -130,7 +153,13 @@ const FOLDS = {
   },
   host_returned(run, event) {
     const title = event.ok ? `${event.args} → ${event.result ?? ""}` : event.error;
-    const step = run.step("tool", event, { title, label: event.name, ok: event.ok, shown: event.excerpts, host: !event.tool });
+    const step = run.step("tool", event, {
+      title,
+      label: event.name,
+      ok: event.ok,
+      shown: event.excerpts,
+      host: !event.tool,
+    });
     step.t0 = event.at - (event.latency_s || 0);
     if (event.tool) run.count(event, { tool_calls: 1 });
   },
@@ -157,7 +186,8 @@ const FOLDS = {
     run.step("note", event, { title: event.text, label: event.level, ok: event.level !== "warning" });
   },
   status_changed(run, event) {
-    if (event.status !== "initialized") run.step("note", event, { title: event.error?.message || event.status, label: "status" });
+    if (event.status !== "initialized")
+      run.step("note", event, { title: event.error?.message || event.status, label: "status" });
   },
   run_ended(run, event, session) {
     run.end = event;

@@ -7,13 +7,47 @@ export class Runs {
   constructor() {
     this.chosen = new Set();
     this.all = [];
-    this.filter = h("input", { type: "search", class: "filter wide", placeholder: "Filter by question, id, model or status  ( / )", "aria-label": "Filter runs", oninput: () => this.paint() });
+    this.filter = h("input", {
+      type: "search",
+      class: "filter wide",
+      placeholder: "Filter by question, id, model or status  ( / )",
+      "aria-label": "Filter runs",
+      oninput: () => this.paint(),
+    });
     this.button = h("button", { class: "primary", disabled: true, onclick: () => this.compare() }, "Compare two runs");
     this.body = h("tbody");
     this.state = h("p", { class: "muted", role: "status" }, "Reading the runs…");
-    this.table = h("table", { class: "runs" }, h("thead", {}, h("tr", {}, ["", "Status", "Question", "Model", "Started", "Time", "Turns", "Sub-calls", "Tokens", "Cost", "Cited"].map((name, place) => h("th", { scope: "col", class: place > 4 ? "number" : "" }, name)))), this.body);
-    this.node = h("div", { class: "home" }, h("div", { class: "home-head" }, h("h1", {}, "Runs"), this.filter, h("div", { class: "grow" }), offline ? null : this.button), this.state, h("div", { class: "card scroll" }, this.table));
-    this.timer = offline ? 0 : setInterval(() => this.load(), 3000);
+    this.table = h(
+      "table",
+      { class: "runs" },
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          ["", "Status", "Question", "Model", "Started", "Time", "Turns", "Sub-calls", "Tokens", "Cost", "Cited"].map(
+            (name, place) => h("th", { scope: "col", class: place > 4 ? "number" : "" }, name),
+          ),
+        ),
+      ),
+      this.body,
+    );
+    this.node = h(
+      "div",
+      { class: "home" },
+      h(
+        "div",
+        { class: "home-head" },
+        h("h1", {}, "Runs"),
+        this.filter,
+        h("div", { class: "grow" }),
+        offline ? null : this.button,
+      ),
+      this.state,
+      h("div", { class: "card scroll" }, this.table),
+    );
+    this.timer = offline ? 0 : setInterval(() => document.hidden || this.load(), 3000);
   }
 
   async load() {
@@ -27,8 +61,16 @@ export class Runs {
 
   paint() {
     const words = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const shown = this.all.filter((run) => words.every((word) => `${run.run_id} ${run.objective} ${run.model} ${run.status} ${run.run_type}`.toLowerCase().includes(word)));
-    const said = !this.all.length ? "There are no runs yet. `sonde ask` makes one." : shown.length === this.all.length ? `${count(shown.length)} runs` : `${count(shown.length)} of ${count(this.all.length)} runs`;
+    const shown = this.all.filter((run) =>
+      words.every((word) =>
+        `${run.run_id} ${run.objective} ${run.model} ${run.status} ${run.run_type}`.toLowerCase().includes(word),
+      ),
+    );
+    const said = !this.all.length
+      ? "There are no runs yet. `sonde ask` makes one."
+      : shown.length === this.all.length
+        ? `${count(shown.length)} runs`
+        : `${count(shown.length)} of ${count(this.all.length)} runs`;
     put(this.state, document.createTextNode(said));
     const focused = document.activeElement?.dataset?.run;
     put(this.body, ...shown.slice(0, 500).map((run) => this.row(run)));
@@ -37,14 +79,42 @@ export class Runs {
   }
 
   row(run) {
-    const box = h("input", { type: "checkbox", "aria-label": `Choose ${run.run_id} for comparison`, onchange: () => this.tick(run.run_id, box.checked) });
+    const box = h("input", {
+      type: "checkbox",
+      "aria-label": `Choose ${run.run_id} for comparison`,
+      onchange: () => this.tick(run.run_id, box.checked),
+    });
     box.checked = this.chosen.has(run.run_id);
-    const numbers = [seconds(run.seconds), count(run.iterations), count(run.subcalls), count(run.tokens), money(run.cost_usd), count(run.citations)];
-    return h("tr", { onclick: (event) => event.target.closest("a,input") || (location.hash = `#/run/${encodeURIComponent(run.run_id)}`) },
-      h("td", {}, offline ? null : box), h("td", {}, pill(run.status)),
-      h("td", { class: "what" }, h("a", { href: `#/run/${encodeURIComponent(run.run_id)}`, "data-run": run.run_id }, short(run.objective, 140) || run.run_id), h("div", { class: "muted" }, `${run.run_type} · ${run.run_id}`)),
-      h("td", { class: "muted" }, run.model), h("td", { class: "muted" }, when(run.started_at)),
-      numbers.map((value) => h("td", { class: "number" }, value)));
+    const numbers = [
+      seconds(run.seconds),
+      count(run.iterations),
+      count(run.subcalls),
+      count(run.tokens),
+      money(run.cost_usd),
+      count(run.citations),
+    ];
+    return h(
+      "tr",
+      {
+        onclick: (event) =>
+          event.target.closest("a,input") || (location.hash = `#/run/${encodeURIComponent(run.run_id)}`),
+      },
+      h("td", {}, offline ? null : box),
+      h("td", {}, pill(run.status)),
+      h(
+        "td",
+        { class: "what" },
+        h(
+          "a",
+          { href: `#/run/${encodeURIComponent(run.run_id)}`, "data-run": run.run_id },
+          short(run.objective, 140) || run.run_id,
+        ),
+        h("div", { class: "muted" }, `${run.run_type} · ${run.run_id}`),
+      ),
+      h("td", { class: "muted" }, run.model),
+      h("td", { class: "muted" }, when(run.started_at)),
+      numbers.map((value) => h("td", { class: "number" }, value)),
+    );
   }
 
   tick(id, on) {

@@ -15,15 +15,36 @@ export class Steps {
     this.session = null;
     this.rows = [];
     this.at = -1;
-    this.filter = h("input", { type: "search", class: "filter", placeholder: "Filter steps  ( / )", "aria-label": "Filter steps", oninput: () => this.search() });
+    this.filter = h("input", {
+      type: "search",
+      class: "filter",
+      placeholder: "Filter steps  ( / )",
+      "aria-label": "Filter steps",
+      oninput: () => this.search(),
+    });
     this.chips = h("div", { class: "chips", role: "group", "aria-label": "Kinds of step" });
     this.scope = h("span", { class: "scope" });
     this.total = h("span", { class: "muted", role: "status" });
     this.inner = h("div", { class: "rows" });
     this.list = h("div", { class: "list", tabindex: "0", role: "listbox", "aria-label": "Steps" }, this.inner);
-    this.pane = h("div", { class: "pane", tabindex: "0", "aria-label": "Details", role: "region" }, h("p", { class: "empty" }, "Choose a step to see its prompt, code, output and hashes."));
-    this.node = h("section", { class: "card steps", "aria-label": "Steps" },
-      h("div", { class: "card-head" }, h("h2", {}, "Steps"), this.filter, this.chips, this.scope, h("div", { class: "grow" }), this.total),
+    this.pane = h(
+      "div",
+      { class: "pane", tabindex: "0", "aria-label": "Details", role: "region" },
+      h("p", { class: "empty" }, "Choose a step to see its prompt, code, output and hashes."),
+    );
+    this.node = h(
+      "section",
+      { class: "card steps", "aria-label": "Steps" },
+      h(
+        "div",
+        { class: "card-head" },
+        h("h2", {}, "Steps"),
+        this.filter,
+        this.chips,
+        this.scope,
+        h("div", { class: "grow" }),
+        this.total,
+      ),
       h("div", { class: "split" }, this.list, this.pane),
     );
     this.list.addEventListener("scroll", () => this.paint());
@@ -36,11 +57,21 @@ export class Steps {
   refresh() {
     const words = this.text.toLowerCase().split(/\s+/).filter(Boolean);
     const chosen = this.rows[this.at];
+    const following =
+      this.run.running &&
+      this.rows.length &&
+      this.list.scrollTop + this.list.clientHeight > this.list.scrollHeight - 40;
     this.rows = this.run.steps.filter((step) => this.fits(step, words));
     this.at = chosen ? this.rows.indexOf(chosen) : -1;
     this.inner.style.height = `${this.rows.length * HEIGHT}px`;
     const all = this.run.steps.length;
-    put(this.total, document.createTextNode(this.rows.length === all ? many(all, "step") : `${count(this.rows.length)} of ${many(all, "step")}`));
+    put(
+      this.total,
+      document.createTextNode(
+        this.rows.length === all ? many(all, "step") : `${count(this.rows.length)} of ${many(all, "step")}`,
+      ),
+    );
+    if (following) this.list.scrollTop = this.list.scrollHeight;
     this.paintChips();
     this.paint();
   }
@@ -61,10 +92,33 @@ export class Steps {
   paintChips() {
     const counts = {};
     for (const step of this.run.steps) counts[step.kind] = (counts[step.kind] || 0) + 1;
-    put(this.chips, ...Object.entries(KINDS).filter(([kind]) => counts[kind]).map(([kind, name]) =>
-      h("button", { class: `chip k-${kind}`, "aria-pressed": this.kinds.has(kind) ? "true" : "false", onclick: () => this.toggle(kind) }, h("i", { class: `dot k-${kind}` }), `${name} ${count(counts[kind])}`),
-    ));
-    put(this.scope, this.session ? h("button", { class: "chip", title: "Show all sessions", onclick: () => this.only(null) }, `in ${this.session} ✕`) : null);
+    put(
+      this.chips,
+      ...Object.entries(KINDS)
+        .filter(([kind]) => counts[kind])
+        .map(([kind, name]) =>
+          h(
+            "button",
+            {
+              class: `chip k-${kind}`,
+              "aria-pressed": this.kinds.has(kind) ? "true" : "false",
+              onclick: () => this.toggle(kind),
+            },
+            h("i", { class: `dot k-${kind}` }),
+            `${name} ${count(counts[kind])}`,
+          ),
+        ),
+    );
+    put(
+      this.scope,
+      this.session
+        ? h(
+            "button",
+            { class: "chip", title: "Show all sessions", onclick: () => this.only(null) },
+            `in ${this.session} ✕`,
+          )
+        : null,
+    );
   }
 
   toggle(kind) {
@@ -87,18 +141,32 @@ export class Steps {
     const shown = [];
     for (let place = first; place < last; place++) shown.push(this.row(this.rows[place], place));
     put(this.inner, ...shown);
-    if (!this.rows.length) put(this.inner, h("p", { class: "empty" }, this.run.steps.length ? "No step fits the filter." : "Nothing has happened yet."));
+    if (!this.rows.length)
+      put(
+        this.inner,
+        h("p", { class: "empty" }, this.run.steps.length ? "No step fits the filter." : "Nothing has happened yet."),
+      );
     this.list.setAttribute("aria-activedescendant", this.at >= 0 ? `step-${this.at}` : "");
   }
 
   row(step, place) {
-    const amount = step.waiting ? "…" : step.kind === "model" && step.tokens ? `${count(step.tokens)} tok` : step.t1 > step.t0 ? seconds(step.t1 - step.t0) : "";
-    return h("div", {
-      class: `row k-${step.kind}${step.ok ? "" : " failed"}${place === this.at ? " on" : ""}`,
-      id: `step-${place}`, role: "option", "aria-selected": place === this.at ? "true" : "false",
-      style: { top: `${place * HEIGHT}px`, "--depth": Math.min(step.depth, 6) },
-      onclick: () => this.choose(place),
-    },
+    const amount = step.waiting
+      ? "…"
+      : step.kind === "model" && step.tokens
+        ? `${count(step.tokens)} tok`
+        : step.t1 > step.t0
+          ? seconds(step.t1 - step.t0)
+          : "";
+    return h(
+      "div",
+      {
+        class: `row k-${step.kind}${step.ok ? "" : " failed"}${place === this.at ? " on" : ""}`,
+        id: `step-${place}`,
+        role: "option",
+        "aria-selected": place === this.at ? "true" : "false",
+        style: { top: `${place * HEIGHT}px`, "--depth": Math.min(step.depth, 6) },
+        onclick: () => this.choose(place),
+      },
       h("span", { class: "at" }, seconds(Math.max(0, step.t0 - this.run.t0)) || "0"),
       h("i", { class: `dot k-${step.ok ? step.kind : "bad"}` }),
       h("span", { class: "label" }, short(step.label, 26)),
@@ -112,7 +180,8 @@ export class Steps {
     this.at = place;
     const top = place * HEIGHT;
     if (top < this.list.scrollTop) this.list.scrollTop = top;
-    else if (top + HEIGHT > this.list.scrollTop + this.list.clientHeight) this.list.scrollTop = top + HEIGHT - this.list.clientHeight;
+    else if (top + HEIGHT > this.list.scrollTop + this.list.clientHeight)
+      this.list.scrollTop = top + HEIGHT - this.list.clientHeight;
     this.paint();
     const step = this.rows[place];
     if (!quiet) this.onChosen(step);
@@ -134,7 +203,16 @@ export class Steps {
 
   key(event) {
     const page = Math.max(1, Math.floor(this.list.clientHeight / HEIGHT) - 1);
-    const moves = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: page, PageUp: -page, Home: -this.rows.length, End: this.rows.length };
+    const moves = {
+      ArrowDown: 1,
+      j: 1,
+      ArrowUp: -1,
+      k: -1,
+      PageDown: page,
+      PageUp: -page,
+      Home: -this.rows.length,
+      End: this.rows.length,
+    };
     if (event.key === "Enter") this.pane.focus();
     if (!(event.key in moves) || event.ctrlKey || event.metaKey) return;
     event.preventDefault();

@@ -205,7 +205,7 @@ def test_the_texts_for_the_model() -> None:
 line 1: imports are not allowed; the builtins and the tools are all there is.
 Instead, for example:
     total = sum(values)
-line 2: `.name` is not allowed; only these methods are, as calls: add, append, clear, copy, count, difference, discard, endswith, extend, find, get, index, insert, intersection, isalnum, isalpha, isdigit, islower, isspace, issubset, issuperset, isupper, items, join, keys, ljust, lower, lstrip, partition, pop, remove, removeprefix, removesuffix, replace, reverse, rfind, rjust, rpartition, rsplit, rstrip, setdefault, sort, split, splitlines, startswith, strip, title, union, update, upper, values, zfill.
+line 2: `.name` is not allowed; only these methods are, as calls: add, append, clear, copy, count, difference, discard, endswith, extend, find, get, index, insert, intersection, isalnum, isalpha, isdigit, islower, isspace, issubset, issuperset, isupper, items, join, keys, lines, ljust, lower, lstrip, partition, pop, remove, removeprefix, removesuffix, replace, reverse, rfind, rjust, rpartition, rsplit, rstrip, setdefault, size, sort, split, splitlines, startswith, strip, title, union, update, upper, values, view, zfill.
 Instead, for example:
     value = row["name"]
     parts = text.split(",")

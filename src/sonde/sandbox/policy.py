@@ -66,6 +66,8 @@ SAFE_METHODS = frozenset(
     | {"add", "discard", "union", "intersection", "difference", "issubset", "issuperset"}
     # mappings
     | {"get", "keys", "values", "items", "update", "setdefault"}
+    # shared texts
+    | {"lines", "view", "size"}
     # text; never `format` or `format_map`, whose fields walk attributes: "{0.__class__}"
     | {"strip", "lstrip", "rstrip", "split", "rsplit", "splitlines", "join", "replace", "lower", "upper", "title"}
     | {"startswith", "endswith", "find", "rfind", "partition", "rpartition", "removeprefix", "removesuffix"}

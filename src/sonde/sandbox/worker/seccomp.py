@@ -77,6 +77,9 @@ def _argument_rules(numbers: dict[str, int]) -> Code:
     for command in tables.FCNTL:
         code += _when(numbers["fcntl"], ((1, "low", command),), ALLOW, None)
     code += _when(numbers["fcntl"], (), refuse(errno.EINVAL), KILL)
+    for operation in tables.FUTEX:
+        code += _when(numbers["futex"], ((1, "low", operation),), ALLOW, None)
+    code += _when(numbers["futex"], (), refuse(errno.ENOSYS), KILL)
     for advice in tables.MADVICE:
         code += _when(numbers["madvise"], (_is(2, advice),), ALLOW, None)
     code += _when(numbers["madvise"], (), refuse(errno.EINVAL), KILL)

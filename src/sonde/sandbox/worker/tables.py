@@ -23,7 +23,7 @@ PR_SET_VMA = 0x53564D41
 
 ALLOWED = (
     *("read", "readv", "pread64", "write", "writev", "close", "fstat", "lseek", "dup"),
-    *("munmap", "brk", "mremap", "futex", "membarrier", "rseq", "sched_yield", "getcpu"),
+    *("munmap", "brk", "mremap", "membarrier", "rseq", "sched_yield", "getcpu"),
     *("rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "restart_syscall"),
     *("getpid", "gettid", "getppid", "getuid", "geteuid", "getgid", "getegid", "getpgrp", "getrusage", "times"),
     *("clock_gettime", "clock_getres", "gettimeofday", "time", "nanosleep", "clock_nanosleep"),
@@ -46,6 +46,9 @@ SOFT = {
 
 FCNTL = (0, 1, 2, 3, 4, 1030)
 """DUPFD, GETFD, SETFD, GETFL, SETFL, DUPFD_CLOEXEC. Never SETOWN and SETSIG: they aim a signal at any process of the user."""
+
+FUTEX = tuple(operation | flag for operation in (0, 1, 3, 4, 5, 9, 10) for flag in (0, 128, 256, 384))
+"""Waiting and waking, private or not, on either clock. Not the priority-inheriting ones, the door of many kernel exploits."""
 
 MADVICE = (4, 8, 14, 15)
 """DONTNEED, FREE, HUGEPAGE, NOHUGEPAGE: what malloc asks for. Others change what a fork inherits."""

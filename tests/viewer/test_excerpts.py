@@ -78,6 +78,8 @@ def test_references_of_a_report_are_found_wherever_they_stand(root: Path) -> Non
     output = {"hypotheses": [{"evidence_refs": [ref]}], "evidence_refs": [ref]}
     call = {"type": "host_returned", "n": 7, "excerpts": [{"ref": "tool:s1", "path": ""}]}
 
-    (found,) = shown_excerpts([call, {"type": "run_ended", "output": output}])
+    events = [call, {"type": "run_ended", "output": output}]
+    (found,) = shown_excerpts(events, lambda number: {"call": number, "output": "timeout"})
 
     assert (found.ref, found.state, found.seen_at) == ("tool:s1", "recorded", 7)
+    assert '"output": "timeout"' in found.text

@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from sonde.core.canonical import sha256_text
-from sonde.core.trajectory import preview
+from sonde.core.canonical import clip, sha256_text
+from sonde.runs.rundir import pretty_json
 
 LARGEST_FILE = 64 << 20
+RECORDED_TEXT = 4_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +46,14 @@ def shown_excerpts(events: Iterable[Mapping[str, Any]], result_of: Callable[[int
     for citation in _citations(listed):
         shown = _show(citation, roots, calls)
         if not shown.text and shown.seen_at is not None and result_of is not None:
-            shown = replace(shown, text=preview(result_of(shown.seen_at)))
+            shown = replace(shown, text=_recorded(result_of(shown.seen_at)))
         cited.setdefault(shown.ref, shown)
     return list(cited.values())
+
+
+def _recorded(result: Any) -> str:
+    text = result if isinstance(result, str) else pretty_json(result).decode().rstrip()
+    return clip(text, RECORDED_TEXT)
 
 
 def _citations(events: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -73,7 +73,7 @@ export class Answer {
       [count(totals.iterations), totals.iterations === 1 ? "turn" : "turns"],
       [count(totals.subcalls), totals.depth ? `sub-calls, depth ${totals.depth}` : "sub-calls"],
       [count(totals.tool_calls), "tool calls"],
-      [count(this.excerpts.length), this.excerpts.length ? `cited, ${proved} verified now` : "cited"],
+      [count(this.excerpts.length), this.excerpts.some((each) => each.path) ? `cited, ${proved} verified now` : "cited"],
     ];
     put(
       this.tiles,
@@ -102,7 +102,7 @@ export class Answer {
       h(
         "div",
         { class: "card-head" },
-        h("h2", {}, end.status === "succeeded" ? "Answer" : "Best effort"),
+        h("h2", {}, end.status === "succeeded" || end.error?.code === "WRITEBACK_FAILED" ? "Answer" : "Best effort"),
         h(
           "span",
           { class: "muted" },

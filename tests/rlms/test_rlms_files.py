@@ -148,6 +148,15 @@ def test_an_output_folder_that_cannot_be_made_is_a_wrong_configuration(loop: Loo
     assert json.loads(called.stdout)["error_code"] == "invalid_config"
 
 
+def test_files_that_cannot_be_written_are_a_failure_with_words(loop: Loop) -> None:
+    (loop.output / "result.json").mkdir(parents=True)
+
+    called = loop.shell(loop.replies("root", [CITED]))
+
+    assert called.code == 1
+    assert json.loads(called.stdout)["error_code"] == "worker_failure"
+
+
 def test_a_missing_python_and_a_worker_that_says_nothing_have_their_own_classes(loop: Loop) -> None:
     flags = loop.flags(loop.replies("root", [CITED]))
 

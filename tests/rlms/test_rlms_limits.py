@@ -109,6 +109,27 @@ def test_a_program_that_hangs_is_ended_in_time_with_its_children(loop: Loop) -> 
     assert has_ended(Path(f"{root.path}.pid").read_text())
 
 
+def test_a_sub_call_that_hangs_does_not_hold_the_run_beyond_its_time(loop: Loop) -> None:
+    started = time.monotonic()
+
+    result = loop.work(
+        loop.replies("root", ['sub_rlm("x")']),
+        subcall_command_json=loop.program("sub", "sleep 600").command,
+        timeout_seconds=3,
+    )
+
+    assert time.monotonic() - started < 12
+    assert (result["error_code"], exit_code(result)) == ("limit_exceeded", 2)
+
+
+def test_a_failure_shows_paths_and_hides_keys(loop: Loop) -> None:
+    root = loop.program("root", 'echo "$PWD refused $AGENT_TOKEN" >&2; exit 1')
+
+    called = loop.shell(root, env={"AGENT_TOKEN": "t-123456", "PLACE": str(loop.repo)})
+
+    assert f"{loop.repo} refused ***" in called.result["error"]
+
+
 def test_a_root_that_exits_3_is_a_failed_invocation_and_says_what_it_said(loop: Loop) -> None:
     called = loop.shell(loop.program("root", "echo out of credit >&2; exit 3"))
 

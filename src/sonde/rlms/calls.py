@@ -6,6 +6,7 @@ that prints more than is kept has failed: half a reply is no reply.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -22,6 +23,16 @@ from sonde.runtime.actions import RunCode, read_code, read_longest
 
 TRACE_ROWS = 8
 PREVIEW_CHARS = 240
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerSettings(ModelSettings):
+    """The settings of a program that gets a whole environment: only what is named like a secret is one."""
+
+    def secrets(self) -> tuple[str, ...]:
+        """Values that no message may show."""
+        return tuple(value for name, value in self.env.items() if _SECRET_NAME.search(name))
 
 
 class RunnerModel:
@@ -29,7 +40,7 @@ class RunnerModel:
 
     def __init__(self, runner: Runner, repo: str, environ: Mapping[str, str]) -> None:
         env = {name: value for name, value in environ.items() if name not in PASSED_ON}
-        settings = ModelSettings(environ=environ, env=env, cwd=repo, prompt_mode=runner.prompt_mode, timeout_s=86_400)
+        settings = RunnerSettings(environ=environ, env=env, cwd=repo, prompt_mode=runner.prompt_mode, timeout_s=86_400)
         self._command = CommandModel(runner.argv, settings)
         self.name = self._command.name
         self.returncode: int | None = None

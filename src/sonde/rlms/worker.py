@@ -58,7 +58,8 @@ def _work(request: Request, environ: Mapping[str, str], deadline: Deadline) -> d
 def _job(request: Request, context: LoopFiles, root: RunnerModel, subcall: RunnerModel, deadline: Deadline) -> Job:
     limits = request.limits
     line = StepLine(max_steps=limits.max_steps, max_subcalls=limits.max_subcalls, max_depth=limits.max_depth)
-    if deadline.remaining() <= 0:
+    left = deadline.remaining()
+    if left <= 0:
         raise WallTimeLimitReached(_timeout_words(request), limit="max_wall_time_sec")
     return Job(
         engine=replace(RLMS, left_line=line),
@@ -72,7 +73,7 @@ def _job(request: Request, context: LoopFiles, root: RunnerModel, subcall: Runne
             max_subcalls=limits.max_subcalls,
             max_tokens_total=NO_TOKEN_LIMIT,
             max_cost_usd=None,
-            max_wall_time_sec=deadline.remaining(),
+            max_wall_time_sec=left,
         ),
         params={"metadata": dict(request.metadata), "require_citations": request.require_citations},
         profile="strict",

@@ -37,8 +37,16 @@ def invoke(flags: Mapping[str, str | None], environ: Mapping[str, str], python: 
     )
     try:
         layout.make()
+        return _in_place(request, layout, environ, python, started)
     except ConfigError as error:
         return failure(request, failure_class(error), error.message)
+    except OSError as error:
+        return failure(request, "worker_failure", f"the files in {request.output_dir} cannot be written: {error}")
+
+
+def _in_place(
+    request: Request, layout: Layout, environ: Mapping[str, str], python: str, started: float
+) -> dict[str, Any]:
     decided = Decided.of(request.metadata)
     layout.keep_inputs(request.context_file_list, request.metadata)
     layout.emit("rlms_start", "started", {"mode": decided.mode, "reason": decided.reason})

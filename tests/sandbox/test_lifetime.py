@@ -180,6 +180,20 @@ def test_sessions_come_and_go_without_a_trace() -> None:
     assert descriptors() <= fds + 2
 
 
+def test_states_of_a_closed_box_leave_by_themselves_and_do_not_spin() -> None:
+    server = ForkServer(PROFILES["analysis"].preload)
+    box = Sandbox(server=server)
+    for _ in range(4):
+        run(box, "x = 1")
+    group = group_of(box)
+    os.kill(server.pid, signal.SIGSTOP)  # so that nobody is there to kill them
+    box.close()
+
+    assert eventually(lambda: not members(group))
+    os.kill(server.pid, signal.SIGCONT)
+    server.close()
+
+
 def test_a_fork_of_the_supervisor_does_not_end_its_sandboxes() -> None:
     with Sandbox() as box:
         run(box, "x = 1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -135,6 +136,40 @@ def test_branches_of_one_box_work_at_once_from_many_threads() -> None:
         assert no_strays(box, *twins)
         for twin in twins:
             twin.close()
+
+
+def wander(origin: Sandbox, seed: int) -> None:
+    """Random turns, kills, rollbacks and branches, held against a plain list."""
+    dice = random.Random(seed)
+    box, values = origin.branch(), list[int]()
+    left = {box.turn: values}
+    for step in range(25):
+        match dice.choice(["append", "append", "kill", "rollback", "branch", "look"]):
+            case "append":
+                run(box, f"values.append({step})")
+                values = [*values, step]
+            case "kill":
+                assert kind(box.execute("values.clear()\nwhile True: pass", wall_s=0.02)) == "timeout"
+            case "rollback":
+                box.rollback(dice.choice([turn for turn, _ in box._history.entries]))
+                values = left[box.turn]
+            case "branch":
+                twin = box.branch()
+                box.close()
+                box, left = twin, {}
+            case _:
+                assert run(box, "print(values)") == f"{values}\n"
+        left[box.turn] = values
+    box.close()
+
+
+def test_any_mix_of_turns_kills_rollbacks_and_branches_at_once_is_kept_apart() -> None:
+    with Sandbox() as origin, ThreadPoolExecutor(4) as pool:
+        run(origin, "values = []")
+        list(pool.map(wander, [origin] * 8, range(8)))
+
+        assert run(origin, "print(values)") == "[]\n"
+        assert no_strays(origin)
 
 
 def test_a_box_serves_one_turn_at_a_time() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import os
 import socket
@@ -30,8 +31,10 @@ def settle(*, unfreeze: bool) -> None:
 
 def park() -> None:
     """Wait inside the fork; returns in the child only, with the supervisor's socket in place."""
-    while kernel.raw(kernel.number("clone"), tables.FORK_FLAGS):
-        pass  # a child was made, or could not be: wait for the next one
+    while made := kernel.raw(kernel.number("clone"), tables.FORK_FLAGS):
+        if made < 0 and ctypes.get_errno() == errno.ENOSYS:
+            os._exit(0)  # the listener is closed: nobody will ever ask again, and to ask on would be to spin
+        # A child was made, or could not be: wait for the next one.
     # The supervisor installs our socket while it holds this call, then lets it run: no socket without PDEATHSIG.
     kernel.raw(kernel.number("prctl"), tables.PR_SET_PDEATHSIG, tables.SIGKILL)
 

@@ -151,6 +151,8 @@ class Session:
         return call
 
     def _call_host(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if name in self._config["sharing"] and type(named.get("share")) is list:
+            named["share"] = self._values(named["share"])
         body = Encoded([name, args, named], _shared_to_str)
         channel.send(channel.CALL, self._sequence + 1, {"call": body}, self._limit)
         self._sequence += 1  # only now: a value that was too big has sent nothing
@@ -158,6 +160,13 @@ class Session:
         if ok:
             return value
         raise _host_exception(*value) from None
+
+    def _values(self, names: list[str]) -> dict[str, Any]:
+        """Variables by name, for a host function that passes them on: `share=["rows"]`."""
+        for name in names:
+            if name not in self._namespace:
+                raise NameError(f"share: there is no variable named {name!r}; assign it first")
+        return {name: self._namespace[name] for name in names}
 
     def _finish_functions(self) -> dict[str, Callable[..., Any]]:
         def FINAL(value: Any) -> None:  # noqa: N802 - the name that models are taught

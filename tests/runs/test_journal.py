@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -20,7 +21,8 @@ from hypothesis import given, settings, strategies as st
 
 from runs.streams import Teller, TickingClock, story, told, write_story
 from sonde.core.events import CodeRan, Event, HostReturned, ModelReplied, Noted, RunStarted, encode
-from sonde.runs.journal import REMOVED, Journal, JournalBusy, JournalUnreadable, is_being_written, read_journal
+from sonde.runs.cleaning import REMOVED
+from sonde.runs.journal import Journal, JournalBusy, JournalFailed, JournalUnreadable, is_being_written, read_journal
 from sonde.runs.recorder import Recorder
 from sonde.runs.rundir import JOURNAL
 
@@ -302,6 +304,23 @@ def test_writing_a_megabyte_costs_little_more_than_encoding_it(path: Path) -> No
 
     assert len(encode(event)) > 1_000_000
     assert min(times) < 0.05  # about 5 ms on a quiet machine; a turn at this size takes hundreds
+
+
+def test_a_full_disk_leaves_no_half_line_and_says_so(path: Path) -> None:
+    journal = Journal(path)
+    journal.append(Noted(text="fits", seq=0))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 700, hard))
+    try:
+        with pytest.raises(JournalFailed, match="cannot be written"):
+            journal.append(Noted(text="x" * 5_000, seq=1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    journal.append(Noted(text="there is room again", seq=1))
+    journal.close()
+
+    held = read_journal(path)
+    assert [event.seq for event in held.events] == [0, 1] and not held.torn and held.tampered_line is None
 
 
 def test_a_story_is_the_same_bytes_each_time(tmp_path: Path) -> None:

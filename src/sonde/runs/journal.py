@@ -8,25 +8,22 @@ that the live run and its replay see the same. It does not promise secrecy of an
 
 from __future__ import annotations
 
-import base64
+import contextlib
 import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
-from urllib.parse import quote
 
 import msgspec
 
-from sonde.core.events import SCHEMA_VERSION, AnyEvent, Event, ModelReplied, RunStarted, as_dict, decode, encode
-from sonde.errors import ConfigError
+from sonde.core.events import SCHEMA_VERSION, AnyEvent, Event, ModelReplied, RunStarted, decode, encode
+from sonde.errors import ConfigError, UnexpectedRuntimeError
+from sonde.runs.cleaning import encodable, rewrite_text, secret_forms
 
 Buffer = bytes | memoryview
 
-REMOVED = "[key removed]"
-SHORTEST_SECRET = 8  # "none", "test" or "EMPTY" are dummies; taking such words out of content would falsify it
 _SUM_DIGITS = 16
 _TAIL = len(b',"sum":"') + _SUM_DIGITS + len(b'"}')
 
@@ -37,6 +34,10 @@ class JournalUnreadable(ConfigError):
 
 class JournalBusy(ConfigError):
     """Another process writes this journal right now."""
+
+
+class JournalFailed(UnexpectedRuntimeError):
+    """The disk did not take an event; without it the run cannot be trusted to go on. What was written before is sound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,17 +90,23 @@ class Journal:
         """Write one event without waiting for the disk."""
         event, line = self._clean(event)
         body = memoryview(line)[:-1]
-        self._sum = chain(self._sum, body)
-        self._put([body, ending(self._sum)])
+        now = chain(self._sum, body)
+        self._put([body, ending(now)])
+        self._sum = now
         return event
 
     def _put(self, parts: Sequence[Buffer]) -> None:
-        """All of it, in one call where the system takes it: copying a megabyte to join it costs more than writing it."""
-        written = os.writev(self._fd, parts)
-        if written < sum(len(part) for part in parts):
-            rest = memoryview(b"".join(parts))[written:]
+        """All of it or nothing; in one call, because joining a megabyte costs more than writing it."""
+        before = os.fstat(self._fd).st_size
+        try:
+            written = os.writev(self._fd, parts)
+            rest = memoryview(b"".join(parts))[written:] if written < sum(map(len, parts)) else b""
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, before)  # half a line would make every later one look tampered with
+            raise JournalFailed(f"{self.path} cannot be written: {error.strerror}; make room and resume") from None
 
     def sync(self) -> None:
         """Wait until all that was written is on the disk."""
@@ -119,70 +126,6 @@ class Journal:
             return event, line
         event = rewrite_text(event, self._forms.remove)
         return event, encode(event)
-
-
-@dataclass(frozen=True, slots=True)
-class SecretForms:
-    """Key values in the spellings in which they turn up, longest first so that no part of one stays behind."""
-
-    spellings: tuple[str, ...]
-    encoded: tuple[bytes, ...]
-
-    def remove(self, text: str) -> str:
-        """The text without them."""
-        for spelling in self.spellings:
-            text = text.replace(spelling, REMOVED)
-        return text
-
-
-def secret_forms(secrets: Sequence[str]) -> SecretForms:
-    """The spellings of these values: as they are, in a URL, in base64, inside a JSON text."""
-    found: set[str] = set()
-    for secret in secrets:
-        if len(secret) >= SHORTEST_SECRET:
-            plain = base64.b64encode(secret.encode("utf-8", "surrogatepass")).decode()
-            found |= {secret, quote(secret, safe=""), plain.rstrip("="), _quoted(secret)}
-    spellings = tuple(sorted(found, key=lambda spelling: (-len(spelling), spelling)))
-    return SecretForms(spellings, tuple(_quoted(spelling).encode() for spelling in spellings))
-
-
-def _quoted(text: str) -> str:
-    return msgspec.json.encode(_without_surrogates(text)).decode()[1:-1]
-
-
-def encodable(event: Event) -> tuple[Event, bytes]:
-    """The event in a form that UTF-8 can hold, and its line: code can print a lone surrogate, a file cannot hold one."""
-    try:
-        return event, encode(event)
-    except UnicodeEncodeError:
-        event = rewrite_text(event, _without_surrogates)
-        return event, encode(event)
-
-
-def rewrite_text(event: Event, change: Callable[[str], str]) -> Event:
-    """The event with every text in it changed, keys of free data included; its type stays."""
-    fields = {name: value if name == "type" else rewrite_value(value, change) for name, value in as_dict(event).items()}
-    return msgspec.convert(fields, type(event))
-
-
-def rewrite_value(value: Any, change: Callable[[str], str]) -> Any:
-    """Plain data with every text in it changed, keys included."""
-    match value:
-        case str():
-            return change(value)
-        case dict():
-            return {
-                rewrite_value(key, change): rewrite_value(item, change)
-                for key, item in cast("dict[Any, Any]", value).items()
-            }
-        case list() | tuple():
-            return [rewrite_value(item, change) for item in cast("Sequence[Any]", value)]
-        case _:
-            return value
-
-
-def _without_surrogates(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def chain(previous: str, body: Buffer) -> str:
@@ -229,30 +172,26 @@ def is_being_written(path: str | Path) -> bool:
 def read_journal(path: str | Path) -> JournalContents:
     """Everything up to the first line that does not hold; a torn last line is no fault, a newer schema is refused."""
     try:
-        data = Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            return _read(file, path, os.fstat(file.fileno()).st_size)
     except OSError as error:
         raise JournalUnreadable(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _read(lines: Iterable[bytes], path: str | Path, size: int) -> JournalContents:
     events: list[AnyEvent] = []
     sum_so_far, sound = "", 0
-    for number, line, whole in _lines(data):
-        body = checked(sum_so_far, line) if whole else None
+    for number, ended in enumerate(lines, start=1):
+        line = ended.removesuffix(b"\n")
+        body = checked(sum_so_far, line) if ended.endswith(b"\n") else None
         if body is None:
-            torn = not whole or (sound + len(line) + 1 == len(data) and not _is_json(line))
+            torn = not ended.endswith(b"\n") or (sound + len(ended) == size and not _is_json(line))
             return JournalContents(
                 events=events, torn=torn, tampered_line=None if torn else number, sum=sum_so_far, sound_bytes=sound
             )
         events.append(_decoded(body, number, path))
-        sum_so_far, sound = sum_of(line), sound + len(line) + 1
+        sum_so_far, sound = sum_of(line), sound + len(ended)
     return JournalContents(events=events, sum=sum_so_far, sound_bytes=sound)
-
-
-def _lines(data: bytes) -> Iterator[tuple[int, bytes, bool]]:
-    """Number, line and whether it ends as a line should."""
-    *whole, rest = data.split(b"\n")
-    for number, line in enumerate(whole, start=1):
-        yield number, line, True
-    if rest:
-        yield len(whole) + 1, rest, False
 
 
 def checked(previous: str, line: bytes) -> bytes | None:

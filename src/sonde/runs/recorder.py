@@ -14,7 +14,8 @@ from typing import Any, TypeVar, cast
 from sonde.core.deadline import Clock
 from sonde.core.events import AnyEvent, Event, ModelReplied, Noted, stamp
 from sonde.core.record import RecordFold
-from sonde.runs.journal import Journal, encodable
+from sonde.runs.cleaning import encodable
+from sonde.runs.journal import Journal
 from sonde.runs.tape import belongs_to
 
 Listener = Callable[[Event], None]

@@ -114,6 +114,10 @@ class RunDir:
         """answer.md."""
         return self._write(ANSWER, text.encode("utf-8", "backslashreplace"))
 
+    def write_text(self, name: str, text: str) -> Path:
+        """Another file of the run, such as report.md."""
+        return self._write(name, text.encode("utf-8", "backslashreplace"))
+
     def _write(self, name: str, content: bytes) -> Path:
         path = self.path / name
         write_atomically(path, content)

@@ -99,6 +99,12 @@ class Tape:
         """The attempts before that reply that gave nothing but cost something."""
         return self._failures.get((session, turn, ordinal), [])
 
+    def failure(self, session: str, turn: int, ordinal: int) -> ModelFailed | None:
+        """For a replay: the attempt that was the last one, when no reply followed it."""
+        if not self.strict or self._find(ModelReplied, ("model_replied", session, turn, ordinal)) is not None:
+            return None
+        return next((each for each in self.failures(session, turn, ordinal) if each.wait_s is None), None)
+
     def host(self, session: str, turn: int, ordinal: int, args_hash: str | None = None) -> HostReturned | None:
         """The result of a host call in this place, if it was made with these arguments."""
         found = self._need(HostReturned, ("host_returned", session, turn, ordinal))

@@ -17,8 +17,8 @@ import msgspec
 
 from sonde.core.canonical import clip
 from sonde.core.events import as_dict
+from sonde.runs.cleaning import rewrite_value
 from sonde.runs.export import redact_events, redact_text
-from sonde.runs.journal import rewrite_value
 from sonde.runs.listing import summarise
 from sonde.runs.rundir import RunDir, write_atomically
 from sonde.viewer.excerpts import shown_excerpts

@@ -73,7 +73,10 @@ export class Answer {
       [count(totals.iterations), totals.iterations === 1 ? "turn" : "turns"],
       [count(totals.subcalls), totals.depth ? `sub-calls, depth ${totals.depth}` : "sub-calls"],
       [count(totals.tool_calls), "tool calls"],
-      [count(this.excerpts.length), this.excerpts.some((each) => each.path) ? `cited, ${proved} verified now` : "cited"],
+      [
+        count(this.excerpts.length),
+        this.excerpts.some((each) => each.path) ? `cited, ${proved} verified now` : "cited",
+      ],
     ];
     put(
       this.tiles,
@@ -280,18 +283,16 @@ export class Answer {
       h(
         "pre",
         { class: "lines", tabindex: "0" },
-        lines
-          .slice(0, 400)
-          .map((line, place) =>
-            h(
-              "span",
-              {
-                class: "line",
-                "data-n": excerpt.state === "verified" && excerpt.start_line ? excerpt.start_line + place : "",
-              },
-              `${line}\n`,
-            ),
+        lines.slice(0, 400).map((line, place) =>
+          h(
+            "span",
+            {
+              class: "line",
+              "data-n": excerpt.state === "verified" && excerpt.start_line ? excerpt.start_line + place : "",
+            },
+            `${line}\n`,
           ),
+        ),
       ),
       h(
         "div",

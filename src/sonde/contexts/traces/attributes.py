@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
 
 from sonde.contexts.traces.genai import openinference_of
 
@@ -35,6 +36,8 @@ class _Flat:
 
     table: dict[str, Any] = field(default_factory=dict[str, Any])
     gaps: list[str] = field(default_factory=list[str])
+    indexed: bool = False
+    genai: bool = False
 
     def add(self, key: str, value: Any, depth: int = 0) -> None:
         """Put one value, however deep, under its dotted key."""
@@ -82,7 +85,10 @@ class _Flat:
             if len(self.table) == MAX_ATTRIBUTES and not any("attributes were left out" in gap for gap in self.gaps):
                 self.gaps.append(f"attributes were left out beyond the first {MAX_ATTRIBUTES}")
             return
-        self.table[_clean_key(key) if _ODD_KEY.search(key) else key] = value
+        known = _known(key)
+        self.indexed = self.indexed or bool(known.indices)
+        self.genai = self.genai or known.genai
+        self.table[known.clean] = value
 
 
 _NOT_JSON = object()
@@ -93,11 +99,11 @@ def canonical_attributes(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
     flat = _Flat()
     for key, value in raw.items():
         flat.add(key, value)
-    if any(key.startswith("gen_ai.") for key in flat.table):
+    if flat.genai:
         for key, value in openinference_of(flat.table).items():
             flat.add(key, value)
     _input_as_text(flat.table)
-    if any(_INDEX.search(key) for key in flat.table):
+    if flat.indexed:
         return _renumbered(flat.table, flat.gaps), flat.gaps
     return flat.table, flat.gaps
 
@@ -140,14 +146,34 @@ def _renumbered(table: dict[str, Any], gaps: list[str]) -> dict[str, Any]:
 
 
 def _indices(table: Mapping[str, Any]) -> dict[str, set[int]]:
-    """The indices under every prefix. Searched from the closing dot on: in `a.0.1.b` two indices share one."""
+    """The indices under every prefix."""
     seen: dict[str, set[int]] = {}
     for key in table:
-        start = 0
-        while (match := _INDEX.search(key, start)) is not None:
-            seen.setdefault(key[: match.start()], set()).add(int(match.group()[1:-1]))
-            start = match.end() - 1
+        for prefix, index in _known(key).indices:
+            seen.setdefault(prefix, set()).add(index)
     return seen
+
+
+class _Key(NamedTuple):
+    """What a key says by itself. The same few keys come with every span, so this is remembered."""
+
+    clean: str
+    indices: tuple[tuple[str, int], ...]
+    genai: bool
+
+
+@lru_cache(maxsize=8192)
+def _known(key: str) -> _Key:
+    clean = _clean_key(key) if _ODD_KEY.search(key) else key
+    return _Key(clean, tuple(_indices_in(clean)), clean.startswith("gen_ai."))
+
+
+def _indices_in(key: str) -> Iterator[tuple[str, int]]:
+    """(prefix, index) of each list on the way. Searched from the closing dot on: in `a.0.1.b` two indices share one."""
+    start = 0
+    while (match := _INDEX.search(key, start)) is not None:
+        yield key[: match.start()], int(match.group()[1:-1])
+        start = match.end() - 1
 
 
 def _renumber_key(key: str, ranks: Mapping[str, Mapping[int, int]]) -> str:

@@ -113,7 +113,7 @@ class Span:
 def time_text(microseconds: int) -> str:
     """RFC 3339 in UTC with microseconds."""
     try:
-        return (EPOCH + timedelta(microseconds=microseconds)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return (EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds")[:-6] + "Z"
     except OverflowError:
         return f"{microseconds}us"  # a hostile clock; still stable and sortable by start_us
 

@@ -1,7 +1,7 @@
 """A runner that follows the words of its task instead of a model, so that a host can be tested against any behaviour.
 
 `python tests/server/double.py` serves it over stdio. The first word of the prompt chooses: demo, echo, wait, deaf, crash, fail, print,
-flood N, silent, long. No model and no sandbox are involved.
+flood N, many N, silent, long. No model and no sandbox are involved.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class Told:
             "print": lambda: print("stray output\n{}") or "printed",
             "long": lambda: "x" * int(rest),
             "flood": lambda: self.flood(emit, int(rest)),
+            "many": lambda: self.many(emit, task.id, int(rest)),
             "fail": lambda: self.fail(rest),
             "echo": lambda: rest,
             "silent": lambda: "no citation",
@@ -107,6 +108,11 @@ class Told:
         for number in range(count):
             emit(Progress(id="flood", note=str(number)))
         return f"{count} events"
+
+    def many(self, emit: Emit, task_id: str, count: int) -> str:
+        for number in range(count):
+            emit(AssistantMessage(id=f"{task_id}.m{number}", content=f"event {number}"))
+        return f"{count} nodes"
 
     def fail(self, message: str) -> str:
         raise ToolFault(message)

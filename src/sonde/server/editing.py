@@ -26,7 +26,7 @@ class EditRunner:
 
     def run(self, task: NewTask, workspace: Workspace, emit: Emit, cancelled: threading.Event) -> Completion:
         """Run the task to its end."""
-        telling = Telling(task.id, emit, task.limits)
+        telling = Telling(task.id, emit, task.limits, self._settings.secrets())
         limits = task.limits or Limits()
         done = edit(
             task.prompt,
@@ -58,7 +58,7 @@ def completion(task: NewTask, done: Edited, telling: Telling) -> Completion:
     return Completion(
         id=task.id,
         status=cast("Status", done.status.value),
-        summary=summary,
+        summary=telling.shown(summary),
         citations=tuple(citation_of(each) for each in done.citations),
         usage=telling.usage(time.time()),
         run_dir=str(done.run_dir) if done.run_dir else None,

@@ -6,11 +6,13 @@ A view of the event stream; it counts nothing of its own. Reads, searches and pa
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 from sonde.core.canonical import clip
 from sonde.core.events import Event, ModelAsked, ModelReplied, Noted, SubcallEnded, SubcallStarted, TurnStarted
 from sonde.core.evidence import Citation as ProvedCitation
 from sonde.core.record import RecordFold
+from sonde.models.base import redact
 from sonde.server.messages import AssistantMessage, Citation, Limits, Progress, SubcallEnd, SubcallStart, Usage
 from sonde.server.runner import Emit
 
@@ -20,10 +22,11 @@ SHOWN = 4000
 class Telling:
     """Listens to one run and emits for one task; safe to call from threads."""
 
-    def __init__(self, task_id: str, emit: Emit, limits: Limits | None = None) -> None:
+    def __init__(self, task_id: str, emit: Emit, limits: Limits | None = None, secrets: Sequence[str] = ()) -> None:
         self._task_id = task_id
         self._emit = emit
         self._limits = limits
+        self._secrets = secrets
         self._fold = RecordFold()
         self._began: float | None = None
         self._speaking: dict[str, str] = {}
@@ -36,7 +39,7 @@ class Telling:
             self._began = self._began if self._began is not None else event.at
         match event:
             case SubcallStarted():
-                intent = clip(event.objective, SHOWN)
+                intent = self.shown(event.objective)
                 scope = ", ".join(event.shared) or event.mode
                 self._emit(
                     SubcallStart(
@@ -60,7 +63,7 @@ class Telling:
         """A piece of a reply as it streams in."""
         if text and session in self._speaking:
             message = AssistantMessage(
-                id=self._speaking[session], parent_id=self._id(session), content=text, partial=True
+                id=self._speaking[session], parent_id=self._id(session), content=self.shown(text), partial=True
             )
             self._emit(message)
 
@@ -77,6 +80,10 @@ class Telling:
             seconds=round(max(0.0, at - self._began), 2) if at is not None and self._began is not None else 0.0,
         )
 
+    def shown(self, text: str) -> str:
+        """The text as others may see it: without the values of keys, and not endless."""
+        return clip(redact(text, self._secrets), SHOWN)
+
     def _id(self, session: str) -> str:
         return self._task_id if session == "root" else f"{self._task_id}.{session.removeprefix('root/')}"
 
@@ -85,19 +92,21 @@ class Telling:
         cited = [ref for ref in event.evidence_refs if ref.get("path")]
         citations = tuple(citation_of(ProvedCitation.model_validate(ref)) for ref in cited)
         return SubcallEnd(
-            id=self._id(event.session), summary=clip(event.summary, SHOWN), citations=citations, usage=usage
+            id=self._id(event.session), summary=self.shown(event.summary), citations=citations, usage=usage
         )
 
     def _reply(self, event: ModelReplied) -> AssistantMessage:
         known = self._speaking.get(event.session, f"{self._id(event.session)}.m{event.turn}.{event.ordinal}")
         return AssistantMessage(
-            id=known, parent_id=self._id(event.session), content=clip(event.text, SHOWN) or "(no text)"
+            id=known, parent_id=self._id(event.session), content=self.shown(event.text) or "(no text)"
         )
 
     def _progress(self, note: str, event: Event) -> None:
         if event.session == "root":
             self._emit(
-                Progress(id=self._task_id, note=clip(note, 200), usage=self.usage(event.at), limits=self._limits)
+                Progress(
+                    id=self._task_id, note=clip(self.shown(note), 200), usage=self.usage(event.at), limits=self._limits
+                )
             )
 
 

@@ -36,7 +36,7 @@ export class Approval implements vscode.TextDocumentContentProvider, vscode.Disp
     });
     this.announce();
     await this.show();
-    void this.offer(proposal);
+    this.offer(proposal, answer);
     const decision = await answer;
     await this.withdraw(proposal);
     return decision;
@@ -97,19 +97,16 @@ export class Approval implements vscode.TextDocumentContentProvider, vscode.Disp
     return [after, before, after];
   }
 
-  private async offer(proposal: Proposal): Promise<void> {
-    const text = `Sonde proposes: ${proposal.summary.split("\n").join("; ")}`;
-    const chosen = await vscode.window.showInformationMessage(text, "Accept", "Accept All", "Reject…");
-    if (this.waiting[0]?.proposal !== proposal) {
-      return;
-    }
-    if (chosen === "Accept") {
-      this.accept();
-    } else if (chosen === "Accept All") {
-      this.acceptAll();
-    } else if (chosen === "Reject…") {
-      await this.reject();
-    }
+  /** A notification with the answers as links; unlike a plain message it goes away when the answer came from elsewhere. */
+  private offer(proposal: Proposal, answer: Promise<Decision>): void {
+    const count = proposal.changes.length;
+    const title = `Sonde would change ${count === 1 ? proposal.changes[0]?.path : `${count} files`}`;
+    const message =
+      "[Accept](command:sonde.accept) · [Accept All](command:sonde.acceptAll) · [Reject…](command:sonde.reject)";
+    void vscode.window.withProgress({ location: vscode.ProgressLocation.Notification, title }, (progress) => {
+      progress.report({ message });
+      return answer;
+    });
   }
 
   private async withdraw(proposal: Proposal): Promise<void> {

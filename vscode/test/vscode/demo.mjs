@@ -34,7 +34,6 @@ async function prepare() {
     "workbench.tips.enabled": false,
     "telemetry.telemetryLevel": "off",
     "extensions.autoCheckUpdates": false,
-    "chat.commandCenter.enabled": false,
   };
   await writeFile(join(data, "User/settings.json"), JSON.stringify(settings));
   const install = ["--install-extension", join(repository, "vscode/sonde.vsix"), "--extensions-dir", extensions];
@@ -93,10 +92,17 @@ async function shot(page, name) {
   console.log(`  ${count}-${name}.png`);
 }
 
-const button = (page, name) =>
-  page.locator(".notifications-toasts .monaco-button", { hasText: new RegExp(`^${name}$`) });
+const button = (page, name) => page.locator(".notifications-toasts a", { hasText: new RegExp(`^${name}$`) });
 const row = (page, text) => page.locator(".pane-body .monaco-list-row", { hasText: text }).first();
+const sampleTest = () => readFile(join(workspace, "sample.test.ts"), "utf8");
 const sample = () => readFile(join(workspace, "sample.ts"), "utf8");
+
+async function until(condition) {
+  for (let tries = 0; !(await condition()); tries += 1) {
+    assert.ok(tries < 100, "it did not happen in time");
+    await page.waitForTimeout(50);
+  }
+}
 
 async function reset() {
   for (const name of ["sample.ts", "sample.test.ts"]) {
@@ -105,10 +111,23 @@ async function reset() {
 }
 
 async function untrustedFirst(page) {
-  await page.getByRole("button", { name: /Yes, I trust the authors/ }).waitFor({ timeout: 60_000 });
-  await shot(page, "trust");
-  await page.getByRole("button", { name: /Yes, I trust the authors/ }).click();
-  await page.locator(".activitybar .action-label[aria-label^='Sonde']").first().waitFor();
+  await page.getByRole("button", { name: /No, I don't trust/ }).click({ timeout: 60_000 });
+  await page.locator(".activitybar .action-label[aria-label^='Sonde']").first().click();
+  await page
+    .locator(".welcome-view-content", { hasText: "Sonde starts nothing in a folder that is not trusted" })
+    .waitFor();
+  await page.keyboard.press("F1");
+  await page.locator(".quick-input-widget input").fill(">Sonde: ");
+  await page.locator(".quick-input-list .monaco-list-row", { hasText: "Sonde: Restart Runtime" }).waitFor();
+  assert.equal(await page.locator(".quick-input-list .monaco-list-row", { hasText: "Sonde: Run Task" }).count(), 0);
+  await shot(page, "untrusted");
+  await page.keyboard.press("Escape");
+  await page.locator(".welcome-view-content .monaco-button", { hasText: "Manage Trust" }).click();
+  await page
+    .locator(".workspace-trust-editor .monaco-button", { hasText: /^Trust$/ })
+    .first()
+    .click();
+  await page.locator(".welcome-view-content", { hasText: "Nothing has run yet" }).waitFor();
 }
 
 async function acceptAndCite(page) {
@@ -121,11 +140,25 @@ async function acceptAndCite(page) {
   await row(page, /^sample\.ts:9-12/).waitFor();
   await shot(page, "result");
   assert.match(await sample(), /export function normalizeWhitespace/);
-  assert.match(await readFile(join(workspace, "sample.test.ts"), "utf8"), /describe\("normalizeWhitespace"/);
+  assert.match(await sampleTest(), /describe\("normalizeWhitespace"/);
   await row(page, /^sample\.ts:9-12/).click();
   await page.locator(".tab.active", { hasText: "sample.ts" }).waitFor();
   await page.locator(".statusbar-item", { hasText: /Ln 12/ }).waitFor();
   await shot(page, "citation");
+  await page.locator(".editor-instance .view-lines").first().click();
+  await page.keyboard.press("Control+z");
+  await page.locator(".view-lines", { hasNotText: "normalizeWhitespace" }).first().waitFor();
+  await command(page, "File: Save All Files");
+  await until(async () => !/normalizeWhitespace/.test((await sample()) + (await sampleTest())));
+  await shot(page, "undone");
+}
+
+async function acceptInTitle(page) {
+  await command(page, "Sonde: Clear Trace");
+  await command(page, "Sonde: Run Task", DEMO);
+  await page.locator(".editor-actions .action-label[aria-label^='Accept Change']").first().click();
+  await row(page, /^sample\.ts:9-12/).waitFor();
+  assert.match(await sample(), /export function normalizeWhitespace/);
 }
 
 async function rejectWithReason(page) {
@@ -159,6 +192,27 @@ async function cancel(page) {
   await shot(page, "cancelled");
 }
 
+/** 5,000 nodes in the tree: the window must still answer at once. */
+async function manyNodes(page) {
+  const folder = join(home, "many");
+  await mkdir(join(folder, ".vscode"), { recursive: true });
+  const settings = { "sonde.serveArguments": [join(repository, "tests/server/double.py")] };
+  await writeFile(join(folder, ".vscode/settings.json"), JSON.stringify(settings));
+  await page.goto(page.url().replace(/folder=.*/, `folder=${folder}`));
+  await page.getByRole("button", { name: /Yes, I trust the authors/ }).click({ timeout: 60_000 });
+  await command(page, "Sonde: Run Task", "many 5000");
+  await row(page, /^many 5000.*succeeded/).waitFor();
+  await row(page, "4801 to 5000").or(row(page, "event 4999")).first().waitFor();
+  const started = performance.now();
+  await page.keyboard.press("F1");
+  await page.locator(".quick-input-widget input").waitFor();
+  const answered = Math.round(performance.now() - started);
+  await page.keyboard.press("Escape");
+  await shot(page, "many");
+  console.log(`  the window answered after ${answered} ms with 5,000 nodes in the tree`);
+  assert.ok(answered < 1000);
+}
+
 await prepare();
 const port = await freePort();
 const code = await serve(port);
@@ -167,7 +221,7 @@ const page = await browser.newPage({ viewport: { width: 1500, height: 900 } });
 page.setDefaultTimeout(30_000);
 try {
   await page.goto(`http://127.0.0.1:${port}/?folder=${workspace}`);
-  for (const step of [untrustedFirst, acceptAndCite, rejectWithReason, cancel]) {
+  for (const step of [untrustedFirst, acceptAndCite, acceptInTitle, rejectWithReason, cancel, manyNodes]) {
     console.log(step.name);
     await step(page);
   }

@@ -1,0 +1,148 @@
+"""The edit engine behind the protocol: what a run does as a host hears it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from sonde.api.settings import Settings
+from sonde.contexts.workspace import LocalWorkspace, PatientClock, accept
+from sonde.core.events import ModelAsked, ModelReplied, SubcallEnded, SubcallStarted, TurnStarted
+from sonde.models.base import Secret
+from sonde.server.editing import EditRunner
+from sonde.server.messages import Event, Limits, NewTask
+from sonde.server.telling import Telling
+
+ROOT = Path(__file__).parents[2]
+KEY = "sk-very-secret"
+
+
+def told(*, secrets: tuple[str, ...] = ()) -> tuple[Telling, list[Event]]:
+    events: list[Event] = []
+    return Telling("t", events.append, None, secrets), events
+
+
+def replied(session: str, text: str) -> ModelReplied:
+    return ModelReplied(
+        session=session, turn=1, ordinal=1, request_hash="h", text=text, model="m", tokens_in=3, tokens_out=4
+    )
+
+
+@pytest.mark.requirement(54)
+@pytest.mark.requirement(55)
+def test_children_are_told_as_a_tree_with_what_they_cost() -> None:
+    telling, events = told()
+
+    telling.on_event(TurnStarted(turn=1, elapsed_s=0.0))
+    for path, parent in (("root/1.1", "root"), ("root/1.1/2.1", "root/1.1")):
+        telling.on_event(
+            SubcallStarted(
+                session=path,
+                call_id=path,
+                parent_call_id=parent,
+                depth=1,
+                objective="look",
+                input_ref_hash="",
+                mode="rlm",
+            )
+        )
+    telling.on_event(replied("root/1.1", "found"))
+    telling.on_event(
+        SubcallEnded(session="root/1.1", call_id="root/1.1", status="succeeded", summary="done", tokens_in=5)
+    )
+
+    kinds = [(event.type, event.parent_id) for event in events]
+    assert kinds == [
+        ("progress", None),
+        ("subcall.start", "t"),
+        ("subcall.start", "t.1.1"),
+        ("assistant.message", "t.1.1"),
+        ("subcall.end", None),
+    ]
+    assert telling.usage().tokens == 7
+
+
+def test_a_streamed_reply_and_its_whole_share_one_id() -> None:
+    telling, events = told()
+
+    telling.on_event(ModelAsked(turn=1, ordinal=1, request_hash="h", model="m", kept=0, messages=[]))
+    telling.on_text("root", "he")
+    telling.on_event(replied("root", "hello"))
+
+    assert [(e.id, e.content, e.partial) for e in events if e.type == "assistant.message"] == [
+        ("t.m1.1", "he", True),
+        ("t.m1.1", "hello", None),
+    ]
+
+
+@pytest.mark.requirement("O17")
+def test_the_values_of_keys_are_told_to_nobody() -> None:
+    telling, events = told(secrets=(KEY,))
+
+    telling.on_event(replied("root", f"the key is {KEY}"))
+
+    assert KEY not in json.dumps([event.model_dump() for event in events])
+
+
+def run(folder: Path, limits: Limits | None = None) -> tuple[str, str | None, list[Event]]:
+    model = f"command:{sys.executable} {Path(__file__).parent / 'scripted_model.py'}"
+    settings = Settings(model=model, runs_dir=folder.parent / "runs", api_key=Secret(KEY))
+    events: list[Event] = []
+    task = NewTask(id="t", prompt="Add normalizeWhitespace", workspace=str(folder), limits=limits)
+    done = EditRunner(settings).run(task, LocalWorkspace(folder, approve=accept), events.append, threading.Event())
+    return done.status, done.limit, events
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return shutil.copytree(ROOT / "examples/demo-workspace", tmp_path / "demo")
+
+
+@pytest.mark.requirement(68)
+@pytest.mark.requirement(72)
+def test_the_demo_task_succeeds_within_the_default_limits(folder: Path) -> None:
+    status, limit, events = run(folder)
+
+    assert (status, limit) == ("succeeded", None)
+    assert [event.type for event in events if event.type.startswith("subcall")] == ["subcall.start", "subcall.end"]
+    assert "normalizeWhitespace" in (folder / "sample.ts").read_text()
+
+
+@pytest.mark.requirement(68)
+def test_a_limit_that_was_reached_is_named(folder: Path) -> None:
+    status, limit, _ = run(folder, Limits(max_total_tokens=900))
+
+    assert status in ("partial", "failed")
+    assert limit
+
+
+class Hands:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.time = 10.0
+
+    def now(self) -> float:
+        return self.time
+
+    def utc(self) -> object:
+        raise NotImplementedError
+
+
+def test_a_patient_clock_stands_still_while_somebody_is_waited_for() -> None:
+    hands = Hands()
+    clock = PatientClock(hands)  # pyright: ignore[reportArgumentType]  # the time of day is not asked for
+
+    with clock.waiting():
+        hands.time = 20.0
+        assert clock.now() == 10.0
+        with clock.waiting():
+            hands.time = 30.0
+    assert clock.now() == 10.0
+    hands.time = 31.0
+    assert clock.now() == 11.0

@@ -128,7 +128,7 @@ def _server() -> Iterator[ForkServer]:
 
 @pytest.fixture(name="box")
 def _box(server: ForkServer) -> Sandbox:
-    return Sandbox("open", host=lambda name, args: None, limits=Limits(wall_s=0.6), server=server)
+    return Sandbox("open", host=lambda name, args: None, limits=Limits(wall_s=20), server=server)
 
 
 @pytest.mark.requirement("O10")
@@ -155,8 +155,8 @@ def test_a_softly_refused_call_fails(box: Sandbox, name: str) -> None:
 def test_an_attack_within_a_turn_costs_that_turn_at_most(box: Sandbox, name: str) -> None:
     with box:
         run(box, "kept = 1")
-        box.execute(RAW + WITHIN[name])
-        after = box.execute("print(kept)")
+        box.execute(RAW + WITHIN[name], wall_s=0.6)
+        after = box.execute("print(kept)", wall_s=5)
         if not after.ok:  # the attacked state was accepted, then found unusable
             box.rollback(1)
             after = box.execute("print(kept)")
@@ -169,9 +169,9 @@ def test_an_attack_within_a_turn_costs_that_turn_at_most(box: Sandbox, name: str
 def test_an_attack_left_in_a_state_costs_that_state_at_most(box: Sandbox, name: str) -> None:
     with box:
         run(box, "kept = 1")
-        box.execute(RAW + LEFT_BEHIND[name])
+        box.execute(RAW + LEFT_BEHIND[name], wall_s=0.6)
         for _ in range(3):
-            box.execute("later = 1")
+            box.execute("later = 1", wall_s=0.6)
         box.rollback(1)
 
         assert run(box, "print(kept)") == "1\n"

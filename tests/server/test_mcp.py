@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import threading
 from pathlib import Path
@@ -49,7 +50,7 @@ def test_the_tools_have_names_descriptions_and_schemas(folder: Path) -> None:
             return (await client.list_tools()).tools
 
     tools = {tool.name: tool for tool in asyncio.run(go())}
-    assert {"ask", "rca", "runs"} <= set(tools)
+    assert set(tools) == {"ask", "rca", "comply", "incident", "runs"}
     assert tools["ask"].input_schema["required"] == ["question", "paths"]
 
 
@@ -70,6 +71,38 @@ def test_files_outside_the_folder_and_secrets_are_refused(folder: Path, path: st
     result = call(folder, ScriptedModel([FINISH]), "ask", question="?", paths=[path])
 
     assert result.is_error
+
+
+SPAN = {
+    "trace_id": "t1",
+    "span_kind": "TOOL",
+    "start_time": "2026-01-01T00:00:00Z",
+    "end_time": "2026-01-01T00:00:01Z",
+}
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "field"),
+    [
+        ("rca", {"trace_id": "t1"}, "primary_label"),
+        ("comply", {"trace_id": "t1"}, "overall_verdict"),
+        ("incident", {"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"}, "hypotheses"),
+    ],
+)
+def test_traces_are_investigated_with_evidence(folder: Path, tool: str, arguments: dict[str, Any], field: str) -> None:
+    spans = [
+        SPAN | {"span_id": "a", "name": "agent.run", "span_kind": "AGENT", "status_code": "OK"},
+        SPAN
+        | {"span_id": "b", "parent_id": "a", "name": "search", "status_code": "ERROR", "status_message": "timeout"},
+    ]
+    (folder / "traces.jsonl").write_text("".join(json.dumps(span) + "\n" for span in spans))
+
+    result = call(folder, ScriptedModel([]), tool, source="traces.jsonl", **arguments)
+
+    found = result.structured_content
+    assert found["status"] in ("succeeded", "partial"), found
+    assert field in found["report"]
+    assert found["citations"]
 
 
 def test_runs_are_listed_and_shown(folder: Path) -> None:

@@ -15,14 +15,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from pydantic import BaseModel
 
 from sonde.api.asking import Answer, ask
-from sonde.api.investigating import Investigation, Options, rca
+from sonde.api.investigating import Investigation, Options, comply, incident, rca
 from sonde.api.launch import sonde_version
 from sonde.api.settings import Settings
 from sonde.contexts.workspace.paths import Root
@@ -84,12 +84,44 @@ class Tools:
         work = partial(ask, question, *inside, model=self._model, settings=self._settings)
         return _answered(await watched(context, lambda watch: work(on_event=watch.on_event, cancel=watch.cancel)))
 
-    async def rca(self, trace_id: str, source: str, context: Context, project: str | None = None) -> Result:
+    async def rca(
+        self, trace_id: str, source: str, context: Context, project: str | None = None, writeback: bool = False
+    ) -> Result:
         """Find the root cause of a failed trace. The source is a file, a folder or the address of a Phoenix server."""
-        place = self._source(source)
-        return _investigated(
-            await watched(context, lambda watch: rca(trace_id, place, project=project, options=self._options(watch)))
-        )
+        work = partial(rca, trace_id, self._source(source), project=project, writeback=writeback)
+        return await self._investigate(context, work)
+
+    async def comply(
+        self,
+        trace_id: str,
+        source: str,
+        context: Context,
+        *,
+        project: str | None = None,
+        controls: str | None = None,
+        writeback: bool = False,
+    ) -> Result:
+        """Judge a trace against the controls library (`controls` is its version): verdict, findings and evidence."""
+        work = partial(comply, trace_id, self._source(source), project=project, controls=controls, writeback=writeback)
+        return await self._investigate(context, work)
+
+    async def incident(
+        self,
+        source: str,
+        context: Context,
+        *,
+        project: str | None = None,
+        start: str | None = None,
+        end: str | None = None,
+        trace_ids: list[str] | None = None,
+        writeback: bool = False,
+    ) -> Result:
+        """Write the dossier of an incident in a window of time (RFC 3339): timeline, representatives, hypotheses, actions."""
+        window = {"project": project, "start": start, "end": end, "trace_ids": trace_ids or [], "writeback": writeback}
+        return await self._investigate(context, partial(incident, self._source(source), **window))
+
+    async def _investigate(self, context: Context, work: Callable[..., Investigation]) -> Result:
+        return _investigated(await watched(context, lambda watch: work(options=self._options(watch))))
 
     async def runs(self, run: str | None = None, limit: int = 20) -> RunList:
         """List earlier runs, or show one by its id (or `last`)."""
@@ -160,7 +192,22 @@ def _answered(answer: Answer) -> Result:
 
 
 def _investigated(found: Investigation) -> Result:
-    return _result(found, found.text, found.report, list((found.report or {}).get("evidence_refs", [])))
+    return _result(found, found.text, found.report, list(_refs(found.report).values()))
+
+
+def _refs(value: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    """Every evidence reference anywhere in a report, each once."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    if isinstance(value, list):
+        for item in cast("list[Any]", value):
+            found |= _refs(item)
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        for ref in fields.get("evidence_refs", []):
+            found[(ref["kind"], ref["ref"])] = ref
+        for item in fields.values():
+            found |= _refs(item)
+    return found
 
 
 def _result(
@@ -190,7 +237,7 @@ def build(settings: Settings, folder: Path, model: Model | None = None) -> MCPSe
     """The server with its tools; `model` stands in for the one that the settings name."""
     server = MCPServer("sonde", version=sonde_version(), instructions=INSTRUCTIONS)
     tools = Tools(settings, folder, model)
-    for function in (tools.ask, tools.rca, tools.runs):
+    for function in (tools.ask, tools.rca, tools.comply, tools.incident, tools.runs):
         server.add_tool(function)
     return server
 

@@ -19,6 +19,7 @@ from sonde.core.events import Event, ModelReplied, Noted
 from sonde.publish.otel import TraceNotSent, TraceSender, otlp_exporter, readable_spans, send_trace
 from sonde.publish.spans import RunSpan, spans_of, trace_id
 from sonde.runs.recorder import Recorder
+from sonde.testing import ScriptedModel, run_in_memory
 
 
 class Receiver(HTTPServer):
@@ -209,3 +210,28 @@ def test_attributes_are_of_types_that_otel_takes() -> None:
     for span in readable_spans(told(), content=True):
         assert span.attributes is not None
         assert all(isinstance(value, str | int | float | bool) for value in span.attributes.values())
+
+
+def test_a_real_run_is_one_tree() -> None:
+    exporter = InMemorySpanExporter()
+    replies = ["```python\nprint(llm_query('is it one?'))\n```", "```python\nFINAL('one [text:1-1]')\n```"]
+    model = ScriptedModel(
+        lambda request: (
+            "yes"
+            if len(request.messages) == 2 and "is it one?" in request.messages[1].content
+            else replies[min(sum(m.role == "assistant" for m in request.messages), 1)]
+        )
+    )
+
+    run_in_memory(model, on_event=TraceSender(exporter, content=True))
+
+    spans = exporter.get_finished_spans()
+    ids = {span.context.span_id for span in spans}  # pyright: ignore[reportOptionalMemberAccess]  # ours have one
+    assert sum(span.parent is None for span in spans) == 1
+    assert all(span.parent is None or span.parent.span_id in ids for span in spans)
+    assert {str((span.attributes or {})["openinference.span.kind"]) for span in spans} >= {
+        "AGENT",
+        "LLM",
+        "CHAIN",
+        "TOOL",
+    }

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runs.streams import SOURCE
-from sonde.api import Answer, Settings, ask
+from sonde.api import Answer, Settings, ask, replay
 from sonde.core.events import HostReturned, ModelAsked, ModelReplied, SubcallStarted
 from sonde.core.status import LOOP_TRANSITIONS, LoopState
 from sonde.models.base import ModelRequest
@@ -114,6 +114,7 @@ def test_a_key_that_a_tool_returns_reaches_no_file_of_the_run(source: Path, tmp_
 
     for file in folder.path.iterdir():
         assert key not in file.read_text(), file.name
+    assert replay(folder.path, settings=settings).equal
 
 
 def test_a_run_is_listed_exported_and_shown(source: Path, tmp_path: Path) -> None:

@@ -67,9 +67,9 @@ def attack(name: str, code: str, server: ForkServer) -> Siege:
         box.execute("kept = 41\ndef double(x): return 2 * x\nopen_generator = iter([1, 2, 3])")
         start = time.monotonic()
         result = box.execute(code)
-        later = tuple(box.execute(PROBE).stdout.strip() for _ in range(3))
+        later = tuple(box.execute(PROBE, wall_s=3.0).stdout.strip() for _ in range(3))
         box.rollback(1)
-        back = box.execute(PROBE).stdout.strip()
+        back = box.execute(PROBE, wall_s=3.0).stdout.strip()
         seconds = time.monotonic() - start
         group = box._family.group
     return Siege(

@@ -38,7 +38,7 @@ def control() -> list[Verdict]:
     """Every payload in plain CPython."""
     with open_arena() as arena:
         chosen = live_candidates()
-        outputs = _perform(arena, chosen, [str(HERE / "control.py")], [str(arena.folder / "stdin.txt")])
+        outputs = perform(arena, chosen, [str(HERE / "control.py")], [str(arena.folder / "stdin.txt")])
         return [
             Verdict(payload=one, output=outputs[one.id], won=tuple(arena.judge(one, outputs[one.id]))) for one in chosen
         ]
@@ -47,11 +47,11 @@ def control() -> list[Verdict]:
 def confined(profile: str, uid: int | None, chosen: Sequence[Payload], without: Sequence[str] = ()) -> list[Verdict]:
     """Payloads in a sandbox that is started by `uid` (None: whoever runs this), with some layers left off."""
     with open_arena(victim_uid=uid) as arena:
-        told = _perform(
+        told = perform(
             arena, chosen, [str(HERE / "confined.py")], [profile, "-" if uid is None else str(uid), *without]
         )
         verdicts = [_verdict(arena, one, json.loads(told[one.id])) for one in chosen]
-        assert not arena.heard, arena.heard
+        assert without or not arena.heard, arena.heard
         return verdicts
 
 
@@ -62,7 +62,9 @@ def _verdict(arena: Arena, payload: Payload, told: dict[str, str | bool | None])
     return Verdict(payload=payload, output=output, won=won, fault=fault, intact=bool(told["intact"]))
 
 
-def _perform(arena: Arena, chosen: Sequence[Payload], script: list[str], extra: list[str]) -> dict[str, str]:
+def perform(
+    arena: Arena, chosen: Sequence[Payload], script: list[str], extra: list[str], python: str = sys.executable
+) -> dict[str, str]:
     """Run a stage script with everything that a careless parent leaves lying about: environment, stdin, descriptors."""
     jobs = arena.folder / "jobs.json"
     jobs.write_text(json.dumps([[one.id, arena.fill(one)] for one in chosen]))
@@ -70,7 +72,7 @@ def _perform(arena: Arena, chosen: Sequence[Payload], script: list[str], extra: 
     left_open = [*readable, os.open(arena.inherited, os.O_RDWR)]
     with open(arena.folder / "stdin.txt", encoding="utf-8") as stdin:  # noqa: PTH123 # a descriptor is wanted
         done = subprocess.run(
-            [sys.executable, *script, str(jobs), *extra],
+            [python, *script, str(jobs), *extra],
             env=arena.environment,
             stdin=stdin,
             capture_output=True,

@@ -19,6 +19,7 @@ def main(arguments: Sequence[str]) -> None:
     columns = {"plain CPython": control(), f"open, {_whoever()}": confined("open", None, payloads())}
     if os.geteuid() == 0 and can_be_ordinary():
         columns["open, ordinary user"] = confined("open", free_uid(), payloads())
+    columns["language rules alone"] = confined("analysis", None, payloads(), without=["landlock", "seccomp"])
     columns["analysis"] = confined("analysis", None, payloads())
     columns["strict"] = confined("strict", None, payloads())
     rows = [["family", "payloads", *columns], *_rows(columns)]

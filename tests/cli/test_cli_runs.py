@@ -93,6 +93,7 @@ def test_an_export_can_be_imported_elsewhere_and_a_redacted_one_says_so(place: P
     assert run in place.run("runs", "import", "x.tar.gz", "--runs-dir", "elsewhere").stdout
     assert place.data("runs", "show", run, "--runs-dir", "elsewhere")["run_id"] == run
     assert "look before you publish" in place.run("export", run, "--redact", "-o", "y.tar.gz").stderr
+    assert place.run("export", run, "--html", "-o", "z.html").stdout.strip().endswith("z.html")
 
 
 def test_a_replay_proves_every_hash_and_names_the_first_difference(place: Place) -> None:

@@ -26,16 +26,22 @@ def export(
     redact: Annotated[
         bool, typer.Option("--redact", help="Take out what looks like a secret; not replayable.")
     ] = False,
+    html: Annotated[bool, typer.Option("--html", help="One page that shows the run in any browser.")] = False,
     place: PlaceOptions,
 ) -> None:
     """Write a run as one file that can be given away.
 
-    It is a .tar.gz; `sonde runs import` unpacks it elsewhere.
+    It is a .tar.gz; `sonde runs import` unpacks it elsewhere. With --html it is a page to look at.
     """
     from sonde.runs.export import export_run
     from sonde.runs.rundir import find_run
 
     found = find_run(settings_of(place).runs_dir, run)
-    print(export_run(found, output or Path(f"{found.run_id}.tar.gz"), redact=redact))
+    if html:
+        from sonde.viewer.onefile import export_html
+
+        print(export_html(found, output or Path(f"{found.run_id}.html"), redact=redact))
+    else:
+        print(export_run(found, output or Path(f"{found.run_id}.tar.gz"), redact=redact))
     if redact:
         print("redacted by pattern, which misses things: look before you publish", file=sys.stderr)

@@ -163,7 +163,8 @@ class ModelOutputInvalid(RunError):
 
 class ModelCallFailed(ModelOutputInvalid):
     """One attempt at a model gave no reply. `retry_after` is the server's wish in seconds, `tokens_in` what it may have
-    cost, `waited_s` the part of its time that is not the run's own, `returncode` how a program ended.
+    cost, `waited_s` the part of its time that is not the run's own, `returncode` how a program ended, `too_long` that
+    the prompt is more than the model reads.
     """
 
     def __init__(
@@ -175,12 +176,14 @@ class ModelCallFailed(ModelOutputInvalid):
         tokens_in: int = 0,
         waited_s: float = 0.0,
         returncode: int | None = None,
+        too_long: bool = False,
     ) -> None:
         super().__init__(message, retryable=retryable)
         self.returncode = returncode
         self.retry_after = retry_after
         self.tokens_in = tokens_in
         self.waited_s = waited_s
+        self.too_long = too_long
 
 
 class WritebackFailed(RunError):

@@ -1,10 +1,11 @@
-"""`--continue RUN`: a follow-up question that knows what an earlier run asked, did and answered."""
+"""`--continue RUN`: a follow-up question that knows what an earlier run asked, did and answered, and has its variables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 from sonde.api.launch import Job
 from sonde.api.settings import Settings
@@ -12,9 +13,11 @@ from sonde.api.sources import open_context
 from sonde.core.canonical import clip
 from sonde.core.events import ROOT, AnyEvent, CodeRan, CodeStarted, RunEnded, RunStarted
 from sonde.errors import ConfigError
-from sonde.runs.rundir import find_run
+from sonde.runs.rundir import RunDir, find_run
+from sonde.runtime.playing import Played, played_blocks, variables_line
 
 EARLIER_CHARS = 12_000
+MOST_RUNS = 20
 
 
 def continued(job: Job, settings: Settings, run: str | Path, runs_dir: str | Path | None) -> Job:
@@ -26,14 +29,24 @@ def continued(job: Job, settings: Settings, run: str | Path, runs_dir: str | Pat
         raise ConfigError(f"{run_dir.path} holds no run that could be continued")
     context, recipe = job.context, dict(job.recipe)
     if not recipe.get("given"):
-        sources = started.settings.get("sources") or {}
+        sources: dict[str, Any] = started.settings.get("sources") or {}
         paths = sources.get("paths")
         if paths:
             opened = open_context(paths, code=bool(sources.get("code")))
             context, recipe["sources"] = opened.context, opened.recipe
-    recipe["continues"] = run_dir.run_id
+    recipe["continues"] = str(run_dir.path.absolute())
     recipe["earlier"] = story(events)
-    return replace(job, context=context, recipe=recipe, earlier=recipe["earlier"])
+    return replace(job, context=context, recipe=recipe, earlier=recipe["earlier"], played=played(recipe["continues"]))
+
+
+def played(run: str | None, depth: int = 0) -> tuple[Played, ...]:
+    """The blocks that lead to a run's last state: those of the runs that it continues, then its own."""
+    if run is None or depth >= MOST_RUNS or not (Path(run) / "events.jsonl").exists():
+        return ()
+    events = RunDir(Path(run)).events()
+    started = next((event for event in events if isinstance(event, RunStarted)), None)
+    before = started.settings.get("continues") if started is not None else None
+    return (*played(before, depth + 1), *played_blocks(events))
 
 
 def story(events: Sequence[AnyEvent]) -> str:
@@ -48,7 +61,9 @@ def story(events: Sequence[AnyEvent]) -> str:
             case CodeRan(session=session) if session == ROOT:
                 lines.append(f"-> {'ok' if event.ok else 'failed'}: {clip(event.stdout or event.stderr, 600)}")
             case RunEnded():
-                output = event.output if isinstance(event.output, dict) else {}
+                if names := variables_line(events):
+                    lines.append(f"Its variables are in your session: {names}")
+                output = cast("dict[str, Any]", event.output) if isinstance(event.output, dict) else {}
                 lines.append(f"Answer ({event.status}): {clip(str(output.get('answer', '')), 3000)}")
             case _:
                 continue

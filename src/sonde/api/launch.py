@@ -6,7 +6,8 @@ The only place that puts the parts together; everything below gets values. A run
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,13 +21,14 @@ from sonde.core.deadline import Clock, SystemClock
 from sonde.core.events import AnyEvent, Event, RunResumed, WroteBack
 from sonde.core.record import RunRecord
 from sonde.core.schema import load_schema
-from sonde.errors import ConfigError
+from sonde.errors import ConfigError, RunError
 from sonde.models import open_model
 from sonde.models.base import Model
 from sonde.runs.recorder import Recorder
 from sonde.runs.rundir import RunDir, new_run_id
 from sonde.runs.tape import Tape
 from sonde.runtime.engine import Engine
+from sonde.runtime.playing import Played
 from sonde.runtime.run import Ended, Run
 from sonde.runtime.wiring import Mode, Task, Wiring
 from sonde.sandbox import Limits
@@ -45,7 +47,7 @@ def sonde_version() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is to be run. `recipe` is what a later resume needs to build the same context again."""
+    """What is to be run. `recipe` is what a later resume needs to build the same context again; `files` makes more files for the folder."""
 
     engine: Engine
     objective: str
@@ -64,9 +66,11 @@ class Job:
     unsafe: bool = False
     limits: Limits = field(default_factory=Limits)
     earlier: str = ""
+    played: Sequence[Played] = ()
     recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])
     state: str | None = None
     writeback: Callable[[Any, str, str], WroteBack | None] | None = None
+    files: Callable[[Ended, str], Mapping[str, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,7 @@ class Launch:
     run_dir: RunDir | None = None
     in_memory: bool = False
     used_s: float = 0.0
+    secrets: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,61 +103,99 @@ class Finished:
 
 def run_job(job: Job, launch: Launch) -> Finished:
     """Run a job to its end and leave a complete folder."""
-    budget = _budget(job, launch.settings)
-    schema = None if job.schema is None else load_schema(job.schema)
-    model, sub_model = _models(job, launch.settings)
+    task = _task(job, launch)
+    registry = ToolRegistry([*job.context.tools(), *job.tools], job.engine.tools, clock=launch.clock)
+    with opened_models(job, launch.settings) as models:
+        finished = _run(job, launch, task, registry, models)
+    if finished.ended.mistake is not None:
+        raise finished.ended.mistake
+    return finished
+
+
+def _run(
+    job: Job, launch: Launch, task: Task, registry: ToolRegistry, models: tuple[Model | None, Model | None]
+) -> Finished:
     run_dir = launch.run_dir
     if run_dir is None and not launch.in_memory:
         run_dir = RunDir.create(launch.runs_dir or launch.settings.runs_dir, new_run_id(launch.clock))
-    journal = run_dir.journal(launch.settings.secrets()) if run_dir else None
+    journal = run_dir.journal([*launch.settings.secrets(), *launch.secrets]) if run_dir else None
     listeners = (launch.on_event,) if launch.on_event else ()
     recorder = Recorder(launch.clock, journal, listeners, launch.recorded)
+    run_id = run_dir.run_id if run_dir else new_run_id(launch.clock)
+    wiring = _wiring(job, launch, task, registry=registry, recorder=recorder, models=models, run_id=run_id)
     try:
-        task = Task(
-            engine=job.engine,
-            objective=job.objective,
-            context=job.context,
-            budget=budget,
-            schema=schema,
-            params=job.params,
-            variables=job.variables,
-            input_ref=job.input_ref,
-            dataset_ref={"dataset_id": job.engine.name, "dataset_hash": job.context.fingerprint()},
-            earlier=job.earlier,
-        )
-        wiring = Wiring(
-            task=task,
-            model=model,
-            sub_model=sub_model,
-            registry=ToolRegistry([*job.context.tools(), *job.tools], job.engine.tools, clock=launch.clock),
-            recorder=recorder,
-            tape=launch.tape,
-            clock=launch.clock,
-            run_id=run_dir.run_id if run_dir else new_run_id(launch.clock),
-            cancel=launch.cancel,
-            mode=job.mode,
-            profile=job.profile,
-            limits=job.limits,
-            unsafe=job.unsafe,
-            seed=budget.sampling_seed or 0,
-            max_parallel=launch.settings.max_parallel,
-            on_text=launch.on_text,
-            state=job.state,
-            writeback=job.writeback,
-        )
-        settings = {"version": sonde_version(), **job.recipe}
         if launch.recorded:
             recorder.emit(RunResumed(elapsed_s=launch.used_s, replayed=recorder.replayed()))
+        settings = {"version": sonde_version(), **job.recipe}
         ended = Run(wiring, used_s=launch.used_s, settings=settings).execute()
         record = recorder.fold.record()
     finally:
+        wiring.over.set()
         if journal is not None:
             journal.close()
     if run_dir is not None:
         write_artifacts(run_dir, ended, record)
+        if job.files is not None:
+            for name, text in job.files(ended, run_dir.run_id).items():
+                run_dir.write_text(name, text)
     return Finished(
         ended=ended, record=record, run_dir=run_dir, annotator=cast("Literal['LLM', 'CODE']", ended.annotator)
     )
+
+
+def _task(job: Job, launch: Launch) -> Task:
+    return Task(
+        engine=job.engine,
+        objective=job.objective,
+        context=job.context,
+        budget=_budget(job, launch.settings),
+        schema=None if job.schema is None else load_schema(job.schema),
+        params=job.params,
+        variables=job.variables,
+        input_ref=job.input_ref,
+        dataset_ref={"dataset_id": job.engine.name, "dataset_hash": _fingerprint(job.context)},
+        earlier=job.earlier,
+        played=job.played,
+    )
+
+
+def _wiring(
+    job: Job,
+    launch: Launch,
+    task: Task,
+    *,
+    registry: ToolRegistry,
+    recorder: Recorder,
+    models: tuple[Model | None, Model | None],
+    run_id: str,
+) -> Wiring:
+    return Wiring(
+        task=task,
+        model=models[0],
+        sub_model=models[1],
+        registry=registry,
+        recorder=recorder,
+        tape=launch.tape,
+        clock=launch.clock,
+        run_id=run_id,
+        cancel=launch.cancel,
+        mode=job.mode,
+        profile=job.profile,
+        limits=job.limits,
+        unsafe=job.unsafe,
+        seed=task.budget.sampling_seed or 0,
+        max_parallel=launch.settings.max_parallel,
+        on_text=launch.on_text,
+        state=job.state,
+        writeback=job.writeback,
+    )
+
+
+def _fingerprint(context: Context) -> str:
+    try:
+        return context.fingerprint()
+    except RunError:
+        return ""  # the data cannot be reached: the run itself meets that at once, and its record says so
 
 
 def _budget(job: Job, settings: Settings) -> Budget:
@@ -161,19 +204,33 @@ def _budget(job: Job, settings: Settings) -> Budget:
     return settings.budget(job.engine.budget, job.engine.maxima).override(job.engine.maxima, **job.knobs)
 
 
-def _models(job: Job, settings: Settings) -> tuple[Model | None, Model | None]:
-    model = _open(job.model if job.model is not None else settings.model, settings)
-    sub_model = _open(job.sub_model if job.sub_model is not None else settings.sub_model, settings)
-    if model is None and sub_model is not None:
+@contextmanager
+def opened_models(job: Job, settings: Settings) -> Generator[tuple[Model | None, Model | None]]:
+    """The root's model and the sub-calls' (None: the same one). Equal ones are opened once; what we opened we close."""
+    root = job.model if job.model is not None else settings.model
+    sub = job.sub_model if job.sub_model is not None else settings.sub_model
+    if root is None and sub is not None:
         raise ConfigError("a sub-model is set but no model: pass --model as well")
-    return model, sub_model
+    with ExitStack() as stack:
+        model = _open(root, settings, stack)
+        yield model, None if _same(root, sub, settings) else _open(sub, settings, stack)
 
 
-def _open(model: str | Model | None, settings: Settings) -> Model | None:
+def _same(root: str | Model | None, sub: str | Model | None, settings: Settings) -> bool:
+    if isinstance(root, str) and isinstance(sub, str):
+        return settings.choose(root) == settings.choose(sub)
+    return root is sub
+
+
+def _open(model: str | Model | None, settings: Settings, stack: ExitStack) -> Model | None:
     if model is None or not isinstance(model, str):
         return model
     choice = settings.choose(model)
-    return open_model(choice.spec, choice.settings)
+    opened = open_model(choice.spec, choice.settings)
+    close = getattr(opened, "close", None)
+    if close is not None:
+        stack.callback(close)
+    return opened
 
 
 def write_artifacts(run_dir: RunDir, ended: Ended, record: RunRecord) -> None:

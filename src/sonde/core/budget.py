@@ -18,6 +18,7 @@ from sonde.core.deadline import Deadline
 from sonde.errors import ConfigError, RecursionLimitReached, WallTimeLimitReached
 
 FORCED_FINISH_SHARE = 0.9
+LANDING_S = 0.5  # how often a call that waits for others looks at the clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +125,7 @@ class Scope:
         self._reserved_tokens = 0
         self._reserved_cost = 0.0
         self._lock: threading.RLock = parent._lock if parent else threading.RLock()
+        self._landed: threading.Condition = parent._landed if parent else threading.Condition(self._lock)
 
     def chain(self) -> Iterator[Scope]:
         """This scope and those above it."""
@@ -175,36 +177,52 @@ class Scope:
                 scope.usage = replace(scope.usage, depth_reached=max(scope.usage.depth_reached, depth))
 
     def reserve(self, tokens_in: int, max_output_tokens: int, cost_usd: float = 0.0) -> Reservation:
-        """Set tokens and money aside for one call; the output allowance shrinks to what is left, or the call is refused."""
+        """Set tokens and money aside for one call; the output allowance shrinks to what is left, or the call is refused.
+
+        What other calls have set aside is mostly given back when they land: a call that would fit then waits for them.
+        """
         with self._lock:
-            self.check_time()
-            room = min(scope._tokens_free() for scope in self.chain())
-            output = min(max_output_tokens, room - tokens_in)
-            if output < 1:
-                raise RecursionLimitReached(
-                    f"max_tokens_total: {max(room, 0)} tokens are left and the prompt alone needs about {tokens_in}",
-                    limit="max_tokens_total",
-                )
-            for scope in self.chain():
-                scope._require_money(cost_usd)
-            reservation = Reservation(tokens=tokens_in + output, cost_usd=cost_usd, max_output_tokens=output)
-            for scope in self.chain():
-                scope._reserved_tokens += reservation.tokens
-                scope._reserved_cost += reservation.cost_usd
-            return reservation
+            while True:
+                self.check_time()
+                output = min(max_output_tokens, self._room(landed=True) - tokens_in)
+                if output < 1:
+                    raise self._too_long(tokens_in)
+                for scope in self.chain():
+                    scope._require_money(cost_usd)
+                if self._room() - tokens_in >= output and all(scope._affords(cost_usd) for scope in self.chain()):
+                    return self._set_aside(tokens_in + output, cost_usd, output)
+                self._landed.wait(LANDING_S)
+
+    def _room(self, *, landed: bool = False) -> int:
+        """Tokens that are free now, or once every call in flight has landed for nothing."""
+        return min(scope._tokens_free() + (scope._reserved_tokens if landed else 0) for scope in self.chain())
+
+    def _too_long(self, tokens_in: int) -> RecursionLimitReached:
+        room = max(self._room(landed=True), 0)
+        text = f"max_tokens_total: {room} tokens are left and the prompt alone needs about {tokens_in}"
+        return RecursionLimitReached(text, limit="max_tokens_total")
+
+    def _set_aside(self, tokens: int, cost_usd: float, output: int) -> Reservation:
+        for scope in self.chain():
+            scope._reserved_tokens += tokens
+            scope._reserved_cost += cost_usd
+        return Reservation(tokens=tokens, cost_usd=cost_usd, max_output_tokens=output)
 
     def _tokens_free(self) -> int:
         return self.budget.max_tokens_total - self.usage.tokens_total - self._reserved_tokens
 
     def _require_money(self, more: float) -> None:
-        limit = self.budget.max_cost_usd
-        if limit is None:
-            return
-        used = self.usage.cost_usd + self._reserved_cost
-        if used >= limit > 0 or used + more > limit * 1.0001:
+        limit, used = self.budget.max_cost_usd, self.usage.cost_usd
+        if limit is not None and (used >= limit > 0 or used + more > limit * 1.0001):
             raise RecursionLimitReached(
-                f"max_cost_usd of {limit:g} would be passed: {used:.4f} is spent or set aside", limit="max_cost_usd"
+                f"max_cost_usd of {limit:g} would be passed: {used:.4f} is spent", limit="max_cost_usd"
             )
+
+    def _affords(self, more: float) -> bool:
+        limit = self.budget.max_cost_usd
+        if limit is None or self._reserved_tokens == 0:
+            return True
+        return self.usage.cost_usd + self._reserved_cost + more <= limit
 
     def release(self, reservation: Reservation) -> None:
         """Give back what was set aside."""
@@ -212,6 +230,9 @@ class Scope:
             for scope in self.chain():
                 scope._reserved_tokens -= reservation.tokens
                 scope._reserved_cost -= reservation.cost_usd
+                if scope._reserved_tokens == 0:
+                    scope._reserved_cost = 0.0  # no dust of floating point
+            self._landed.notify_all()
 
     def spend(self, *, tokens_in: int, tokens_out: int, cost_usd: float) -> None:
         """Count what a reply (or a failed attempt) has cost. Does not raise: ask `check_spent` next."""

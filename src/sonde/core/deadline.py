@@ -37,13 +37,17 @@ class SystemClock:
 
 
 class Deadline:
-    """A point in time that a run, a session or a call must not pass. `seconds=None` never expires."""
+    """A point in time that a run, a session or a call must not pass. `seconds=None` never expires.
 
-    def __init__(self, clock: Clock, seconds: float | None) -> None:
+    `used` are seconds that count already: those of the processes before a resume.
+    """
+
+    def __init__(self, clock: Clock, seconds: float | None, *, used: float = 0.0) -> None:
         self.clock = clock
-        self.started = clock.now()
+        self.started = clock.now() - used
         self.seconds = math.inf if seconds is None else seconds
         self._given_back = 0.0
+        self._waits: list[tuple[float, float]] = []
         self._lock = threading.Lock()
 
     def elapsed(self) -> float:
@@ -59,9 +63,14 @@ class Deadline:
         return self.remaining() <= 0.0
 
     def add(self, seconds: float) -> None:
-        """Give waiting time back."""
+        """Give the last `seconds` back: they were waiting. Waits that overlap, in parallel calls, count once."""
         with self._lock:
-            self._given_back += max(0.0, seconds)
+            end = self.clock.now()
+            start = end - max(0.0, seconds)
+            while self._waits and self._waits[-1][1] > start:
+                start = min(start, self._waits.pop()[0])
+            self._waits.append((start, end))
+            self._given_back = math.fsum(until - since for since, until in self._waits)
 
     def sub(self, seconds: float | None) -> Deadline:
         """A deadline of its own, at most as far away as this one."""

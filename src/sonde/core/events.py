@@ -186,6 +186,8 @@ class ModelFailed(Event, tag="model_failed", frozen=True, kw_only=True):
     wait_s: float | None = None
     tokens_in: int = 0
     latency_s: float = 0.0
+    waited_s: float = 0.0
+    too_long: bool = False
 
 
 class CodeStarted(Event, tag="code_started", frozen=True, kw_only=True):

@@ -44,6 +44,7 @@ from sonde.models.refusals import (
     error_detail,
     error_status,
     is_retryable,
+    is_too_long,
     refused_parameter,
     retry_after,
 )
@@ -171,6 +172,7 @@ class ChatModel:
             retryable=is_retryable(status, detail),
             retry_after=wish,
             tokens_in=spent,
+            too_long=is_too_long(status, detail),
         )
 
     @property

@@ -52,6 +52,11 @@ def error_status(error: object) -> int:
     return int(str(code)) if re.fullmatch(r"[45]\d\d", str(code)) else 502
 
 
+def is_too_long(status: int, detail: str) -> bool:
+    """Whether the prompt is more than the model reads."""
+    return status == 413 or (status < 500 and _OVERFLOW.search(detail) is not None)
+
+
 def advice(status: int, model_name: str, detail: str) -> str:
     """What to do about a status."""
     if _OVERFLOW.search(detail) or status == 413:

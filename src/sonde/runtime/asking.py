@@ -13,7 +13,7 @@ from typing import Any
 
 from sonde.core.budget import Scope, reserved
 from sonde.core.canonical import hash_value
-from sonde.core.events import ModelAsked, ModelFailed, ModelReplied, Noted
+from sonde.core.events import ModelAsked, ModelFailed, ModelReplied
 from sonde.errors import ModelCallFailed
 from sonde.models.base import Message, Model, ModelReply, ModelRequest, OnText, TokenUsage, estimate_tokens
 from sonde.models.prices import price
@@ -54,6 +54,9 @@ def request_hash(question: Question) -> str:
 def ask(wiring: Wiring, scope: Scope, model: Model, place: Place, question: Question) -> ModelReplied:
     """The reply to a question, from the tape or from the model; raises BudgetExceeded or ModelCallFailed."""
     hashed = request_hash(question)
+    failed = wiring.tape.failure(place.session, place.turn, place.ordinal)
+    if failed is not None:
+        raise _refail(wiring, scope, place, failed)
     recorded = wiring.tape.reply(place.session, place.turn, place.ordinal, hashed)
     if recorded is not None:
         wiring.emit(_asked(place, question, hashed, model, question.max_output_tokens))
@@ -76,23 +79,30 @@ def ask(wiring: Wiring, scope: Scope, model: Model, place: Place, question: Ques
 
 
 def _recount(wiring: Wiring, scope: Scope, place: Place, recorded: ModelReplied) -> ModelReplied:
-    for failed in wiring.tape.failures(place.session, place.turn, place.ordinal):
-        scope.spend(tokens_in=failed.tokens_in, tokens_out=0, cost_usd=0.0)
+    _recount_failures(wiring, scope, place)
     wiring.emit(recorded)
     _count(wiring, scope, recorded)
     scope.check_spent()
     return recorded
 
 
+def _recount_failures(wiring: Wiring, scope: Scope, place: Place) -> None:
+    for failed in wiring.tape.failures(place.session, place.turn, place.ordinal):
+        scope.spend(tokens_in=failed.tokens_in, tokens_out=0, cost_usd=0.0)
+        if wiring.tape.strict:
+            wiring.emit(failed)
+
+
+def _refail(wiring: Wiring, scope: Scope, place: Place, failed: ModelFailed) -> ModelCallFailed:
+    """The failure that a replayed run met here."""
+    _recount_failures(wiring, scope, place)
+    return ModelCallFailed(failed.message, retryable=failed.retryable, too_long=failed.too_long)
+
+
 def _count(wiring: Wiring, scope: Scope, replied: ModelReplied) -> None:
     scope.spend(tokens_in=replied.tokens_in, tokens_out=replied.tokens_out, cost_usd=replied.cost_usd or 0.0)
     if replied.cost_usd is None and scope.budget.max_cost_usd is not None:
-        wiring.emit(
-            Noted(
-                text=f"no price is known for {replied.model}: the cost limit cannot bind, tokens still count",
-                level="warning",
-            )
-        )
+        wiring.note(f"no price is known for {replied.model}: the cost limit cannot bind, tokens still count")
 
 
 def _asked(place: Place, question: Question, hashed: str, model: Model, max_output_tokens: int) -> ModelAsked:
@@ -123,18 +133,25 @@ def _attempt(
             reply = model.complete(request, deadline=scope.deadline, on_text=_listener(wiring, place))
         except ModelCallFailed as failure:
             latency = wiring.clock.now() - started
+            _give_back(scope, failure.waited_s)
             wait = _wait(wiring, scope, failure, attempt)
             scope.spend(tokens_in=failure.tokens_in, tokens_out=0, cost_usd=0.0)
             wiring.emit(_failed(place, hashed, failure, attempt=attempt, wait=wait, latency=latency))
+            scope.check_spent()
             if wait is None:
                 raise
             if wiring.cancel.wait(wait):
                 wiring.check_cancel()
             continue
-        if reply.waited_s:
-            for each in scope.chain():
-                each.deadline.add(reply.waited_s)
+        _give_back(scope, reply.waited_s)
         return replace(reply, latency_s=reply.latency_s or wiring.clock.now() - started), attempt
+
+
+def _give_back(scope: Scope, seconds: float) -> None:
+    """Waiting for a person behind a command is not the run's own time."""
+    if seconds:
+        for each in scope.chain():
+            each.deadline.add(seconds)
 
 
 def _wait(wiring: Wiring, scope: Scope, failure: ModelCallFailed, attempt: int) -> float | None:
@@ -169,6 +186,8 @@ def _failed(
         wait_s=wait,
         tokens_in=failure.tokens_in,
         latency_s=latency,
+        waited_s=failure.waited_s,
+        too_long=failure.too_long,
     )
 
 
@@ -191,5 +210,4 @@ def _record(wiring: Wiring, place: Place, hashed: str, reply: ModelReply, attemp
         attempts=attempts,
         finish_reason=reply.finish_reason,
     )
-    wiring.emit(replied)
-    return replied
+    return wiring.emit(replied)  # as recorded: what a replay will see

@@ -13,9 +13,10 @@ from sonde.core.events import CodeRan, CodeStarted, ToolExecError, ToolIntercept
 from sonde.errors import ConfigError, SandboxViolation
 from sonde.runtime import observe
 from sonde.runtime.actions import RunCode
-from sonde.runtime.host import Host
+from sonde.runtime.host import SHARING, Host
+from sonde.runtime.playing import OffTheRecord, Playback, play
 from sonde.runtime.wiring import Wiring
-from sonde.sandbox import CodeClock, ExecResult, Final, Sandbox
+from sonde.sandbox import Args, CodeClock, ExecResult, Final, Sandbox
 from sonde.sandbox.intercept import extract_tool_calls
 
 FINAL_NAMES = ("FINAL", "FINAL_VAR", "set_final", "SUBMIT")
@@ -45,6 +46,7 @@ class Coder:
         self.session = session
         self.variables = variables
         self._box: Sandbox | None = None
+        self._playing: Playback | None = None
 
     def run(self, action: RunCode, turn: int) -> Ran:
         """Blocks in order, until one fails or finishes."""
@@ -78,6 +80,8 @@ class Coder:
             )
         )
         box.clock = CodeClock(start=clock)
+        for name, value in self.host.counters().items():
+            box.inject(name, value)
         started = self.wiring.clock.now()
         result = box.execute(code, wall_s=self._wall())
         self._note_interception(code, result, turn, number)
@@ -156,8 +160,9 @@ class Coder:
         box = Sandbox(
             profile=wiring.profile,
             limits=wiring.limits,
-            host=self.host,
+            host=self._serve,
             functions=self.host.names,
+            sharing=SHARING,
             session_id=wiring.run_id.rpartition("-")[2] or wiring.run_id,
             unsafe=wiring.unsafe,
             seed=wiring.seed,
@@ -168,10 +173,26 @@ class Coder:
                     box.share(name, source)
             for name, value in self.variables.items():
                 box.inject(name, value)
+            if self.session == "root":
+                self._play(box)
         except BaseException:
             box.close()
             raise
         return box
+
+    def _serve(self, name: str, args: Args) -> Any:
+        return self.host(name, args) if self._playing is None else self._playing(name, args)
+
+    def _play(self, box: Sandbox) -> None:
+        """The variables of the run that this one continues."""
+        try:
+            for block in self.wiring.task.played:
+                self._playing = Playback(block)
+                play(box, block, self._wall())
+        except OffTheRecord as error:
+            self.wiring.note(f"some variables of the earlier run are missing: {error.message}")
+        finally:
+            self._playing = None
 
     def close(self) -> None:
         """End the worker."""

@@ -8,7 +8,6 @@ carry the child's id. A failed child is recorded and the parent goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -21,6 +20,7 @@ from sonde.errors import BudgetExceeded, ModelOutputInvalid, RunError, ToolFault
 from sonde.models.base import Message, Model, estimate_tokens
 from sonde.runs.tape import Diverged
 from sonde.runtime.asking import Place, Question, ask
+from sonde.runtime.parallel import in_parallel
 from sonde.runtime.wiring import Cancelled, Wiring
 
 if TYPE_CHECKING:
@@ -158,14 +158,13 @@ class Delegation:
             except (BudgetExceeded, ModelOutputInvalid, ToolFault) as error:
                 return error
 
-        if not items:
-            return []
-        with ThreadPoolExecutor(max_workers=min(len(items), self.wiring.max_parallel)) as pool:
-            try:
-                return list(pool.map(safely, range(len(items))))
-            except BaseException:
-                self.wiring.cancel.set()  # an interrupt or a violation: the others stop at their next step
-                raise
+        try:
+            found = in_parallel(safely, len(items), self.wiring.max_parallel, self.wiring.cancel)
+        except BaseException:
+            self.wiring.cancel.set()  # an interrupt or a violation: the others stop at their next step
+            raise
+        self.wiring.check_cancel()
+        return found
 
     def require_room(self, count: int) -> None:
         """Refuse a batch that is larger than what is left, before anything is spent."""

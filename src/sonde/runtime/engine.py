@@ -31,7 +31,8 @@ class Problem:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
     """What a final value amounts to: the output, the proof, and what is wrong with it. `by_model`: whether a model's judgement is in it;
-    None leaves that to how the session ended: with a value of the model, or with a fallback."""
+    None leaves that to how the session ended: with a value of the model, or with a fallback.
+    """
 
     output: Any
     text: str = ""

@@ -31,7 +31,6 @@ class History:
         self._summary: list[str] = []
         self._turns: list[Turn] = []
         self._sent = 0
-        self._notice = ""
 
     def add(self, turn: Turn) -> None:
         """One more turn at the end."""
@@ -40,17 +39,20 @@ class History:
     def messages(self) -> list[Message]:
         """Everything, oldest first."""
         listed = list(self._head)
-        if self._summary:
-            listed.append(Message("user", "Earlier turns, one line each:\n" + "\n".join(self._summary)))
+        if self._summary:  # in one message with the task: some servers refuse two of the same role in a row
+            listed[-1] = _with(listed[-1], "Earlier turns, one line each:\n" + "\n".join(self._summary))
         for turn in self._turns:
             listed.append(Message("assistant", turn.reply))
             listed.append(Message("user", turn.observation))
         return listed
 
-    def take(self) -> tuple[list[Message], int]:
-        """The messages of the next request, and how many of them the last one had already."""
+    def take(self, urgent: str = "") -> tuple[list[Message], int]:
+        """The messages of the next request, and how many of them the last one had already; `urgent` is said last."""
         listed = self.messages()
         kept, self._sent = min(self._sent, len(listed)), len(listed)
+        if urgent:
+            listed[-1] = _with(listed[-1], urgent)
+            kept = min(kept, len(listed) - 1)
         return listed, kept
 
     def tokens(self) -> int:
@@ -66,11 +68,15 @@ class History:
             keep -= 1
         old, self._turns = self._turns[:-keep], self._turns[-keep:]
         self._summary.extend(turn.line for turn in old)
-        self._sent = len(self._head)
+        self._sent = len(self._head) - 1
         return len(old)
 
     def _size(self, keep: int) -> int:
         return sum(estimate_tokens(turn.reply) + estimate_tokens(turn.observation) for turn in self._turns[-keep:])
+
+
+def _with(message: Message, more: str) -> Message:
+    return Message(message.role, f"{message.content}\n\n{more}")
 
 
 def one_line(number: int, reply: str, outcome: str) -> str:

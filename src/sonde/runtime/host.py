@@ -7,14 +7,15 @@ from the tape when it has them; sub-calls are re-run with their own replies from
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from sonde.core.budget import Scope
-from sonde.core.canonical import hash_value, jsonable
+from sonde.core.canonical import clip, hash_value, jsonable
 from sonde.core.events import Cited, Highlighted, HostReturned
 from sonde.core.evidence import Citation, EvidenceKind, Excerpt, Refuted, merge
 from sonde.errors import Fault, RunError, ToolFault
@@ -34,8 +35,15 @@ FUNCTIONS = (
     "delegate_subcall",
     "delegate_batch",
 )
+SHARING = ("sub_rlm", "rlm_batch", "delegate_subcall")
 MAX_HIGHLIGHTS = 80
 MAX_CITATIONS = 120
+TRACED_CALLS = 200
+RECORDED_CHARS = 2000
+
+
+Share = list[str] | dict[str, Any] | None
+"""Names in the code; the worker puts the variables in their place, so that they arrive here with their values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +71,7 @@ class Host:
         self.subcalls: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.unseen: list[str] = []
+        self.trace: deque[dict[str, Any]] = deque(maxlen=TRACED_CALLS)
         self.own = ToolRegistry(self._functions())
 
     def _functions(self) -> list[Callable[..., Any]]:
@@ -86,6 +95,11 @@ class Host:
             return True  # promised by name: a call that is too deep is then a limit and not an unknown name
         levels = self.scope.budget.max_depth - self.scope.depth
         return self._may_ask() and (levels > 1 or self.scope.depth == 0)
+
+    def counters(self) -> dict[str, Any]:
+        """The state that the runtime keeps for the code (R3), as it is when a block starts: no time in it, so that it replays."""
+        used = self.scope.usage.as_dict()
+        return {"tool_trace": list(self.trace), "budget_counters": {**used, "cost_usd": round(used["cost_usd"], 6)}}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -129,8 +143,7 @@ class Host:
         except Fault as fault:
             self._record(call, fault)
             raise
-        self._record(call, result)
-        return result.result
+        return self._record(call, result).result
 
     def tool_action(self, name: str, args: Mapping[str, Any]) -> Any:
         """Serve a typed `tool_call` action."""
@@ -150,16 +163,17 @@ class Host:
             self._record(call, fault, self.wiring.clock.now() - started)
             raise
         self.wiring.log.note(result.excerpts)
-        self._record(call, result)
+        recorded = self._record(call, result)
         if result.truncated:
             self.notes.append(f"{call.name}: {result.truncated}")
-        return result.result
+        return recorded.result  # as recorded, without key values: what a replay will see
 
     def _recorded(self, call: Call) -> HostReturned | None:
         return self.wiring.tape.host(self.session, call.turn, call.ordinal, _args_hash(call.args))
 
     def _recall(self, recorded: HostReturned) -> Any:
         self.wiring.log.note(msgspec.convert(each, Excerpt) for each in recorded.excerpts)
+        self.trace.append({"tool_name": recorded.name, "args_hash": recorded.args_hash, "ok": recorded.ok})
         self.wiring.emit(recorded)
         if recorded.truncated:
             self.notes.append(f"{recorded.name}: {recorded.truncated}")
@@ -167,17 +181,17 @@ class Host:
             raise ToolFault(recorded.error or "failed")
         return recorded.result
 
-    def _record(self, call: Call, came: ToolResult | Fault, latency: float = 0.0) -> None:
-        args = jsonable(call.args)
+    def _record(self, call: Call, came: ToolResult | Fault, latency: float = 0.0) -> HostReturned:
+        tool = call.name in self.wiring.registry.names
         event = HostReturned(
             session=self.session,
             turn=call.turn,
             ordinal=call.ordinal,
             name=call.name,
-            args=args,
+            args=jsonable(call.args) if tool else clipped(jsonable(call.args)),
             args_hash=_args_hash(call.args),
             ok=isinstance(came, ToolResult),
-            tool=call.name in self.wiring.registry.names,
+            tool=tool,
             latency_s=came.latency_s if isinstance(came, ToolResult) else latency,
             error=None if isinstance(came, ToolResult) else came.message,
         )
@@ -189,7 +203,8 @@ class Host:
                 excerpts=[msgspec.to_builtins(each) for each in came.excerpts] if event.tool else [],
                 truncated=came.truncated,
             )
-        self.wiring.emit(event)
+        self.trace.append({"tool_name": call.name, "args_hash": event.args_hash, "ok": event.ok})
+        return self.wiring.emit(event)
 
     def _path(self, index: int | None = None) -> str:
         path = f"{self.session}/{self.turn}.{self.ordinal}"
@@ -226,30 +241,34 @@ class Host:
             self.notes.append(f'llm_batch: {failed} of {len(prompts)} failed; their text starts with "[error]"')
         return answers
 
-    def sub_rlm(self, prompt: str, depth: int = 1, context: dict[str, Any] | None = None) -> Any:
+    def sub_rlm(
+        self, prompt: str, depth: int = 1, context: dict[str, Any] | None = None, *, share: Share = None
+    ) -> Any:
         """Give a task to a child that has its own Python session, the same tools and a share of the budget; returns its
-        final value. `context` becomes variables of the child. `depth` is how many levels it may use, itself included.
+        final value. It sees none of your variables but those named in `share` and what `context` holds. `depth` is how many
+        levels it may use, itself included.
 
-        Example: found = sub_rlm("Find where retries are configured in src/http/", context={"hint": paths})
+        Example: found = sub_rlm("Find where retries are configured in these files", share=["paths"])
         """
         if depth < 1:
             raise ToolFault("depth counts levels from 1")
         most = self.wiring.task.engine.max_subcall_chars
         if most is not None and len(prompt) > most:
             raise ToolFault(f"the prompt has {len(prompt):,} characters; a sub-call takes {most:,}: send less text")
-        errand = Errand(objective=prompt, context=context or {}, levels=depth)
+        errand = Errand(objective=prompt, context={**(context or {}), **shared(share)}, levels=depth)
         result = self._child(errand, self._path(), self.delegation.open_scope(errand, 1))
         if result.status == "failed" and result.value is None:
             raise ToolFault(f"the sub-call failed: {result.summary}")
         return result.summary if result.value is None else jsonable(result.value)
 
-    def rlm_batch(self, prompts: list[str], context: dict[str, Any] | None = None) -> list[Any]:
+    def rlm_batch(self, prompts: list[str], context: dict[str, Any] | None = None, *, share: Share = None) -> list[Any]:
         """Run several children in parallel, each with a fair share of the budget; one dict a child with status, summary,
-        evidence_refs and gaps, in order.
+        evidence_refs and gaps, in order. `context` and `share` go to each.
 
         Example: parts = rlm_batch([f"Summarise the errors in {path}" for path in paths])
         """
-        errands = [Errand(objective=prompt, context=context or {}, levels=1) for prompt in prompts]
+        given = {**(context or {}), **shared(share)}
+        errands = [Errand(objective=prompt, context=given, levels=1) for prompt in prompts]
         return self.run_children(errands)
 
     def run_children(self, errands: Sequence[Errand]) -> list[Any]:
@@ -268,14 +287,14 @@ class Host:
         ]
 
     def delegate_subcall(
-        self, objective: str, context: dict[str, Any] | None = None, share: dict[str, Any] | None = None
+        self, objective: str, context: dict[str, Any] | None = None, *, share: Share = None
     ) -> dict[str, Any]:
-        """Give one focused objective to a child session. `context` says where to look (only these fields reach it), `share`
-        passes variables on by name. Returns {status, summary, evidence_refs, gaps, ...}.
+        """Give one focused objective to a child session. `context` says where to look (only these fields reach it),
+        share=["rows"] passes on variables of yours by name. Returns {status, summary, evidence_refs, gaps, ...}.
 
         Example: result = delegate_subcall("Check whether the tool call failed first", context={"focus": span_id})
         """
-        errand = Errand(objective=objective, context={**self._allowed(context), **(share or {})})
+        errand = Errand(objective=objective, context={**self._allowed(context), **shared(share)})
         return self._child(errand, self._path(), self.delegation.open_scope(errand, 1)).as_dict()
 
     def delegate_batch(self, errands: list[dict[str, Any]]) -> list[Any]:
@@ -374,6 +393,26 @@ class Host:
             args["rationale"] = "the code cites these lines"
         result = self.wiring.registry.call("read_file", args)
         self.wiring.log.note(e for e in result.excerpts if e.kind is EvidenceKind.FILE)
+
+
+def shared(share: Share) -> dict[str, Any]:
+    """The variables that code passes on to a child."""
+    if isinstance(share, list):
+        raise ToolFault('share is a list of names of variables, written in the call: share=["rows"]')
+    return share or {}
+
+
+def clipped(value: Any) -> Any:
+    """Arguments as the stream carries them: the prompts in them are on it in full where the model is asked."""
+    match value:
+        case str():
+            return clip(value, RECORDED_CHARS)
+        case dict():
+            return {key: clipped(item) for key, item in cast("dict[str, Any]", value).items()}
+        case list():
+            return [clipped(item) for item in cast("list[Any]", value)]
+        case _:
+            return value
 
 
 def _args_hash(args: Mapping[str, Any]) -> str:

@@ -88,9 +88,6 @@ print(list_files()[:20])
 ```
 and finish with {final_example} when you know the answer."""
 
-NUDGE_ACTIONS = """\
-{reason}"""
-
 HELD_BACK = """\
 Your final value was held back once, because this block also showed something you have not seen yet:
 {shown}
@@ -102,6 +99,7 @@ Your final value was not accepted:
 {reasons}
 Mend it and finish again. {example}"""
 
+CUT = "Note: your reply was cut at its length limit, so its end is missing. Write shorter blocks."
 LAST_TURN = "This is the last turn you have: finish now with {final_example}; anything else is lost."
 DEADLINE = "Submit deadline: {turns} turns are left. Finish with {final_example} now, with what you have."
 TIME_UP = "90 % of the time is used: finish now with {final_example}; this is your last turn."

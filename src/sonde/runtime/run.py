@@ -34,13 +34,14 @@ NO_MODEL = "no model is set: pass --model, for example --model openai:gpt-4o-min
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a run ended; the record is the recorder's fold."""
+    """How a run ended; the record is the recorder's fold. `mistake` is the caller's, found too late to run nothing."""
 
     status: RunStatus
     conclusion: Conclusion
     annotator: str
     error: RunError | None
     elapsed_s: float
+    mistake: UsageError | None = None
 
 
 class Run:
@@ -56,20 +57,23 @@ class Run:
         self._replied = False
 
     def execute(self) -> Ended:
-        """Run to the end; only a caller's mistake raises."""
+        """Run to the end. Only a replay that takes another path raises."""
         self.wiring.emit(self._started())
         self._advance(RunStatus.RUNNING)
+        mistake: UsageError | None = None
         try:
             outcome = self._outcome()
-        except (UsageError, Diverged):
+        except Diverged:
             raise
+        except UsageError as error:
+            mistake, outcome = error, _failed(UnexpectedRuntimeError(error.message, stage=error.stage))
         except RunError as error:
             outcome = _failed(error)
         except KeyboardInterrupt:
             outcome = _failed(UnexpectedRuntimeError("cancelled by the user before there was anything to keep"))
         except Exception as error:  # noqa: BLE001  # the top of a run: a fault of ours must end in the record, not in silence
             outcome = _failed(UnexpectedRuntimeError(f"{type(error).__name__}: {error}"))
-        return self._end(outcome)
+        return replace(self._end(outcome), mistake=mistake)
 
     def _outcome(self) -> Outcome:
         prefilter = self._prefilter()

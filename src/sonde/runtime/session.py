@@ -14,11 +14,12 @@ from typing import Any
 from sonde.core.budget import Scope
 from sonde.core.canonical import clip, jsonable
 from sonde.core.events import Compacted, GateChecked, StateChanged, TurnStarted
-from sonde.core.status import LOOP_TRANSITIONS, LoopState, RunStatus, advance
+from sonde.core.status import LOOP_TRANSITIONS, LoopState, advance
 from sonde.errors import (
     BudgetExceeded,
     Fault,
     FormatFault,
+    ModelCallFailed,
     ModelOutputInvalid,
     RunError,
     SandboxLost,
@@ -56,6 +57,7 @@ from sonde.runtime.prompts import render_system, render_task
 from sonde.runtime.wiring import Cancelled, Wiring
 
 SUBMIT_DEADLINE_TURNS = 2
+FIRST, REGENERATED, FOLDED = 0, 1, 2  # the requests that a turn may make
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +75,13 @@ class Memory:
 
     turn: int = 0
     prose: int = 0
-    misshapen: int = 0
     held_back: bool = False
     repaired: bool = False
     forced: str | None = None
     elapsed_s: float = 0.0
     draft: Any = None
     last_words: str = ""
-    last_action: str = ""
+    cut: bool = False
     states: int = 0
     gaps: list[str] = field(default_factory=list[str])
 
@@ -144,7 +145,7 @@ class Session:
         """Ask the budget for one more turn, and decide whether it must be the last."""
         self.wiring.check_cancel()
         memory = self.memory
-        if memory.forced is not None and memory.forced != "script":
+        if memory.forced is not None:
             raise self._out_of_turns(memory.forced)
         self.scope.charge(iterations=1)
         memory.turn += 1
@@ -159,7 +160,7 @@ class Session:
         )
         memory.forced, memory.elapsed_s = started.forced, started.elapsed_s
         self.wiring.emit(started)
-        self._compact()
+        self._compact(self.wiring.history_tokens)
 
     def _force(self) -> str | None:
         if self.scope.must_finish():
@@ -177,10 +178,10 @@ class Session:
         """The model's reply as an action; a reply that has no usable form is a Say or a FormatFault in words."""
         if self._script is not None:
             return self._scripted()
-        text = self._ask(0, ())
+        text = self._first_ask()
         if self.memory.forced and not self._finishes(text):
             reminder = observe.REGENERATE.format(final_example=self.engine.final_example)
-            text = self._ask(1, (Message("assistant", text), Message("user", reminder)))
+            text = self._ask(REGENERATED, (Message("assistant", text), Message("user", reminder)))
         self.memory.last_words = text
         return self._typed(text) if self.wiring.mode == "actions" else self._read(text)
 
@@ -194,9 +195,18 @@ class Session:
         said = self.errand is not None and self.wiring.mode == "code" and isinstance(self._read(text), Say)
         return said or has_final_signal(text)
 
-    def _ask(self, ordinal: int, extra: tuple[Message, ...]) -> str:
+    def _first_ask(self) -> str:
+        """Ask; a conversation that is more than the model reads is folded once and asked again."""
+        try:
+            return self._ask(FIRST)
+        except ModelCallFailed as failure:
+            if not failure.too_long or not self._compact(self.history.tokens() // 2):
+                raise
+            return self._ask(FOLDED)
+
+    def _ask(self, ordinal: int, extra: tuple[Message, ...] = ()) -> str:
         assert self.model is not None, "a run without a model has no session"
-        messages, kept = self.history.take()
+        messages, kept = self.history.take(self._urgent())
         question = Question(
             messages=(*messages, *extra),
             kept=kept if not extra else len(messages),
@@ -204,7 +214,16 @@ class Session:
             max_output_tokens=self.engine.max_output_tokens,
         )
         place = Place(session=self.path, turn=self.memory.turn, ordinal=ordinal)
-        return ask(self.wiring, self.scope, self.model, place, question).text
+        replied = ask(self.wiring, self.scope, self.model, place, question)
+        self.memory.cut = replied.finish_reason == "length"
+        return replied.text
+
+    def _urgent(self) -> str:
+        """What the model must hear before this turn and could not hear after the last one."""
+        if self.memory.forced == "wall_time":
+            return observe.TIME_UP.format(final_example=self.engine.final_example)
+        first = self.memory.forced == "iterations" and self.memory.turn == 1
+        return observe.LAST_TURN.format(final_example=self.engine.final_example) if first else ""
 
     def _schema(self) -> Mapping[str, Any] | None:
         if self.wiring.mode == "actions":
@@ -216,7 +235,6 @@ class Session:
             action = read_action(text, self.guard)
         except FormatFault as fault:
             return Say(text=fault.message)
-        self.memory.misshapen = 0
         return action
 
     def _scripted(self) -> Action:
@@ -229,6 +247,8 @@ class Session:
 
     def act(self, action: Action) -> Observation:
         """Do what the action says."""
+        if not isinstance(action, Say):
+            self.memory.prose = 0
         match action:
             case RunCode():
                 return self._busy(LoopState.ACTING, lambda: self._code(action))
@@ -251,7 +271,6 @@ class Session:
         return observation
 
     def _code(self, action: RunCode) -> Observation:
-        self.memory.prose = 0
         ran = self.coder.run(action, self.memory.turn)
         text = "\n".join([*ran.texts, observe.notes_text(self.host.notes)]).strip()
         final = None if ran.final is None else Finalize(output=ran.final.value)
@@ -354,7 +373,7 @@ class Session:
     def observe(self, text: str) -> None:
         """Tell the model what came of its turn, and what is left."""
         memory, left = self.memory, self.scope.left()
-        lines = [text, "", self._left_line(left)]
+        lines = [text, *([observe.CUT] if memory.cut else []), "", self._left_line(left)]
         turns = left["iterations"]
         example = self.engine.final_example
         if turns == 1:
@@ -368,9 +387,9 @@ class Session:
     def _left_line(self, left: Mapping[str, Any]) -> str:
         return self.engine.left_line(left, elapsed_s=self.memory.elapsed_s, wall_s=self.scope.budget.max_wall_time_sec)
 
-    def _compact(self) -> None:
+    def _compact(self, limit: int) -> bool:
         before = self.history.tokens()
-        turns = self.history.compact(self.wiring.history_tokens)
+        turns = self.history.compact(limit)
         if turns:
             self.wiring.emit(
                 Compacted(
@@ -381,6 +400,7 @@ class Session:
                     tokens_after=self.history.tokens(),
                 )
             )
+        return turns > 0
 
     def advance(self, state: LoopState) -> None:
         """Move the loop's state along its table; moves are on the stream."""
@@ -398,8 +418,3 @@ class Session:
 
     def _spawn(self, path: str, errand: Errand, scope: Scope) -> Outcome:
         return Session(self.wiring, scope, path, errand).run()
-
-
-def succeeded(outcome: Outcome) -> bool:
-    """Whether an outcome stands as it is."""
-    return outcome.status is RunStatus.SUCCEEDED

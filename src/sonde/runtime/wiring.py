@@ -5,22 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from sonde.contexts.base import Context
 from sonde.core.budget import Budget
 from sonde.core.deadline import Clock
-from sonde.core.events import Event, WroteBack
+from sonde.core.events import Event, Noted, WroteBack
 from sonde.core.evidence import EvidenceLog, Excerpt
 from sonde.errors import BudgetExceeded
 from sonde.models.base import Model
 from sonde.runs.recorder import Recorder
 from sonde.runs.tape import Tape
 from sonde.runtime.engine import Engine, Prover
+from sonde.runtime.playing import Played
 from sonde.sandbox import Limits
 from sonde.tools.registry import ToolRegistry
 
 Mode = Literal["code", "actions"]
+E = TypeVar("E", bound=Event)
 
 
 class Cancelled(BudgetExceeded):
@@ -43,6 +45,7 @@ class Task:
     input_ref: Mapping[str, Any] = field(default_factory=dict[str, Any])
     dataset_ref: Mapping[str, Any] = field(default_factory=dict[str, Any])
     earlier: str = ""
+    played: Sequence[Played] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,8 @@ class Wiring:
     run_id: str
     log: EvidenceLog = field(default_factory=EvidenceLog)
     cancel: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+    noted: set[str] = field(default_factory=set[str])
     mode: Mode = "code"
     profile: str = "analysis"
     limits: Limits = field(default_factory=Limits)
@@ -80,16 +85,19 @@ class Wiring:
         text = self.task.context.reread(excerpt)
         return self.registry.reread(excerpt) if text is None else text
 
-    def emit(self, event: Event) -> Event:
-        """Put an event on the stream."""
+    def emit(self, event: E) -> E:
+        """Put an event on the stream; use what comes back: it is what was recorded. Nobody speaks after the end."""
+        if self.over.is_set():
+            raise Cancelled("the run is over", limit="cancelled")
         return self.recorder.emit(event)
+
+    def note(self, text: str) -> None:
+        """Tell the reader of the run something, once."""
+        if text not in self.noted:
+            self.noted.add(text)
+            self.emit(Noted(text=text, level="warning"))
 
     def check_cancel(self) -> None:
         """Raise when the user has stopped the run."""
         if self.cancel.is_set():
             raise Cancelled("cancelled by the user", limit="cancelled")
-
-
-def names(values: Mapping[str, Any]) -> Sequence[str]:
-    """The names of some variables in a stable order."""
-    return sorted(values)

@@ -47,6 +47,7 @@ class Sandbox:
         limits: Limits | None = None,
         host: Host | None = None,
         functions: Collection[str] | None = None,
+        sharing: Collection[str] = (),
         session_id: str = "",
         unsafe: bool = False,
         seed: int = 0,
@@ -59,6 +60,7 @@ class Sandbox:
         self.clock = clock
         self._host = host
         self._functions = _checked_functions(functions, host)
+        self._sharing = tuple(sharing)  # functions that take `share=[names]` and get the variables of these names
         if keep_states < 1:
             raise ConfigError(f"keep_states must be at least 1, not {keep_states}")
         self._preparation = Preparation(self.profile, self._functions, session_id, self.limits, host)
@@ -249,6 +251,7 @@ class Sandbox:
         return {
             "policy": self.profile.to_wire(),
             "functions": sorted(self._functions or ()) if calls else [],
+            "sharing": self._sharing,
             "binds_unknown": calls and self._functions is None,
             "seed": seed,
             "memory": self.limits.memory_bytes,

@@ -103,6 +103,7 @@ def render_task(session: Session) -> str:
         names = (
             [*task.context.shared(), *session.coder.variables] if session.errand is None else session.coder.variables
         )
+        names = [*names, *session.host.counters()]
         parts.append(f"Variables: {', '.join(names)}.")
     if task.schema is not None and session.errand is None:
         parts.append(f"The final value must fit this JSON schema:\n{json.dumps(task.schema, ensure_ascii=False)}")

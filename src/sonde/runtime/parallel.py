@@ -1,0 +1,68 @@
+"""Many calls at once on a bounded number of threads, results in order.
+
+Unlike the standard library's pool it can be left: on cancel or an interrupt the caller goes on after a short grace, and
+calls that still wait for a model are left behind on daemon threads, which end at their next step.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+R = TypeVar("R")
+
+LOOK_S = 0.2  # how often the waiting caller looks at `cancel`
+GRACE_S = 1.0  # for calls in flight to land and be counted after a cancel
+
+
+class _Batch:
+    """The calls of one batch and what came of them; the first exception ends it."""
+
+    def __init__(self, one: Callable[[int], Any], count: int, cancel: threading.Event) -> None:
+        self.one = one
+        self.cancel = cancel
+        self.results: list[Any] = [None] * count
+        self.error: BaseException | None = None
+        self.ended = threading.Event()
+        self._next = 0
+        self._open = count
+        self._lock = threading.Lock()
+
+    def work(self) -> None:
+        """One thread's share: the next call that nobody has taken, until there is none."""
+        while (index := self._take()) is not None:
+            try:
+                self.results[index] = self.one(index)
+            except BaseException as error:  # noqa: BLE001  # the top of a worker: the caller raises it again
+                self.error = self.error or error
+                self.ended.set()
+                return
+            with self._lock:
+                self._open -= 1
+                if self._open == 0:
+                    self.ended.set()
+
+    def _take(self) -> int | None:
+        with self._lock:
+            if self._next >= len(self.results) or self.ended.is_set() or self.cancel.is_set():
+                return None
+            self._next += 1
+            return self._next - 1
+
+
+def in_parallel(one: Callable[[int], R], count: int, at_once: int, cancel: threading.Event) -> list[R]:
+    """`one(0)`, `one(1)`, ... with at most `at_once` running; their results, or the first exception. On cancel some may be missing."""
+    if count == 0:
+        return []
+    batch = _Batch(one, count, cancel)
+    threads = [threading.Thread(target=batch.work, daemon=True) for _ in range(min(count, at_once))]
+    for thread in threads:
+        thread.start()
+    while not batch.ended.wait(LOOK_S) and not cancel.is_set():
+        pass
+    if batch.error is None and cancel.is_set():
+        batch.ended.wait(GRACE_S)
+    if batch.error is not None:
+        raise batch.error
+    return cast("list[R]", batch.results)

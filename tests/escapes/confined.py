@@ -46,7 +46,7 @@ def _serve(name: str, _: Args) -> str:
 def run(code: str, box: Sandbox) -> dict[str, str | bool | None]:
     with box:
         result = box.execute(code)
-        after = box.execute("print(kept + 1)")
+        after = box.execute("print(kept + 1)", wall_s=10.0)
     final = "" if result.final is None else repr(result.final.value)
     words = "" if result.fault is None else f"{result.fault.message}\n{result.fault.traceback}\n{result.fault.hint}"
     return {

@@ -63,7 +63,7 @@ def story(events: Sequence[AnyEvent]) -> str:
             case RunEnded():
                 if names := variables_line(events):
                     lines.append(f"Its variables are in your session: {names}")
-                output = cast("dict[str, Any]", event.output) if isinstance(event.output, dict) else {}
+                output: dict[str, Any] = cast("dict[str, Any]", event.output) if isinstance(event.output, dict) else {}
                 lines.append(f"Answer ({event.status}): {clip(str(output.get('answer', '')), 3000)}")
             case _:
                 continue

@@ -42,15 +42,13 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
         if wrong:
             reason = "the final value does not fit the schema: " + "; ".join(wrong)
             return Conclusion(output=None, text=text, problems=(Problem(gate="schema", reason=reason),))
-    proved, refuted = _prove(pointers, gathered)
-    citations = tuple(merge([c for c in gathered.citations if not c.fallback], proved))
+    noted = [Pointer(c.path, c.start_line, c.end_line, c.signal) for c in gathered.citations if not c.fallback]
+    citations, refuted = _prove([*noted, *pointers], gathered)
     problems.extend(Problem(gate="evidence", reason=reason) for reason in refuted)
     if not text.strip() and value in (None, "", [], {}):
         problems.append(Problem(gate="schema", reason="the final value is empty"))
     if not citations and not refuted:
-        reason = (
-            "the answer has no citation: cite the lines that prove it with add_citation(path, start_line, end_line)"
-        )
+        reason = "the answer has no citation: write [path:start-end] in it for lines that you have read and that prove it"
         problems.append(Problem(gate="citations", reason=reason))
     output = {
         "answer": text,
@@ -58,7 +56,7 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
         "citations": [citation.model_dump(mode="json") for citation in citations],
         "highlights": list(gathered.highlights),
     }
-    return Conclusion(output=output, text=text, citations=citations, problems=tuple(problems))
+    return Conclusion(output=output, text=text, citations=tuple(citations), problems=tuple(problems))
 
 
 def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
@@ -113,7 +111,7 @@ def _prove(pointers: Iterable[Pointer], gathered: Gathered) -> tuple[list[Citati
             refuted.append(found.reason)
         else:
             proved.append(found)
-    return proved, refuted
+    return merge(proved), refuted
 
 
 def fallback(gathered: Gathered) -> Conclusion:

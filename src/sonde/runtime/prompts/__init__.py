@@ -1,13 +1,14 @@
 """The words that models read, as files, and how they are filled in. Their hash goes into the record.
 
 A template has `{{name}}` places. The prompt names only functions that are really there: their documentation comes
-from the functions themselves.
+from the functions themselves, and a line that begins with `{{needs NAME}}` is left out where that function is not.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from sonde.runtime.session import Session
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
+_NEEDS = re.compile(r"^\{\{needs (\w+)\}\} ?(.*\n?)", re.MULTILINE)
 
 
 @cache
@@ -31,6 +33,11 @@ def prompt_file(name: str) -> str:
 def fill(template: str, **places: str) -> str:
     """The template with its places filled; a place without a value is a bug."""
     return _PLACE.sub(lambda found: places[found.group(1)], template).strip()
+
+
+def offered(template: str, names: Collection[str]) -> str:
+    """The template without the lines that need a function which is not there: `{{needs llm_query}} ...`."""
+    return _NEEDS.sub(lambda found: found.group(2) if found.group(1) in names else "", template)
 
 
 def template_hash(engine: Engine) -> str:
@@ -54,7 +61,7 @@ def render_system(session: Session) -> str:
             schema=json.dumps(ACTION_SCHEMA["properties"]),
             final=engine.final_example,
         )
-    template = engine.child if session.errand is not None else engine.system
+    template = offered(engine.child if session.errand is not None else engine.system, session.host.names)
     return fill(
         template,
         functions=session.host.prompt,

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from sonde.runs.cleaning import encodable, rewrite_text, secret_forms
 
 Buffer = bytes | memoryview
 
+LOCK_ATTEMPTS = 20
 _SUM_DIGITS = 16
 _TAIL = len(b',"sum":"') + _SUM_DIGITS + len(b'"}')
 
@@ -147,10 +149,12 @@ def ending(sum_now: str) -> bytes:
 
 
 def _lock(fd: int, path: Path) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise JournalBusy(f"{path} is being written by another process: this run is still going on") from None
+    for _ in range(LOCK_ATTEMPTS):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(0.01)  # a reader that asks whether the run goes on holds the lock for an instant
+    raise JournalBusy(f"{path} is being written by another process: this run is still going on")
 
 
 def is_being_written(path: str | Path) -> bool:

@@ -25,7 +25,20 @@ from sonde.viewer.excerpts import shown_excerpts
 from sonde.viewer.server import STATIC
 from sonde.viewer.stream import slim
 
-MODULES = ("dom", "source", "model", "highlight", "detail", "steps", "flame", "answer", "runs", "compare", "app")
+MODULES = (
+    "dom",
+    "source",
+    "model",
+    "highlight",
+    "detail",
+    "steps",
+    "budget",
+    "flame",
+    "answer",
+    "runs",
+    "compare",
+    "app",
+)
 """In the order of their imports."""
 
 TEXT = 20_000

@@ -1,28 +1,13 @@
-// The recursion tree on a time axis, and below it how much of each limit is used, on the same axis.
+// The recursion tree on a time axis; the plot of the budget below it shares the axis.
 //
 // A canvas, because ten thousand rectangles must stay smooth. Sessions are bars; below a bar are its replies and its code, below
 // those the calls that the code made; children that ran at the same time get lanes of their own. Ctrl+wheel or + and - zoom, dragging or the arrow keys move, 0 shows everything.
 
-import { colour, count, h, money, put, seconds, short, svg, tip } from "./dom.js";
+import { BudgetPlot } from "./budget.js";
+import { colour, h, seconds, short, tip } from "./dom.js";
 
 const ROW = 20;
 const AXIS = 22;
-const LIMITS = [
-  ["tokens", "max_tokens_total", "tokens", count],
-  ["cost_usd", "max_cost_usd", "cost", money],
-  ["iterations", "max_iterations", "turns", count],
-  ["tool_calls", "max_tool_calls", "tool calls", count],
-  ["subcalls", "max_subcalls", "sub-calls", count],
-  ["time", "max_wall_time_sec", "time", seconds],
-];
-const HUES = {
-  tokens: "model",
-  cost_usd: "tool",
-  iterations: "code",
-  tool_calls: "gate",
-  subcalls: "subcall",
-  time: "muted",
-};
 
 // How many rows a session takes, and in which lane each child goes.
 export function measure(session) {
@@ -63,8 +48,7 @@ export class Flame {
       "aria-label": "Flame chart of the run; the list of steps below has the same content",
     });
     this.scroll = h("div", { class: "flame-scroll" }, this.canvas);
-    this.plot = svg("svg", { class: "budget", role: "img", "aria-label": "Share of each limit used over time" });
-    this.legend = h("div", { class: "legend" });
+    this.budget = new BudgetPlot(run, this);
     const buttons = [
       ["−", 1 / 1.6, "Zoom out (-)"],
       ["+", 1.6, "Zoom in (+)"],
@@ -75,8 +59,7 @@ export class Flame {
       { class: "card timeline", "aria-label": "Timeline" },
       h("div", { class: "card-head" }, h("h2", {}, "Timeline"), this.key(), h("div", { class: "grow" }), buttons),
       this.scroll,
-      h("div", { class: "plot-head" }, h("h3", {}, "Budget used"), this.legend),
-      this.plot,
+      this.budget.node,
     );
     this.listen();
     this.resized = new ResizeObserver(() => this.draw());
@@ -223,7 +206,7 @@ export class Flame {
     this.rects = [];
     this.axis(pen, height);
     for (const session of this.run.sessions.values()) this.bar(pen, session);
-    this.budget();
+    this.budget.draw();
   }
 
   axis(pen, height) {
@@ -301,79 +284,6 @@ export class Flame {
     this.rects.push({ x, y: r.y, w, step: r.step, tip: r.tip });
   }
 
-  budget() {
-    const { width } = this;
-    const height = 96;
-    this.plot.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    this.plot.setAttribute("height", height);
-    const lines = LIMITS.map((limit) => this.used(limit)).filter(Boolean);
-    const top = Math.min(1, niceTop(Math.max(0.05, ...lines.map((line) => line.most))));
-    const y = (share) => height - 16 - Math.min(share / top, 1.05) * (height - 26);
-    const marks = [0, top / 2, top].map((share) => [
-      svg("line", { x1: 0, x2: width, y1: y(share), y2: y(share), class: share === 1 ? "limit" : "grid" }),
-      svg("text", { x: 0, y: y(share) - 3, class: "tick" }, `${+(share * 100).toPrecision(3)} %`),
-    ]);
-    put(
-      this.plot,
-      ...marks.flat(),
-      ...lines.map((line) => svg("path", { d: this.path(line.points, y), class: `p-${HUES[line.name]}` })),
-    );
-    put(
-      this.legend,
-      ...lines.map((line) =>
-        h("span", {}, h("i", { class: `dot k-${HUES[line.name]}` }), `${line.label} ${line.text}`),
-      ),
-    );
-  }
-
-  used([name, knob, label, format]) {
-    const limit = this.run.budget[knob];
-    if (!limit) return null;
-    const timed = name === "time";
-    const points = timed
-      ? [
-          [this.run.t0, 0],
-          [this.run.t1, (this.run.t1 - this.run.t0) / limit],
-        ]
-      : [
-          [this.run.t0, 0],
-          ...this.run.series.map((each) => [each.at, each[name] / limit]),
-          [this.run.t1, this.run.totals[name] / limit],
-        ];
-    const total = timed ? this.run.t1 - this.run.t0 : this.run.totals[name];
-    return {
-      name,
-      label,
-      points,
-      timed,
-      most: points[points.length - 1][1],
-      text: `${format(total)} of ${format(limit)}`,
-    };
-  }
-
-  path(points, y) {
-    let text = "";
-    let lastX = -Infinity;
-    let lastY = null;
-    for (const [at, share] of points) {
-      const px = this.x(at);
-      const py = y(share);
-      if (text && px - lastX < 1 && at !== points[points.length - 1][0]) {
-        lastY = py;
-        continue;
-      }
-      if (!text) text = `M${px.toFixed(1)} ${py.toFixed(1)}`;
-      else
-        text +=
-          points.length > 2
-            ? `H${px.toFixed(1)}${lastY !== null ? `V${lastY.toFixed(1)}` : ""}V${py.toFixed(1)}`
-            : `L${px.toFixed(1)} ${py.toFixed(1)}`;
-      lastX = px;
-      lastY = null;
-    }
-    return text;
-  }
-
   choose(step) {
     this.chosen = step;
     if (this.view && step.t0 !== undefined && (step.t1 < this.begin || step.t0 > this.end)) {
@@ -398,10 +308,6 @@ function clipped(pen, text, width) {
   if (fits < 3) return "";
   if (pen.measureText(text).width <= width) return text;
   return `${text.slice(0, fits)}…`;
-}
-
-function niceTop(share) {
-  return [0.05, 0.1, 0.2, 0.25, 0.5, 0.75, 1].find((each) => share <= each) || 1;
 }
 
 export function ticks(from, to, wanted) {

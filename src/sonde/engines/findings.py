@@ -49,7 +49,7 @@ def _finding(item: Any, gathered: Gathered, taxonomy: Taxonomy | None) -> Findin
     if category is None:
         return f"category {fields.get('category')!r} is not in the taxonomy"
     span_id = str(fields.get("span_id") or fields.get("location") or "")
-    pointers: Any = fields.get("evidence_refs") or [span_id]
+    pointers: Any = fields.get("evidence_refs") or [span_id, f"{span_id}:attributes"]
     proved, refuted = prove_refs(pointers, gathered.prover)
     if not proved:
         return "; ".join(refuted) or "it has no evidence"

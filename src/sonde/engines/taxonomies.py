@@ -41,10 +41,9 @@ class Taxonomy:
         wanted = _plain(name)
         return next((each.name for each in self.categories if _plain(each.name) == wanted), None)
 
-    def text(self) -> str:
+    def listed(self) -> str:
         """The categories with their definitions, for a prompt."""
-        listed = "\n".join(f"- {each.name}: {each.definition}" for each in self.categories)
-        return f"{listed}\n{self.guide}".strip()
+        return "\n".join(f"- {each.name}: {each.definition}" for each in self.categories)
 
 
 def _plain(name: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sonde.core.budget import Scope
-from sonde.core.canonical import clip, hash_value, jsonable
+from sonde.core.canonical import clip, hash_value, jsonable, sha256_text
 from sonde.core.events import SubcallEnded, SubcallStarted
 from sonde.core.evidence import Citation, EvidenceRef
 from sonde.core.status import RunStatus
@@ -78,6 +78,7 @@ class Delegation:
     scope: Scope
     session: str
     spawn: Spawn
+    answered: dict[str, str] = field(default_factory=dict[str, str])  # hash of a plain prompt -> the sub-call that answered it
 
     @property
     def model(self) -> Model:
@@ -104,6 +105,7 @@ class Delegation:
             status = "terminated_budget" if isinstance(error, BudgetExceeded) else "failed"
             self._ended(path, SubcallResult(call_id=path, status=status, summary=error.message), error)
             raise
+        self.answered[sha256_text(prompt)] = path
         done = SubcallResult(call_id=path, status="succeeded", summary=clip(replied.text, 2000))
         self._ended(path, done, None, (replied.tokens_in, replied.tokens_out, replied.cost_usd or 0.0))
         return replied.text

@@ -93,7 +93,9 @@ class Prover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """What a session has when it ends: the ground for a conclusion or a fallback."""
+    """What a session has when it ends: the ground for a conclusion or a fallback. `queries`: hash of each prompt that a plain sub-call
+    answered -> that sub-call.
+    """
 
     objective: str
     context: Context
@@ -103,6 +105,7 @@ class Gathered:
     citations: tuple[Citation, ...] = ()
     highlights: tuple[str, ...] = ()
     subcalls: tuple[Mapping[str, Any], ...] = ()
+    queries: Mapping[str, str] = field(default_factory=dict[str, str])
     schema: Mapping[str, Any] | None = None
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     reason: str = ""

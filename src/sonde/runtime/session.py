@@ -365,6 +365,7 @@ class Session:
             citations=tuple(self.host.citations),
             highlights=tuple(self.host.highlights),
             subcalls=tuple(self.host.subcalls),
+            queries=dict(self.delegation.answered),
             schema=task.schema if self.errand is None else None,
             params=task.params if self.errand is None else {**task.params, **self.errand.context},
             reason=reason,

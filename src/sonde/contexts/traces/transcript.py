@@ -1,0 +1,256 @@
+"""A trace as somebody would read it aloud: its steps in order, each with what was new to it and what came out.
+
+A step is a span that did something: a model call, a tool call, a look-up, any leaf with content or an error. Wrappers are not steps; their
+agent's name and their error go to the steps inside. Messages that an earlier step already had are left out, long texts keep head and tail,
+and what was cut is marked, so that even a trace of thousands of spans makes a text of bounded size. Pure functions, no I/O.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sonde.contexts.traces.span import Span
+from sonde.contexts.traces.views import Artifact, chunks_of, messages_of, tool_io_of
+from sonde.core.canonical import canonical_json, sha256_text
+
+WORKING = frozenset({"LLM", "TOOL", "RETRIEVER", "RERANKER", "EMBEDDING", "EVALUATOR", "GUARDRAIL"})
+PART_CHARS = 14_000
+MOST_CHARS = 260_000
+LEAST_CHARS = 160
+QUOTED_STEPS = 12
+QUOTED_CHARS = 200
+TAIL_SHARE = 0.55  # instructions and errors stand at the end of a text more often than at its beginning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing that happened. `number` counts from 0 in the order of time, or is the position that the source gave."""
+
+    number: int
+    span_id: str
+    kind: str
+    name: str
+    agent: str
+    status: str
+    given: tuple[str, ...]
+    came: str
+    around: str = ""
+
+    def text(self, room: int) -> str:
+        """The step in words, with texts of at most `room` characters each."""
+        head = f"### step {self.number} | span {self.span_id} | {self.kind} {self.name} | agent {self.agent}"
+        lines = [head if self.status in {"OK", "UNSET"} else f"{head} | {self.status}"]
+        if self.given:
+            lines.append("[new input]\n" + "\n".join(shortened(each, room // 2) for each in self.given))
+        if self.came:
+            lines.append(f"[output]\n{shortened(self.came, room)}")
+        if self.around:
+            lines.append(f"[it ended in an error] {shortened(self.around, room)}")
+        return "\n".join(lines)
+
+    def line(self) -> str:
+        """The step in one line."""
+        said = " ".join((self.came or " ".join(self.given)).split())
+        mark = " ERROR" if self.around or self.status == "ERROR" else ""
+        return f"{self.number} {self.span_id} {self.kind} {self.name} ({self.agent}){mark}: {said[:110]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Steps that are read together."""
+
+    text: str
+    span_ids: tuple[str, ...]
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transcript:
+    """The steps of a trace, and the length to which their texts are cut so that all of it stays readable."""
+
+    task: str
+    steps: tuple[Step, ...]
+    room: int
+    conversation: bool = False
+
+    def text(self) -> str:
+        """All of it."""
+        return "\n\n".join(step.text(self.room) for step in self.steps)
+
+    def outline(self) -> str:
+        """One line a step."""
+        return "\n".join(step.line() for step in self.steps)
+
+    def parts(self, size: int = PART_CHARS) -> list[Part]:
+        """The steps packed in order into texts of about this size; a step is never split."""
+        packed: list[list[tuple[Step, str]]] = []
+        filled = size
+        for step in self.steps:
+            text = step.text(self.room)
+            if filled + len(text) > size:
+                packed.append([])
+                filled = 0
+            packed[-1].append((step, text))
+            filled += len(text)
+        return [_part(each) for each in packed]
+
+
+def transcript_of(spans: Iterable[Span], most: int = MOST_CHARS) -> Transcript:
+    """The transcript of a trace whose spans come in order of time."""
+    listed = list(spans)
+    steps = tuple(_steps(listed))
+    conversation = any("conversation.step" in span.attributes for span in listed)
+    return Transcript(task=_task(listed), steps=steps, room=_room(steps, most), conversation=conversation)
+
+
+def shortened(text: str, room: int) -> str:
+    """Head and tail of a text that is too long, with the cut marked."""
+    if len(text) <= room:
+        return text
+    tail = int(room * TAIL_SHARE)
+    return f"{text[: room - tail]}\n[... {len(text) - room} characters cut ...]\n{text[len(text) - tail :]}"
+
+
+def _steps(spans: Sequence[Span]) -> Iterable[Step]:
+    known = {span.summary.span_id: span for span in spans}
+    parents = {span.summary.parent_id for span in spans}
+    heard = _Heard()
+    number = 0
+    for span in spans:
+        if not _did_something(span, is_leaf=span.summary.span_id not in parents):
+            continue
+        step = _step(span, number, heard)
+        heard.add(step)
+        yield replace(step, agent=_agent(span, known), around=_around(span, known))
+        number += 1
+
+
+def _did_something(span: Span, *, is_leaf: bool) -> bool:
+    if span.summary.kind in WORKING:
+        return True
+    return is_leaf and (span.summary.status == "ERROR" or bool(span.events) or bool(messages_of(span)))
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What earlier steps have shown: whole messages, and the latest outputs, which agents like to quote in full."""
+
+    messages: set[str] = field(default_factory=set[str])
+    outputs: deque[tuple[int, str]] = field(default_factory=lambda: deque[tuple[int, str]](maxlen=QUOTED_STEPS))
+
+    def add(self, step: Step) -> None:
+        """Remember what came out of a step."""
+        if len(step.came) >= QUOTED_CHARS:
+            self.outputs.append((step.number, step.came.strip()))
+
+    def without_quotes(self, text: str) -> str:
+        """The text with the outputs of earlier steps named instead of repeated."""
+        for number, output in self.outputs:
+            text = text.replace(output, f"[here the output of step {number} is repeated]")
+        return text
+
+
+def _step(span: Span, number: int, heard: _Heard) -> Step:
+    given, came = _said(span, heard)
+    position = span.attributes.get("conversation.step")
+    return Step(
+        number=position if isinstance(position, int) else number,
+        span_id=span.summary.span_id,
+        kind=span.summary.kind,
+        name=span.summary.name,
+        agent="",
+        status=span.summary.status,
+        given=given,
+        came=came,
+    )
+
+
+def _said(span: Span, heard: _Heard) -> tuple[tuple[str, ...], str]:
+    call = tool_io_of(span)
+    if call is not None:
+        return tuple(filter(None, [_plain(call.row["input"])])), _plain(call.row["output"])
+    messages = messages_of(span)
+    given = [_fresh(each, heard) for each in messages if each.row["metadata"]["direction"] == "input"]
+    came = [_message(each) for each in messages if each.row["metadata"]["direction"] == "output"]
+    came += [canonical_json(each.row["content"]) for each in chunks_of(span)]
+    heard.messages.update(map(_key, messages))
+    return tuple(filter(None, given)), "\n".join(came)
+
+
+def _fresh(message: Artifact, heard: _Heard) -> str:
+    if _key(message) in heard.messages:
+        return ""
+    return f"<{message.row['role']}> {heard.without_quotes(_message(message))}"
+
+
+def _key(message: Artifact) -> str:
+    return sha256_text(str(message.row["content"]).strip())
+
+
+def _message(message: Artifact) -> str:
+    calls = message.row["metadata"].get("tool_calls")
+    said = str(message.row["content"])
+    return f"{said}\ncalls: {canonical_json(calls)}" if calls else said
+
+
+def _plain(value: object) -> str:
+    return "" if value is None else value if isinstance(value, str) else canonical_json(value)
+
+
+def _agent(span: Span, known: Mapping[str, Span]) -> str:
+    """The nearest agent around the span, by its own name for itself."""
+    for each in _upwards(span, known):
+        if named := each.attributes.get("agent.name"):
+            return str(named)
+        if each.summary.kind == "AGENT":
+            return each.summary.name
+    return "-"
+
+
+def _around(span: Span, known: Mapping[str, Span]) -> str:
+    """The span's own error, or that of the wrapper directly around a model call: what became of its output."""
+    own = span.summary
+    if own.status == "ERROR" or any(event.is_exception for event in span.events):
+        told = [str(event.attributes.get("exception.message", "")) for event in span.events if event.is_exception]
+        return own.status_message or next(filter(None, told), "no message")
+    parent = known.get(own.parent_id or "")
+    failed = parent is not None and parent.summary.kind == "CHAIN" and parent.summary.status == "ERROR"
+    return parent.summary.status_message if parent is not None and failed and own.kind == "LLM" else ""
+
+
+def _upwards(span: Span, known: Mapping[str, Span]) -> Iterable[Span]:
+    passed: set[str] = set()
+    each: Span | None = span
+    while each is not None and each.summary.span_id not in passed:
+        passed.add(each.summary.span_id)
+        yield each
+        each = known.get(each.summary.parent_id or "")
+
+
+def _task(spans: Sequence[Span]) -> str:
+    """What was asked for: the first input of a root or an agent."""
+    for span in spans:
+        value = span.attributes.get("input.value")
+        if value is not None and (span.summary.parent_id is None or span.summary.kind in {"AGENT", "CHAIN"}):
+            return _plain(value)
+    return ""
+
+
+def _room(steps: Sequence[Step], most: int) -> int:
+    """The longest cut at which all steps together fit."""
+    room = 4000
+    while room > LEAST_CHARS and sum(len(step.text(room)) for step in steps) > most:
+        room = max(LEAST_CHARS, room * 3 // 4)
+    return room
+
+
+def _part(steps: Sequence[tuple[Step, str]]) -> Part:
+    return Part(
+        text="\n\n".join(text for _, text in steps),
+        span_ids=tuple(step.span_id for step, _ in steps),
+        first=steps[0][0].number,
+        last=steps[-1][0].number,
+    )

@@ -1,0 +1,213 @@
+"""Reading a whole trace: `rca` with a taxonomy lists every failure, `rca` of a multi-agent conversation names the decisive step.
+
+Both are the `rca` engine with other words and more variables: a transcript (see `contexts.traces.transcript`), whole in the
+prompt when it is short, otherwise in parts with ready prompts for batched sub-calls, and a ready prompt for a sceptical check. Every shown
+step is noted as evidence. The report's coverage says which steps were read, and by whom: it is taken from the prompts that were really
+sent, not from what the model says. The words are files in `runtime/prompts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from sonde.contexts.traces.context import TracesContext
+from sonde.contexts.traces.evidence import content_excerpt, span_excerpt
+from sonde.contexts.traces.span import Span
+from sonde.contexts.traces.transcript import Part, Transcript, shortened, transcript_of
+from sonde.core.canonical import sha256_text
+from sonde.core.evidence import Excerpt
+from sonde.engines import rca
+from sonde.engines.refs import fields_of
+from sonde.engines.taxonomies import Taxonomy
+from sonde.runtime.engine import Conclusion, Engine, Gathered, Prefilter
+from sonde.runtime.prompts import fill, prompt_file
+
+WHOLE_CHARS = 40_000
+OUTLINE_CHARS = 6_000
+TASK_CHARS = 3_000
+STEP_CHARS = 6_000
+GUIDE_PLACE = "{{guide}}"
+
+
+def engine_for(params: Mapping[str, Any], context: TracesContext) -> Engine:
+    """The engine that fits: the plain one, the one that lists findings, or the one for conversations."""
+    if is_conversation(context, str(params["trace_id"])):
+        return DECISIVE
+    return FINDINGS if params.get("taxonomy") else rca.RCA
+
+
+def is_conversation(context: TracesContext, trace_id: str) -> bool:
+    """Whether the trace is a history of agents' messages, as the importer of such conversations marks it."""
+    root = next((row for row in context.store.summaries(trace_id) if row.parent_id is None), None)
+    return root is not None and "conversation.steps" in context.store.span(root.span_id).attributes
+
+
+def findings_prefilter(gathered: Gathered) -> Prefilter:
+    """What the plain engine finds, the transcript, and the prompts that go with the taxonomy."""
+    taxonomy = cast("Taxonomy", gathered.params["taxonomy"])
+    spans, transcript = _read(gathered)
+    words = {"categories": taxonomy.listed(), "guide": taxonomy.guide or "One finding for each distinct failure and span."}
+    parts = _parts(transcript)
+    variables = {
+        **_variables(transcript),
+        "label_prompts": [_label_prompt("findings_label", transcript, part, at, len(parts), words) for at, part in parts],
+        "verify_prompt": fill(prompt_file("findings_verify"), **words) + "\n",
+        "categories": [each.name for each in taxonomy.categories],
+    }
+    text = f"Categories ({taxonomy.name}):\n{words['categories']}\n\nHow they are used:\n{words['guide']}\n\n{_shown(transcript, parts)}"
+    return _joined(gathered, variables, text, spans)
+
+
+def decisive_prefilter(gathered: Gathered) -> Prefilter:
+    """What the plain engine finds, the conversation, and the prompts for its readers."""
+    spans, transcript = _read(gathered)
+    words = {"guide": prompt_file("decisive_guide")}
+    parts = _parts(transcript)
+    task = shortened(transcript.task, TASK_CHARS)
+    variables = {
+        **_variables(transcript),
+        "span_of": {step.number: step.span_id for step in transcript.steps},
+        "label_prompts": [_label_prompt("decisive_label", transcript, part, at, len(parts), words) for at, part in parts],
+        "verify_prompt": fill(prompt_file("decisive_verify"), task=task, **words) + "\n",
+    }
+    return _joined(gathered, variables, _shown(transcript, parts), spans)
+
+
+def _read(gathered: Gathered) -> tuple[list[Span], Transcript]:
+    context = cast("TracesContext", gathered.context)
+    spans = list(context.store.spans(str(gathered.params["trace_id"])))
+    return spans, transcript_of(spans)
+
+
+def _parts(transcript: Transcript) -> list[tuple[int, Part]]:
+    """The parts that sub-calls read; none when the whole fits into the first prompt."""
+    return [] if len(transcript.text()) <= WHOLE_CHARS else list(enumerate(transcript.parts(), 1))
+
+
+def _variables(transcript: Transcript) -> dict[str, Any]:
+    return {
+        "task_text": transcript.task,
+        "outline": transcript.outline(),
+        "step_text": {step.span_id: step.text(min(STEP_CHARS, 2 * transcript.room)) for step in transcript.steps},
+    }
+
+
+def _label_prompt(
+    name: str, transcript: Transcript, part: Part, number: int, count: int, words: Mapping[str, str]
+) -> str:
+    return fill(
+        prompt_file(name),
+        **words,
+        task=shortened(transcript.task, TASK_CHARS),
+        outline=shortened(transcript.outline(), OUTLINE_CHARS),
+        number=str(number),
+        count=str(count),
+        first=str(part.first),
+        last=str(part.last),
+        part=part.text,
+    )
+
+
+def _shown(transcript: Transcript, parts: list[tuple[int, Part]]) -> str:
+    task = f"What was asked:\n{shortened(transcript.task, TASK_CHARS)}"
+    if not parts:
+        return f"{task}\n\nThe whole trace, {len(transcript.steps)} steps:\n\n{transcript.text()}"
+    outline = shortened(transcript.outline(), 2 * OUTLINE_CHARS)
+    return f"{task}\n\nThe trace in outline ({len(parts)} parts are in label_prompts):\n{outline}"
+
+
+def _joined(gathered: Gathered, variables: Mapping[str, Any], text: str, spans: list[Span]) -> Prefilter:
+    first = rca.prefilter(gathered)
+    shown = {step for step in cast("dict[str, str]", variables["step_text"])}
+    excerpts: list[Excerpt] = []
+    for span in spans:
+        if span.summary.span_id in shown:
+            excerpts += [span_excerpt(span.summary), content_excerpt(span)]
+    return replace(
+        first,
+        variables={**first.variables, **variables},
+        text=text,
+        excerpts=(*first.excerpts, *excerpts),
+    )
+
+
+def conclude(value: Any, gathered: Gathered) -> Conclusion:
+    """The report as `rca` makes it, with the coverage that the prompts prove."""
+    return _covered(rca.conclude(value, gathered), gathered)
+
+
+def conclude_decisive(value: Any, gathered: Gathered) -> Conclusion:
+    """The same for a conversation: the step decides who the agent is and what the evidence is."""
+    return _covered(rca.conclude(_placed(fields_of(value), gathered), gathered), gathered)
+
+
+def _placed(fields: dict[str, Any], gathered: Gathered) -> dict[str, Any]:
+    decisive = fields_of(fields.get("decisive"))
+    spans = cast("Mapping[int, str]", gathered.prefilter.variables.get("span_of", {}))
+    span_id = spans.get(_step_number(decisive.get("step")))
+    if span_id is None:
+        return fields
+    context = cast("TracesContext", gathered.context)
+    agent = str(context.store.span(span_id).attributes.get("agent.name") or decisive.get("agent") or "")
+    placed = {**decisive, "step": _step_number(decisive["step"]), "agent": agent, "span_id": span_id}
+    refs = fields.get("evidence_refs") or [span_id, f"{span_id}:attributes"]
+    return {**fields, "decisive": placed, "evidence_refs": refs}
+
+
+def _step_number(value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return -1
+
+
+def _covered(conclusion: Conclusion, gathered: Gathered) -> Conclusion:
+    if conclusion.output is None:
+        return conclusion
+    return replace(conclusion, output={**conclusion.output, "coverage": coverage(gathered)})
+
+
+def coverage(gathered: Gathered) -> dict[str, Any]:
+    """Which steps were read and by whom: the root reads what its prompt holds, a sub-call the part whose prompt it got."""
+    transcript = _read(gathered)[1]
+    parts = _parts(transcript)
+    prompts = cast("list[str]", gathered.prefilter.variables.get("label_prompts", []))
+    whole = tuple(step.span_id for step in transcript.steps)
+    readers: dict[str, tuple[str, ...]] = {} if parts else {"root": whole}
+    for (_, part), prompt in zip(parts, prompts, strict=False):
+        path = gathered.queries.get(sha256_text(prompt))
+        if path is not None:
+            readers[path] = part.span_ids
+    looked = {e.span_id for e in gathered.prover.log.excerpts() if e.span_id} - set(whole)
+    seen = {span_id for spans in readers.values() for span_id in spans}
+    return {
+        "spans": len(cast("TracesContext", gathered.context).store.summaries(str(gathered.params["trace_id"]))),
+        "steps": len(whole),
+        "looked_at": len(seen | looked),
+        "readers": [f"{path}: {len(spans)} steps, {spans[0]} to {spans[-1]}" for path, spans in readers.items() if spans],
+        "unread": [span_id for span_id in whole if span_id not in seen][:200],
+    }
+
+
+FINDINGS = replace(
+    rca.RCA,
+    system=prompt_file("findings"),
+    prefilter=findings_prefilter,
+    conclude=conclude,
+    final_example=(
+        'SUBMIT(primary_label="tool_failure", summary="…", confidence=0.8, findings=[{"category": "…", "span_id": "…", '
+        '"why": "…", "impact": "high", "confidence": 0.8, "first_failure": True}], remediation=["…"], gaps=[])'
+    ),
+)
+DECISIVE = replace(
+    rca.RCA,
+    system=prompt_file("decisive").replace(GUIDE_PLACE, prompt_file("decisive_guide")),
+    prefilter=decisive_prefilter,
+    conclude=conclude_decisive,
+    final_example=(
+        'SUBMIT(primary_label="instruction_failure", summary="…", confidence=0.7, decisive={"agent": "…", "step": 3, '
+        '"why": "…"}, remediation=["…"], gaps=[])'
+    ),
+)

@@ -11,18 +11,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sonde.api.again import Replayed, branch, replay, resume
     from sonde.api.asking import Answer, aask, ask
+    from sonde.api.case import Source
+    from sonde.api.investigating import Investigation, Options, comply, incident, rca
+    from sonde.api.publishing import Publication, publish_run
     from sonde.api.settings import Settings, load_settings
     from sonde.core.budget import Budget
 
 _HOMES = {
     "Answer": "sonde.api.asking",
     "Budget": "sonde.core.budget",
+    "Investigation": "sonde.api.investigating",
+    "Options": "sonde.api.investigating",
+    "Publication": "sonde.api.publishing",
     "Replayed": "sonde.api.again",
     "Settings": "sonde.api.settings",
+    "Source": "sonde.api.case",
     "aask": "sonde.api.asking",
     "ask": "sonde.api.asking",
     "branch": "sonde.api.again",
+    "comply": "sonde.api.investigating",
+    "incident": "sonde.api.investigating",
     "load_settings": "sonde.api.settings",
+    "publish_run": "sonde.api.publishing",
+    "rca": "sonde.api.investigating",
     "replay": "sonde.api.again",
     "resume": "sonde.api.again",
 }
@@ -30,12 +41,20 @@ _HOMES = {
 __all__ = [
     "Answer",
     "Budget",
+    "Investigation",
+    "Options",
+    "Publication",
     "Replayed",
     "Settings",
+    "Source",
     "aask",
     "ask",
     "branch",
+    "comply",
+    "incident",
     "load_settings",
+    "publish_run",
+    "rca",
     "replay",
     "resume",
 ]

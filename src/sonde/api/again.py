@@ -18,7 +18,7 @@ from sonde.api.rebuilding import rebuild
 from sonde.api.settings import Settings, load_settings
 from sonde.core.canonical import hash_value, jsonable
 from sonde.core.deadline import Clock, SystemClock
-from sonde.core.events import ROOT, AnyEvent, RunEnded, RunResumed, RunStarted, TurnStarted
+from sonde.core.events import ROOT, AnyEvent, ModelFailed, ModelReplied, RunEnded, RunResumed, RunStarted, TurnStarted
 from sonde.core.record import RunRecord
 from sonde.errors import ConfigError
 from sonde.models.base import Model
@@ -124,10 +124,16 @@ def _resumed(job: Job, launch: Launch, events: Sequence[AnyEvent], *, go_live: b
 
 def used_seconds(events: Sequence[AnyEvent]) -> float:
     """The wall time that a run has used, its pauses between processes left out."""
-    since = next((event for event in reversed(events) if isinstance(event, RunResumed)), None)
-    if since is not None:
-        return since.elapsed_s + max(0.0, events[-1].at - since.at)
-    return max(0.0, events[-1].at - events[0].at) if events else 0.0
+    marks = [e for e in events if isinstance(e, RunStarted | RunResumed) or _is_turn(e)]
+    if not marks:
+        return 0.0
+    last = marks[-1]
+    waits = [e.waited_s for e in events if isinstance(e, ModelReplied | ModelFailed) and e.at >= last.at]
+    return getattr(last, "elapsed_s", 0.0) + max(0.0, events[-1].at - last.at - sum(waits))
+
+
+def _is_turn(event: AnyEvent) -> bool:
+    return isinstance(event, TurnStarted) and event.session == ROOT
 
 
 def replay(
@@ -148,7 +154,8 @@ def replay(
     tape = Tape(recorded.events, strict=not words_only, words_only=words_only)
     silent = RecordedModel(recorded.started.model or "none", [])
     job = rebuild(recorded.started, chosen, context=context, tools=tools)
-    job = replace(job, model=silent if recorded.started.model else None, sub_model=_silent(recorded.started))
+    model = silent if recorded.started.model else None
+    job = replace(job, model=model, sub_model=_silent(recorded.started), writeback=None)
     launch = Launch(settings=replace(chosen, model=None, sub_model=None), on_event=on_event, in_memory=True, tape=tape)
     record: RunRecord | None = None
     try:
@@ -215,7 +222,8 @@ def branch(
         job,
         model=model or job.model,
         sub_model=sub_model or job.sub_model,
-        recipe={**job.recipe, "branched_from": recorded.run_dir.run_id, "branched_at": turn},
+        recipe={**job.recipe, "branched_from": recorded.run_dir.run_id, "branched_at": turn, "writeback": False},
+        writeback=None,  # trying something else must not replace what the run said; `publish` does when wanted
     )
     launch = Launch(
         settings=chosen,

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from sonde.api.continuing import continued
 from sonde.api.launch import Finished, Job, Launch, OnEvent, run_job
 from sonde.api.settings import Settings, load_settings
-from sonde.api.sources import open_context
+from sonde.api.sources import Opened, open_context
 from sonde.core.budget import Budget
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.evidence import Citation
@@ -84,36 +84,56 @@ def ask(
         clock=clock or SystemClock(),
         in_memory=in_memory,
     )
-    opened = open_context(context, code=code)
-    job = Job(
-        engine=ASK,
-        objective=question,
-        context=opened.context,
+    job = replace(
+        ask_job(question, open_context(context, code=code), chosen, code=code, schema=json_schema(schema)),
         model=model,
         sub_model=sub_model,
         tools=tools,
         budget=budget,
         knobs=check_knobs(knobs),
-        schema=json_schema(schema),
-        variables=opened.variables,
-        input_ref={"trace_ids": []},
         profile=profile or chosen.sandbox_profile,
         mode=mode or cast("Mode", chosen.mode),
         unsafe=unsafe,
         limits=limits or Limits(),
+    )
+    job = replace(job, recipe={**job.recipe, **_specs(model, sub_model, chosen), "given": bool(context)})
+    if continue_from is not None:
+        job = continued(job, chosen, continue_from, runs_dir)
+    return answer_of(run_job(job, launch), schema)
+
+
+def ask_job(
+    question: str, opened: Opened, settings: Settings, *, code: bool = False, schema: Mapping[str, Any] | None = None
+) -> Job:
+    """The job of a question, with the settings' model, mode and profile; the same again from its recipe."""
+    return Job(
+        engine=ASK,
+        objective=question,
+        context=opened.context,
+        schema=schema,
+        variables=opened.variables,
+        input_ref={"trace_ids": []},
+        profile=settings.sandbox_profile,
+        mode=cast("Mode", settings.mode),
         recipe={
             "engine": "ask",
             "sources": opened.recipe,
             "code": code,
-            "schema": json_schema(schema),
-            "model": model if isinstance(model, str) else chosen.model if model is None else None,
-            "sub_model": sub_model if isinstance(sub_model, str) else chosen.sub_model if sub_model is None else None,
-            "given": bool(context),
+            "schema": schema,
+            "model": settings.model,
+            "sub_model": settings.sub_model,
+            "given": True,
         },
     )
-    if continue_from is not None:
-        job = continued(job, chosen, continue_from, runs_dir)
-    return answer_of(run_job(job, launch), schema)
+
+
+def _specs(model: str | Model | None, sub_model: str | Model | None, settings: Settings) -> dict[str, str | None]:
+    """How the models can be opened again; None for one that only the caller has."""
+    given = {"model": (model, settings.model), "sub_model": (sub_model, settings.sub_model)}
+    return {
+        name: chosen if isinstance(chosen, str) else configured if chosen is None else None
+        for name, (chosen, configured) in given.items()
+    }
 
 
 async def aask(question: str, *context: Any, **options: Any) -> Answer:

@@ -84,7 +84,7 @@ def edit(
         knobs=check_knobs(knobs),
         profile=profile or chosen.sandbox_profile,
         unsafe=unsafe,
-        recipe=_recipe(workspace),
+        recipe=_recipe(workspace, commands),
     )
     launch = Launch(
         settings=chosen,
@@ -109,6 +109,6 @@ def edit(
     )
 
 
-def _recipe(workspace: Any) -> dict[str, Any]:
+def _recipe(workspace: Any, commands: Sequence[str]) -> dict[str, Any]:
     root = str(Path(workspace).absolute()) if isinstance(workspace, str | Path) else None
-    return {"engine": "edit", "workspace": root}
+    return {"engine": "edit", "workspace": root, "commands": list(commands)}

@@ -1,9 +1,10 @@
-"""Investigations as library calls: one job builder for the engines that look at traces, and `rca`.
+"""Investigations of traces: `rca`, `comply`, `incident`; each gives a report as data, as Markdown and as annotations.
 
-    report = sonde.rca("trace-id", source="traces.jsonl", model="openai:gpt-4o-mini").report
+    found = sonde.rca("4f1c…", "traces.jsonl", model="openai:gpt-4o-mini")
+    print(found.report["primary_label"], found.annotator_kind, found.run_dir)
 
-A source is a file, a folder, or the address of a Phoenix server. Annotations go back to Phoenix when the source is
-one (unless `writeback=False`), and into annotations.jsonl beside the report otherwise.
+They work without a model too: the deterministic pre-filter and fallback give an honest report marked CODE. Annotations go back to a
+Phoenix server unless `writeback=False`; for files they lie in annotations.jsonl beside the report.
 """
 
 from __future__ import annotations
@@ -12,21 +13,20 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from sonde.api.asking import check_knobs
+from sonde.api.case import ENGINES, Case, Source, absolute, source_of
 from sonde.api.launch import Finished, Job, Launch, OnEvent, run_job
 from sonde.api.settings import Settings, load_settings
-from sonde.contexts.configs import ConfigSnapshots
-from sonde.contexts.controls import ControlsLibrary
+from sonde.api.writeback import Writeback
 from sonde.contexts.traces.context import TracesContext
-from sonde.contexts.traces.sources import open_store
 from sonde.core.budget import Budget
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.record import RunRecord
 from sonde.core.status import RunStatus
-from sonde.engines.rca import RCA
-from sonde.engines.taxonomies import load_taxonomy
+from sonde.engines.reading import engine_for
+from sonde.errors import ConfigError, RunError
 from sonde.models.base import Model
 from sonde.runtime.engine import Engine
 from sonde.runtime.wiring import Mode
@@ -46,32 +46,6 @@ class Investigation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Where traces are and what goes with them."""
-
-    source: str | Path
-    project: str | None = None
-    api_key: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    cache: Path | None = None
-    controls: ControlsLibrary | None = None
-    configs: ConfigSnapshots | None = None
-
-    def open(self, trace_ids: Sequence[str] = ()) -> TracesContext:
-        """The context of a run over these traces."""
-        store = open_store(
-            self.source, project=self.project, cache=self.cache, api_key=self.api_key, headers=self.headers
-        )
-        return TracesContext(store, controls=self.controls, configs=self.configs, trace_ids=trace_ids)
-
-    def recipe(self) -> dict[str, Any]:
-        """What a resume needs; keys and headers are not in it."""
-        path = str(self.source)
-        server = path.startswith(("http://", "https://"))
-        return {"source": path if server else str(Path(path).absolute()), "project": self.project}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """How an investigation is run; the same for every engine."""
 
@@ -80,13 +54,14 @@ class Options:
     budget: Budget | None = None
     knobs: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
     profile: str | None = None
-    mode: Mode = "code"
+    mode: Mode | None = None
     runs_dir: str | Path | None = None
     on_event: OnEvent | None = None
     on_text: Callable[[str, str], None] | None = None
     cancel: threading.Event = field(default_factory=threading.Event)
     settings: Settings | None = None
     clock: Clock = field(default_factory=SystemClock)
+    cache: Path | None = None
     in_memory: bool = False
     unsafe: bool = False
 
@@ -95,33 +70,89 @@ class Options:
         return self.settings or load_settings()
 
 
-def investigate(
-    engine: Engine,
-    objective: str,
-    context: TracesContext,
+def rca(
+    trace_id: str,
+    source: str | Path | Source,
     *,
-    options: Options,
-    params: Mapping[str, Any],
-    input_ref: Mapping[str, Any],
-    recipe: Mapping[str, Any],
-) -> Finished:
-    """Run one investigation."""
-    settings = options.chosen()
-    job = Job(
-        engine=engine,
-        objective=objective,
-        context=context,
-        model=options.model,
-        sub_model=options.sub_model,
-        budget=options.budget,
-        knobs=check_knobs(options.knobs),
-        params=params,
-        input_ref=input_ref,
-        profile=options.profile or settings.sandbox_profile,
-        mode=options.mode,
-        unsafe=options.unsafe,
-        recipe={"engine": engine.name, **recipe},
+    project: str | None = None,
+    taxonomy: str | Path | None = None,
+    writeback: bool = True,
+    options: Options | None = None,
+    **more: Any,
+) -> Investigation:
+    """Why did this trace fail? With a `taxonomy` the report also lists every failure that can be proved.
+
+    `more` are fields of Options, or budget knobs: rca(id, "traces.jsonl", model="openai:gpt-4o-mini", max_iterations=20).
+    """
+    how = _options(options, more)
+    case = Case(
+        engine="rca",
+        place=_place(source, project, how),
+        trace_ids=(_one(trace_id),),
+        taxonomy=str(taxonomy) if taxonomy else None,
+        writeback=writeback,
     )
+    return investigate(case, how)
+
+
+def comply(
+    trace_id: str,
+    source: str | Path | Source,
+    *,
+    project: str | None = None,
+    controls: str | None = None,
+    controls_files: Sequence[str | Path] = (),
+    overrides: Sequence[str] = (),
+    writeback: bool = True,
+    options: Options | None = None,
+    **more: Any,
+) -> Investigation:
+    """Does this trace keep its controls? `controls` is a version; `overrides` are controls to judge whether they apply or not."""
+    how = _options(options, more)
+    case = Case(
+        engine="compliance",
+        place=_place(source, project, how),
+        trace_ids=(_one(trace_id),),
+        controls_version=controls,
+        controls_files=absolute(controls_files),
+        overrides=tuple(overrides),
+        writeback=writeback,
+    )
+    return investigate(case, how)
+
+
+def incident(
+    source: str | Path | Source,
+    *,
+    project: str | None = None,
+    start: str | None = None,
+    end: str | None = None,
+    filter_expr: str | None = None,
+    trace_ids: Sequence[str] = (),
+    configs: str | Path | None = None,
+    writeback: bool = True,
+    options: Options | None = None,
+    **more: Any,
+) -> Investigation:
+    """What happened in this window of time? `configs` is a folder of config snapshots; `trace_ids` are looked at in any case."""
+    how = _options(options, more)
+    case = Case(
+        engine="incident",
+        place=_place(source, project, how),
+        trace_ids=tuple(dict.fromkeys(trace_ids)),
+        start=start,
+        end=end,
+        filter_expr=filter_expr,
+        configs=absolute([configs])[0] if configs else None,
+        writeback=writeback,
+    )
+    return investigate(case, how)
+
+
+def investigate(case: Case, options: Options) -> Investigation:
+    """Run one case."""
+    settings = options.chosen()
+    context = case.open()
     launch = Launch(
         settings=settings,
         runs_dir=Path(options.runs_dir) if options.runs_dir else None,
@@ -130,8 +161,46 @@ def investigate(
         cancel=options.cancel,
         clock=options.clock,
         in_memory=options.in_memory,
+        secrets=tuple(case.place.secrets()),
     )
-    return run_job(job, launch)
+    try:
+        return investigation_of(run_job(job_of(case, context, options, settings), launch))
+    finally:
+        context.store.close()
+
+
+def job_of(case: Case, context: TracesContext, options: Options, settings: Settings) -> Job:
+    """The job of a case; the same again from a recorded recipe."""
+    writeback = Writeback(case=case, context=context)
+    params = case.params()
+    spec = {
+        "model": _spec(options.model, settings.model),
+        "sub_model": _spec(options.sub_model, settings.sub_model),
+    }
+    return Job(
+        engine=_engine(case, params, context),
+        objective=case.objective,
+        context=context,
+        model=options.model,
+        sub_model=options.sub_model,
+        budget=options.budget,
+        knobs=check_knobs(options.knobs),
+        params=params,
+        input_ref=case.input_ref(),
+        profile=options.profile or settings.sandbox_profile,
+        mode=options.mode or cast("Mode", settings.mode),
+        unsafe=options.unsafe,
+        recipe={**case.recipe(), **spec},
+        writeback=writeback if case.writes_back else None,
+        files=writeback.files,
+    )
+
+
+def _engine(case: Case, params: Mapping[str, Any], context: TracesContext) -> Engine:
+    try:
+        return engine_for(params, context) if case.engine == "rca" else ENGINES[case.engine]
+    except RunError:
+        return ENGINES[case.engine]  # the server does not answer; the run meets that at once and records it
 
 
 def investigation_of(finished: Finished) -> Investigation:
@@ -148,26 +217,26 @@ def investigation_of(finished: Finished) -> Investigation:
     )
 
 
-def rca(
-    trace_id: str,
-    source: str | Path | Source,
-    *,
-    project: str | None = None,
-    taxonomy: str | Path | None = None,
-    options: Options | None = None,
-) -> Investigation:
-    """Why did this trace fail? With a `taxonomy` the report also lists every failure that can be proved."""
-    place = source if isinstance(source, Source) else Source(source=source, project=project)
-    context = place.open((trace_id,))
-    count = len(context.store.summaries(trace_id))
-    categories = load_taxonomy(taxonomy) if taxonomy else None
-    finished = investigate(
-        RCA,
-        f"Find the root cause of the failure in trace {trace_id}.",
-        context,
-        options=options or Options(),
-        params={"trace_id": trace_id, "span_count": count, "taxonomy": categories},
-        input_ref={"project_name": place.project, "trace_ids": [trace_id]},
-        recipe={**place.recipe(), "trace_ids": [trace_id], "taxonomy": str(taxonomy) if taxonomy else None},
-    )
-    return investigation_of(finished)
+def _spec(given: str | Model | None, configured: str | None) -> str | None:
+    return given if isinstance(given, str) else configured if given is None else None
+
+
+def _options(options: Options | None, more: Mapping[str, Any]) -> Options:
+    """Options from a value, or from keywords: fields by name, everything else is a budget knob."""
+    if options is not None and more:
+        raise ConfigError(f"give either options or {', '.join(sorted(more))}, not both")
+    if options is not None:
+        return options
+    named = {name: value for name, value in more.items() if name in Options.__slots__ and name != "knobs"}
+    turned = {name: value for name, value in more.items() if name not in named and name != "knobs"}
+    return Options(**named, knobs={**more.get("knobs", {}), **turned})
+
+
+def _place(source: str | Path | Source, project: str | None, options: Options) -> Source:
+    return source_of(source, project, options.chosen().environ, options.cache)
+
+
+def _one(trace_id: str) -> str:
+    if not trace_id.strip():
+        raise ConfigError("the trace id is empty; `sonde traces ls` lists them")
+    return trace_id.strip()

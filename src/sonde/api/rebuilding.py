@@ -2,42 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
+from sonde.api.case import case_of
+from sonde.api.continuing import played
+from sonde.api.investigating import Options, job_of
 from sonde.api.launch import Job
 from sonde.api.settings import Settings
 from sonde.api.sources import Opened, open_context
+from sonde.contexts.workspace import LocalWorkspace, Policy, WorkspaceContext, reject
 from sonde.core.budget import Budget
 from sonde.core.events import RunStarted
 from sonde.engines.ask import ASK
+from sonde.engines.edit import EDIT
 from sonde.errors import ConfigError
 from sonde.runtime.wiring import Mode
 
 Tools = Sequence[Callable[..., Any]]
-Builder = Callable[[RunStarted, Any, Tools], Job]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a caller gives again: what could not be stored."""
+
+    settings: Settings
+    context: Any = None
+    tools: Tools = ()
+
+
+Builder = Callable[[RunStarted, Given], Job]
 
 
 def rebuild(started: RunStarted, settings: Settings, *, context: Any = None, tools: Tools = ()) -> Job:
     """The same job: engine, question, context, budget, schema. What cannot be stored (data, functions) is given again."""
-    del settings  # the model comes from the record or from the caller
     engine = started.settings.get("engine", started.run_type)
     builder = BUILDERS.get(engine)
     if builder is None:
         raise ConfigError(f"this version cannot go on with a run of the engine {engine!r}")
-    return builder(started, context, tools)
+    return builder(started, Given(settings=settings, context=context, tools=tools))
 
 
-def _ask(started: RunStarted, context: Any, tools: Tools) -> Job:
+def _ask(started: RunStarted, given: Given) -> Job:
     recipe = started.settings
-    opened = sources(started, context)
+    opened = sources(started, given.context)
     return Job(
         engine=ASK,
         objective=started.objective,
         context=opened.context,
         model=recipe.get("model"),
         sub_model=recipe.get("sub_model"),
-        tools=tools,
+        tools=given.tools,
         budget=Budget(**started.budget),
         schema=recipe.get("schema"),
         variables=opened.variables,
@@ -45,7 +62,49 @@ def _ask(started: RunStarted, context: Any, tools: Tools) -> Job:
         profile=started.profile,
         mode=cast("Mode", started.mode),
         earlier=recipe.get("earlier", ""),
-        recipe={key: value for key, value in recipe.items() if key != "version"},
+        played=played(recipe.get("continues")),
+        recipe=_without_version(recipe),
+    )
+
+
+def _without_version(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in recipe.items() if key != "version"}
+
+
+def _investigation(started: RunStarted, given: Given) -> Job:
+    """An investigation; `context` is the path or address where the traces are now, when they have moved."""
+    recipe = started.settings
+    case = case_of(recipe, given.settings.environ, given.context)
+    options = Options(
+        model=recipe.get("model"),
+        sub_model=recipe.get("sub_model"),
+        budget=Budget(**started.budget),
+        profile=started.profile,
+        mode=cast("Mode", started.mode),
+        unsafe="unsafe" in started.layers,
+    )
+    job = job_of(case, case.open(), options, given.settings)
+    return replace(job, recipe=_without_version(recipe))
+
+
+def _edit(started: RunStarted, given: Given) -> Job:
+    """A task in a folder. Nobody is there to approve, so what is not recorded is not written."""
+    recipe = started.settings
+    root = given.context or recipe.get("workspace")
+    if root is None:
+        raise ConfigError("this run worked in an editor's workspace, which is not stored: give the folder again")
+    commands = tuple(recipe.get("commands", ()))
+    workspace = LocalWorkspace(Path(root), approve=reject, policy=Policy(commands=commands))
+    return Job(
+        engine=EDIT,
+        objective=started.objective,
+        context=WorkspaceContext(workspace, commands=commands),
+        model=recipe.get("model"),
+        sub_model=recipe.get("sub_model"),
+        budget=Budget(**started.budget),
+        profile=started.profile,
+        mode=cast("Mode", started.mode),
+        recipe=_without_version(recipe),
     )
 
 
@@ -59,4 +118,10 @@ def sources(started: RunStarted, context: Any) -> Opened:
     return open_context(recorded.get("paths", []), code=bool(recorded.get("code")))
 
 
-BUILDERS: dict[str, Builder] = {"ask": _ask}
+BUILDERS: dict[str, Builder] = {
+    "ask": _ask,
+    "edit": _edit,
+    "rca": _investigation,
+    "compliance": _investigation,
+    "incident": _investigation,
+}

@@ -49,6 +49,8 @@ class Settings:
     runs_dir: Path = Path("artifacts/investigator_runs")
     mode: str = "code"
     sandbox_profile: str = "analysis"
+    source: str = "http://localhost:6006"
+    project: str | None = None
     max_parallel: int = 16
     knobs: Mapping[str, float] = field(default_factory=dict[str, float])
     models: Mapping[str, NamedModel] = field(default_factory=dict[str, NamedModel])

@@ -22,6 +22,7 @@ LABELS = {
     "MESSAGE": "hot_span",
 }
 Ref = Mapping[str, Any]
+RootSpan = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +34,7 @@ class Provenance:
     annotator_kind: Literal["LLM", "CODE"]
 
 
-def annotations_of(
-    report: Mapping[str, Any], by: Provenance, root_span: Callable[[str], str | None]
-) -> list[Annotation]:
+def annotations_of(report: Mapping[str, Any], by: Provenance, root_span: RootSpan) -> list[Annotation]:
     """The annotations of a report; `root_span` finds the root span of a trace."""
     build = {"rca": _rca, "policy_compliance": _compliance, "incident_dossier": _incident}[by.engine_type]
     return list(build(report, by, root_span))
@@ -68,7 +67,7 @@ def _note(
     )
 
 
-def _rca(report: Mapping[str, Any], by: Provenance, _root: Callable[[str], str | None]) -> Iterable[Annotation]:
+def _rca(report: Mapping[str, Any], by: Provenance, _root: RootSpan) -> Iterable[Annotation]:
     yield _note(
         by,
         report,
@@ -102,7 +101,7 @@ def _rca(report: Mapping[str, Any], by: Provenance, _root: Callable[[str], str |
         )
 
 
-def _compliance(report: Mapping[str, Any], by: Provenance, _root: Callable[[str], str | None]) -> Iterable[Annotation]:
+def _compliance(report: Mapping[str, Any], by: Provenance, _root: RootSpan) -> Iterable[Annotation]:
     yield _note(
         by,
         report,
@@ -141,40 +140,50 @@ def _compliance(report: Mapping[str, Any], by: Provenance, _root: Callable[[str]
             )
 
 
-def _incident(report: Mapping[str, Any], by: Provenance, root: Callable[[str], str | None]) -> Iterable[Annotation]:
-    for trace in report["representative_traces"]:
-        span_id = root(trace["trace_id"])
-        if span_id:
-            yield _note(
-                by,
-                report,
-                name="incident.dossier",
-                label="incident_dossier",
-                score=report["confidence"],
-                explanation={"annotator_kind": by.annotator_kind, "report": report, "run_id": by.run_id},
-                level="span",
-                target=span_id,
-            )
-    groups = (
-        ("timeline_event", [ref for event in report["timeline"] for ref in event["evidence_refs"]]),
-        ("hypothesis_evidence", [ref for each in report["hypotheses"] for ref in each["evidence_refs"]]),
-        ("change_evidence", list(report["suspected_change"]["evidence_refs"])),
-    )
-    taken: set[str] = set()
-    for label, refs in groups:
-        for span_id, group in _by_span(refs).items():
-            if span_id not in taken:  # one name a span: the first of timeline, hypothesis, change says it
-                taken.add(span_id)
-                yield _note(
-                    by,
-                    report,
-                    name="incident.timeline.evidence",
-                    label=label,
-                    score=report["confidence"],
-                    explanation={"evidence_ref": group[0], "evidence_refs": group, "run_id": by.run_id},
-                    level="span",
-                    target=span_id,
-                )
+def _incident(report: Mapping[str, Any], by: Provenance, root: RootSpan) -> Iterable[Annotation]:
+    roots = [span for trace in report["representative_traces"] if (span := root(trace["trace_id"]))]
+    for span_id in dict.fromkeys(roots):
+        yield _note(
+            by,
+            report,
+            name="incident.dossier",
+            label="incident_dossier",
+            score=report["confidence"],
+            explanation={"annotator_kind": by.annotator_kind, "report": report, "run_id": by.run_id},
+            level="span",
+            target=span_id,
+        )
+    for span_id, (label, group) in _incident_evidence(report, roots).items():
+        yield _note(
+            by,
+            report,
+            name="incident.timeline.evidence",
+            label=label,
+            score=report["confidence"],
+            explanation={"evidence_ref": group[0], "evidence_refs": group, "run_id": by.run_id},
+            level="span",
+            target=span_id,
+        )
+
+
+def _incident_evidence(report: Mapping[str, Any], roots: list[str]) -> dict[str, tuple[str, list[Ref]]]:
+    """One label a span: the first of timeline, hypothesis, change says it. A diff has no span and stands at the first free root."""
+    timeline = _by_span(ref for event in report["timeline"] for ref in event["evidence_refs"])
+    hypotheses = _by_span(ref for each in report["hypotheses"] for ref in each["evidence_refs"])
+    change: list[Ref] = list(report["suspected_change"]["evidence_refs"])
+    found: dict[str, tuple[str, list[Ref]]] = {}
+    for label, groups in (
+        ("timeline_event", timeline),
+        ("hypothesis_evidence", hypotheses),
+        ("change_evidence", _by_span(change)),
+    ):
+        for span_id, group in groups.items():
+            found.setdefault(span_id, (label, group))
+    homeless = [ref for ref in change if not ref["span_id"]]
+    free = next((span_id for span_id in roots if span_id not in found), None)
+    if homeless and free is not None:
+        found[free] = ("change_evidence", homeless)
+    return found
 
 
 def _by_span(refs: Iterable[Ref]) -> dict[str, list[Ref]]:

@@ -1,26 +1,26 @@
 """What rules alone say of a control: is its evidence there, does a pattern match, are too many spans in error.
 
 A rule fails a control only with a proved place, and says `insufficient_evidence` when what the control requires is
-not in the trace. Bounded: at most MAX_SPANS spans are opened and MAX_CHARS characters of each are matched; what was
-left out is a gap.
+not in the trace. Bounded: at most MAX_SPANS spans are opened, failed ones first, one at a time, and the first
+READ_CHARS characters of each text are kept for matching; what was left out is a gap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from sonde.contexts.controls import Control
 from sonde.contexts.traces.evidence import artifact_excerpts, content_excerpt, span_excerpt
+from sonde.contexts.traces.prefilter import shortened
 from sonde.contexts.traces.rules import error_text
 from sonde.contexts.traces.span import Span
-from sonde.contexts.traces.views import Artifact, chunks_of, messages_of, tool_io_of
+from sonde.contexts.traces.store import TraceStore
+from sonde.contexts.traces.views import chunks_of, messages_of, tool_io_of
 from sonde.core.evidence import EvidenceKind, Excerpt
 from sonde.engines.reports import PassFail
 
 MAX_SPANS = 400
-MAX_CHARS = 20_000
+MAX_CHARS = 1_000_000
 SHOWN = 4
 
 
@@ -28,7 +28,9 @@ SHOWN = 4
 class Seen:
     """What a trace holds that controls ask for."""
 
+    store: TraceStore
     spans: tuple[Span, ...]
+    error_count: int
     errors: tuple[Excerpt, ...]
     tool_io: tuple[Excerpt, ...]
     chunks: tuple[Excerpt, ...]
@@ -46,6 +48,10 @@ class Seen:
             "required_span_attributes": self.attributes,
         }.get(need, ())
 
+    def pointers(self, span: Span) -> tuple[Excerpt, ...]:
+        """What proves a match in a span: its summary and its whole content, read again."""
+        return (span_excerpt(span.summary), content_excerpt(self.store.span(span.summary.span_id)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruled:
@@ -59,35 +65,61 @@ class Ruled:
     why: str = ""
 
 
-def see(spans: Iterable[Span], total: int) -> Seen:
-    """Open a bounded part of a trace."""
-    opened = tuple(islice(spans, MAX_SPANS))
-    gaps = () if total <= MAX_SPANS else (f"{total - MAX_SPANS} of {total} spans were not opened by the rules",)
+def see(store: TraceStore, trace_id: str) -> Seen:
+    """Open a bounded part of a trace: failed spans first, then the others, in the order of time."""
+    summaries = store.summaries(trace_id)
+    chosen = sorted(summaries, key=lambda s: (s.status != "ERROR" and not s.exception, s.order))[:MAX_SPANS]
+    left = len(summaries) - len(chosen)
+    seen = _Seeing()
+    for summary in sorted(chosen, key=lambda s: s.order):
+        seen.add(store.span(summary.span_id))
     return Seen(
-        spans=opened,
-        errors=tuple(span_excerpt(s.summary) for s in opened if s.summary.status == "ERROR"),
-        tool_io=_all(EvidenceKind.TOOL_IO, ((s, [io] if (io := tool_io_of(s)) else []) for s in opened)),
-        chunks=_all(EvidenceKind.RETRIEVAL_CHUNK, ((s, chunks_of(s)) for s in opened)),
-        messages=_all(EvidenceKind.MESSAGE, ((s, messages_of(s)) for s in opened if s.summary.kind == "LLM")),
-        attributes=tuple(content_excerpt(s) for s in opened if s.attributes),
-        gaps=gaps,
+        store=store,
+        spans=tuple(seen.spans),
+        error_count=sum(summary.status == "ERROR" for summary in summaries),
+        errors=tuple(span_excerpt(s) for s in chosen if s.status == "ERROR"),
+        tool_io=tuple(seen.tool_io),
+        chunks=tuple(seen.chunks),
+        messages=tuple(seen.messages),
+        attributes=tuple(seen.attributes),
+        gaps=(f"{left} of {len(summaries)} spans were not opened by the rules",) if left else (),
     )
 
 
-def _all(kind: EvidenceKind, found: Iterable[tuple[Span, Sequence[Artifact]]]) -> tuple[Excerpt, ...]:
-    return tuple(excerpt for span, artifacts in found for excerpt in artifact_excerpts(kind, span, artifacts))
+class _Seeing:
+    """Keeps pointers into whole spans, and the spans themselves only in short."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.tool_io: list[Excerpt] = []
+        self.chunks: list[Excerpt] = []
+        self.messages: list[Excerpt] = []
+        self.attributes: list[Excerpt] = []
+
+    def add(self, span: Span) -> None:
+        """Look at one span; nothing long of it is kept."""
+        self.spans.append(shortened(span))
+        tool = tool_io_of(span)
+        self.tool_io += artifact_excerpts(EvidenceKind.TOOL_IO, span, [tool] if tool else [])
+        if len(self.chunks) < SHOWN:
+            self.chunks += artifact_excerpts(EvidenceKind.RETRIEVAL_CHUNK, span, chunks_of(span)[:SHOWN])
+        if span.summary.kind == "LLM" and len(self.messages) < SHOWN:
+            self.messages += artifact_excerpts(EvidenceKind.MESSAGE, span, messages_of(span)[:SHOWN])
+        if span.attributes and len(self.attributes) < SHOWN:
+            self.attributes.append(content_excerpt(span))
 
 
 def rule(control: Control, seen: Seen) -> Ruled:
     """What the rules say of one control."""
     hits = [(span, found) for span in seen.spans if (found := control.violations(_text(span)))]
     if hits:
-        excerpts = tuple(e for span, _ in hits[:SHOWN] for e in (span_excerpt(span.summary), content_excerpt(span)))
-        why = f"matched {hits[0][1][0]!r:.80} in span {hits[0][0].summary.span_id}"
+        first, found = hits[0]
+        why = f"matched {found[0]!r:.80} in span {first.summary.span_id}"
+        excerpts = tuple(e for span, _ in hits[:SHOWN] for e in seen.pointers(span))
         return Ruled(control=control, pass_fail="fail", confidence=0.78, excerpts=excerpts, why=why)
     limit = control.max_error_spans
-    if limit is not None and len(seen.errors) > limit:
-        why = f"{len(seen.errors)} spans are in error, at most {limit} may be"
+    if limit is not None and seen.error_count > limit:
+        why = f"{seen.error_count} spans are in error, at most {limit} may be"
         return Ruled(control=control, pass_fail="fail", confidence=0.78, excerpts=seen.errors[:SHOWN], why=why)
     missing = tuple(need for need in control.required_evidence if not seen.of(need))
     if missing:
@@ -99,8 +131,9 @@ def rule(control: Control, seen: Seen) -> Ruled:
 
 
 def _text(span: Span) -> str:
+    """What patterns are matched against: each text is short already."""
     tool = tool_io_of(span)
     parts = [span.summary.name, span.summary.status_message, error_text(span)]
-    parts += [f"{key}: {value}" for key, value in span.attributes.items() if isinstance(value, str | int | float)]
+    parts += [f"{key}: {value}" for key, value in span.attributes.items()]
     parts += [tool.text] if tool else []
     return "\n".join(parts)[:MAX_CHARS]

@@ -7,7 +7,8 @@ speaks; the record says which.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -17,10 +18,11 @@ from sonde.contexts.traces.evidence import span_excerpt
 from sonde.contexts.traces.prefilter import prefilter as look
 from sonde.contexts.traces.rules import LABELS
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
-from sonde.core.evidence import EvidenceRef, independent, refs_of
+from sonde.core.evidence import EvidenceRef, independent, merge, refs_of
 from sonde.engines.findings import conclude_findings
-from sonde.engines.refs import fields_of, number, prove_refs, texts
-from sonde.engines.reports import RCAReport
+from sonde.engines.pages import rca_page
+from sonde.engines.refs import fields_of, items_of, misfit, number, prove_refs, report_gaps, texts
+from sonde.engines.reports import Decisive, RCAReport
 from sonde.engines.taxonomies import Taxonomy
 from sonde.runtime.actions import DELEGATION_KEYS
 from sonde.runtime.engine import Conclusion, Engine, Gathered, Prefilter, Problem
@@ -35,6 +37,7 @@ RCA_BUDGET = Budget(
     max_cost_usd=None,
     max_wall_time_sec=180,
 )
+SURE, UNSURE = 0.5, 0.49  # from here on two independent references are needed; the most that one can carry
 REMEDIES = {
     "retrieval_failure": "Check the retriever's index, query and filters; alert on empty or low-score results.",
     "tool_failure": "Handle the tool's errors and time-outs; retry or fall back, and check its arguments.",
@@ -75,65 +78,90 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
     problems: list[Problem] = []
     findings, wrong = conclude_findings(fields.get("findings"), gathered, taxonomy)
     proved, refuted = prove_refs(fields.get("evidence_refs"), gathered.prover)
-    refs = proved or [ref for finding in findings for ref in finding.evidence_refs]
+    label = _label(fields)
+    refs = proved or merge(*(finding.evidence_refs for finding in findings)) or _refs_below(label, gathered)
     problems += [Problem(gate="evidence", reason=reason) for reason in (*refuted, *wrong)]
-    confidence = number(fields.get("confidence"), 0.5)
-    if not refs:
-        problems.append(
-            Problem(gate="evidence", reason="evidence_refs is empty: point at spans or artifacts you looked at")
-        )
-    elif confidence >= 0.5 and independent(refs) < 2:
-        reason = "a confidence of 0.5 or more needs two independent evidence_refs; add one or lower the confidence"
-        problems.append(Problem(gate="evidence", reason=reason))
-        confidence = 0.49
+    decisive, unread = _decisive(fields.get("decisive"))
     draft = {
         "trace_id": str(gathered.params["trace_id"]),
-        "primary_label": _label(fields),
-        "summary": str(fields.get("summary", "")).strip(),
-        "confidence": confidence,
+        "primary_label": label,
+        "summary": str(fields.get("summary") or "").strip(),
+        "confidence": _carried(number(fields.get("confidence"), 0.5), refs, problems),
         "evidence_refs": refs,
         "remediation": texts(fields.get("remediation")),
-        "gaps": texts(fields.get("gaps")),
+        "gaps": report_gaps([*texts(fields.get("gaps")), *unread], gathered),
         "findings": findings,
         "taxonomy": taxonomy.name if taxonomy else "sonde",
-        "decisive": fields.get("decisive"),
+        "decisive": decisive,
         "coverage": _coverage(gathered),
     }
     return _report(draft, refs, problems)
+
+
+def _carried(confidence: float, refs: list[EvidenceRef], problems: list[Problem]) -> float:
+    """The confidence that the evidence can carry; what it cannot is told."""
+    if not refs:
+        reason = "evidence_refs is empty: point at spans or artifacts you looked at"
+        problems.append(Problem(gate="evidence", reason=reason))
+    elif confidence >= SURE and independent(refs) < 2:
+        reason = "a confidence of 0.5 or more needs two independent evidence_refs; add one or lower the confidence"
+        problems.append(Problem(gate="evidence", reason=reason))
+    return _at_most(confidence, refs)
+
+
+def _at_most(confidence: float, refs: list[EvidenceRef]) -> float:
+    return confidence if independent(refs) >= 2 else min(confidence, UNSURE)
 
 
 def _label(fields: Mapping[str, Any]) -> str:
     return str(fields.get("primary_label") or fields.get("label") or "")
 
 
-def _coverage(gathered: Gathered) -> dict[str, Any] | None:
+def _refs_below(label: str, gathered: Gathered) -> list[EvidenceRef]:
+    """What sub-calls have proved for the label that the root chose."""
+    groups = (
+        prove_refs(r.get("evidence_refs"), gathered.prover)[0] for r in gathered.subcalls if r.get("label") == label
+    )
+    return merge(*groups)
+
+
+def _decisive(given: Any) -> tuple[Decisive | None, list[str]]:
+    if given is None:
+        return None, []
+    try:
+        return Decisive.model_validate(given), []
+    except ValidationError:
+        return None, ["decisive was not an object with agent, step, span_id and why, and was left out"]
+
+
+def _coverage(gathered: Gathered) -> dict[str, Any]:
+    context = cast("TracesContext", gathered.context)
     seen = {e.span_id for e in gathered.prover.log.excerpts() if e.span_id}
-    total = gathered.params.get("span_count")
-    if not isinstance(total, int):
-        return None
+    total = len(context.store.summaries(str(gathered.params["trace_id"])))
     return {"spans": total, "looked_at": len(seen), "span_ids": sorted(seen)[:200]}
 
 
 def _report(draft: dict[str, Any], refs: list[EvidenceRef], problems: list[Problem]) -> Conclusion:
     if draft["primary_label"] not in LABELS:
-        reason = f"primary_label must be one of {', '.join(LABELS)}; not {draft['primary_label']!r}"
-        problems.insert(0, Problem(gate="schema", reason=reason))
+        problems.insert(0, _unknown_label("primary_label", draft["primary_label"]))
         return Conclusion(output=None, problems=tuple(problems))
     if not refs:
         return Conclusion(output=None, problems=tuple(problems))
     try:
         report = RCAReport.model_validate(draft)
     except ValidationError as error:
-        reasons = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:6])
-        problems.insert(0, Problem(gate="schema", reason=f"the report does not fit its schema: {reasons}"))
-        return Conclusion(output=None, problems=tuple(problems))
+        return Conclusion(output=None, problems=(misfit("report", error), *problems))
     return Conclusion(
         output=report.model_dump(mode="json"),
-        text=markdown(report),
+        text=rca_page(report),
         evidence=tuple(report.evidence_refs),
         gaps=tuple(report.gaps),
         problems=tuple(problems),
     )
+
+
+def _unknown_label(field: str, label: str) -> Problem:
+    return Problem(gate="schema", reason=f"{field} must be one of {', '.join(LABELS)}; not {label!r:.80}")
 
 
 def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
@@ -147,14 +175,16 @@ def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
         "evidence_refs": [ref.model_dump(mode="json") for ref in proved],
         "supporting_facts": facts,
         "gaps": gaps,
-        "findings": fields.get("findings") if isinstance(fields.get("findings"), list) else [],
+        "findings": items_of(fields.get("findings")),
     }
     text = str(fields.get("summary") or "; ".join(facts) or output["label"])
-    problems = () if proved or not refuted else tuple(Problem(gate="evidence", reason=reason) for reason in refuted)
-    return Conclusion(output=output, text=text, evidence=tuple(proved), gaps=tuple(gaps), problems=problems)
+    problems = [] if proved else [Problem(gate="evidence", reason=reason) for reason in refuted]
+    if output["label"] not in LABELS and not output["findings"]:
+        problems.insert(0, _unknown_label("label", output["label"]))
+    return Conclusion(output=output, text=text, evidence=tuple(proved), gaps=tuple(gaps), problems=tuple(problems))
 
 
-def winner(results: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def winner(results: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """The best hypothesis: one that succeeded, then by confidence, independent references and facts."""
     usable = [result for result in results if result.get("evidence_refs") and result.get("label") in LABELS]
     return max(
@@ -171,78 +201,44 @@ def winner(results: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 def fallback(gathered: Gathered) -> Conclusion:
     """The best sub-call if one has proved something, else the rule's report, marked CODE."""
-    best = winner(list(gathered.subcalls))
-    if best is not None:
-        return _of_winner(best, gathered)
+    best = winner(gathered.subcalls)
+    proved = prove_refs(best["evidence_refs"], gathered.prover)[0] if best is not None else []
+    return _of_winner(best, proved, gathered) if best is not None and proved else _of_rule(gathered)
+
+
+def _of_rule(gathered: Gathered) -> Conclusion:
     rule = cast("Mapping[str, Any]", gathered.prefilter.variables.get("rule") or {})
     proved, _ = prove_refs(rule.get("evidence"), gathered.prover)
     if not proved:
-        hot = refs_of(
-            [e for e in gathered.prefilter.excerpts if not gathered.prover.log.prove(e, gathered.prover.reread)]
-        )
-        proved = hot[:1]
+        log, reread = gathered.prover.log, gathered.prover.reread
+        proved = refs_of([e for e in gathered.prefilter.excerpts if not log.prove(e, reread)])[:1]
     label = str(rule.get("label") or "instruction_failure")
-    confidence = number(rule.get("confidence"), 0.35)
     draft = {
         "trace_id": str(gathered.params["trace_id"]),
         "primary_label": label,
         "summary": f"By rule, without a model: {rule.get('why') or 'nothing was found'}.",
-        "confidence": confidence if independent(proved) >= 2 else min(confidence, 0.49),
+        "confidence": _at_most(number(rule.get("confidence"), 0.35), proved),
         "evidence_refs": proved,
         "remediation": [REMEDIES[label]],
-        "gaps": [gathered.reason or "no model looked at this trace"],
+        "gaps": report_gaps([gathered.reason or "no model looked at this trace"], gathered),
         "coverage": _coverage(gathered),
     }
     return _report(draft, proved, [])
 
 
-def _of_winner(best: Mapping[str, Any], gathered: Gathered) -> Conclusion:
-    proved, _ = prove_refs(best["evidence_refs"], gathered.prover)
-    confidence = number(best.get("confidence"))
+def _of_winner(best: Mapping[str, Any], proved: list[EvidenceRef], gathered: Gathered) -> Conclusion:
     draft = {
         "trace_id": str(gathered.params["trace_id"]),
         "primary_label": best["label"],
         "summary": str(best.get("summary") or best["label"]),
-        "confidence": confidence if independent(proved) >= 2 else min(confidence, 0.49),
+        "confidence": _at_most(number(best.get("confidence")), proved),
         "evidence_refs": proved,
         "remediation": [REMEDIES[str(best["label"])]],
-        "gaps": [f"taken from the best sub-call: {gathered.reason}", *texts(best.get("gaps"))],
+        "gaps": report_gaps([f"taken from the best sub-call: {gathered.reason}"], gathered),
         "coverage": _coverage(gathered),
     }
     found = _report(draft, proved, [])
-    return Conclusion(
-        output=found.output,
-        text=found.text,
-        evidence=found.evidence,
-        gaps=found.gaps,
-        by_model=found.output is not None,
-    )
-
-
-def markdown(report: RCAReport) -> str:
-    """The report for people."""
-    lines = [
-        f"# Root cause of {report.trace_id}",
-        "",
-        f"**{report.primary_label}**, confidence {report.confidence:.2f}",
-        "",
-        report.summary,
-        "",
-        "## Evidence",
-        *(f"- {ref.kind.value} `{ref.ref}` (sha256 {ref.excerpt_hash[:12]})" for ref in report.evidence_refs),
-    ]
-    if report.findings:
-        lines += ["", "## Findings"]
-        for number_, finding in enumerate(report.findings):
-            first = " (first failure)" if finding.first_failure else ""
-            cause = f", caused by {finding.caused_by}" if finding.caused_by is not None else ""
-            lines.append(f"{number_}. **{finding.category}** at `{finding.span_id}`{first}{cause}: {finding.why}")
-    if report.decisive is not None:
-        lines += ["", f"Decisive: {report.decisive.agent}, step {report.decisive.step}: {report.decisive.why}"]
-    for title, items in (("Remediation", report.remediation), ("Gaps", report.gaps)):
-        if items:
-            lines += ["", f"## {title}", *(f"- {item}" for item in items)]
-    return "\n".join(lines) + "\n"
+    return replace(found, by_model=found.output is not None)
 
 
 RCA = Engine(

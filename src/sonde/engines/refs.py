@@ -1,4 +1,4 @@
-"""Evidence as models write it, turned into proved references.
+"""Evidence and fields as models write them, turned into proved references and plain values.
 
 A model may point by `{"kind": ..., "ref": ...}`, by a bare ref (`tool:<span_id>`, `message:<span_id>:0`, a span id),
 or by a span id in a dict. Whatever form, the pointer must be in this run's log and its text, read again, must hash
@@ -10,10 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, cast
 
+from pydantic import ValidationError
+
+from sonde.core.canonical import clip
 from sonde.core.evidence import EvidenceKind, EvidenceRef, Refuted, merge
-from sonde.runtime.engine import Prover
+from sonde.runtime.engine import Gathered, Problem, Prover
 
 KINDS = frozenset(kind.value for kind in EvidenceKind)
+MAX_GAPS = 100
+GAP_CHARS = 500
 
 
 def prove_refs(items: Any, prover: Prover) -> tuple[list[EvidenceRef], list[str]]:
@@ -59,6 +64,11 @@ def fields_of(value: Any) -> dict[str, Any]:
     return {str(key): item for key, item in cast("dict[Any, Any]", value).items()} if isinstance(value, dict) else {}
 
 
+def items_of(value: Any) -> list[Any]:
+    """A list that a model wrote; empty when it wrote something else."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
 def texts(value: Any) -> list[str]:
     """A list of texts from what a model wrote: a list, or one text."""
     if isinstance(value, str):
@@ -74,3 +84,17 @@ def number(value: Any, default: float = 0.0) -> float:
         return min(1.0, max(0.0, float(value)))
     except (TypeError, ValueError):
         return default
+
+
+def report_gaps(own: Iterable[str], gathered: Gathered) -> list[str]:
+    """What a report says is missing: its own words, what the pre-filter could not see, what sub-calls left open."""
+    below = (str(gap) for result in gathered.subcalls for gap in result.get("gaps", ()))
+    gaps = dict.fromkeys(clip(gap, GAP_CHARS) for gap in (*own, *gathered.prefilter.gaps, *below))
+    kept = list(gaps)[:MAX_GAPS]
+    return kept if len(gaps) <= MAX_GAPS else [*kept, f"{len(gaps) - MAX_GAPS} more gaps are not listed"]
+
+
+def misfit(what: str, error: ValidationError) -> Problem:
+    """Why a report does not fit its schema, field by field."""
+    reasons = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:6])
+    return Problem(gate="schema", reason=f"the {what} does not fit its schema: {reasons}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -60,15 +59,16 @@ def publish(annotations: Sequence[Annotation], writer: Writer, failures: tuple[t
     return Published(ids=ids, unknown=unknown)
 
 
-def write_file(annotations: Sequence[Annotation], path: Path) -> None:
+def as_lines(annotations: Sequence[Annotation]) -> str:
     """annotations.jsonl: one annotation a line."""
-    path.write_bytes(b"".join(msgspec.json.encode(each.as_dict()) + b"\n" for each in annotations))
+    return "".join(f"{msgspec.json.encode(each.as_dict()).decode()}\n" for each in annotations)
 
 
 def event_of(annotations: Sequence[Annotation], done: Published, error: dict[str, Any] | None) -> WroteBack:
     """What the stream says about a write-back."""
     failed = len(annotations) - len(done.ids)
-    status = "succeeded" if failed == 0 else "failed" if not done.ids else "partial"
+    whole = failed == 0 and done.error is None
+    status = "succeeded" if whole else "failed" if not done.ids else "partial"
     return WroteBack(
         status=status,
         annotation_ids=list(done.ids),

@@ -1,0 +1,245 @@
+"""A case: which engine looks at which traces, where they are, and what they are held against.
+
+Built from a call, or from the recipe in a recorded run's first event; either way the same job comes of it. Keys and
+headers are never in a recipe: they come from the environment each time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+from urllib.parse import unquote
+
+from sonde.contexts.configs import ConfigSnapshots
+from sonde.contexts.controls import ControlsLibrary, Scope
+from sonde.contexts.traces.catalog import query_of
+from sonde.contexts.traces.context import TracesContext
+from sonde.contexts.traces.sources import is_server, open_store
+from sonde.contexts.traces.store import TraceQuery, UnknownTrace
+from sonde.engines.compliance import COMPLIANCE
+from sonde.engines.incident import INCIDENT
+from sonde.engines.rca import RCA
+from sonde.engines.taxonomies import load_taxonomy
+from sonde.errors import ConfigError, RunError, ToolFault
+from sonde.runtime.engine import Engine
+
+EngineName = Literal["rca", "compliance", "incident"]
+ENGINES: dict[str, Engine] = {"rca": RCA, "compliance": COMPLIANCE, "incident": INCIDENT}
+DEFAULT_CONTROLS = "v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where traces are: a file, a folder, or the address of a Phoenix server with a project. `cache` keeps indexes of files."""
+
+    source: str | Path
+    project: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    cache: Path | None = None
+
+    @property
+    def server(self) -> bool:
+        """Whether annotations can be written there."""
+        return is_server(self.source)
+
+    @property
+    def name(self) -> str:
+        """The address, or the absolute path."""
+        return str(self.source) if self.server else str(Path(self.source).absolute())
+
+    def secrets(self) -> list[str]:
+        """What no journal and no message may hold."""
+        return [value for value in (self.api_key, *self.headers.values()) if value]
+
+
+def source_of(
+    source: str | Path | Source, project: str | None, environ: Mapping[str, str], cache: Path | None = None
+) -> Source:
+    """A source with the key and the headers that the environment has for it."""
+    if isinstance(source, Source):
+        return source
+    if not is_server(source):
+        return Source(source=source, project=project, cache=cache)
+    headers = phoenix_headers(environ.get("PHOENIX_CLIENT_HEADERS", ""))
+    return Source(source=source, project=project, api_key=environ.get("PHOENIX_API_KEY") or None, headers=headers)
+
+
+def phoenix_headers(text: str) -> dict[str, str]:
+    """`name=value,name=value`, percent-encoded, as Phoenix's own client reads PHOENIX_CLIENT_HEADERS."""
+    found: dict[str, str] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError("PHOENIX_CLIENT_HEADERS is not name=value,name=value (its values are not shown)")
+        found[unquote(name.strip()).lower()] = unquote(value.strip())
+    return found
+
+
+def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """Where indexes of trace files are kept between commands."""
+    known = os.environ if environ is None else environ
+    base = known.get("XDG_CACHE_HOME") or (str(Path(known["HOME"]) / ".cache") if known.get("HOME") else "")
+    return Path(base or ".sonde-cache") / "sonde" / "traces"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One investigation, as data."""
+
+    engine: EngineName
+    place: Source
+    trace_ids: tuple[str, ...] = ()
+    taxonomy: str | None = None
+    controls_version: str | None = None
+    controls_files: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    start: str | None = None
+    end: str | None = None
+    filter_expr: str | None = None
+    configs: str | None = None
+    writeback: bool = True
+
+    @property
+    def writes_back(self) -> bool:
+        """Whether annotations go to the server when the run ends."""
+        return self.writeback and self.place.server
+
+    @property
+    def objective(self) -> str:
+        """The task in words."""
+        match self.engine:
+            case "rca":
+                return f"Find the root cause of the failure in trace {self.trace_ids[0]}."
+            case "compliance":
+                return f"Judge whether trace {self.trace_ids[0]} keeps the controls {self.version()}."
+            case "incident":
+                window = f" between {self.start or 'the first trace'} and {self.end or 'the last'}"
+                return f"Write the dossier of the incident in project {self.place.project or 'default'}{window}."
+
+    def controls(self) -> ControlsLibrary:
+        """The shipped controls, and those of the files."""
+        shipped = ControlsLibrary.shipped()
+        return shipped.joined(self._own()) if self.controls_files else shipped
+
+    def _own(self) -> ControlsLibrary:
+        return ControlsLibrary.load(*map(Path, self.controls_files))
+
+    def version(self) -> str:
+        """The version that was asked for; otherwise the only one in the files, or v1."""
+        own = self._own().versions() if self.controls_files and self.controls_version is None else []
+        return self.controls_version or (own[0] if len(own) == 1 else DEFAULT_CONTROLS)
+
+    def open(self) -> TracesContext:
+        """The context of the run. What the caller got wrong (ids, versions, times) is refused here, before anything is spent."""
+        place = self.place
+        store = open_store(
+            place.source, project=place.project, cache=place.cache, api_key=place.api_key, headers=place.headers
+        )
+        configs = ConfigSnapshots(Path(self.configs), project_name=place.project or "") if self.configs else None
+        context = TracesContext(store, controls=self.controls(), configs=configs, trace_ids=self.trace_ids)
+        try:
+            self._check(context)
+        except BaseException:
+            store.close()
+            raise
+        return context
+
+    def _check(self, context: TracesContext) -> None:
+        self.query()
+        try:
+            if self.engine == "compliance":
+                context.controls.select(self.version(), Scope(), overrides=self.overrides)
+            for trace_id in self.trace_ids:
+                self._look(context, trace_id)
+        except ToolFault as fault:
+            raise ConfigError(fault.message) from None
+        except RunError:
+            return  # a server that does not answer is the run's failure, and goes into its record
+
+    def _look(self, context: TracesContext, trace_id: str) -> None:
+        try:
+            context.store.summaries(trace_id)
+        except UnknownTrace:
+            known = ", ".join(row.trace_id for row in context.store.traces(TraceQuery(limit=3)).rows)
+            where = f"{self.place.name} has no trace {trace_id!r}"
+            raise ConfigError(f"{where}; it begins with: {known or 'none'} (`sonde traces ls` lists them)") from None
+
+    def query(self) -> TraceQuery | None:
+        """The window; None when only named traces are meant."""
+        if self.trace_ids and not (self.start or self.end or self.filter_expr):
+            return None
+        try:
+            return query_of(self.place.project, start=self.start, end=self.end, filter_expr=self.filter_expr)
+        except ToolFault as fault:
+            raise ConfigError(f"--filter: {fault.message}") from None
+
+    def params(self) -> dict[str, Any]:
+        """What the engine's functions read."""
+        match self.engine:
+            case "rca":
+                categories = load_taxonomy(self.taxonomy) if self.taxonomy else None
+                return {"trace_id": self.trace_ids[0], "taxonomy": categories}
+            case "compliance":
+                version = {"controls_version": self.version(), "overrides": self.overrides}
+                return {"trace_id": self.trace_ids[0], **version}
+            case "incident":
+                return {"trace_ids": self.trace_ids, "project": self.place.project, "query": self.query()}
+
+    def input_ref(self) -> dict[str, Any]:
+        """What the record says was asked for."""
+        return {
+            "project_name": self.place.project,
+            "trace_ids": list(self.trace_ids),
+            "time_window": {"start": self.start, "end": self.end},
+            "filter_expr": self.filter_expr,
+            "controls_version": self.version() if self.engine == "compliance" else None,
+        }
+
+    def recipe(self) -> dict[str, Any]:
+        """What a resume, a replay or a later write-back needs."""
+        return {
+            "engine": self.engine,
+            "source": self.place.name,
+            "project": self.place.project,
+            "trace_ids": list(self.trace_ids),
+            "taxonomy": self.taxonomy,
+            "controls_version": self.controls_version,
+            "controls_files": list(self.controls_files),
+            "overrides": list(self.overrides),
+            "start": self.start,
+            "end": self.end,
+            "filter_expr": self.filter_expr,
+            "configs": self.configs,
+            "writeback": self.writeback,
+        }
+
+
+def case_of(recipe: Mapping[str, Any], environ: Mapping[str, str], source: str | Path | None = None) -> Case:
+    """The case of a recorded run; `source` when its traces are somewhere else now."""
+    engine = recipe.get("engine")
+    if engine not in ENGINES:
+        raise ConfigError(f"a run of the engine {engine!r} has no report about traces")
+    place = source_of(source or str(recipe["source"]), recipe.get("project"), environ)
+    return Case(
+        engine=cast("EngineName", engine),
+        place=place,
+        trace_ids=tuple(recipe.get("trace_ids", ())),
+        taxonomy=recipe.get("taxonomy"),
+        controls_version=recipe.get("controls_version"),
+        controls_files=tuple(recipe.get("controls_files", ())),
+        overrides=tuple(recipe.get("overrides", ())),
+        start=recipe.get("start"),
+        end=recipe.get("end"),
+        filter_expr=recipe.get("filter_expr"),
+        configs=recipe.get("configs"),
+        writeback=bool(recipe.get("writeback", False)),
+    )
+
+
+def absolute(paths: Sequence[str | Path]) -> tuple[str, ...]:
+    """Paths that mean the same from another working folder."""
+    return tuple(str(Path(path).absolute()) for path in paths)

@@ -1,0 +1,126 @@
+"""What rules see in a window of time, before any model: representative traces, the first errors, the config changes.
+
+Bounded: at most MAX_TRACES traces of the window are looked at, and TIMELINE_SHOWN errors and CHANGES_SHOWN changes are
+shown; what was left out is a gap. A window without traces ends the run before a model is paid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, cast
+
+from sonde.contexts.traces.context import TracesContext
+from sonde.contexts.traces.evidence import span_excerpt
+from sonde.contexts.traces.representatives import Representative, facts_of, representatives
+from sonde.contexts.traces.span import SpanSummary, time_text
+from sonde.contexts.traces.store import TraceQuery
+from sonde.core.evidence import Excerpt
+from sonde.errors import EvidenceValidationFailed
+from sonde.runtime.engine import Gathered, Prefilter
+
+MAX_TRACES = 500
+TIMELINE_SHOWN = 6
+CHANGES_SHOWN = 4
+Spans = Mapping[str, Sequence[SpanSummary]]
+
+
+def prefilter(gathered: Gathered) -> Prefilter:
+    """Representatives, the first errors in time and the config changes of the window."""
+    context = cast("TracesContext", gathered.context)
+    chosen, spans, gaps = _choose(context, gathered.params)
+    if not chosen:
+        raise EvidenceValidationFailed("no trace lies in this window; widen --from and --to, or name trace ids")
+    changes, diffs = _changes(context, gathered.params)
+    timeline = _timeline(spans)
+    roots = [span for each in chosen for span in spans[each.facts.trace_id] if span.span_id == each.facts.root_span_id]
+    shown = (span_excerpt(span) for span in (*roots, *timeline))
+    return Prefilter(
+        variables={
+            "representatives": [each.row() for each in chosen],
+            "timeline": [event_of(span) for span in timeline],
+            "config_changes": changes,
+        },
+        text=_words(chosen, timeline, changes),
+        excerpts=(*shown, *diffs),
+        gaps=tuple(gaps),
+    )
+
+
+def _words(chosen: Sequence[Representative], timeline: Sequence[SpanSummary], changes: Sequence[Any]) -> str:
+    lines = ["Representative traces:", *(f"- {each.facts.trace_id}: {each.why_selected}" for each in chosen)]
+    if timeline:
+        lines.append("First errors in time:")
+    for span in timeline:
+        message = " ".join(span.status_message.split())[:100]
+        lines.append(f"- {time_text(span.start_us)} {span.name}: {message} (span {span.span_id})")
+    if changes:
+        lines.append("Config changes:")
+    lines += [f"- {c['base_snapshot_id']} -> {c['target_snapshot_id']}: {c['summary']}" for c in changes]
+    return "\n".join(lines)
+
+
+def _choose(context: TracesContext, params: Mapping[str, Any]) -> tuple[list[Representative], Spans, list[str]]:
+    gaps: list[str] = []
+    found = {trace_id: context.store.summaries(trace_id) for trace_id in _trace_ids(context, params, gaps)}
+    facts = [facts_of(trace_id, spans) for trace_id, spans in found.items() if spans]
+    chosen = representatives(facts, cast("Sequence[str]", params.get("trace_ids", ())))
+    spans = {each.facts.trace_id: found[each.facts.trace_id] for each in chosen}
+    for trace_id in spans:
+        gaps += [f"{trace_id}: {gap}" for gap in context.store.gaps(trace_id)]
+    return chosen, spans, gaps
+
+
+def _trace_ids(context: TracesContext, params: Mapping[str, Any], gaps: list[str]) -> Iterator[str]:
+    """The named traces, then those of the window; only the named ones when there is no window."""
+    named = tuple(cast("Sequence[str]", params.get("trace_ids", ())))
+    yield from named
+    query = cast("TraceQuery | None", params.get("query"))
+    if query is None:
+        return
+    seen, more, after = 0, None, None
+    while seen < MAX_TRACES:
+        page = context.store.traces(replace(query, after=after, limit=min(100, MAX_TRACES - seen)))
+        yield from (row.trace_id for row in page.rows if row.trace_id not in named)
+        seen, more = seen + len(page.rows), page.more
+        if more is None or not page.rows:
+            break
+        after = page.rows[-1].trace_id
+    if more is not None:
+        gaps.append(f"only the first {seen} traces of the window were looked at; narrow it with a filter")
+
+
+def _timeline(traces: Spans) -> list[SpanSummary]:
+    failed = [span for spans in traces.values() for span in spans if span.status == "ERROR"]
+    return sorted(failed, key=lambda span: span.order)[:TIMELINE_SHOWN]
+
+
+def event_of(span: SpanSummary) -> dict[str, Any]:
+    """A failed span as an event of the timeline."""
+    return {
+        "timestamp": seconds(span.start_us),
+        "event": f"{span.name} failed: {' '.join(span.status_message.split())[:200] or 'no message'}",
+        "trace_id": span.trace_id,
+        "component": span.name,
+        "evidence_refs": [{"kind": "SPAN", "ref": span.span_id}],
+    }
+
+
+def seconds(microseconds: int) -> str:
+    """RFC 3339 to the second, as reports write times."""
+    text = time_text(microseconds)
+    return f"{text[:19]}Z" if text.endswith("Z") else text
+
+
+def _changes(context: TracesContext, params: Mapping[str, Any]) -> tuple[list[dict[str, Any]], tuple[Excerpt, ...]]:
+    """The last changes up to the end of the window: what came after it cannot have caused it."""
+    query = cast("TraceQuery | None", params.get("query"))
+    end = None if query is None or query.end_us is None else seconds(query.end_us)
+    snapshots = context.configs.list_config_snapshots(str(params.get("project") or ""), end_time=end)
+    created = {row["snapshot_id"]: row["created_at"] for row in snapshots}
+    pairs = list(pairwise(snapshots))[-CHANGES_SHOWN:]
+    diffs = [context.configs.get_config_diff(a["snapshot_id"], b["snapshot_id"]) for a, b in pairs]
+    found = [each for each in diffs if each.value["paths"]]
+    rows = [{**each.value, "created_at": created[each.value["target_snapshot_id"]]} for each in found]
+    return rows, tuple(excerpt for each in found for excerpt in each.excerpts)

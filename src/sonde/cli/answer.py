@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from sonde.cli.text import link, links_shown, one_line, plural, printable
 
 if TYPE_CHECKING:
-    from sonde.api import Answer
+    from sonde.api import Answer, Investigation
     from sonde.core.evidence import Citation
 
 
@@ -73,7 +73,7 @@ def find_cited(path: str, roots: Sequence[Path]) -> Path | None:
     return next((candidate.resolve() for candidate in candidates if candidate.is_file()), None)
 
 
-def summary_line(answer: Answer) -> str:
+def summary_line(answer: Answer | Investigation) -> str:
     """One line on how it went, for the end of the live view."""
     usage = answer.record.runtime_ref.usage
     parts = [

@@ -1,0 +1,72 @@
+"""`sonde comply`: whether a trace keeps its controls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sonde.cli.investigating import CaseOptions, ReportOptions, SourceOptions, TraceIds
+from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, settings_of, spread
+
+if TYPE_CHECKING:
+    from sonde.api import Investigation, Options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlOptions:
+    """What traces are held against."""
+
+    controls: Annotated[
+        str | None,
+        typer.Option(metavar="VERSION", help="The version of the controls [v1, or the only one of the files]."),
+    ] = None
+    controls_file: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Controls of your own, YAML or JSON; may be repeated.")
+    ] = None
+    control: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="Judge this control whether it applies or not; may be repeated."),
+    ] = None
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(spread(comply))
+
+
+def comply(
+    trace_ids: TraceIds,
+    *,
+    against: ControlOptions,
+    source: SourceOptions,
+    how: CaseOptions,
+    model: ModelOptions,
+    budget: BudgetOptions,
+    place: PlaceOptions,
+    output: ReportOptions,
+) -> int:
+    """Judge traces against a library of controls: by rule, and by the model where that is stricter.
+
+    Example: sonde comply 4f1c2b… --source traces.jsonl --controls v1
+    """
+    from sonde import api
+    from sonde.cli.investigating import investigate_each
+
+    settings = settings_of(source, model, budget, place, mode=how.mode, sandbox_profile=how.sandbox_profile)
+
+    def start(trace_id: str, options: Options) -> Investigation:
+        return api.comply(
+            trace_id,
+            settings.source,
+            project=settings.project,
+            controls=against.controls,
+            controls_files=against.controls_file or (),
+            overrides=against.control or (),
+            writeback=not how.no_writeback,
+            options=options,
+        )
+
+    return investigate_each(output, settings, how, [partial(start, each) for each in dict.fromkeys(trace_ids)])

@@ -1,0 +1,73 @@
+"""`sonde incident`: what happened in a window of time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sonde.cli.investigating import CaseOptions, ReportOptions, SourceOptions
+from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, settings_of, spread
+
+if TYPE_CHECKING:
+    from sonde.api import Investigation, Options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowOptions:
+    """Which traces."""
+
+    start: Annotated[str | None, typer.Option("--from", metavar="TIME", help="2026-11-01T00:00Z; from there on.")] = (
+        None
+    )
+    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Up to there, not including it.")] = None
+    filter: Annotated[
+        str | None, typer.Option(metavar="EXPR", help="Traces with a span that fits: status_code == 'ERROR'.")
+    ] = None
+    trace: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Look at this trace in any case; may be repeated.")
+    ] = None
+    configs: Annotated[Path | None, typer.Option(metavar="DIR", help="Config snapshots: DIR/<tag>/metadata.json.")] = (
+        None
+    )
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(spread(incident))
+
+
+def incident(
+    *,
+    window: WindowOptions,
+    source: SourceOptions,
+    how: CaseOptions,
+    model: ModelOptions,
+    budget: BudgetOptions,
+    place: PlaceOptions,
+    output: ReportOptions,
+) -> int:
+    """Write the dossier of an incident: timeline, hypotheses, suspected change, what to do; all of it proved.
+
+    Example: sonde incident --project checkout --from 2026-11-01T00:00Z --to 2026-11-01T06:00Z
+    """
+    from sonde import api
+    from sonde.cli.investigating import investigate_each
+
+    settings = settings_of(source, model, budget, place, mode=how.mode, sandbox_profile=how.sandbox_profile)
+
+    def start(options: Options) -> Investigation:
+        return api.incident(
+            settings.source,
+            project=settings.project,
+            start=window.start,
+            end=window.end,
+            filter_expr=window.filter,
+            trace_ids=window.trace or (),
+            configs=window.configs,
+            writeback=not how.no_writeback,
+            options=options,
+        )
+
+    return investigate_each(output, settings, how, [start])

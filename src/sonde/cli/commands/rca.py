@@ -1,0 +1,55 @@
+"""`sonde rca`: why a trace failed."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sonde.cli.investigating import CaseOptions, ReportOptions, SourceOptions, TraceIds
+from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, settings_of, spread
+
+if TYPE_CHECKING:
+    from sonde.api import Investigation, Options
+
+Taxonomy = Annotated[
+    str | None, typer.Option(metavar="NAME|FILE", help="List every failure too: sonde, trail, or a YAML file.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(spread(rca))
+
+
+def rca(
+    trace_ids: TraceIds,
+    *,
+    taxonomy: Taxonomy = None,
+    source: SourceOptions,
+    how: CaseOptions,
+    model: ModelOptions,
+    budget: BudgetOptions,
+    place: PlaceOptions,
+    output: ReportOptions,
+) -> int:
+    """Find the root cause of failed traces; every reference is proved. Works without a model, and then says so.
+
+    Example: sonde rca 4f1c2b… --source http://localhost:6006 --project checkout
+    """
+    from sonde import api
+    from sonde.cli.investigating import investigate_each
+
+    settings = settings_of(source, model, budget, place, mode=how.mode, sandbox_profile=how.sandbox_profile)
+
+    def start(trace_id: str, options: Options) -> Investigation:
+        return api.rca(
+            trace_id,
+            settings.source,
+            project=settings.project,
+            taxonomy=taxonomy,
+            writeback=not how.no_writeback,
+            options=options,
+        )
+
+    return investigate_each(output, settings, how, [partial(start, each) for each in dict.fromkeys(trace_ids)])

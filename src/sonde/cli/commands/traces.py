@@ -1,0 +1,203 @@
+"""`sonde traces`: import, list, show, search, overview and export traces, from files or a Phoenix server."""
+
+from __future__ import annotations
+
+import contextlib
+import json as json_text
+import sys
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from sonde.cli.investigating import SourceOptions
+from sonde.cli.options import settings_of, spread
+from sonde.cli.text import one_line, printable
+from sonde.errors import ConfigError, ToolFault
+
+if TYPE_CHECKING:
+    from sonde.contexts.traces.store import TraceQuery, TraceStore
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+TraceId = Annotated[str, typer.Argument(metavar="TRACE_ID")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which traces."""
+
+    start: Annotated[str | None, typer.Option("--from", metavar="TIME", help="2026-11-01T00:00Z; from there on.")] = (
+        None
+    )
+    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Up to there, not including it.")] = None
+    filter: Annotated[
+        str | None, typer.Option(metavar="EXPR", help="Traces with a span that fits: status_code == 'ERROR'.")
+    ] = None
+    after: Annotated[str | None, typer.Option(metavar="ID", help="Go on after this trace.")] = None
+    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 50
+    json: AsJson = False
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(
+        rich_markup_mode=None, no_args_is_help=True, help="Look at traces in files or on a Phoenix server."
+    )
+    group.command("import")(spread(import_))
+    for command in (ls, show, search, overview, export):
+        group.command()(spread(command))
+    app.add_typer(group, name="traces")
+
+
+@contextlib.contextmanager
+def _opened(where: SourceOptions) -> Generator[TraceStore]:
+    """The store behind --source; what a store cannot find is the caller's mistake."""
+    from sonde.api.case import cache_folder, source_of
+    from sonde.contexts.traces.sources import open_store
+
+    settings = settings_of(where)
+    place = source_of(settings.source, settings.project, settings.environ, cache_folder(settings.environ))
+    store = open_store(
+        place.source, project=place.project, cache=place.cache, api_key=place.api_key, headers=place.headers
+    )
+    try:
+        yield store
+    except ToolFault as fault:
+        raise ConfigError(fault.message) from None
+    finally:
+        store.close()
+
+
+def _query(where: SourceOptions, wanted: Wanted) -> TraceQuery:
+    from sonde.contexts.traces.catalog import query_of
+
+    words = {"start": wanted.start, "end": wanted.end, "filter_expr": wanted.filter, "after": wanted.after}
+    return query_of(settings_of(where).project, limit=max(1, wanted.limit), **words)
+
+
+def import_(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A trace file or a folder of them.")],
+    *,
+    project: Annotated[str | None, typer.Option(metavar="NAME", help="For spans that name none.")] = None,
+    json: AsJson = False,
+) -> int:
+    """Index a file or a folder once; later commands on it start at once. Malformed records are counted, named and skipped."""
+    from sonde.api.case import cache_folder
+    from sonde.contexts.traces.catalog import import_traces
+
+    found = import_traces(path, cache_folder(), project=project)
+    if json:
+        _print_json(found)
+        return 0
+    print(printable(f"{found['description']} The index was {found['index']}."))
+    for row in found["malformed"]:
+        print(printable(f"skipped {row['file']}:{row['line']}: {one_line(row['reason'], 200)}"), file=sys.stderr)
+    return 0
+
+
+def ls(*, where: SourceOptions, wanted: Wanted) -> int:
+    """List traces in the order of their start."""
+    from sonde.contexts.traces.catalog import list_traces
+
+    with _opened(where) as store:
+        page = list_traces(store, _query(where, wanted))
+    if wanted.json:
+        _print_json({"traces": [row.row() for row in page.rows], "more": page.more})
+        return 0
+    for row in page.rows:
+        shown = row.row()
+        print(f"{row.trace_id}  {shown['start_time'][:19]}Z  {row.span_count:6} spans {row.latency_ms:12,.0f} ms")
+    print(page.more or f"{len(page.rows)} traces", file=sys.stderr)
+    return 0
+
+
+def show(trace_id: TraceId, *, where: SourceOptions, json: AsJson = False) -> int:
+    """Show a trace as a tree of spans."""
+    from sonde.contexts.traces.catalog import show_trace
+
+    with _opened(where) as store:
+        found = show_trace(store, trace_id)
+        link = store.link(trace_id)
+    if json:
+        _print_json(found)
+        return 0
+    for span in found["spans"]:
+        failed = f"  {one_line(span['status_message'], 100)}" if span["status_code"] == "ERROR" else ""
+        sign = "x" if span["status_code"] == "ERROR" else " "
+        name = one_line(f"{span['span_kind']} {span['name']}", 80)
+        print(f"{sign} {'  ' * min(span['depth'], 40)}{name}  {span['latency_ms']:,.0f} ms  {span['span_id']}{failed}")
+    for gap in found["overview"].get("gaps", ()):
+        print(f"gap: {one_line(gap, 200)}", file=sys.stderr)
+    if link:
+        print(link, file=sys.stderr)
+    return 0
+
+
+def search(
+    pattern: Annotated[
+        str, typer.Argument(metavar="PATTERN", help="A regular expression with --trace; words otherwise.")
+    ],
+    *,
+    trace: Annotated[str | None, typer.Option(metavar="ID", help="Search this trace; needed on a server.")] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Read attributes beyond the indexed 4 kB too.")] = False,
+    where: SourceOptions,
+    json: AsJson = False,
+) -> int:
+    """Find text in one trace, or words in all traces of a file."""
+    from sonde.contexts.traces.catalog import search_trace, search_words
+
+    with _opened(where) as store:
+        found = search_trace(store, trace, pattern) if trace else search_words(store, pattern, deep=deep)
+    if json:
+        _print_json(found)
+        return 0
+    for hit in found["hits"]:
+        print(f"{hit['trace_id']} {hit['span_id']} {hit['field']}: {one_line(hit['value_snippet'], 160)}")
+    note = found.get("more") or found.get("not_searched")
+    print(note or f"{len(found['hits'])} hits", file=sys.stderr)
+    return 0
+
+
+def overview(*, where: SourceOptions, wanted: Wanted) -> int:
+    """Traces at a glance: kinds, error groups, latency."""
+    from sonde.contexts.traces.catalog import overview as look
+
+    with _opened(where) as store:
+        found = look(store, _query(where, wanted))
+    if wanted.json:
+        _print_json(found)
+        return 0
+    for name, value in found.items():
+        if isinstance(value, list):
+            print(f"{name}:")
+            for row in cast("list[Any]", value)[:20]:
+                print(f"  {one_line(json_text.dumps(row, ensure_ascii=False), 240)}")
+        else:
+            print(f"{name}: {one_line(json_text.dumps(value, ensure_ascii=False), 240)}")
+    return 0
+
+
+def export(
+    trace_ids: Annotated[list[str], typer.Argument(metavar="TRACE_ID...")],
+    *,
+    where: SourceOptions,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Otherwise stdout.")] = None,
+) -> int:
+    """Write traces as OTel JSON Lines, which every command here reads again with equal hashes."""
+    from sonde.contexts.traces.catalog import export_traces
+
+    with _opened(where) as store:
+        if output is None:
+            count = export_traces(store, trace_ids, sys.stdout)
+        else:
+            with output.open("x", encoding="utf-8") as stream:
+                count = export_traces(store, trace_ids, stream)
+    print(f"{count} spans", file=sys.stderr)
+    return 0
+
+
+def _print_json(value: Any) -> None:
+    from sonde.runs.rundir import pretty_json
+
+    sys.stdout.write(pretty_json(value).decode())

@@ -48,11 +48,17 @@ def findings_prefilter(gathered: Gathered) -> Prefilter:
     """What the plain engine finds, the transcript, and the prompts that go with the taxonomy."""
     taxonomy = cast("Taxonomy", gathered.params["taxonomy"])
     spans, transcript = _read(gathered)
-    words = {"categories": taxonomy.listed(), "guide": taxonomy.guide or "One finding for each distinct failure and span."}
+    words = {
+        "categories": taxonomy.listed(),
+        "guide": taxonomy.guide or "One finding for each distinct failure and span.",
+    }
     parts = _parts(transcript)
     variables = {
         **_variables(transcript),
-        "label_prompts": [_label_prompt("findings_label", transcript, part, at, len(parts), words) for at, part in parts],
+        "label_prompts": [
+            _label_prompt("findings_label", transcript, part, {**words, "number": str(at), "count": str(len(parts))})
+            for at, part in parts
+        ],
         "verify_prompt": fill(prompt_file("findings_verify"), **words) + "\n",
         "categories": [each.name for each in taxonomy.categories],
     }
@@ -69,7 +75,10 @@ def decisive_prefilter(gathered: Gathered) -> Prefilter:
     variables = {
         **_variables(transcript),
         "span_of": {step.number: step.span_id for step in transcript.steps},
-        "label_prompts": [_label_prompt("decisive_label", transcript, part, at, len(parts), words) for at, part in parts],
+        "label_prompts": [
+            _label_prompt("decisive_label", transcript, part, {**words, "number": str(at), "count": str(len(parts))})
+            for at, part in parts
+        ],
         "verify_prompt": fill(prompt_file("decisive_verify"), task=task, **words) + "\n",
     }
     return _joined(gathered, variables, _shown(transcript, parts), spans)
@@ -94,16 +103,12 @@ def _variables(transcript: Transcript) -> dict[str, Any]:
     }
 
 
-def _label_prompt(
-    name: str, transcript: Transcript, part: Part, number: int, count: int, words: Mapping[str, str]
-) -> str:
+def _label_prompt(name: str, transcript: Transcript, part: Part, words: Mapping[str, str]) -> str:
     return fill(
         prompt_file(name),
         **words,
         task=shortened(transcript.task, TASK_CHARS),
         outline=shortened(transcript.outline(), OUTLINE_CHARS),
-        number=str(number),
-        count=str(count),
         first=str(part.first),
         last=str(part.last),
         part=part.text,
@@ -120,7 +125,7 @@ def _shown(transcript: Transcript, parts: list[tuple[int, Part]]) -> str:
 
 def _joined(gathered: Gathered, variables: Mapping[str, Any], text: str, spans: list[Span]) -> Prefilter:
     first = rca.prefilter(gathered)
-    shown = {step for step in cast("dict[str, str]", variables["step_text"])}
+    shown = cast("dict[str, str]", variables["step_text"])
     excerpts: list[Excerpt] = []
     for span in spans:
         if span.summary.span_id in shown:
@@ -186,13 +191,21 @@ def coverage(gathered: Gathered) -> dict[str, Any]:
         "spans": len(cast("TracesContext", gathered.context).store.summaries(str(gathered.params["trace_id"]))),
         "steps": len(whole),
         "looked_at": len(seen | looked),
-        "readers": [f"{path}: {len(spans)} steps, {spans[0]} to {spans[-1]}" for path, spans in readers.items() if spans],
+        "readers": [
+            f"{path}: {len(spans)} steps, {spans[0]} to {spans[-1]}" for path, spans in readers.items() if spans
+        ],
         "unread": [span_id for span_id in whole if span_id not in seen][:200],
     }
 
 
-FINDINGS = replace(
+READING = replace(
     rca.RCA,
+    tools=("get_span", "get_attribute", "get_messages", "get_tool_io", "get_retrieval_chunks", "search_trace"),
+    functions=("budget", "llm_query", "llm_batch"),
+    max_output_tokens=8192,
+)
+FINDINGS = replace(
+    READING,
     system=prompt_file("findings"),
     prefilter=findings_prefilter,
     conclude=conclude,
@@ -202,7 +215,7 @@ FINDINGS = replace(
     ),
 )
 DECISIVE = replace(
-    rca.RCA,
+    READING,
     system=prompt_file("decisive").replace(GUIDE_PLACE, prompt_file("decisive_guide")),
     prefilter=decisive_prefilter,
     conclude=conclude_decisive,

@@ -458,3 +458,31 @@ def test_a_child_that_ran_out_of_its_share_reports_it() -> None:
     ended = next(event for event in events if isinstance(event, SubcallEnded))
     assert ended.status == "terminated_budget"
     assert "terminated_budget" in told(model)
+
+
+def test_lines_that_the_code_printed_from_the_context_may_be_cited_at_once() -> None:
+    model = ScriptedModel(["print(CONTEXT['a.txt'].splitlines()[1])", "FINAL('beta is 42 [a.txt:2]')"])
+
+    answer = run_in_memory(model, "?", files())
+
+    assert answer.status is RunStatus.SUCCEEDED
+    assert len(model.requests) == 2
+
+
+def test_lines_cited_unseen_are_shown_once_and_confirmed_by_name() -> None:
+    model = ScriptedModel(["FINAL('beta is 42 [a.txt:1-2]')", "FINAL(held_final)"])
+
+    answer = run_in_memory(model, "?", files())
+
+    assert "It reads: alpha" in told(model)
+    assert answer.status is RunStatus.SUCCEEDED
+    assert answer.text == "beta is 42 [a.txt:1-2]"
+
+
+def test_several_places_of_a_file_are_cited_in_one_bracket() -> None:
+    model = ScriptedModel(["print(read_file('a.txt', numbered=True))", "FINAL('both [a.txt:1,3]')"])
+
+    answer = run_in_memory(model, "?", files())
+
+    assert "2: beta is 42" in told(model)
+    assert [c.ref for c in answer.citations] == ["a.txt:1-1", "a.txt:3-3"]

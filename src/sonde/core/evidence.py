@@ -135,9 +135,10 @@ Reread = Callable[[Excerpt], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Refuted:
-    """Why a citation is not accepted."""
+    """Why a citation is not accepted; `unseen` when no tool has returned the place at all."""
 
     reason: str
+    unseen: bool = False
 
 
 class EvidenceLog:
@@ -193,7 +194,8 @@ class EvidenceLog:
             if not fitting:
                 return Refuted(
                     f"lines {start_line}-{end_line} of {path} were not returned by any tool in this run; "
-                    f"call read_file({path!r}, {start_line}, {end_line}) and look at them first"
+                    f"call read_file({path!r}, {start_line}, {end_line}) and look at them first",
+                    unseen=True,
                 )
             fitting.sort(key=lambda e: e.end_line, reverse=True)
             best = next((e for e in fitting if self.prove(e, reread) is None), None)

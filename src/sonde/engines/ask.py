@@ -13,15 +13,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 from sonde.core.budget import Budget
-from sonde.core.canonical import jsonable
+from sonde.core.canonical import clip, jsonable
 from sonde.core.evidence import Citation, Refuted, merge
 from sonde.core.schema import violations
 from sonde.errors import Fault
 from sonde.runtime.engine import Conclusion, Engine, Gathered, Problem
 from sonde.runtime.prompts import prompt_file
 
-_INLINE = re.compile(r"\[([^\[\]\n:]+):(\d+)(?:-(\d+))?\]")
+_INLINE = re.compile(r"\[([^\[\]\n:]+):(\d+(?:-\d+)?(?:, ?\d+(?:-\d+)?)*)\]")
 PASSAGES = 8
+LOOKED_UP_LINES = 200
 
 
 class Pointer(NamedTuple):
@@ -33,8 +34,11 @@ class Pointer(NamedTuple):
     signal: str = "reference"
 
 
-def conclude(value: Any, gathered: Gathered) -> Conclusion:
-    """What a final value amounts to: text, proved citations, and what is wrong."""
+def conclude(value: Any, gathered: Gathered, *, look: bool = True) -> Conclusion:
+    """What a final value amounts to: text, proved citations, and what is wrong.
+
+    With `look`, cited lines that no tool has returned are read now; unless the code has printed them, the model is shown them once.
+    """
     text, pointers = _read(value)
     problems: list[Problem] = []
     if gathered.schema is not None:
@@ -43,12 +47,14 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
             reason = "the final value does not fit the schema: " + "; ".join(wrong)
             return Conclusion(output=None, text=text, problems=(Problem(gate="schema", reason=reason),))
     noted = [Pointer(c.path, c.start_line, c.end_line, c.signal) for c in gathered.citations if not c.fallback]
-    citations, refuted = _prove([*noted, *pointers], gathered)
+    citations, refuted = _prove([*noted, *pointers], gathered, look=look)
     problems.extend(Problem(gate="evidence", reason=reason) for reason in refuted)
     if not text.strip() and value in (None, "", [], {}):
         problems.append(Problem(gate="schema", reason="the final value is empty"))
     if not citations and not refuted:
-        reason = "the answer has no citation: write [path:start-end] in it for lines that you have read and that prove it"
+        reason = (
+            "the answer has no citation: write [path:start-end] in it for lines that you have read and that prove it"
+        )
         problems.append(Problem(gate="citations", reason=reason))
     output = {
         "answer": text,
@@ -62,9 +68,10 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
 def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
     """A child hands back its value as it is; its citations are those it has proved."""
     text, pointers = _read(value)
-    proved, refuted = _prove(pointers, gathered)
+    proved, refuted = _prove(pointers, gathered, look=True)
     citations = tuple(merge(gathered.citations, proved))
-    return Conclusion(output=jsonable(value), text=text, citations=citations, gaps=tuple(refuted))
+    problems = tuple(Problem(gate="evidence", reason=reason) for reason in refuted)
+    return Conclusion(output=jsonable(value), text=text, citations=citations, problems=problems)
 
 
 def _read(value: Any) -> tuple[str, list[Pointer]]:
@@ -95,23 +102,43 @@ def _pointers(items: Iterable[Any]) -> list[Pointer]:
 
 
 def _inline(text: str) -> list[Pointer]:
-    return [
-        Pointer(path.strip(), int(start), int(end or start))
-        for path, start, end in _INLINE.findall(text)
-        if "." in path or "/" in path
-    ]
+    found: list[Pointer] = []
+    for path, places in _INLINE.findall(text):
+        if "." in path or "/" in path:
+            for place in places.split(","):
+                start, _, end = place.strip().partition("-")
+                found.append(Pointer(path.strip(), int(start), int(end or start)))
+    return found
 
 
-def _prove(pointers: Iterable[Pointer], gathered: Gathered) -> tuple[list[Citation], list[str]]:
+def _prove(pointers: Iterable[Pointer], gathered: Gathered, *, look: bool) -> tuple[list[Citation], list[str]]:
     proved: list[Citation] = []
     refuted: list[str] = []
-    for path, start, end, signal in dict.fromkeys(pointers):
-        found = gathered.prover.lines(path, start, end, signal=signal)
+    for pointer in dict.fromkeys(pointers):
+        found = gathered.prover.lines(pointer.path, pointer.start_line, pointer.end_line, signal=pointer.signal)
+        if isinstance(found, Refuted) and found.unseen and look:
+            found = _looked_up(pointer, found, gathered)
         if isinstance(found, Refuted):
             refuted.append(found.reason)
         else:
             proved.append(found)
     return merge(proved), refuted
+
+
+def _looked_up(pointer: Pointer, refuted: Refuted, gathered: Gathered) -> Citation | Refuted:
+    """Lines that code took from CONTEXT: read now, and proved at once if they were printed; else shown for confirmation."""
+    path, start, end, signal = pointer
+    if "read_file" not in gathered.registry.names or not 0 < start <= end <= start + LOOKED_UP_LINES:
+        return refuted
+    try:
+        result = gathered.registry.call("read_file", {"path": path, "start_line": start, "end_line": end})
+    except Fault as fault:
+        return Refuted(f"{path}:{start}-{end}: {fault.message}")
+    gathered.prover.log.note(result.excerpts)
+    found = gathered.prover.lines(path, start, end, signal=signal)
+    if isinstance(found, Refuted) or str(result.result).strip() in gathered.printed:
+        return found
+    return Refuted(f"{path}:{start}-{end} was not shown to you yet. It reads: {clip(str(result.result), 400)}")
 
 
 def fallback(gathered: Gathered) -> Conclusion:

@@ -41,7 +41,7 @@ class Verified(Protocol):
 
 def conclude(value: Any, gathered: Gathered) -> Conclusion:
     """The summary with its citations; a changed file that nobody has read again is a problem."""
-    conclusion = conclude_answer(value, gathered)
+    conclusion = conclude_answer(value, gathered, look=False)
     context = gathered.context
     stale = context.unverified() if isinstance(context, Verified) else []
     problems = tuple(

@@ -46,6 +46,7 @@ class Coder:
         self.session = session
         self.variables = variables
         self._box: Sandbox | None = None
+        self.printed: list[str] = []
         self._playing: Playback | None = None
 
     def run(self, action: RunCode, turn: int) -> Ran:
@@ -56,6 +57,7 @@ class Coder:
             result = self._block(code, action.reasoning, turn, number)
             texts.append(observe.block_text(result, number=number, count=len(action.blocks)))
             printed.append(result.stdout)
+            self.printed.append(result.stdout)
             if result.final is not None:
                 return Ran(texts=tuple(texts), final=result.final, printed="".join(printed))
             if not result.ok:

@@ -46,7 +46,7 @@ class SubcallResult:
     def as_dict(self) -> dict[str, Any]:
         """As the parent's code sees it; the fields of a child's own report stand beside the common ones."""
         own = cast("dict[str, Any]", jsonable(self.value)) if hasattr(self.value, "items") else {}
-        refs = [ref.model_dump(mode="json") for ref in self.evidence_refs]
+        refs = [slim(ref) for ref in self.evidence_refs]
         common: dict[str, Any] = {
             "call_id": self.call_id,
             "status": self.status,
@@ -78,7 +78,9 @@ class Delegation:
     scope: Scope
     session: str
     spawn: Spawn
-    answered: dict[str, str] = field(default_factory=dict[str, str])  # hash of a plain prompt -> the sub-call that answered it
+    answered: dict[str, str] = field(
+        default_factory=dict[str, str]
+    )  # hash of a plain prompt -> the sub-call that answered it
 
     @property
     def model(self) -> Model:
@@ -223,14 +225,21 @@ class Delegation:
         )
 
 
+def slim(ref: EvidenceRef | Citation) -> dict[str, str]:
+    """A reference as code sees it: what it needs to cite it again."""
+    shown = {"kind": ref.kind.value, "ref": ref.ref}
+    return shown | {"snippet": ref.snippet[:80]} if isinstance(ref, Citation) else shown
+
+
 def result_of(path: str, outcome: Outcome) -> SubcallResult:
     """A child's outcome as its parent gets it."""
-    status = "succeeded" if outcome.status is RunStatus.SUCCEEDED else "failed"
+    kept = outcome.status is RunStatus.PARTIAL and outcome.conclusion.output is not None
+    status = "succeeded" if outcome.status is RunStatus.SUCCEEDED or kept else "failed"
     if isinstance(outcome.error, BudgetExceeded):
         status = "terminated_budget"
     conclusion = outcome.conclusion
     refs: tuple[EvidenceRef | Citation, ...] = (*conclusion.evidence, *conclusion.citations)
-    gaps = tuple(f"subcall:{path}:{gap}" for gap in outcome.gaps)
+    gaps = tuple(f"subcall:{path}:not verified: {gap}" if kept else f"subcall:{path}:{gap}" for gap in outcome.gaps)
     text = conclusion.text or (outcome.error.message if outcome.error else "")
     return SubcallResult(
         call_id=path, status=status, summary=clip(text, 2000), evidence_refs=refs, gaps=gaps, value=conclusion.output

@@ -106,6 +106,7 @@ class Gathered:
     highlights: tuple[str, ...] = ()
     subcalls: tuple[Mapping[str, Any], ...] = ()
     queries: Mapping[str, str] = field(default_factory=dict[str, str])
+    printed: str = ""
     schema: Mapping[str, Any] | None = None
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     reason: str = ""

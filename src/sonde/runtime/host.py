@@ -246,7 +246,7 @@ class Host:
     ) -> Any:
         """Give a task to a child that has its own Python session, the same tools and a share of the budget; returns its
         final value. It sees none of your variables but those named in `share` and what `context` holds. `depth` is how many
-        levels it may use, itself included.
+        levels it may use, itself included. Its turns and tokens count as yours; what it has cited you may cite.
 
         Example: found = sub_rlm("Find where retries are configured in these files", share=["paths"])
         """

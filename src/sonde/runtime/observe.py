@@ -32,7 +32,7 @@ def left_line(left: Mapping[str, Any], *, elapsed_s: float, wall_s: float) -> st
     ]
     if left.get("cost_usd") is not None:
         parts.append(f"{left['cost_usd']:.4f} USD")
-    parts.append(f"{seconds:.0f} s")
+    parts.append(f"{seconds:.0f} s of running time")
     return "Left: " + ", ".join(parts) + "."
 
 
@@ -49,8 +49,9 @@ def block_text(result: ExecResult, *, number: int, count: int) -> str:
     if not result.stdout and not result.stderr and result.fault is None and result.final is None:
         lines.append("(no output: print what you want to see)")
     lines.extend(f"Note: {warning}" for warning in result.warnings)
-    if result.variables:
-        lines.append("Changed variables: " + "; ".join(f"{v.name}: {v.type} ({v.size})" for v in result.variables[:30]))
+    held = [f"{v.name}: {v.type} of {v.size:,}" for v in result.variables if v.size is not None and len(v.name) > 1]
+    if held:
+        lines.append("Changed variables: " + "; ".join(held[:30]))
     return "\n".join(lines)
 
 
@@ -95,9 +96,9 @@ Your value: {value}
 If it still holds, finish with it in a block that prints nothing: FINAL(held_final)"""
 
 REPAIR = """\
-Your final value was not accepted:
+Your final value was not accepted yet:
 {reasons}
-Mend it and finish again. {example}"""
+Mend it, or confirm it if what is shown above proves it: the value is kept, FINAL(held_final) sends it again. {example}"""
 
 CUT = "Note: your reply was cut at its length limit, so its end is missing. Write shorter blocks."
 LAST_TURN = "This is the last turn you have: finish now with {final_example}; anything else is lost."
@@ -109,3 +110,11 @@ REGENERATE = "Your reply has no final signal and this is the last turn. Send it 
 def repair_text(reasons: Sequence[str], example: str) -> str:
     """Why a final value came back."""
     return REPAIR.format(reasons="\n".join(f"- {reason}" for reason in reasons), example=example)
+
+
+def schema_example(schema: Mapping[str, Any]) -> str:
+    """A final call with the fields of a schema."""
+    names = [str(name) for name in schema.get("required") or schema.get("properties") or ()]
+    fields = ", ".join(f'"{name}": …' for name in names[:8])
+    value = f"{{{fields}}}" if names else "value"
+    return f"FINAL({value}), with citations by add_citation(path, start, end) or as [path:start-end] in a text field,"

@@ -111,6 +111,12 @@ class Session:
             iter(errand.actions) if errand is not None and errand.actions is not None else None
         )
 
+    @property
+    def final_example(self) -> str:
+        """How this session is to finish: with the fields of the schema when there is one."""
+        schema = self.wiring.task.schema if self.errand is None else None
+        return self.engine.final_example if schema is None else observe.schema_example(schema)
+
     def run(self) -> Outcome:
         """The loop, until there is an outcome."""
         try:
@@ -180,7 +186,7 @@ class Session:
             return self._scripted()
         text = self._first_ask()
         if self.memory.forced and not self._finishes(text):
-            reminder = observe.REGENERATE.format(final_example=self.engine.final_example)
+            reminder = observe.REGENERATE.format(final_example=self.final_example)
             text = self._ask(REGENERATED, (Message("assistant", text), Message("user", reminder)))
         self.memory.last_words = text
         return self._typed(text) if self.wiring.mode == "actions" else self._read(text)
@@ -221,9 +227,9 @@ class Session:
     def _urgent(self) -> str:
         """What the model must hear before this turn and could not hear after the last one."""
         if self.memory.forced == "wall_time":
-            return observe.TIME_UP.format(final_example=self.engine.final_example)
+            return observe.TIME_UP.format(final_example=self.final_example)
         first = self.memory.forced == "iterations" and self.memory.turn == 1
-        return observe.LAST_TURN.format(final_example=self.engine.final_example) if first else ""
+        return observe.LAST_TURN.format(final_example=self.final_example) if first else ""
 
     def _schema(self) -> Mapping[str, Any] | None:
         if self.wiring.mode == "actions":
@@ -304,7 +310,7 @@ class Session:
             raise ModelOutputInvalid("the model replied twice in a row without code or a usable action")
         if self.wiring.mode == "actions":
             return Observation(text=action.text)
-        return Observation(text=observe.NUDGE.format(final_example=self.engine.final_example))
+        return Observation(text=observe.NUDGE.format(final_example=self.final_example))
 
     def settle(self, observation: Observation) -> Outcome | None:
         """The outcome when the final value passes its gates; otherwise the model hears what came of its turn."""
@@ -318,7 +324,8 @@ class Session:
             self.memory.repaired = True
             reasons = [problem.reason for problem in conclusion.problems]
             self.memory.draft = observation.final.output
-            self.observe(observe.repair_text(reasons, f"Example: {self.engine.final_example}"))
+            self.coder.offer("held_final", observation.final.output)
+            self.observe(observe.repair_text(reasons, f"Example: {self.final_example}"))
             return None
         return settled(self, conclusion)
 
@@ -365,6 +372,7 @@ class Session:
             citations=tuple(self.host.citations),
             highlights=tuple(self.host.highlights),
             subcalls=tuple(self.host.subcalls),
+            printed="\n".join(self.coder.printed),
             queries=dict(self.delegation.answered),
             schema=task.schema if self.errand is None else None,
             params=task.params if self.errand is None else {**task.params, **self.errand.context},
@@ -376,7 +384,7 @@ class Session:
         memory, left = self.memory, self.scope.left()
         lines = [text, *([observe.CUT] if memory.cut else []), "", self._left_line(left)]
         turns = left["iterations"]
-        example = self.engine.final_example
+        example = self.final_example
         if turns == 1:
             lines.append(observe.LAST_TURN.format(final_example=example))
         elif turns <= SUBMIT_DEADLINE_TURNS:

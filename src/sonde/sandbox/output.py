@@ -30,6 +30,13 @@ def cut(stream: Captured, limit: int) -> str:
     room = limit - len(MARKER.format(total=stream.total, head=limit, tail=limit))
     if room < 2:
         return stream.head[:limit]
-    head = stream.head[: room - room // 2]
+    head = _whole_lines(stream.head[: room - room // 2])
     tail = (stream.tail if len(stream.tail) >= room // 2 else stream.head + stream.tail)[-(room // 2) :]
+    tail = _whole_lines(tail[::-1])[::-1]
     return head + MARKER.format(total=stream.total, head=len(head), tail=len(tail)) + tail
+
+
+def _whole_lines(text: str) -> str:
+    """The text up to its last line break, unless that would lose more than a quarter of it (one giant line)."""
+    end = text.rfind("\n") + 1
+    return text[:end] if end >= len(text) * 3 // 4 else text

@@ -18,7 +18,9 @@ def describe(listing: Listing, *, mapped: bool) -> str:
     shown = [
         f"  {shown_name(entry.path)} ({entry.size:,} bytes)" for entry, _ in zip(entries, range(_NAMED), strict=False)
     ]
-    lines += ["Files:" if len(entries) <= _NAMED else f"First {_NAMED} files (list_files() has all):", *shown]
+    lines += (
+        ["Files:", *shown] if len(entries) <= _NAMED else ["Folders (list_files() has all files):", *_folders(listing)]
+    )
     lines.append(_variable(mapped=mapped))
     return "\n".join([*lines, *_left_out(listing)])
 
@@ -31,6 +33,20 @@ def shown_name(path: str) -> str:
 def _kinds(listing: Listing) -> str:
     kinds = Counter(posixpath.splitext(path)[1].lower() or "no suffix" for path in listing.entries)
     return ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common(8)) or "none"
+
+
+def _folders(listing: Listing) -> list[str]:
+    """The folders down to two levels with their files and bytes, the largest first."""
+    files: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for entry in listing.entries.values():
+        folder = "/".join(entry.path.split("/")[:-1][:2]) or "."
+        files[folder] += 1
+        sizes[folder] += entry.size
+    rows = [
+        f"  {shown_name(name)}/ ({files[name]:,} files, {size:,} bytes)" for name, size in sizes.most_common(_NAMED)
+    ]
+    return rows + ([f"  and {len(sizes) - _NAMED:,} more folders"] if len(sizes) > _NAMED else [])
 
 
 def _variable(*, mapped: bool) -> str:

@@ -22,7 +22,7 @@ from sonde.contexts.files.lines import LineIndex, read_lines
 from sonde.contexts.files.listing import Entry
 from sonde.contexts.files.ranking import words_of
 from sonde.contexts.files.search import Search
-from sonde.contexts.files.slices import READ_BYTES, read, reread_bytes, slice_bytes
+from sonde.contexts.files.slices import READ_BYTES, read, reread_bytes, slice_bytes, with_numbers
 from sonde.contexts.files.text import Unreadable
 from sonde.core.deadline import Clock, Deadline, SystemClock
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
@@ -141,11 +141,18 @@ class FilesContext:
         return Observed(info)
 
     def read_file(
-        self, path: str, start_line: int = 1, end_line: int | None = None, rationale: str | None = None
+        self,
+        path: str,
+        start_line: int = 1,
+        end_line: int | None = None,
+        rationale: str | None = None,
+        *,
+        numbered: bool = False,
     ) -> SeenText:
         """Lines start_line to end_line of a file as text, counted from 1, both included; at most 500,000 bytes a call, at whole lines.
+        numbered=True puts each line's number before it, for citing.
 
-        Example: text = read_file("README.md", start_line=1, end_line=40)
+        Example: print(read_file("README.md", start_line=1, end_line=40, numbered=True))
         """
         entry = self.library.entry(path)
         with self.library.open(entry) as text:
@@ -153,7 +160,8 @@ class FilesContext:
             last = index.total if end_line is None else min(end_line, index.total)
             self._check_range(entry, index, start_line, end_line)
             self._check_rationale(entry, start_line, last, rationale)
-            return read(entry, text, index, start_line, last) if index.total else Observed("")
+            seen = read(entry, text, index, start_line, last) if index.total else Observed("")
+        return with_numbers(seen, start_line) if numbered else seen
 
     def grep(self, pattern: str, path: str | None = None, max_matches: int = 80, flags: str = "") -> SeenRows:
         """Lines that match a regular expression (RE2), as [{path, line, text}].

@@ -27,6 +27,12 @@ def read(entry: Entry, text: Text, index: LineIndex, first: int, last: int) -> O
     return _cited(entry, first, fitting, read_lines(text, index, first, fitting), cut)
 
 
+def with_numbers(seen: Observed, first: int) -> Observed:
+    """The same lines, each with its number before it; what is cited is the text without."""
+    lines = str(seen.value).split("\n") if seen.value else []
+    return Observed("\n".join(f"{at}: {line}" for at, line in enumerate(lines, first)), seen.excerpts, seen.truncated)
+
+
 def _cited(entry: Entry, first: int, last: int, shown: str, cut: str | None = None) -> Observed:
     return Observed(shown, (Excerpt.of_lines(entry.path, first, last, shown),), cut)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sonde.runtime.engine import Engine
     from sonde.runtime.session import Session
 
+STATE_NAMES = "variables, evidence_refs and hypothesis_candidates are empty and yours; tool_trace and budget_counters are kept up to date."
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _NEEDS = re.compile(r"^\{\{needs (\w+)\}\} ?(.*\n?)", re.MULTILINE)
 
@@ -59,7 +60,7 @@ def render_system(session: Session) -> str:
             engine=engine.child if session.errand else _purpose(engine.system),
             tools=session.wiring.registry.prompt,
             schema=json.dumps(ACTION_SCHEMA["properties"]),
-            final=engine.final_example,
+            final=session.final_example,
         )
     template = offered(engine.child if session.errand is not None else engine.system, session.host.names)
     return fill(
@@ -67,7 +68,7 @@ def render_system(session: Session) -> str:
         functions=session.host.prompt,
         profile=profile_text(session.wiring.profile),
         form=prompt_file("schema") if engine.reply_form == "schema" else "",
-        final=engine.final_example,
+        final=session.final_example,
     )
 
 
@@ -103,15 +104,18 @@ def render_task(session: Session) -> str:
         parts.append(f"What there is:\n{task.context.describe()}")
         if session.prefilter.text:
             parts.append(session.prefilter.text)
-    elif session.errand.context:
+    else:
+        parts.append(
+            f"What there is (CONTEXT is not mapped here; read with the functions):\n{clip(task.context.describe(), 700)}"
+        )
+    if session.errand is not None and session.errand.context:
         shown = clip(json.dumps(jsonable(session.errand.context), ensure_ascii=False), 4000)
         parts.append(f"Given to you (also as the variable `context` and as variables of these names):\n{shown}")
     if session.wiring.mode == "code":
         names = (
             [*task.context.shared(), *session.coder.variables] if session.errand is None else session.coder.variables
         )
-        names = [*names, *session.host.counters()]
-        parts.append(f"Variables: {', '.join(names)}.")
+        parts.append(f"Variables: {', '.join([*names, *session.host.counters()])}. {STATE_NAMES}")
     if task.schema is not None and session.errand is None:
         parts.append(f"The final value must fit this JSON schema:\n{json.dumps(task.schema, ensure_ascii=False)}")
     wall = session.scope.budget.max_wall_time_sec

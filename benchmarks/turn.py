@@ -44,6 +44,12 @@ ISOLATION = {
     "pyrlm-runtime": "none: exec in this process",
 }
 
+
+def _fields(code: str) -> str:
+    fence = f"```python\n{code}\n```"
+    return f"[[ ## reasoning ## ]]\nlook\n\n[[ ## code ## ]]\n{fence}\n\n[[ ## completed ## ]]"
+
+
 Form = Callable[[str], str]
 FORMS: dict[str, tuple[str, Form, Form]] = {
     "sonde": ("context", lambda code: f"```python\n{code}\n```", lambda code: f"```python\nFINAL({code})\n```"),
@@ -54,7 +60,7 @@ FORMS: dict[str, tuple[str, Form, Form]] = {
     ),
     "dspy": (
         "context",
-        lambda code: _fields(code),
+        _fields,
         lambda code: _fields(f"SUBMIT(answer={code})"),
     ),
     "smolagents": (
@@ -66,11 +72,6 @@ FORMS: dict[str, tuple[str, Form, Form]] = {
 }
 
 
-def _fields(code: str) -> str:
-    fence = f"```python\n{code}\n```"
-    return f"[[ ## reasoning ## ]]\nlook\n\n[[ ## code ## ]]\n{fence}\n\n[[ ## completed ## ]]"
-
-
 class Stopwatch:
     """A model that says the same until the last turn, and notes when it was asked."""
 
@@ -80,7 +81,7 @@ class Stopwatch:
         self._turns = turns
         self.at: list[float] = []
 
-    def __call__(self, seen: SeenRequest) -> str:
+    def __call__(self, _seen: SeenRequest) -> str:
         self.at.append(time.perf_counter())
         turn = len(self.at)
         return self._code(self._look) if turn < self._turns else self._final("'done'")
@@ -121,7 +122,7 @@ def measure(name: str, python: Path, megabytes: int, turns: int) -> dict[str, An
     gaps = watch.gaps()
     if len(gaps) < min(turns, 12) - 2:
         return {"error": (done.stderr or done.stdout)[-400:]}
-    said = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {}
+    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {}
     return {
         "gap": statistics.median(gaps),
         "best": min(gaps),

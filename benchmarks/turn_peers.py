@@ -17,7 +17,7 @@ from collections.abc import Callable
 LINE = "2026-01-01 12:00:00 INFO service-a request 12345 handled in 17 ms by worker 9, cache hit, user 4711 ....\n"
 
 
-def sonde(base_url: str, text: str, turns: int) -> None:
+def sonde(_base_url: str, text: str, turns: int) -> None:
     from sonde.api import Budget, ask, load_settings
 
     budget = Budget(max_iterations=turns + 5, max_tokens_total=100_000_000, max_cost_usd=None)

@@ -76,7 +76,7 @@ def start(folder: str, *words: str) -> tuple[float, float]:
     memory: list[float] = []
     process: list[subprocess.Popen[bytes]] = []
 
-    def answer(seen: SeenRequest) -> str:
+    def answer(_seen: SeenRequest) -> str:
         seconds.append(time.perf_counter() - began)
         memory.append(megabytes(process[0].pid))
         return TURNS[min(len(seconds), len(TURNS)) - 1]
@@ -97,7 +97,7 @@ def megabytes(pid: int) -> float:
             rollup = Path(f"/proc/{each}/smaps_rollup").read_text()
             total += next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
             for link in Path(f"/proc/{each}/fd").iterdir():
-                if os.readlink(link).startswith("/memfd:"):
+                if str(link.readlink()).startswith("/memfd:"):
                     found = link.stat()
                     files[found.st_ino] = found.st_blocks * 512
     return total / 1000 + sum(files.values()) / 1e6

@@ -6,7 +6,9 @@ output is bounded. Everything of the process group is gone when `run_process` re
 
 from __future__ import annotations
 
+import atexit
 import codecs
+import functools
 import os
 import selectors
 import signal
@@ -23,6 +25,7 @@ MAX_STDOUT_BYTES = 8 * 1024 * 1024
 STDERR_TAIL_BYTES = 2_000
 CHUNK = 64 * 1024
 TICK_S = 0.1  # how often to look whether a program died and left its pipes to somebody else
+_groups: set[int] = set()
 GRACE_S = 0.5  # between asking the group to end and ending it
 
 
@@ -88,9 +91,12 @@ def run_process(job: Job, on_text: OnText | None = None) -> Finished:
         env=dict(job.environment),
         start_new_session=True,  # its own group, so that its children end with it
     )
+    _end_with_us()
+    _groups.add(process.pid)
     try:
         in_time = _Pump(process, job.stdin, drain, started + job.seconds).run()
     finally:
+        _groups.discard(process.pid)
         _end_group(process)
     drain.stdout(b"", last=True)
     return Finished(
@@ -179,6 +185,17 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
+
+
+@functools.cache
+def _end_with_us() -> None:
+    """Programs of a batch that was left: their threads end with this process and cannot end them any more."""
+    atexit.register(_end_all_groups)
+
+
+def _end_all_groups() -> None:
+    for group in tuple(_groups):
+        _signal(group, signal.SIGKILL)
 
 
 def _signal(group: int, number: signal.Signals) -> None:

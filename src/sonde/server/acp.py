@@ -57,11 +57,12 @@ class Conversation:
         work = self._loop.run_in_executor(None, self._runner.run, task, announced, self._emit, self.cancelled)
         stopped = asyncio.ensure_future(asyncio.to_thread(self.cancelled.wait))
         await asyncio.wait([work, stopped], return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait([work], timeout=3.0 if self.cancelled.is_set() else None)
-        self.cancelled.set()
+        was_cancelled = self.cancelled.is_set()
+        await asyncio.wait([work], timeout=3.0 if was_cancelled else None)
+        self.cancelled.set()  # lets the thread that waits for it go
         if not work.done():
             return Completion(id=task.id, status="cancelled", summary="cancelled; a call that was under way is dropped")
-        return work.result()
+        return work.result().model_copy(update={"status": "cancelled"}) if was_cancelled else work.result()
 
     def _update(self, update: Any) -> None:
         """Send from the task's thread; the order of the updates is the order of the calls."""

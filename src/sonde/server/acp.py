@@ -60,7 +60,7 @@ class Conversation:
         was_cancelled = self.cancelled.is_set()
         await asyncio.wait([work], timeout=3.0 if was_cancelled else None)
         self.cancelled.set()  # lets the thread that waits for it go
-        if not work.done():
+        if not work.done() or (was_cancelled and work.exception()):
             return Completion(id=task.id, status="cancelled", summary="cancelled; a call that was under way is dropped")
         return work.result().model_copy(update={"status": "cancelled"}) if was_cancelled else work.result()
 

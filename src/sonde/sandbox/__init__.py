@@ -15,6 +15,7 @@ from sonde.sandbox.base import (
 )
 from sonde.sandbox.box import Sandbox
 from sonde.sandbox.forkserver import ForkServer, shared_server
+from sonde.sandbox.saved import LeftOut, Restored, Saved, StateNotSaved, StateRefused
 from sonde.sandbox.share import Shareable
 
 __all__ = [
@@ -26,9 +27,14 @@ __all__ = [
     "Final",
     "ForkServer",
     "Host",
+    "LeftOut",
     "Limits",
+    "Restored",
     "Sandbox",
+    "Saved",
     "Shareable",
+    "StateNotSaved",
+    "StateRefused",
     "Variable",
     "shared_server",
 ]

@@ -16,11 +16,14 @@ import keyword
 import os
 import socket
 import threading
-from collections.abc import Collection, Generator
-from typing import Any, Self
+from collections.abc import Callable, Collection, Generator, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import msgspec
 
 from sonde.errors import ConfigError, SandboxLost
-from sonde.sandbox import frames
+from sonde.sandbox import frames, saved
 from sonde.sandbox.base import CodeClock, ExecFault, ExecResult, Host, Limits
 from sonde.sandbox.family import Family, ForkFailed, ForkRefused, State
 from sonde.sandbox.forkserver import ForkServer, shared_server
@@ -28,13 +31,19 @@ from sonde.sandbox.history import History
 from sonde.sandbox.launch import launch
 from sonde.sandbox.policy import FINISH_NAMES, profile_named
 from sonde.sandbox.prepare import Preparation, Prepared
-from sonde.sandbox.result import finished, stopped
+from sonde.sandbox.result import Unanswered, answered, finished, stopped
+from sonde.sandbox.saved import Body, Restored, Saved, StateNotSaved, StateRefused
 from sonde.sandbox.share import Share, Shareable, make_share
 from sonde.sandbox.turn import Outcome, Turn, judge_death, private_bytes
 
 FIRST_SHARE = 100
 MOST_SHARES = 100
 RECORDER_BYTES = 65536
+SAVED_SLACK = 65536
+"""Room for what a saved state says about itself."""
+LEAST_SAVED = 2 * SAVED_SLACK
+
+T = TypeVar("T")
 
 
 class Sandbox:
@@ -68,6 +77,7 @@ class Sandbox:
         self._pending: dict[str, Any] = {}
         self._busy = threading.Lock()
         self._closed = False
+        self.restored = Restored()
         server = server or shared_server(self.profile.preload)
         family, state = launch(server, self._config(seed, server), unsafe=unsafe)
         self._history = History(family, keep_states, self.limits.memory_bytes, 0, [(0, state)])
@@ -139,6 +149,46 @@ class Sandbox:
         twin._history = History(self._family, self._history.keep, self._history.memory, self.turn, [(self.turn, state)])
         return twin
 
+    def save(
+        self,
+        path: str | Path,
+        *,
+        max_bytes: int = saved.MAX_BYTES,
+        without: Collection[str] = (),
+        clean: Callable[[str], str] | None = None,
+    ) -> Saved:
+        """Write the state to a file: data, and functions and classes by their source; the answer names what stays behind.
+
+        What is shared is never saved, nor are the variables `without`; `clean` takes texts out before they are written.
+        StateNotSaved leaves the box as it was.
+        """
+        if max_bytes < LEAST_SAVED:
+            raise ConfigError(f"max_bytes must be at least {LEAST_SAVED}, not {max_bytes}")
+        room = min(max_bytes, self.limits.frame_bytes)
+        with self._alone():
+            order = {"room": room - SAVED_SLACK, "without": sorted(without)}
+            try:
+                child, answer = self._errand({"save": order}, saved.Answer)
+            except Unanswered as problem:
+                raise StateNotSaved(f"the state could not be saved: {problem}") from None
+            self._family.discard(child)
+        return saved.write(Path(path), answer, max_bytes=max_bytes, clean=clean)
+
+    @classmethod
+    def load(cls, path: str | Path, profile: str = "analysis", **options: Any) -> Self:
+        """A new box with the state of that file, under the rules of this profile; `restored` says what it has and lacks.
+
+        The options are those of Sandbox. The definitions in the file run in the confined worker, after the gate.
+        """
+        _, body = saved.read(path)
+        box = cls(profile, **options)
+        try:
+            box._restore(body, path)
+        except BaseException:
+            box.close()
+            raise
+        return box
+
     def close(self) -> None:
         """End every process of this box. A second call does nothing."""
         if self._closed:
@@ -167,39 +217,79 @@ class Sandbox:
     def _run(self, prepared: Prepared, wall: float) -> ExecResult:
         new = {name: share for name, share in self._shares.items() if name not in self._history.state.shares}
         request = frames.encode(self._request(prepared, new))
+        host = self._host if self.profile.to_wire()["host_calls"] else None
         with contextlib.ExitStack() as stack:
-            near, far = (stack.enter_context(end) for end in socket.socketpair())
-            read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-            stack.callback(os.close, read_end)
-            descriptors = {3: far.fileno(), 1: write_end}
-            descriptors |= {FIRST_SHARE + at: share.descriptor for at, share in enumerate(new.values())}
             try:
-                child = self._family.fork(self._history.state, descriptors, near)
+                child, near, read_end = self._fork(stack, [share.descriptor for share in new.values()])
             except ForkRefused as failure:
                 return self._not_run(
                     f"{failure}; the state is intact", "Wait until processes have ended and try again."
                 )
             except ForkFailed as failure:
                 return self._fall_back(failure)
-            finally:
-                os.close(write_end)
-            far.close()
-            outcome = self._converse(child, near, request, wall)
-            if not self._family.await_parked(self._history.state):
-                self._history.state.kill()  # it spins instead of resting: the next turn will fall back
+            outcome = self._converse(child, near, request, wall, host)
             if outcome.report is not None:
                 return self._commit(child, outcome, prepared)
             return self._stop(child, outcome, prepared, read_end)
 
-    def _converse(self, child: State, wire: socket.socket, request: bytes, wall: float) -> Outcome:
-        host = self._host if self.profile.to_wire()["host_calls"] else None
+    def _fork(self, stack: contextlib.ExitStack, shares: Sequence[int]) -> tuple[State, socket.socket, int]:
+        """A child of the newest state, our end of its socket, and the end of the pipe that records what it prints."""
+        near, far = (stack.enter_context(end) for end in socket.socketpair())
+        read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        stack.callback(os.close, read_end)
+        descriptors = {3: far.fileno(), 1: write_end} | {FIRST_SHARE + at: each for at, each in enumerate(shares)}
+        try:
+            child = self._family.fork(self._history.state, descriptors, near)
+        finally:
+            os.close(write_end)
+        far.close()
+        return child, near, read_end
+
+    def _errand(self, order: dict[str, Any], kind: type[T]) -> tuple[State, T]:
+        """Let a child of the newest state do something that is no turn. Its answer is data to doubt; Unanswered if none."""
+        clock = (self.clock.start, self.clock.step) if self.clock is not None else None
+        request: dict[str, Any] = {"turn": self.turn, "inject": self._pending, "shares": [], "clock": clock, **order}
+        with contextlib.ExitStack() as stack:
+            try:
+                child, near, _ = self._fork(stack, ())
+            except ForkFailed as failure:
+                raise Unanswered(f"the newest state cannot be continued ({failure})") from None
+            outcome = self._converse(child, near, frames.encode(request), self.limits.wall_s, None)
+        try:
+            return child, answered(outcome, kind)
+        except Unanswered as problem:
+            death = self._family.discard(child)
+            fault = outcome.fault or ExecFault(kind="error", message=str(problem))
+            raise Unanswered(judge_death(fault, death, self.limits.cpu_seconds).message) from None
+
+    def _restore(self, body: Body, path: str | Path) -> None:
+        names = {name for name, _, _ in body.variables} | {each.name for each in body.definitions}
+        reasons = [self._preparation.objection(each.source, names) for each in body.definitions]
+        order = {
+            "definitions": [msgspec.to_builtins(each) for each in body.definitions],
+            "refused": {each.number: reason for each, reason in zip(body.definitions, reasons, strict=True) if reason},
+            "graph": bytes(body.graph),
+        }
+        try:
+            child, told = self._errand({"restore": order}, saved.Told)
+        except Unanswered as problem:
+            raise StateRefused(f"the state in {path} could not be restored: {problem}") from None
+        child.private_bytes = private_bytes(child.pid)
+        child.names = frozenset(told.names)
+        self._history.commit(child)
+        self.restored = saved.restored(body, told)
+
+    def _converse(self, child: State, wire: socket.socket, request: bytes, wall: float, host: Host | None) -> Outcome:
         channel = frames.Channel(wire, self.limits.frame_bytes)
         turn = Turn(child, channel, self.limits, host=host, functions=self._functions, wall_s=wall)
         try:
-            return turn.run(request, self._family.await_parked)
+            outcome = turn.run(request, self._family.await_parked)
         except BaseException:  # the host's RunError, or an interrupt: the turn is void, the state before it stands
             self._family.discard(child)
             raise
+        if not self._family.await_parked(self._history.state):
+            self._history.state.kill()  # it spins instead of resting: the next turn will fall back
+        return outcome
 
     def _commit(self, child: State, outcome: Outcome, prepared: Prepared) -> ExecResult:
         result = finished(outcome, prepared, turn=self.turn, layers=self.layers, limit=self.limits.output_chars)

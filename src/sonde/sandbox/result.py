@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import TypeVar, get_args
+
+import msgspec
 
 from sonde.sandbox.base import ExecFault, ExecResult, FaultKind, Final, Variable
 from sonde.sandbox.frames import FaultReport, Stream
@@ -15,6 +17,8 @@ NAME_CHARS = 200
 SHOWN_REBOUND = 20
 KINDS = frozenset(get_args(FaultKind))
 NOTHING = Captured("", "", 0)
+
+T = TypeVar("T")
 
 
 def finished(outcome: Outcome, prepared: Prepared, *, turn: int, layers: tuple[str, ...], limit: int) -> ExecResult:
@@ -68,6 +72,24 @@ def stopped(
         output_chars=len(text),
         warnings=prepared.warnings,
     )
+
+
+class Unanswered(Exception):
+    """A worker did not do what it was asked for; in words."""
+
+
+def answered(outcome: Outcome, kind: type[T]) -> T:
+    """What the worker answered, if it has the form that was asked for."""
+    if outcome.report is None:
+        raise Unanswered(outcome.fault.message if outcome.fault is not None else "no answer")
+    if outcome.report.fault is not None:
+        raise Unanswered(outcome.report.fault.message[:MESSAGE_CHARS])
+    if outcome.final is None:
+        raise Unanswered("the worker gave no answer")
+    try:
+        return msgspec.convert(outcome.final[0], kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Unanswered(f"the worker's answer has another form ({str(error)[:NAME_CHARS]})") from None
 
 
 def _captured(stream: Stream) -> Captured:

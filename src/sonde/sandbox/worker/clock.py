@@ -12,7 +12,9 @@ import random
 import time
 from typing import Any
 
-_real_datetime, _real_date = dt.datetime, dt.date
+real_datetime, real_date = dt.datetime, dt.date
+replaced: dict[type, type] = {}
+"""{what a settable clock put into `datetime`: the real class}"""
 
 
 class Clock:
@@ -72,12 +74,12 @@ def _install_dates(clock: Clock) -> None:
         def __instancecheck__(cls, value: object) -> bool:
             return isinstance(value, cls.__mro__[1])
 
-    class ClockDate(_real_date, metaclass=Kind):
+    class ClockDate(real_date, metaclass=Kind):
         @classmethod
         def today(cls) -> Any:
             return cls.fromtimestamp(clock.time())
 
-    class ClockDatetime(_real_datetime, metaclass=Kind):
+    class ClockDatetime(real_datetime, metaclass=Kind):
         @classmethod
         def now(cls, tz: dt.tzinfo | None = None) -> Any:
             return cls.fromtimestamp(clock.time(), tz)
@@ -93,11 +95,12 @@ def _install_dates(clock: Clock) -> None:
     for kind, name in ((ClockDate, "date"), (ClockDatetime, "datetime")):
         kind.__name__ = kind.__qualname__ = name
         kind.__module__ = "datetime"
+        replaced[kind] = kind.__mro__[1]
         setattr(dt, name, kind)
 
 
-def seed_everything(seed: int) -> None:
-    """Seed `random`, and give everything that asks the kernel for randomness the same seeded source."""
+def seed_everything(seed: int) -> random.Random:
+    """Seed `random`, and give everything that asks the kernel for randomness the same seeded source, which is returned."""
     source = random.Random(seed ^ 0x50DE)  # noqa: S311 - repeatable on purpose
     plain_seed = random.Random.seed
 
@@ -109,6 +112,7 @@ def seed_everything(seed: int) -> None:
     for name in ("random", "uuid", "secrets"):
         _replace_urandom(name, source)
     random.seed(seed)
+    return source
 
 
 def _replace_urandom(module: str, source: random.Random) -> None:

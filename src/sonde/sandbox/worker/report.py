@@ -110,7 +110,7 @@ class Variables:
         for name, value in namespace.items():
             if name.startswith("_") or name in hidden or isinstance(value, ModuleType):
                 continue
-            now[name] = mark = (id(value), _size(value))
+            now[name] = mark = (id(value), sized(value))
             if self._seen.get(name) != mark:
                 rows.append((name[:200], _type_name(value), mark[1]))
         self._seen = now
@@ -121,6 +121,6 @@ def _type_name(value: Any) -> str:
     return "function" if isinstance(value, FunctionType) else type(value).__name__[:100]
 
 
-def _size(value: Any) -> int:
+def sized(value: Any) -> int:
     """Only types whose len() is ours to trust: a class of the code could loop in it."""
     return len(value) if type(value) in SIZED else -1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import random
 import sys
 from collections.abc import Callable
 from typing import Any, cast
@@ -20,6 +21,8 @@ from .language import make_builtins
 from .output import Capture
 from .parking import park, park_without_gate, settle
 from .report import Variables, describe, remember_source
+from .restoring import Restoring
+from .saving import Place, Saving
 from .views import Region, SharedText, SharedTexts, teach_modules
 
 UNFREEZE_EVERY = 64
@@ -44,6 +47,8 @@ class Session:
         self._regions: list[Region] = []
         self._sequence = 0
         self._turns = 0
+        self._sources: dict[str, str] = {}
+        self._mute = False
         self._filename = ""
         self._park = park
         self._builtins = make_builtins(self._policy)
@@ -51,7 +56,8 @@ class Session:
         self._fixed |= self._finish_functions()
         self._fixed |= {name: self._host_function(name) for name in config["functions"] or ()}
         self._namespace: dict[str, Any] = dict(self._fixed)
-        seed_everything(config["seed"])
+        self._dice = (random._inst, seed_everything(config["seed"]))  # pyright: ignore[reportPrivateUsage] - the one behind its functions
+        self._thrown = tuple(map(random.Random.getstate, self._dice))
         teach_modules()
 
     def start(self, *, gated: bool) -> None:
@@ -76,12 +82,15 @@ class Session:
         self._set_clock(request["clock"])
         self._attach(request["shares"])
         self._namespace.update(request["inject"])
+        if "code" not in request:
+            return self._done(*self._carry(request))
         self._variables.changed(self._namespace, self._hidden())
-        self._done(self._execute(request["code"]), None)
+        return self._done(self._execute(request["code"]), None)
 
     def _execute(self, source: str) -> dict[str, Any] | None:
         compiled = False
         remember_source(self._filename, source)
+        self._sources[self._filename] = source
         try:
             code = self._compile(source)
             compiled = True
@@ -90,13 +99,37 @@ class Session:
             return self._fault(error, compiled)
         return None
 
+    def _carry(self, request: dict[str, Any]) -> tuple[dict[str, Any] | None, Encoded | None]:
+        """Save this state or restore another one: no turn, and no host."""
+        self._mute = True
+        modules = self._policy["modules"] if self._policy["modules"] is not None else self._policy["preload"]
+        place = Place(self._namespace, self._fixed, self._builtins, modules, self._sources, self._dice, self._thrown)
+        try:
+            if "save" in request:
+                return None, Encoded([Saving(place, **request["save"]).run()])
+            return None, Encoded([self._restored(place, request["restore"])])
+        except BaseException as error:
+            return self._fault(error, compiled=True), None
+        finally:
+            self._mute = False
+
+    def _restored(self, place: Place, saved: dict[str, Any]) -> dict[str, Any]:
+        told = Restoring(place, **saved).run()
+        if self._config["binds_unknown"]:
+            for filename, source in self._sources.items():
+                self._bind_unknown(ast.parse(source, filename))
+        return told
+
     def _compile(self, source: str) -> Any:
         if not self._config["binds_unknown"]:
             return compile(source, self._filename, "exec", dont_inherit=True)
         tree = ast.parse(source, self._filename)
+        self._bind_unknown(tree)
+        return compile(tree, self._filename, "exec", dont_inherit=True)
+
+    def _bind_unknown(self, tree: ast.AST) -> None:
         for name in _called_names(tree) - self._namespace.keys() - self._builtins.keys():
             self._fixed[name] = self._namespace[name] = self._host_function(name)
-        return compile(tree, self._filename, "exec", dont_inherit=True)
 
     def _fault(self, error: BaseException, compiled: bool) -> dict[str, Any]:
         try:
@@ -151,6 +184,8 @@ class Session:
         return call
 
     def _call_host(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if self._mute:
+            raise ToolError(f"{name} cannot be called while a state is restored")
         if name in self._config["sharing"] and type(named.get("share")) is list:
             named["share"] = self._values(named["share"])
         body = Encoded([name, args, named], _shared_to_str)

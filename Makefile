@@ -60,7 +60,7 @@ test-browser: $(READY) ## the page in a real browser
 	$(BIN)/pytest -m browser
 
 test-vscode: $(READY) $(NODE) ## a real VS Code (code-server) in a real browser
-	bash scripts/vscode.sh
+	sh scripts/vscode.sh test
 
 local: $(READY)  ## a small local model: --model local:smollm2
 	bash scripts/local.sh

@@ -1,0 +1,182 @@
+"""The demo: recorded investigations by a capable model, played again with everything but the model's words live.
+
+A recording holds the replies of a real run (made through `sonde` itself, the model's name in it) and how the run
+began; nothing else. Playing it makes the data anew from its seed, runs the code in the real sandbox, calls the real
+tools, proves the citations again and leaves a run folder to look at. A recording that no longer leads to the same end
+is a failed test.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from sonde.api.launch import Finished, Job, Launch, OnEvent, run_job
+from sonde.api.rebuilding import rebuild
+from sonde.api.settings import Settings
+from sonde.bench.log import write_log
+from sonde.bench.seeded import generate
+from sonde.contexts.workspace import LocalWorkspace, WorkspaceContext, accept
+from sonde.core.events import AnyEvent, ModelReplied, RunStarted
+from sonde.errors import ConfigError
+from sonde.models.recorded import RecordedModel
+from sonde.runs.rundir import RunDir
+from sonde.runs.tape import Tape
+
+DATA = "{data}"
+WORKSPACE = {
+    "sample.ts": """\
+/** Cuts a text to at most `limit` characters and marks the cut. */
+export function shorten(text: string, limit: number): string {
+  if (text.length <= limit) {
+    return text;
+  }
+  return `${text.slice(0, limit - 1)}…`;
+}
+""",
+    "sample.test.ts": """\
+import { describe, expect, it } from "vitest";
+import { shorten } from "./sample";
+
+describe("shorten", () => {
+  it("marks the cut", () => {
+    expect(shorten("abcdef", 4)).toBe("abc…");
+  });
+});
+""",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What a real model said in a real run, and how that run began."""
+
+    name: str
+    title: str
+    model: str
+    recorded: str
+    started: Mapping[str, Any]
+    replies: Sequence[Mapping[str, Any]]
+    status: str
+    answer: str
+
+
+def names() -> list[str]:
+    """The recordings that are shipped."""
+    return sorted(file.name.removesuffix(".json") for file in _folder().iterdir() if file.name.endswith(".json"))
+
+
+def load(name: str) -> Recording:
+    """A shipped recording."""
+    file = _folder() / f"{name}.json"
+    if not file.is_file():
+        raise ConfigError(f"there is no recording {name!r}; there are: {', '.join(names())}")
+    return msgspec.json.decode(file.read_bytes(), type=Recording)
+
+
+def _folder() -> Any:
+    return resources.files("sonde.bench") / "recordings"
+
+
+def prepare(family: str, folder: Path) -> Path:
+    """Make the data of a family of demos below a folder, the same on every machine."""
+    place = folder / family
+    place.mkdir(parents=True, exist_ok=True)
+    match family:
+        case "ask":
+            if not (place / "shop.log").exists():
+                write_log(place / "shop.log")
+        case "rca":
+            spans = generate(40, seed=11).spans
+            (place / "traces.jsonl").write_text("".join(f"{json.dumps(span)}\n" for span in spans), "utf-8")
+        case "edit":
+            shutil.rmtree(place)
+            place.mkdir()
+            for name, text in WORKSPACE.items():
+                (place / name).write_text(text)
+        case _:
+            raise ConfigError(f"no data for {family!r}")
+    return place
+
+
+def play(recording: Recording, folder: Path, *, settings: Settings, on_event: OnEvent | None = None) -> Finished:
+    """Run a recording again below a folder: data in `data/`, the run in `runs/`."""
+    started = began(recording, prepare(str(recording.started["run_type"]), folder / "data"))
+    job = rebuild(started, settings)
+    if recording.started["run_type"] == "edit":
+        root = Path(started.settings["workspace"])
+        job = replace(job, context=WorkspaceContext(LocalWorkspace(root, approve=accept)))
+    silent = RecordedModel(f"{recording.model} (recorded)", [])
+    tape = Tape(list(_replies(recording)), words_only=True)
+    launch = Launch(settings=settings, runs_dir=folder / "runs", on_event=on_event, tape=tape)
+    return run_job(_spoken(job, silent), launch)
+
+
+def without_model(recording: Recording, folder: Path, *, settings: Settings) -> Finished:
+    """The same job with no model: what rules and search alone can say, marked CODE."""
+    started = began(recording, prepare(str(recording.started["run_type"]), folder / "data"))
+    job = replace(rebuild(started, settings), model=None, sub_model=None)
+    return run_job(job, Launch(settings=settings, runs_dir=folder / "runs"))
+
+
+def _spoken(job: Job, model: RecordedModel) -> Job:
+    return replace(job, model=model, sub_model=None)
+
+
+def began(recording: Recording, place: Path) -> RunStarted:
+    """The first event of the recorded run, with its data where it is now."""
+    text = json.dumps(dict(recording.started)).replace(DATA, json.dumps(str(place))[1:-1])
+    return msgspec.json.decode(text, type=RunStarted)
+
+
+def _replies(recording: Recording) -> Iterator[AnyEvent]:
+    for reply in recording.replies:
+        yield ModelReplied(
+            session=reply["session"],
+            turn=reply["turn"],
+            ordinal=reply["ordinal"],
+            request_hash="",
+            text=reply["text"],
+            model=recording.model,
+            tokens_in=reply["tokens_in"],
+            tokens_out=reply["tokens_out"],
+            estimated=True,
+            cost_usd=0.0,
+        )
+
+
+def record(run: RunDir, name: str, title: str, data: Path) -> Recording:
+    """A recording of a finished run whose data lay in `data`."""
+    events = run.events()
+    started = next(event for event in events if isinstance(event, RunStarted))
+    text = msgspec.json.encode(started).decode().replace(json.dumps(str(data))[1:-1], DATA)
+    written = run.record()
+    output = cast("dict[str, Any]", written.state.artifacts.final_output or {})
+    return Recording(
+        name=name,
+        title=title,
+        model=started.model or "none",
+        recorded=written.started_at[:10],
+        started=json.loads(text),
+        replies=[_reply(event) for event in events if isinstance(event, ModelReplied)],
+        status=written.status.value,
+        answer=str(output.get("answer") or output.get("summary") or ""),
+    )
+
+
+def _reply(event: ModelReplied) -> dict[str, Any]:
+    return {
+        "session": event.session,
+        "turn": event.turn,
+        "ordinal": event.ordinal,
+        "text": event.text,
+        "tokens_in": event.tokens_in,
+        "tokens_out": event.tokens_out,
+    }

@@ -1,0 +1,252 @@
+"""The `compliance` engine: rules first, a model only stricter, each control once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trace_cases import LLM, LOOK, ROOT, SPAN, TOOL, TRACE, calm_trace, failed_trace, model, options, ref, span, write
+
+import sonde
+from sonde.bench import origin30
+from sonde.engines.compliance import COMPLIANCE
+from sonde.engines.reports import ComplianceReport, ControlFinding, PassFail
+from sonde.engines.verdicts import verdict_of
+from sonde.errors import ConfigError
+
+FAILED, FORMAT, RETRIEVAL = "execution.hard_failures", "output.format.review", "retrieval.quality.review"
+
+
+@pytest.fixture
+def failed(tmp_path: Path) -> Path:
+    return write(tmp_path, failed_trace())
+
+
+@pytest.fixture
+def calm(tmp_path: Path) -> Path:
+    return write(tmp_path, calm_trace())
+
+
+def verdict(control_id: str, pass_fail: str, refs: str = "[]", more: str = "") -> str:
+    fields = f"'control_id': '{control_id}', 'pass_fail': '{pass_fail}', 'confidence': 0.9, 'rationale': 'seen'"
+    return f"{{{fields}, 'evidence_refs': {refs}{more}}}"
+
+
+def submit(*verdicts: str) -> str:
+    return f"SUBMIT(findings=[{', '.join(verdicts)}], gaps=[])"
+
+
+def judged(found: sonde.Investigation) -> dict[str, dict[str, Any]]:
+    assert found.report is not None, found.record.error
+    findings = ComplianceReport.model_validate(found.report).controls_evaluated
+    assert len({each.control_id for each in findings}) == len(findings), "each control exactly once"
+    return {each["control_id"]: each for each in found.report["controls_evaluated"]}
+
+
+@pytest.mark.requirement(74, 101)
+@pytest.mark.requirement("O1")
+def test_without_a_model_every_control_that_applies_is_judged_once_by_rule(failed: Path) -> None:
+    found = sonde.comply(TRACE, failed, options=options())
+
+    controls = judged(found)
+    assert (found.status, found.annotator_kind) == ("partial", "CODE")
+    assert list(controls) == sorted(
+        controls, key=lambda name: ({"high": 0, "medium": 1}[controls[name]["severity"]], name)
+    )
+    assert (controls[FAILED]["pass_fail"], controls[FAILED]["confidence"]) == ("fail", 0.78)
+    assert controls[FAILED]["evidence_refs"][0]["ref"] == TOOL
+    assert (controls[RETRIEVAL]["pass_fail"], controls[RETRIEVAL]["confidence"]) == ("pass", 0.72)
+    assert found.report is not None and found.report["overall_verdict"] == "non_compliant"
+    assert found.record.input_ref.controls_version == "v1"
+
+
+@pytest.mark.requirement(95)
+@pytest.mark.requirement("O4")
+def test_a_model_may_make_a_verdict_more_severe_with_evidence(calm: Path) -> None:
+    scripted = model(LOOK, submit(verdict(FORMAT, "fail", f"[{ref('SPAN', TOOL)}]")))
+    found = sonde.comply(TRACE, calm, options=options(scripted))
+
+    controls = judged(found)
+    assert (found.status, found.annotator_kind) == ("succeeded", "LLM")
+    assert (controls[FORMAT]["pass_fail"], controls[FORMAT]["confidence"]) == ("fail", 0.9)
+    assert controls[FORMAT]["remediation"]
+    assert found.report is not None and found.report["overall_verdict"] == "non_compliant"
+
+
+@pytest.mark.requirement("O4")
+@pytest.mark.parametrize("milder", ["pass", "not_applicable", "insufficient_evidence"])
+def test_a_model_cannot_make_a_rules_fail_milder(failed: Path, milder: str) -> None:
+    more = ", 'missing_evidence': ['logs']"
+    found = sonde.comply(TRACE, failed, options=options(model(LOOK, submit(verdict(FAILED, milder, more=more)))))
+
+    assert judged(found)[FAILED]["pass_fail"] == "fail"
+    assert found.annotator_kind == "CODE", "no word of the model is in the report"
+    assert any(f"the model said {milder}; the rule's fail stands" in gap for gap in found.gaps)
+
+
+@pytest.mark.requirement("O4")
+@pytest.mark.parametrize("wanted", ["pass", "fail"])
+def test_insufficient_evidence_by_rule_stands_whatever_the_model_thinks(tmp_path: Path, wanted: str) -> None:
+    mute = [row if row["span_id"] != LLM else span(LLM, "plan", 1) for row in calm_trace()]
+    source = write(tmp_path, mute)
+    scripted = model(LOOK, submit(verdict(FORMAT, wanted, f"[{ref('SPAN', TOOL)}]")))
+    found = sonde.comply(TRACE, source, options=options(scripted))
+
+    control = judged(found)[FORMAT]
+    assert (control["pass_fail"], control["missing_evidence"]) == ("insufficient_evidence", ["required_messages"])
+    assert found.report is not None and found.report["overall_verdict"] == "needs_review"
+
+
+@pytest.mark.requirement(111)
+def test_a_fail_without_evidence_is_refused_and_the_rules_verdict_stays(calm: Path) -> None:
+    scripted = model(LOOK, submit(verdict(FORMAT, "fail")), submit(verdict(FORMAT, "fail")))
+    found = sonde.comply(TRACE, calm, options=options(scripted))
+
+    assert (found.status, judged(found)[FORMAT]["pass_fail"]) == ("partial", "pass")
+    assert "a fail needs evidence_refs" in scripted.requests[2].messages[-1].content
+    assert found.record.error is not None and found.record.error.code == "EVIDENCE_VALIDATION_FAILED"
+
+
+def test_insufficient_evidence_says_what_is_missing(calm: Path) -> None:
+    bare, full = (
+        verdict(FORMAT, "insufficient_evidence"),
+        verdict(FORMAT, "insufficient_evidence", more=", 'missing_evidence': ['the schema']"),
+    )
+    found = sonde.comply(TRACE, calm, options=options(model(LOOK, submit(bare), submit(full))))
+
+    assert judged(found)[FORMAT]["missing_evidence"] == ["the schema"]
+    assert found.report is not None and found.report["overall_verdict"] == "needs_review"
+
+
+@pytest.mark.requirement(110)
+@pytest.mark.parametrize(
+    "nonsense", ["SUBMIT(findings=[])", submit(verdict("no.such.control", "fail")), submit(verdict(FORMAT, "perhaps"))]
+)
+def test_a_submission_that_judges_nothing_is_refused_and_the_rules_speak_as_code(calm: Path, nonsense: str) -> None:
+    found = sonde.comply(TRACE, calm, options=options(model(LOOK, nonsense, nonsense)))
+
+    assert (found.status, found.annotator_kind) == ("partial", "CODE")
+    assert found.record.error is not None and found.record.error.code == "SCHEMA_VALIDATION_FAILED"
+    assert len(judged(found)) == 6
+
+
+def test_of_two_verdicts_on_one_control_the_more_severe_counts(calm: Path) -> None:
+    twice = submit(verdict(FORMAT, "fail", f"[{SPAN}]"), verdict(FORMAT, "pass"))
+
+    assert judged(sonde.comply(TRACE, calm, options=options(model(LOOK, twice))))[FORMAT]["pass_fail"] == "fail"
+
+
+@pytest.mark.requirement(95)
+def test_sub_calls_judge_one_control_each_and_speak_where_the_root_is_silent(calm: Path) -> None:
+    errands = f"delegate_batch([{{'objective': 'Judge ' + c, 'context': {{'control_id': c}}}} for c in ['{FORMAT}', '{RETRIEVAL}']])"
+
+    def child(task: str) -> list[str]:
+        word = f"'fail', evidence_refs=[{SPAN}]" if FORMAT in task else "'pass', evidence_refs=[]"
+        return [LOOK, f"SUBMIT(pass_fail={word}, confidence=0.8, rationale='looked')"]
+
+    found = sonde.comply(TRACE, calm, options=options(model(errands, submit(verdict(RETRIEVAL, "pass")), child=child)))
+
+    assert found.status == "succeeded"
+    assert {name: judged(found)[name]["pass_fail"] for name in (FORMAT, RETRIEVAL)} == {
+        FORMAT: "fail",
+        RETRIEVAL: "pass",
+    }
+    assert [call.objective for call in found.record.runtime_ref.subcall_metadata] == [
+        f"Judge {FORMAT}",
+        f"Judge {RETRIEVAL}",
+    ]
+
+
+@pytest.mark.requirement("O1")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["pass", "fail", "insufficient_evidence"], "non_compliant"),
+        (["pass", "insufficient_evidence"], "needs_review"),
+        (["not_applicable", "not_applicable"], "needs_review"),
+        (["pass", "not_applicable"], "compliant"),
+    ],
+)
+def test_the_verdict_of_a_trace_follows_from_those_of_its_controls(words: list[PassFail], expected: str) -> None:
+    findings = [
+        ControlFinding(controls_version="v1", control_id=str(n), pass_fail=word, severity="low", confidence=0.5)
+        for n, word in enumerate(words)
+    ]
+    assert verdict_of(findings) == expected
+
+
+OWN = """
+controls:
+  - control_id: bank.pin
+    controls_version: bank-1
+    title: No PIN in prompts
+    description: Prompts hold no PIN.
+    severity: critical
+    applies_when: {tools: [transfer]}
+    required_evidence: [required_span_attributes]
+    violation_patterns: ['\\bPIN \\d{4}\\b']
+    remediation_template: Mask it.
+"""
+
+
+@pytest.mark.requirement("O1")
+def test_where_no_control_applies_one_finding_says_so(tmp_path: Path, calm: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(OWN)
+    found = sonde.comply(TRACE, calm, controls_files=[own], options=options())
+
+    finding = judged(found)["control.no_applicable_controls"]
+    assert (finding["pass_fail"], finding["confidence"], finding["controls_version"]) == (
+        "not_applicable",
+        0.4,
+        "bank-1",
+    )
+    assert found.report is not None and found.report["overall_verdict"] == "needs_review"
+    assert any("no control of bank-1 applies" in gap for gap in found.report["gaps"])
+
+
+def test_a_control_can_be_judged_although_its_scope_would_skip_it(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(OWN)
+    source = write(tmp_path, [span(ROOT, "agent", 0, parent=None, attributes={"input.value": "my PIN 1234 please"})])
+    found = sonde.comply(TRACE, source, controls_files=[own], overrides=["bank.pin"], options=options())
+
+    assert judged(found)["bank.pin"]["pass_fail"] == "fail"
+    assert "1234" not in str(judged(found)["bank.pin"]["evidence_refs"])
+
+
+def test_wrong_versions_controls_and_files_are_the_callers_mistake(calm: Path, tmp_path: Path) -> None:
+    for wrong in ({"controls": "v9"}, {"overrides": ["no.such"]}, {"controls_files": [tmp_path / "none.yaml"]}):
+        with pytest.raises(ConfigError):
+            sonde.comply(TRACE, calm, options=options(), **wrong)  # pyright: ignore[reportArgumentType]  # one keyword each
+
+
+@pytest.mark.requirement(86, 87, 88, 89, 90, 92)
+def test_the_budget_is_the_contracts() -> None:
+    budget = COMPLIANCE.budget
+    limits = (
+        budget.max_depth,
+        budget.max_iterations,
+        budget.max_tool_calls,
+        budget.max_subcalls,
+        budget.max_tokens_total,
+    )
+    assert (*limits, budget.max_wall_time_sec) == (2, 40, 160, 60, 260_000, 180)
+
+
+@pytest.mark.parametrize("kinds", [True, False])
+def test_the_origins_thirty_traces_get_the_expected_verdicts(tmp_path: Path, kinds: bool) -> None:
+    source = write(tmp_path, origin30.spans(kinds=kinds))
+    for number, label in enumerate(origin30.labels()):
+        found = sonde.comply(origin30.trace_id(number), source, options=options())
+        assert found.report is not None and found.report["overall_verdict"] == origin30.EXPECTED_COMPLIANCE[label]
+
+
+@pytest.mark.requirement(124)
+def test_two_runs_give_equal_reports(failed: Path) -> None:
+    runs = [
+        sonde.comply(TRACE, failed, options=options(model(LOOK, submit(verdict(FORMAT, "pass"))))) for _ in range(2)
+    ]
+
+    assert runs[0].report == runs[1].report

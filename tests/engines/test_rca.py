@@ -1,0 +1,248 @@
+"""The `rca` engine: rules first, hypotheses by sub-calls, one proved report; and an honest one without a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trace_cases import IO, LOOK, ROOT, SPAN, TOOL, TRACE, failed_trace, model, options, ref, write
+
+import sonde
+from sonde.bench import origin30
+from sonde.engines.rca import RCA, winner
+from sonde.engines.reports import RCAReport
+from sonde.errors import ConfigError, ModelCallFailed
+from sonde.testing import ScriptedModel
+
+CONTRACT = {
+    "schema_version",
+    "trace_id",
+    "primary_label",
+    "summary",
+    "confidence",
+    "evidence_refs",
+    "remediation",
+    "gaps",
+}
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    return write(tmp_path, failed_trace())
+
+
+def submit(label: str = "tool_failure", confidence: float = 0.8, refs: str = f"[{SPAN}, {IO}]") -> str:
+    judged = f"primary_label='{label}', summary='the booking tool timed out', confidence={confidence}"
+    return f"SUBMIT({judged}, evidence_refs={refs}, remediation=['retry'], gaps=[])"
+
+
+def report(found: sonde.Investigation) -> dict[str, Any]:
+    assert found.report is not None, found.record.error
+    return found.report
+
+
+@pytest.mark.requirement(74, 101)
+@pytest.mark.requirement("O1")
+def test_a_submission_becomes_a_report_with_the_contracts_fields_and_the_runtimes_hashes(traces: Path) -> None:
+    forged = f"[{{**{SPAN}, 'excerpt_hash': 'f' * 64}}, {IO}]"
+    found = sonde.rca(TRACE, traces, options=options(model(LOOK, submit(refs=forged))))
+
+    made = report(found)
+    assert (found.status, found.annotator_kind) == ("succeeded", "LLM")
+    assert set(made) >= CONTRACT
+    assert RCAReport.model_validate(made).primary_label == "tool_failure"
+    assert [(r["kind"], r["ref"]) for r in made["evidence_refs"]] == [("SPAN", TOOL), ("TOOL_IO", f"tool:{TOOL}")]
+    assert all(len(r["excerpt_hash"]) == 64 and r["excerpt_hash"] != "f" * 64 for r in made["evidence_refs"])
+    assert "table for two" not in json.dumps(found.report)
+
+
+@pytest.mark.requirement("O3")
+def test_without_a_model_the_rule_speaks_and_says_that_it_is_code(traces: Path) -> None:
+    found = sonde.rca(TRACE, traces, options=options())
+
+    made = report(found)
+    assert (found.status, found.annotator_kind) == ("partial", "CODE")
+    assert (made["primary_label"], made["confidence"]) == ("tool_failure", 0.76)
+    assert any("no model is set" in gap for gap in made["gaps"])
+
+
+@pytest.mark.requirement("O3")
+def test_a_model_that_never_answers_leaves_the_rules_report_marked_code(traces: Path) -> None:
+    found = sonde.rca(TRACE, traces, options=options(ScriptedModel([ModelCallFailed("down")] * 9)))
+
+    assert (found.status, found.annotator_kind) == ("partial", "CODE")
+    assert report(found)["primary_label"] == "tool_failure"
+    assert found.record.error is not None and found.record.error.code == "MODEL_OUTPUT_INVALID"
+
+
+@pytest.mark.requirement(111)
+@pytest.mark.requirement("O2")
+def test_evidence_that_no_tool_returned_is_refused_once_and_then_named_as_a_gap(traces: Path) -> None:
+    invented = f"[{SPAN}, {ref('SPAN', 'feedfacefeedface')}]"
+    scripted = model(LOOK, submit(refs=invented), submit(refs=invented, confidence=0.4))
+    found = sonde.rca(TRACE, traces, options=options(scripted))
+
+    assert found.status == "partial"
+    assert found.record.error is not None and found.record.error.code == "EVIDENCE_VALIDATION_FAILED"
+    assert "was not returned by any tool" in scripted.requests[2].messages[-1].content
+    assert [r["ref"] for r in report(found)["evidence_refs"]] == [TOOL]
+    assert any("feedfacefeedface" in gap for gap in found.gaps)
+
+
+def test_a_refused_submission_can_be_mended(traces: Path) -> None:
+    scripted = model(LOOK, submit(refs="[]"), submit())
+
+    assert sonde.rca(TRACE, traces, options=options(scripted)).status == "succeeded"
+
+
+@pytest.mark.requirement("O1")
+def test_a_confidence_of_a_half_needs_two_independent_references(traces: Path) -> None:
+    lonely = submit(confidence=0.9, refs=f"[{SPAN}, {SPAN}]")
+    found = sonde.rca(TRACE, traces, options=options(model(LOOK, lonely, lonely)))
+
+    assert (found.status, report(found)["confidence"]) == ("partial", 0.49)
+    low = sonde.rca(TRACE, traces, options=options(model(LOOK, submit(confidence=0.4, refs=f"[{SPAN}]"))))
+    assert (low.status, report(low)["confidence"]) == ("succeeded", 0.4)
+
+
+@pytest.mark.requirement(110, 125)
+@pytest.mark.parametrize("label", ["bad_luck", ""])
+def test_a_label_outside_the_five_fails_the_schema_gate_and_the_rule_speaks(traces: Path, label: str) -> None:
+    found = sonde.rca(TRACE, traces, options=options(model(LOOK, submit(label), submit(label))))
+
+    assert (found.status, found.annotator_kind) == ("partial", "CODE")
+    assert found.record.error is not None and found.record.error.code == "SCHEMA_VALIDATION_FAILED"
+    assert report(found)["primary_label"] == "tool_failure"
+
+
+def hypotheses(task: str) -> list[str]:
+    """The tool hypothesis is proved by two references and two facts, the other by one."""
+    if "the tool failed" in task:
+        judged = f"label='tool_failure', confidence=0.7, evidence_refs=[{SPAN}, {IO}]"
+        return [LOOK, f"SUBMIT({judged}, supporting_facts=['a', 'b'], gaps=['no logs'], summary='it timed out')"]
+    judged = f"label='instruction_failure', confidence=0.7, evidence_refs=[{ref('SPAN', ROOT)}]"
+    return [f"span = get_span('{ROOT}')", f"SUBMIT({judged}, supporting_facts=[], gaps=[])"]
+
+
+DELEGATE = """
+where = {'trace_id': trace_id, 'candidate_label': 'tool_failure'}
+results = delegate_batch([
+    {'objective': 'Test: the tool failed', 'context': where},
+    {'objective': 'Test: the prompt drifted', 'context': {**where, 'candidate_label': 'instruction_failure'}},
+])
+print([r['label'] for r in results])
+"""
+
+
+@pytest.mark.requirement(94, 98, 99)
+def test_hypotheses_are_tested_by_sub_calls_that_share_one_count(traces: Path) -> None:
+    scripted = model(DELEGATE, submit(refs="[]"), child=hypotheses)
+    found = sonde.rca(TRACE, traces, options=options(scripted))
+
+    made, usage = report(found), found.record.runtime_ref.usage
+    assert found.status == "succeeded"
+    assert [r["ref"] for r in made["evidence_refs"]] == [TOOL, f"tool:{TOOL}"], (
+        "what its sub-calls proved for the chosen label"
+    )
+    assert any(gap.startswith("subcall:root/1.") and gap.endswith("no logs") for gap in made["gaps"])
+    assert (usage.llm_subcalls, usage.depth_reached) == (2, 1)
+    calls = found.record.runtime_ref.subcall_metadata
+    assert {call.objective for call in calls} == {"Test: the tool failed", "Test: the prompt drifted"}
+    assert all(call.parent_call_id == "root" and call.depth == 1 and call.input_ref_hash for call in calls)
+
+
+@pytest.mark.requirement(96)
+@pytest.mark.requirement("O3")
+def test_when_the_root_runs_out_of_turns_the_best_sub_call_speaks_and_a_model_judged(traces: Path) -> None:
+    scripted = model(DELEGATE, "print('still looking')", "print('on and on')", child=hypotheses)
+    found = sonde.rca(TRACE, traces, options=options(scripted, knobs={"max_iterations": 4}))
+
+    assert (found.status, found.annotator_kind) == ("partial", "LLM")
+    assert (report(found)["primary_label"], report(found)["confidence"]) == ("tool_failure", 0.7)
+    assert found.record.error is not None and found.record.error.code == "RECURSION_LIMIT_REACHED"
+
+
+def hypothesis(
+    label: str, *, status: str = "succeeded", confidence: float = 0.5, refs: int = 1, facts: int = 0
+) -> dict[str, Any]:
+    pointers = [{"kind": "SPAN", "ref": str(number)} for number in range(refs)]
+    return {
+        "label": label,
+        "status": status,
+        "confidence": confidence,
+        "evidence_refs": pointers,
+        "supporting_facts": ["f"] * facts,
+    }
+
+
+@pytest.mark.requirement("O1")
+def test_the_winner_is_the_one_that_succeeded_then_confidence_then_references_then_facts() -> None:
+    ladder = [
+        hypothesis("tool_failure", status="failed", confidence=0.99, refs=9, facts=9),
+        hypothesis("retrieval_failure", confidence=0.4, refs=9, facts=9),
+        hypothesis("instruction_failure", confidence=0.6, refs=1, facts=9),
+        hypothesis("data_schema_mismatch", confidence=0.6, refs=2, facts=1),
+        hypothesis("upstream_dependency_failure", confidence=0.6, refs=2, facts=2),
+    ]
+    for length in range(1, len(ladder) + 1):
+        best = winner(list(reversed(ladder[:length])))
+        assert best is not None and best["label"] == ladder[length - 1]["label"]
+    assert winner([hypothesis("tool_failure", refs=0), hypothesis("no such label")]) is None
+
+
+@pytest.mark.requirement(86, 87, 88, 89, 90, 92, 93)
+def test_the_budget_is_the_contracts_and_nothing_goes_above_its_maximum(traces: Path) -> None:
+    budget = RCA.budget
+    limits = (
+        budget.max_depth,
+        budget.max_iterations,
+        budget.max_tool_calls,
+        budget.max_subcalls,
+        budget.max_tokens_total,
+    )
+    assert (*limits, budget.max_wall_time_sec) == (2, 40, 120, 40, 200_000, 180)
+    for knob, above in {"max_depth": 4, "max_iterations": 61, "max_tool_calls": 221, "max_subcalls": 91}.items():
+        with pytest.raises(ConfigError, match=f"maximum of {above - 1}"):
+            sonde.rca(TRACE, traces, settings=sonde.Settings(), in_memory=True, **{knob: above})
+    found = sonde.rca(TRACE, traces, settings=sonde.Settings(), in_memory=True, max_iterations=60, sampling_seed=7)
+    recorded = found.record.runtime_ref.budget
+    assert (recorded["max_iterations"], recorded["sampling_seed"], recorded["max_tool_calls"]) == (60, 7, 120)
+
+
+@pytest.mark.requirement(85, 127)
+def test_every_look_goes_through_the_registry_and_is_counted_and_hashed(traces: Path) -> None:
+    found = sonde.rca(TRACE, traces, options=options(model(LOOK, "delete_span('x')", submit())))
+
+    steps = found.record.runtime_ref.repl_trajectory
+    assert [call.tool_name for call in steps[0].tool_trace] == ["get_span", "get_tool_io"]
+    assert found.record.runtime_ref.usage.tool_calls == 2
+    assert "delete_span" in str(steps[1].fault)
+
+
+@pytest.mark.requirement(124)
+def test_two_runs_on_the_same_data_and_replies_give_equal_reports(traces: Path) -> None:
+    runs = [sonde.rca(TRACE, traces, options=options(model(DELEGATE, submit(), child=hypotheses))) for _ in range(2)]
+
+    assert runs[0].report == runs[1].report
+    assert runs[0].record.dataset_ref == runs[1].record.dataset_ref
+    assert runs[0].record.runtime_ref.prompt_template_hash == runs[1].record.runtime_ref.prompt_template_hash
+
+
+def test_an_unknown_trace_is_the_callers_mistake_and_names_some(traces: Path) -> None:
+    with pytest.raises(ConfigError, match=f"it begins with: {TRACE}"):
+        sonde.rca("nope", traces, options=options())
+    with pytest.raises(ConfigError, match="empty"):
+        sonde.rca(" ", traces, options=options())
+
+
+@pytest.mark.parametrize("kinds", [True, False])
+def test_the_origins_thirty_traces_are_labelled_well_without_a_model(tmp_path: Path, kinds: bool) -> None:
+    source = write(tmp_path, origin30.spans(kinds=kinds))
+    gold = origin30.labels()
+    right = sum(
+        report(sonde.rca(origin30.trace_id(n), source, options=options()))["primary_label"] == label
+        for n, label in enumerate(gold)
+    )
+    assert right / len(gold) >= 0.6

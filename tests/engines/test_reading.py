@@ -1,0 +1,174 @@
+"""`rca` with a taxonomy, and of conversations: what the model is shown, what becomes of its claims, who read what."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sonde.api.investigating import Investigation, rca
+from sonde.core.status import RunStatus
+from sonde.models import ModelRequest
+from sonde.testing import ScriptedModel
+
+TRACE = "b" * 32
+QUESTION = "How many moons has Mars?"
+
+
+def write_trace(folder: Path, steps: int = 4, size: int = 40) -> Path:
+    """An agent that plans, searches in vain and answers from memory."""
+    spans: list[dict[str, Any]] = [_row(0, "AGENT", None, {"input.value": QUESTION})]
+    for number in range(1, steps + 1):
+        said = f"step {number}: " + f"word{number} " * size
+        table = {
+            "llm.input_messages.0.message.role": "user",
+            "llm.input_messages.0.message.content": f"Observation {number}: " + f"seen{number} " * size,
+            "llm.output_messages.0.message.role": "assistant",
+            "llm.output_messages.0.message.content": said,
+        }
+        spans.append(_row(number, "LLM", 0, table))
+    path = folder / "traces.jsonl"
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in spans), "utf-8")
+    return path
+
+
+def _row(number: int, kind: str, parent: int | None, attributes: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "trace_id": TRACE,
+        "span_id": span_id(number),
+        "parent_id": None if parent is None else span_id(parent),
+        "name": f"{kind.lower()}-{number}",
+        "start_time": 1_772_000_000_000_000_000 + number * 1_000_000_000,
+        "end_time": 1_772_000_000_500_000_000 + number * 1_000_000_000,
+        "status_code": "OK",
+        "attributes": {"openinference.span.kind": kind, **attributes},
+    }
+
+
+def span_id(number: int) -> str:
+    return f"{number + 1:016x}"
+
+
+def investigate(path: Path, model: ScriptedModel, trace_id: str = TRACE, **more: Any) -> Investigation:
+    return rca(trace_id, path, model=model, in_memory=True, **more)
+
+
+def finding(number: int, category: str = "Goal Deviation", **more: Any) -> dict[str, Any]:
+    return {"category": category, "span_id": span_id(number), "why": "it says so", **more}
+
+
+def submit(findings: list[dict[str, Any]], before: str = "") -> str:
+    given = f"primary_label='instruction_failure', summary='s', confidence=0.8, findings={findings!r}"
+    return f"```python\n{before}\nSUBMIT({given}, remediation=[], gaps=[])\n```"
+
+
+def report_of(found: Investigation) -> dict[str, Any]:
+    assert found.report is not None
+    return found.report
+
+
+def test_a_short_trace_is_shown_whole_and_its_findings_are_proved_by_their_spans(tmp_path: Path) -> None:
+    claims = [finding(2, "goal deviation"), finding(1, "Formatting errors", first_failure=True)]
+    model = ScriptedModel([submit(claims)])
+
+    found = investigate(write_trace(tmp_path), model, taxonomy="trail")
+
+    report = report_of(found)
+    assert found.status is RunStatus.SUCCEEDED
+    assert [(each["category"], each["span_id"]) for each in report["findings"]] == [
+        ("Goal Deviation", span_id(2)),
+        ("Formatting Errors", span_id(1)),
+    ]
+    assert [each["first_failure"] for each in report["findings"]] == [False, True]
+    assert {ref["ref"] for ref in report["findings"][0]["evidence_refs"]} == {span_id(2), f"{span_id(2)}:attributes"}
+    assert report["coverage"]["readers"] == [f"root: 4 steps, {span_id(1)} to {span_id(4)}"]
+    assert report["coverage"]["unread"] == []
+
+
+def test_the_prompt_holds_the_categories_their_guide_and_the_steps(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def answer(request: ModelRequest) -> str:
+        seen.append("\n".join(message.content for message in request.messages))
+        return submit([finding(1)])
+
+    investigate(write_trace(tmp_path), ScriptedModel(answer), taxonomy="trail")
+
+    assert "Poor Information Retrieval:" in seen[0]
+    assert "How they are used:" in seen[0]
+    assert f"### step 0 | span {span_id(1)} | LLM llm-1 | agent agent-0" in seen[0]
+    assert QUESTION in seen[0]
+
+
+def test_a_long_trace_is_read_in_parts_and_the_coverage_names_the_readers(tmp_path: Path) -> None:
+    path = write_trace(tmp_path, steps=30, size=300)
+    before = "answers = llm_batch(label_prompts[:-1])"
+
+    def answer(request: ModelRequest) -> str:
+        return "[]" if "Part " in request.messages[-1].content else submit([finding(1)], before)
+
+    found = investigate(path, ScriptedModel(answer), taxonomy="trail")
+
+    covered = report_of(found)["coverage"]
+    assert covered["steps"] == 30
+    assert len(covered["readers"]) >= 3
+    assert all(reader.startswith("root/1.1.") for reader in covered["readers"])
+    assert covered["unread"]
+    assert covered["unread"][-1] == span_id(30)
+    assert span_id(1) not in covered["unread"]
+
+
+def test_claims_outside_the_taxonomy_or_the_trace_are_told_and_then_left_out(tmp_path: Path) -> None:
+    claims = [finding(1), finding(2, "Bad luck"), {**finding(3), "span_id": "f" * 16}]
+    model = ScriptedModel([submit(claims), submit(claims)])
+
+    found = investigate(write_trace(tmp_path), model, taxonomy="trail")
+
+    assert found.status is RunStatus.PARTIAL
+    assert [each["span_id"] for each in report_of(found)["findings"]] == [span_id(1)]
+    assert any("Bad luck" in gap for gap in found.gaps)
+    assert any("f" * 16 in gap for gap in found.gaps)
+
+
+def test_a_taxonomy_of_ones_own_is_a_yaml_file(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("name: mine\ncategories:\n- name: Slow\n  definition: Too slow.\n", "utf-8")
+
+    found = investigate(write_trace(tmp_path), ScriptedModel([submit([finding(1, "slow")])]), taxonomy=mine)
+
+    assert report_of(found)["taxonomy"] == "mine"
+    assert [each["category"] for each in report_of(found)["findings"]] == ["Slow"]
+
+
+def conversation(folder: Path, steps: int = 4) -> tuple[Path, str]:
+    from sonde.contexts.traces.importers.whowhen import trace_id_of
+
+    names = ("Planner", "Coder", "Computer_terminal", "Verifier")
+    history = [{"role": "user", "name": names[at % 4], "content": f"message {at}"} for at in range(steps)]
+    record = {"question": QUESTION, "history": history}
+    path = folder / "talk.json"
+    path.write_text(json.dumps(record), "utf-8")
+    return path, trace_id_of(record)
+
+
+@pytest.mark.parametrize("step", [1, "1"])
+def test_a_conversation_gets_its_decisive_step_and_the_agent_is_who_spoke_there(tmp_path: Path, step: object) -> None:
+    path, trace_id = conversation(tmp_path)
+    given = f"primary_label='tool_failure', summary='s', confidence=0.7, decisive={{'agent': 'x', 'step': {step!r}}}"
+    model = ScriptedModel([f"```python\nSUBMIT({given}, remediation=[], gaps=[])\n```"])
+
+    found = investigate(path, model, trace_id)
+
+    decisive = report_of(found)["decisive"]
+    assert (decisive["agent"], decisive["step"]) == ("Coder", 1)
+    assert found.status is RunStatus.SUCCEEDED
+    assert report_of(found)["evidence_refs"][0]["span_id"] == decisive["span_id"]
+
+
+def test_without_a_model_the_rule_speaks_and_says_so(tmp_path: Path) -> None:
+    found = rca(TRACE, write_trace(tmp_path), taxonomy="trail", in_memory=True)
+
+    assert found.annotator_kind == "CODE"
+    assert report_of(found)["findings"] == []

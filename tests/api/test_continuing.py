@@ -31,7 +31,7 @@ def data(tmp_path: Path) -> Path:
 
 def asked(question: str, data: Path, script: list[str], **options: Any) -> tuple[Answer, ScriptedModel]:
     model = ScriptedModel(script)
-    where = {"runs_dir": data.parent / "runs", "settings": Settings()}
+    where: dict[str, Any] = {"runs_dir": data.parent / "runs", "settings": Settings()}
     return ask(question, *([] if "continue_from" in options else [data]), model=model, **where, **options), model
 
 

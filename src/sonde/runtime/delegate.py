@@ -170,13 +170,19 @@ class Delegation:
         self.wiring.check_cancel()
         return found
 
-    def require_room(self, count: int) -> None:
-        """Refuse a batch that is larger than what is left, before anything is spent."""
-        left = self.scope.left()["subcalls"]
-        if left == 0 and count:
+    def require_room(self, count: int, *, turns: int = 0) -> None:
+        """Refuse a batch that is larger than what is left, before anything is spent; `turns` are those that each needs."""
+        left = self.scope.left()
+        if left["subcalls"] == 0 and count:
             self.scope.charge(subcalls=1)
-        if count > left:
-            raise ToolFault(f"{left} sub-calls are left and this batch has {count}: put more into each, or take fewer")
+        if count > left["subcalls"]:
+            raise ToolFault(
+                f"{left['subcalls']} sub-calls are left and this batch has {count}: put more into each, or take fewer"
+            )
+        if self.scope.pooled_turns and count * turns > left["iterations"]:
+            raise ToolFault(
+                f"{left['iterations']} turns are left for all and this batch has {count} children: take fewer of them"
+            )
 
     def _started(
         self, path: str, objective: str, mode: Any, context: Mapping[str, Any], scope: Scope | None = None

@@ -273,7 +273,7 @@ class Host:
 
     def run_children(self, errands: Sequence[Errand]) -> list[Any]:
         """Children in parallel; a failed one is a dict that says so."""
-        self.delegation.require_room(len(errands))
+        self.delegation.require_room(len(errands), turns=1)
         scopes = [self.delegation.open_scope(errand, len(errands)) for errand in errands]
         found = self.delegation.many(
             list(zip(errands, scopes, strict=True)),

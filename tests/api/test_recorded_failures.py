@@ -1,0 +1,126 @@
+"""Runs with failures in them replay, and a resumed run has no more time than it had left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sonde.api.again import replay, resume, used_seconds
+from sonde.api.asking import Answer, ask
+from sonde.api.settings import Settings
+from sonde.core.events import ModelReplied, RunResumed, RunStarted, TurnStarted
+from sonde.core.status import RunStatus
+from sonde.errors import ConfigError, ErrorCode, ModelCallFailed
+from sonde.models.base import ModelRequest
+from sonde.runs.rundir import RunDir
+from sonde.testing import FrozenClock, ScriptedModel
+
+LOOK = "text = read_file('a.txt')"
+FINISH = "FINAL('42 [a.txt:1]')"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.txt").write_text("beta is 42\n")
+    return tmp_path / "data"
+
+
+def asked(data: Path, script: Any, **options: Any) -> tuple[Answer, Path]:
+    model = script if isinstance(script, ScriptedModel) else ScriptedModel(script)
+    answer = ask("?", data, model=model, settings=Settings(), runs_dir=data.parent / "runs", **options)
+    assert answer.run_dir is not None
+    return answer, answer.run_dir
+
+
+def in_a_batch(request: ModelRequest) -> str | Exception:
+    text = request.messages[-1].content
+    if text.startswith("ask"):
+        return ModelCallFailed("no", tokens_in=7) if text == "ask 1" else "yes"
+    return ["print(llm_batch([f'ask {i}' for i in range(3)]))", LOOK, FINISH][len(request.messages) // 2 - 1]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        in_a_batch,
+        [LOOK, ModelCallFailed("gone")],
+        [ModelCallFailed("429", retryable=True, retry_after=0.0, tokens_in=9), LOOK, FINISH],
+        [ModelCallFailed("401")],
+    ],
+    ids=["one of a batch", "at the end", "passing", "at once"],
+)
+def test_a_run_with_failures_of_its_model_replays(data: Path, script: Any) -> None:
+    answer, run_dir = asked(data, script)
+    again = replay(run_dir, settings=Settings())
+
+    assert again.equal, again.differences
+    assert again.record is not None
+    assert again.record.runtime_ref.usage == answer.record.runtime_ref.usage
+    assert again.record.status == answer.record.status
+
+
+def test_time_used_before_a_crash_counts_after_it(data: Path) -> None:
+    clock = FrozenClock()
+
+    def slow(_request: ModelRequest) -> str:
+        clock.advance(40)
+        return LOOK
+
+    _, run_dir = asked(data, ScriptedModel(slow), clock=clock, max_wall_time_sec=100)
+    lines = (run_dir / "events.jsonl").read_bytes().splitlines(keepends=True)
+    second = next(i for i, line in enumerate(lines) if b'"turn_started"' in line and b'"turn":2' in line)
+    (run_dir / "events.jsonl").write_bytes(b"".join(lines[: second + 1]))
+
+    finished = resume(run_dir, model=ScriptedModel(slow), settings=Settings(), clock=clock)
+
+    assert finished.record.error is not None
+    assert finished.record.error.code is ErrorCode.WALL_TIME_LIMIT_REACHED
+    assert finished.record.runtime_ref.usage.iterations == 3  # 40 s before, 40 after, and at 80 one more: past 90
+
+
+def test_waiting_and_pauses_are_left_out_of_the_time_used() -> None:
+    start = RunStarted(
+        session="root", seq=0, at=0.0, run_id="r", run_type="ask", objective="?", engine_version="", model=None,
+        sub_model=None, provider="", temperature=0.0, prompt_template_hash="", mode="code", profile="analysis", budget={},
+        seed=0, input_ref={}, dataset_ref={}, settings={}, variables=[], context="",
+    )  # fmt: skip
+    reply = ModelReplied(
+        session="root", seq=2, at=90.0, turn=1, ordinal=0, request_hash="", text="", model="m", tokens_in=0,
+        tokens_out=0, waited_s=60.0,
+    )  # fmt: skip
+    turn = TurnStarted(session="root", seq=1, at=10.0, turn=1, elapsed_s=10.0)
+    resumed = RunResumed(session="root", seq=3, at=5000.0, elapsed_s=30.0, replayed=3)
+
+    assert used_seconds([]) == 0
+    assert used_seconds([start]) == 0
+    assert used_seconds([start, turn, reply]) == pytest.approx(30)
+    assert used_seconds([start, turn, reply, resumed]) == pytest.approx(30)
+
+
+def test_a_mistake_found_too_late_is_raised_and_the_folder_is_complete(data: Path) -> None:
+    def tool() -> str:
+        """Look."""
+        return ""
+
+    tool.__name__ = "FINAL"
+    with pytest.raises(ConfigError):
+        asked(data, [LOOK, FINISH], tools=[tool])
+
+    (run_dir,) = (data.parent / "runs").iterdir()
+    record = RunDir(run_dir).record()
+    assert record.status is RunStatus.FAILED
+    assert record.error is not None
+
+
+def test_a_mistake_found_in_time_leaves_no_folder(data: Path) -> None:
+    def read_file() -> str:
+        """Another one of that name."""
+        return ""
+
+    with pytest.raises(ConfigError, match="read_file"):
+        asked(data, [LOOK, FINISH], tools=[read_file])
+
+    assert not (data.parent / "runs").exists()

@@ -14,7 +14,13 @@ CODE="$HOME_DIR/node_modules/code-server"
 NODE_DIR=${NODE_DIR:-/usr}
 
 need() {
-    command -v "$1" >/dev/null || { echo "vscode.sh: $1 is missing; on Debian: apt-get install $2" >&2; exit 2; }
+    command -v "$1" >/dev/null && return
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        apt-get update -qq && apt-get install -qq -y "$2" >/dev/null
+    else
+        echo "vscode.sh: $1 is missing; on Debian: apt-get install $2" >&2
+        exit 2
+    fi
 }
 
 gyp() {

@@ -181,4 +181,4 @@ def test_policy_tools_list_and_explain_controls() -> None:
     }
     assert tools.get_control("schema.mismatch.review", "v1")["severity"] == "high"
     assert set(tools.required_evidence("retrieval.quality.review", "v1")) <= set(NEEDS)
-    assert ControlsLibrary.shipped().joined(library(control())).versions() == ["v1", "v9"]
+    assert ControlsLibrary.shipped().joined(library(control())).versions() == ["owasp-llm-2025", "v1", "v9"]

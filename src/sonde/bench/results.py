@@ -43,6 +43,7 @@ def read_results(path: Path) -> list[Result]:
 
 
 def append_result(path: Path, result: Result) -> None:
-    """One line, written at once, so that processes may share the file."""
+    """One line, written at once, so that processes may share the file; after a line that was cut off it begins a new one."""
+    torn = path.is_file() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(result), ensure_ascii=False) + "\n")
+        file.write("\n" * torn + json.dumps(asdict(result), ensure_ascii=False) + "\n")

@@ -1,0 +1,104 @@
+"""Transcripts: steps in order, nothing said twice, bounded in size however long the trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sonde.contexts.traces.build import build_span
+from sonde.contexts.traces.span import Micros, Span
+from sonde.contexts.traces.transcript import shortened, transcript_of
+
+TRACE = "a" * 32
+
+
+def span(number: int, kind: str, parent: int | None = None, **more: Any) -> Span:
+    return build_span(
+        trace_id=TRACE,
+        span_id=f"{number:016x}",
+        parent_id=None if parent is None else f"{parent:016x}",
+        name=more.pop("name", f"s{number}"),
+        kind=kind,
+        start=Micros(number * 1000),
+        end=Micros(number * 1000 + 500),
+        **more,
+    )
+
+
+def chat(number: int, asked: list[str], said: str, parent: int = 1, **more: Any) -> Span:
+    attributes: dict[str, Any] = {"llm.output_messages.0.message.content": said}
+    for at, text in enumerate(asked):
+        attributes[f"llm.input_messages.{at}.message.role"] = "user"
+        attributes[f"llm.input_messages.{at}.message.content"] = text
+    return span(number, "LLM", parent, attributes=attributes, **more)
+
+
+def test_a_step_shows_only_the_messages_that_no_earlier_step_had() -> None:
+    found = transcript_of(
+        [
+            span(1, "AGENT", name="planner", attributes={"input.value": "the task"}),
+            chat(2, ["rules"], "first"),
+            chat(3, ["rules", "first", "news"], "second"),
+        ]
+    )
+
+    assert [step.given for step in found.steps] == [("<user> rules",), ("<user> news",)]
+    assert [step.agent for step in found.steps] == ["planner", "planner"]
+    assert found.task == "the task"
+
+
+def test_a_long_output_that_a_later_message_quotes_is_named_instead_of_repeated() -> None:
+    plan = "do this and then that; " * 20
+    found = transcript_of([chat(2, ["plan!"], plan), chat(3, [f"Your plan was:\n{plan}\nGo on."], "done")])
+
+    assert "[here the output of step 0 is repeated]" in found.steps[1].given[0]
+    assert found.text().count("do this and then that") == 20
+
+
+def test_wrappers_are_no_steps_but_their_error_goes_to_the_model_call_inside() -> None:
+    found = transcript_of(
+        [
+            span(1, "CHAIN", status="ERROR", status_message="SyntaxError: line 1", attributes={"input.value": "x"}),
+            chat(2, ["go"], "final_answer(", parent=1),
+            span(3, "TOOL", 1, attributes={"tool.name": "search", "input.value": "q", "output.value": "hit"}),
+        ]
+    )
+
+    assert [step.kind for step in found.steps] == ["LLM", "TOOL"]
+    assert found.steps[0].around == "SyntaxError: line 1"
+    assert "it ended in an error" in found.steps[0].text(1000)
+    assert (found.steps[1].given, found.steps[1].came) == (("q",), "hit")
+
+
+def test_a_failed_leaf_of_any_kind_is_a_step() -> None:
+    found = transcript_of(
+        [span(1, "CHAIN", attributes={}), span(2, "UNKNOWN", 1, status="ERROR", status_message="503")]
+    )
+
+    assert [(step.span_id, step.around) for step in found.steps] == [(f"{2:016x}", "503")]
+
+
+def test_a_trace_a_hundred_times_longer_makes_a_text_of_the_same_order() -> None:
+    texts = [f"{number} " + "word " * 900 for number in range(1200)]
+    found = transcript_of([chat(number + 2, [text], text[::-1]) for number, text in enumerate(texts)], most=300_000)
+
+    assert len(found.steps) == 1200
+    assert len(found.text()) <= 520_000
+    assert [span_id for part in found.parts() for span_id in part.span_ids] == [step.span_id for step in found.steps]
+
+
+def test_parts_hold_every_step_once_and_keep_to_their_size() -> None:
+    found = transcript_of([chat(number, [f"q{number} " * 100], f"a{number} " * 100) for number in range(2, 30)])
+
+    parts = found.parts(4000)
+
+    assert sum(len(part.span_ids) for part in parts) == 28
+    assert all(len(part.text) < 4500 for part in parts)
+    assert (parts[0].first, parts[-1].last) == (0, 27)
+
+
+def test_a_cut_text_keeps_its_head_and_its_tail_and_says_so() -> None:
+    cut = shortened("a" * 500 + "z" * 500, 100)
+
+    assert cut.startswith("aaa")
+    assert cut.endswith("zzz")
+    assert "[... 900 characters cut ...]" in cut

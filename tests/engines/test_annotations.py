@@ -134,7 +134,7 @@ def test_for_files_the_annotations_lie_beside_the_report(tmp_path: Path, server:
     assert found.run_dir is not None
     lines = [json.loads(line) for line in (found.run_dir / "annotations.jsonl").read_text().splitlines()]
     assert {line["annotator_kind"] for line in lines} == {"CODE"}
-    with pytest.raises(ConfigError, match="annotations.jsonl"):
+    with pytest.raises(ConfigError, match=r"annotations\.jsonl"):
         sonde.publish_run(found.run_dir, settings=sonde.Settings())
     assert sonde.publish_run(found.run_dir, source=server.url, settings=sonde.Settings()).status == "succeeded"
     assert by_name(server)["rca.primary"][TRACE]["annotator_kind"] == "CODE"
@@ -201,6 +201,7 @@ def test_keys_and_headers_of_the_environment_are_sent_and_stay_out_of_every_file
     assert "a-secret" not in refused.value.message
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there_fails_the_run_with_a_record(tmp_path: Path) -> None:
     with PhoenixDouble([]) as gone:
         address = gone.url

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -28,7 +28,7 @@ from sonde.core.status import RunStatus
 from sonde.engines.reading import engine_for
 from sonde.errors import ConfigError, RunError
 from sonde.models.base import Model
-from sonde.runtime.engine import Engine
+from sonde.runtime.engine import Engine, Gathered, Prefilter
 from sonde.runtime.wiring import Mode
 
 
@@ -199,8 +199,17 @@ def job_of(case: Case, context: TracesContext, options: Options, settings: Setti
 def _engine(case: Case, params: Mapping[str, Any], context: TracesContext) -> Engine:
     try:
         return engine_for(params, context) if case.engine == "rca" else ENGINES[case.engine]
-    except RunError:
-        return ENGINES[case.engine]  # the server does not answer; the run meets that at once and records it
+    except (
+        RunError
+    ) as error:  # the server does not answer: the run begins and ends with that, so that there is a record
+        return replace(ENGINES[case.engine], prefilter=_raising(error))
+
+
+def _raising(error: RunError) -> Callable[[Gathered], Prefilter]:
+    def prefilter(_gathered: Gathered) -> Prefilter:
+        raise error
+
+    return prefilter
 
 
 def investigation_of(finished: Finished) -> Investigation:

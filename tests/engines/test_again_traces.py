@@ -1,0 +1,86 @@
+"""Investigations again: replayed, resumed after a cut, branched; whatever the engine."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from trace_cases import IO, LOOK, SPAN, TRACE, failed_trace, model, options, write
+
+import sonde
+from sonde.core.events import RunEnded
+from sonde.runs.rundir import RunDir
+
+SETTINGS = sonde.Settings()
+RCA = f"SUBMIT(primary_label='tool_failure', summary='it timed out', confidence=0.8, evidence_refs=[{SPAN}, {IO}])"
+COMPLY = f"SUBMIT(findings=[{{'control_id': 'output.format.review', 'pass_fail': 'fail', 'evidence_refs': [{SPAN}]}}])"
+DOSSIER = "SUBMIT(incident_summary='the tool timed out', timeline=timeline, confidence=0.5)"
+Start = Callable[[Path, sonde.Options], sonde.Investigation]
+ENGINES: dict[str, tuple[Start, str]] = {
+    "rca": (lambda source, how: sonde.rca(TRACE, source, options=how), RCA),
+    "compliance": (lambda source, how: sonde.comply(TRACE, source, options=how), COMPLY),
+    "incident": (lambda source, how: sonde.incident(source, project="shop", options=how), DOSSIER),
+}
+
+
+@pytest.fixture(params=ENGINES)
+def finished(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[sonde.Investigation, str]:
+    start, submit = ENGINES[request.param]
+    source = write(tmp_path, failed_trace())
+    found = start(source, options(model(LOOK, submit), runs_dir=tmp_path / "runs"))
+    assert found.status == "succeeded", found.gaps
+    return found, submit
+
+
+@pytest.mark.requirement(100, 124)
+def test_a_replay_reproduces_every_hash(finished: tuple[sonde.Investigation, str]) -> None:
+    found, _ = finished
+    assert found.run_dir is not None
+
+    again = sonde.replay(found.run_dir, settings=SETTINGS)
+
+    assert again.differences == ()
+    assert again.record is not None and again.record.output_ref.sha256 == found.record.output_ref.sha256
+
+
+def test_a_replay_against_changed_traces_says_where_it_differs(
+    finished: tuple[sonde.Investigation, str], tmp_path: Path
+) -> None:
+    found, _ = finished
+    assert found.run_dir is not None
+    write(tmp_path, [{**row, "status_message": "something else"} for row in failed_trace()])
+
+    assert not sonde.replay(found.run_dir, settings=SETTINGS).equal
+
+
+@pytest.mark.requirement(136)
+def test_a_run_that_was_cut_off_goes_on_without_asking_again(finished: tuple[sonde.Investigation, str]) -> None:
+    found, submit = finished
+    assert found.run_dir is not None
+    cut = found.run_dir.parent / "20260101-000000-cut"
+    shutil.copytree(found.run_dir, cut)
+    kept = (cut / "events.jsonl").read_bytes().splitlines(keepends=True)
+    turn = next(at for at, line in enumerate(kept) if b'"type":"turn_started"' in line and b'"turn":2' in line)
+    (cut / "events.jsonl").write_bytes(b"".join(kept[:turn]))
+    scripted = model(submit)
+
+    done = sonde.resume(cut, model=scripted, settings=SETTINGS)
+
+    assert len(scripted.requests) == 1, "the first reply is on disk"
+    assert done.ended.conclusion.output == found.report
+    assert (cut / "report.md").read_text() == (found.run_dir / "report.md").read_text()
+    assert any(isinstance(event, RunEnded) for event in RunDir(cut).events())
+
+
+def test_a_branch_is_a_new_run_that_shares_the_turns_before(finished: tuple[sonde.Investigation, str]) -> None:
+    found, submit = finished
+    assert found.run_dir is not None
+    scripted = model(submit)
+
+    other = sonde.branch(found.run_dir, 2, model=scripted, runs_dir=found.run_dir.parent, settings=SETTINGS)
+
+    assert len(scripted.requests) == 1
+    assert other.record.run_id != found.record.run_id
+    assert other.ended.conclusion.output == found.report

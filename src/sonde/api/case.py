@@ -112,6 +112,8 @@ class Case:
     def objective(self) -> str:
         """The task in words."""
         match self.engine:
+            case "rca" if self.taxonomy:
+                return f"List every failure in trace {self.trace_ids[0]} that can be proved."
             case "rca":
                 return f"Find the root cause of the failure in trace {self.trace_ids[0]}."
             case "compliance":

@@ -301,3 +301,23 @@ def test_killed_and_resumed_a_run_ends_complete_and_asks_no_recorded_reply_again
     assert json.loads(shown.stdout)["status"] == "succeeded"
     assert asked == 3  # two before the kill, and only the one that was in flight after it
     assert complete(folder)["status"] == "succeeded"
+
+
+def test_standard_input_of_any_size_is_a_context_and_leaves_nothing_behind(folder: Path) -> None:
+    look = "```python\nprint(grep('needle'), CONTEXT_INDEX if 'CONTEXT_INDEX' in dir() else '')\n```"
+    env = environment(folder, OPENAI_API_KEY=KEY, TMPDIR=str(folder / "tmp"))
+    (folder / "tmp").mkdir()
+    big = folder / "big"
+    with big.open("wb") as file:
+        for _ in range(60):
+            file.write(b"hay in the stack, nothing else\n" * 32_000)
+        file.write(b"the needle \xff is here\n")
+    with ScriptedServer([look, "```python\nFINAL('here [stdin.txt:1920001]')\n```"]) as server, big.open("rb") as given:
+        command = [sys.executable, "-m", "sonde", "ask", "Where?", "-", "--json"]
+        env["OPENAI_BASE_URL"] = server.base_url
+        done = subprocess.run(command, cwd=folder, env=env, stdin=given, capture_output=True, timeout=60, check=False)
+
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["status"]) == (0, "succeeded"), done
+    assert answer["citations"][0]["snippet"].startswith("the needle")
+    assert not list((folder / "tmp").glob("sonde-stdin*"))

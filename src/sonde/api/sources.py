@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,12 +52,6 @@ def _of_value(value: Any) -> Opened:
     return Opened(context=context, variables=context.variables())
 
 
-def from_stdin() -> Opened:
-    """Standard input as a context of one text."""
-    text = sys.stdin.buffer.read().decode("utf-8", "replace")
-    return Opened(context=FilesContext((), texts={STDIN_NAME: text}))
-
-
 def is_context(value: Any) -> bool:
     """Whether a value is a context already."""
     return all(callable(getattr(value, name, None)) for name in ("tools", "describe", "reread", "fingerprint"))
@@ -81,4 +74,4 @@ def _absolute(names: Sequence[str]) -> list[str]:
     return [str(Path(name).absolute()) for name in names]
 
 
-__all__ = ["Opened", "from_stdin", "is_context", "is_path", "open_context"]
+__all__ = ["Opened", "is_context", "is_path", "open_context"]

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import codecs
+import itertools
 import json
+import shutil
 import sys
+import tempfile
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from sonde.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sonde.contexts.files import FilesContext
+
+PIECE_BYTES = 1 << 20
+IN_MEMORY_PIECES = 32
 
 
 def sources(words: list[str], *, code: bool = False) -> list[Any]:
@@ -20,10 +32,25 @@ def sources(words: list[str], *, code: bool = False) -> list[Any]:
         return [Path(path) for path in paths]
     if code:
         raise ConfigError("--code works on files and folders; leave out -")
+    return [_with_stdin(paths)]
+
+
+def _with_stdin(paths: list[str]) -> FilesContext:
+    """A context of the paths and of standard input, which goes into a file of its own when it is large."""
     from sonde.api.sources import STDIN_NAME
     from sonde.contexts.files import FilesContext
 
-    return [FilesContext(paths, texts={STDIN_NAME: read_stdin()})]
+    pieces = _stdin_pieces()
+    head = "".join(itertools.islice(pieces, IN_MEMORY_PIECES))
+    first_of_rest = next(pieces, None)
+    if first_of_rest is None:
+        return FilesContext(paths, texts={STDIN_NAME: head})
+    folder = tempfile.mkdtemp(prefix="sonde-stdin-")
+    with Path(folder, STDIN_NAME).open("w", encoding="utf-8", newline="") as file:
+        file.writelines(itertools.chain([head, first_of_rest], pieces))
+    context = FilesContext([*paths, str(Path(folder, STDIN_NAME))])
+    weakref.finalize(context, shutil.rmtree, folder, ignore_errors=True)  # when nobody holds it, at exit at the latest
+    return context
 
 
 def one_source(word: str | None) -> Any:
@@ -31,13 +58,16 @@ def one_source(word: str | None) -> Any:
     return None if word is None else sources([word])[0]
 
 
-def read_stdin() -> str:
-    """All of standard input; bytes that are not UTF-8 are replaced."""
+def _stdin_pieces() -> Iterator[str]:
+    """Standard input, a piece at a time; bytes that are not UTF-8 are replaced."""
     if sys.stdin.isatty():
         raise ConfigError(
             "- reads standard input, which is the keyboard here; try: some-program | sonde ask QUESTION -"
         )
-    return sys.stdin.buffer.read().decode("utf-8", "replace")
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    while data := sys.stdin.buffer.read(PIECE_BYTES):
+        yield decoder.decode(data)
+    yield decoder.decode(b"", final=True)
 
 
 def read_program(file: str) -> str:

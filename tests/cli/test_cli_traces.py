@@ -1,0 +1,122 @@
+"""`sonde rca`, `comply`, `incident`, `publish` and `traces` as people type them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_program import sonde
+
+from sonde.bench import origin30
+from sonde.testing import ScriptedServer
+
+FIRST, SECOND = origin30.trace_id(0), origin30.trace_id(1)
+TOOL = f"{2:016x}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "traces.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in origin30.spans()))
+    return tmp_path
+
+
+def test_json_is_exactly_the_four_fields(folder: Path) -> None:
+    shown = sonde("rca", FIRST, "--source", "traces.jsonl", "--json", cwd=folder)
+
+    assert shown.returncode == 0, shown.stderr
+    told = json.loads(shown.stdout)
+    assert set(told) == {"report", "annotator_kind", "status", "run_dir"}
+    assert (told["report"]["primary_label"], told["annotator_kind"], told["status"]) == (
+        "tool_failure",
+        "CODE",
+        "partial",
+    )
+    assert (folder / told["run_dir"] / "report.md").is_file()
+    assert shown.stderr == ""
+
+
+def test_several_traces_are_one_run_and_one_line_each(folder: Path) -> None:
+    shown = sonde("comply", FIRST, SECOND, FIRST, "--source", "traces.jsonl", "--controls", "v1", "--json", cwd=folder)
+
+    told = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [line["report"]["overall_verdict"] for line in told] == ["non_compliant", "needs_review"]
+    assert len({line["run_dir"] for line in told}) == 2
+
+
+def test_a_model_drives_it_and_the_report_is_markdown(folder: Path) -> None:
+    look = {"reasoning": "look", "code": f"print(get_span('{TOOL}')['summary'], get_tool_io('{TOOL}'))"}
+    refs = f"[{{'kind': 'SPAN', 'ref': '{TOOL}'}}, {{'kind': 'TOOL_IO', 'ref': 'tool:{TOOL}'}}]"
+    submit = f"SUBMIT(primary_label='tool_failure', summary='it timed out', confidence=0.8, evidence_refs={refs})"
+    with ScriptedServer([json.dumps(look), json.dumps({"reasoning": "done", "code": submit})]) as server:
+        env = {"OPENAI_API_KEY": "sk-planted-never-shown", "OPENAI_BASE_URL": server.base_url}
+        shown = sonde("rca", FIRST, "--source", "traces.jsonl", cwd=folder, **env)
+
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.startswith(f"# Root cause of `{FIRST}`\n\n**tool_failure**, confidence 0.80\n")
+    assert "judged by LLM · succeeded · 2 turns" in shown.stderr
+    assert "sk-planted" not in shown.stdout + shown.stderr
+
+
+def test_an_incident_with_a_window_and_its_filter(folder: Path) -> None:
+    words = ("--project", "origin30", "--from", "2026-01-01T00:00Z", "--to", "2026-01-01T00:05Z", "--json")
+    shown = sonde("incident", "--source", "traces.jsonl", *words, cwd=folder)
+
+    report = json.loads(shown.stdout)["report"]
+    assert len(report["representative_traces"]) == 5
+    times = [event["timestamp"] for event in report["timeline"]]
+    assert times == sorted(times)
+
+
+@pytest.mark.requirement(93)
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("rca", FIRST, "--max-iterations", "61"), "contract's maximum of 60"),
+        (("comply", FIRST, "--max-wall-time-sec", "301"), "contract's maximum of 300"),
+        (("rca", "nope"), "has no trace 'nope'"),
+        (("comply", FIRST, "--controls", "v9"), "versions: "),
+        (("rca", FIRST, "--taxonomy", "nope"), "no taxonomy 'nope'"),
+        (("incident", "--from", "yesterday"), "2026-11-01T12:00:00Z"),
+        (("incident", "--filter", "import os"), "filter refused"),
+        (("traces", "ls", "--filter", "x ("), "filter refused"),
+        (("traces", "show", "nope"), "no trace 'nope'"),
+    ],
+)
+def test_what_is_wrong_is_named_and_the_exit_code_is_two(folder: Path, words: tuple[str, ...], said: str) -> None:
+    shown = sonde(*words, "--source", "traces.jsonl", cwd=folder)
+
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert said in shown.stderr
+
+
+def test_publish_says_where_annotations_of_files_are(folder: Path) -> None:
+    sonde("rca", FIRST, "--source", "traces.jsonl", "--no-writeback", cwd=folder)
+    shown = sonde("publish", "last", cwd=folder)
+
+    assert shown.returncode == 2
+    assert "annotations.jsonl" in shown.stderr
+
+
+def test_traces_can_be_looked_at_and_taken_along(folder: Path) -> None:
+    source = ("--source", "traces.jsonl")
+    assert "30 traces, 60 spans" in sonde("traces", "import", "traces.jsonl", cwd=folder).stdout
+    listed = json.loads(sonde("traces", "ls", *source, "--limit", "2", "--json", cwd=folder).stdout)
+    assert [row["trace_id"] for row in listed["traces"]] == [FIRST, SECOND] and listed["more"]
+    assert "x   TOOL tool.call" in sonde("traces", "show", FIRST, *source, cwd=folder).stdout
+    hits = json.loads(sonde("traces", "search", "time.?out", "--trace", FIRST, *source, "--json", cwd=folder).stdout)
+    assert [hit["span_id"] for hit in hits["hits"]] == [TOOL]
+    assert "forced tool timeout" in sonde("traces", "search", "forced timeout", *source, cwd=folder).stdout
+    assert '"TOOL": 16' in sonde("traces", "overview", *source, "--limit", "100", cwd=folder).stdout
+    exported = sonde("traces", "export", FIRST, *source, "-o", "one.jsonl", cwd=folder)
+    assert exported.returncode == 0, exported.stderr
+    again = json.loads(sonde("rca", FIRST, "--source", "one.jsonl", "--json", cwd=folder).stdout)
+    assert again["report"]["primary_label"] == "tool_failure"
+
+
+def test_runs_of_investigations_replay_from_the_command_line(folder: Path) -> None:
+    sonde("comply", FIRST, "--source", "traces.jsonl", cwd=folder)
+    shown = sonde("replay", "last", cwd=folder)
+
+    assert shown.returncode == 0, shown.stderr
+    assert "every hash is the same" in shown.stdout

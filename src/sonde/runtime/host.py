@@ -8,7 +8,7 @@ from the tape when it has them; sub-calls are re-run with their own replies from
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,34 +16,17 @@ import msgspec
 
 from sonde.core.budget import Scope
 from sonde.core.canonical import clip, hash_value, jsonable
-from sonde.core.events import Cited, Highlighted, HostReturned
-from sonde.core.evidence import Citation, EvidenceKind, Excerpt, Refuted, merge
-from sonde.errors import Fault, RunError, ToolFault
-from sonde.runtime.delegate import Delegation, Errand, SubcallResult
+from sonde.core.events import HostReturned
+from sonde.core.evidence import Excerpt
+from sonde.errors import Fault, ToolFault
+from sonde.runtime.delegate import Delegation
+from sonde.runtime.functions import SHARING as SHARING, Functions
 from sonde.runtime.wiring import Wiring
 from sonde.sandbox import Args
 from sonde.tools.registry import ToolRegistry, ToolResult
 
-FUNCTIONS = (
-    "budget",
-    "append_highlight",
-    "add_citation",
-    "llm_query",
-    "llm_batch",
-    "sub_rlm",
-    "rlm_batch",
-    "delegate_subcall",
-    "delegate_batch",
-)
-SHARING = ("sub_rlm", "rlm_batch", "delegate_subcall")
-MAX_HIGHLIGHTS = 80
-MAX_CITATIONS = 120
 TRACED_CALLS = 200
 RECORDED_CHARS = 2000
-
-
-Share = list[str] | dict[str, Any] | None
-"""Names in the code; the worker puts the variables in their place, so that they arrive here with their values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,45 +39,13 @@ class Call:
     args: Mapping[str, Any]
 
 
-class Host:
-    """The functions of one session. `turn` is set by the session; everything here runs in the parent."""
+class Host(Functions):
+    """Serves the code's calls, one at a time; everything here runs in the parent."""
 
     def __init__(self, wiring: Wiring, scope: Scope, session: str, delegation: Delegation) -> None:
-        self.wiring = wiring
-        self.scope = scope
-        self.session = session
-        self.delegation = delegation
-        self.turn = 0
-        self.ordinal = 0
-        self.citations: list[Citation] = []
-        self.highlights: list[str] = []
-        self.subcalls: list[dict[str, Any]] = []
-        self.notes: list[str] = []
-        self.unseen: list[str] = []
+        super().__init__(wiring, scope, session, delegation)
         self.trace: deque[dict[str, Any]] = deque(maxlen=TRACED_CALLS)
-        self.own = ToolRegistry(self._functions())
-
-    def _functions(self) -> list[Callable[..., Any]]:
-        functions: list[Callable[..., Any]] = [self.budget, self.append_highlight]
-        if "read_file" in self.wiring.registry.names:
-            functions.append(self.add_citation)
-        if self._may_ask():
-            functions += [self.llm_query, self.llm_batch, self.summarize]
-        if self._may_delegate():
-            functions += [self.sub_rlm, self.rlm_batch, self.delegate_subcall, self.delegate_batch]
-        wanted = self.wiring.task.engine.functions
-        return [each for each in functions if each.__name__ in (wanted or FUNCTIONS)]
-
-    def _may_ask(self) -> bool:
-        budget = self.scope.budget
-        return self.scope.depth < budget.max_depth and budget.max_subcalls > 0 and self.wiring.profile != "assign-only"
-
-    def _may_delegate(self) -> bool:
-        """The depth-stop rule: a child with at most one level left asks plain questions instead of making children."""
-        if self.scope.depth == 0 and "sub_rlm" in (self.wiring.task.engine.functions or ()):
-            return True  # promised by name: a call that is too deep is then a limit and not an unknown name
-        levels = self.scope.budget.max_depth - self.scope.depth
-        return self._may_ask() and (levels > 1 or self.scope.depth == 0)
+        self.own = ToolRegistry(self.offered())
 
     def counters(self) -> dict[str, Any]:
         """The state that the runtime keeps for the code (R3), as it is when a block starts: no time in it, so that it replays."""
@@ -205,201 +156,6 @@ class Host:
             )
         self.trace.append({"tool_name": call.name, "args_hash": event.args_hash, "ok": event.ok})
         return self.wiring.emit(event)
-
-    def _path(self, index: int | None = None) -> str:
-        path = f"{self.session}/{self.turn}.{self.ordinal}"
-        return path if index is None else f"{path}.{index}"
-
-    # What follows is the documentation that models read: docstrings are short and each has an example.
-
-    def llm_query(self, prompt: str) -> str:
-        r"""Ask a language model one question; it sees only this prompt, so put the text to look at into it.
-
-        Example: kind = llm_query("Is this log line an error? Answer yes or no.\n" + line)
-        """
-        return self.delegation.query(prompt, self._path())
-
-    def summarize(self, text: str) -> str:
-        """A short summary of a text by a sub-call.
-
-        Example: gist = summarize(text)
-        """
-        return self.delegation.query(
-            f"Summarise in at most five sentences, keep names and numbers:\n{text}", self._path()
-        )
-
-    def llm_batch(self, prompts: list[str]) -> list[str]:
-        r"""Ask many questions in parallel; answers come in the same order. One that failed is text starting with "[error]".
-
-        Example: answers = llm_batch([f"Summarise in one line:\n{text}" for text in chunks])
-        """
-        self.delegation.require_room(len(prompts))
-        found = self.delegation.many(prompts, lambda prompt, index: self.delegation.query(prompt, self._path(index)))
-        answers = [f"[error] {each.message}" if isinstance(each, RunError | ToolFault) else each for each in found]
-        failed = sum(isinstance(each, RunError | ToolFault) for each in found)
-        if failed:
-            self.notes.append(f'llm_batch: {failed} of {len(prompts)} failed; their text starts with "[error]"')
-        return answers
-
-    def sub_rlm(
-        self, prompt: str, depth: int = 1, context: dict[str, Any] | None = None, *, share: Share = None
-    ) -> Any:
-        """Give a task to a child that has its own Python session, the same tools and a share of the budget; returns its
-        final value. It sees none of your variables but those named in `share` and what `context` holds. `depth` is how many
-        levels it may use, itself included. Its turns and tokens count as yours; what it has cited you may cite.
-
-        Example: found = sub_rlm("Find where retries are configured in these files", share=["paths"])
-        """
-        if depth < 1:
-            raise ToolFault("depth counts levels from 1")
-        most = self.wiring.task.engine.max_subcall_chars
-        if most is not None and len(prompt) > most:
-            raise ToolFault(f"the prompt has {len(prompt):,} characters; a sub-call takes {most:,}: send less text")
-        errand = Errand(objective=prompt, context={**(context or {}), **shared(share)}, levels=depth)
-        result = self._child(errand, self._path(), self.delegation.open_scope(errand, 1))
-        if result.status == "failed" and result.value is None:
-            raise ToolFault(f"the sub-call failed: {result.summary}")
-        return result.summary if result.value is None else jsonable(result.value)
-
-    def rlm_batch(self, prompts: list[str], context: dict[str, Any] | None = None, *, share: Share = None) -> list[Any]:
-        """Run several children in parallel, each with a fair share of the budget; one dict a child with status, summary,
-        evidence_refs and gaps, in order. `context` and `share` go to each.
-
-        Example: parts = rlm_batch([f"Summarise the errors in {path}" for path in paths])
-        """
-        given = {**(context or {}), **shared(share)}
-        errands = [Errand(objective=prompt, context=given, levels=1) for prompt in prompts]
-        return self.run_children(errands)
-
-    def run_children(self, errands: Sequence[Errand]) -> list[Any]:
-        """Children in parallel; a failed one is a dict that says so."""
-        self.delegation.require_room(len(errands), turns=1)
-        scopes = [self.delegation.open_scope(errand, len(errands)) for errand in errands]
-        found = self.delegation.many(
-            list(zip(errands, scopes, strict=True)),
-            lambda pair, index: self.delegation.child(pair[0], self._path(index), pair[1]),
-        )
-        return [
-            {"status": "failed", "summary": each.message, "evidence_refs": [], "gaps": [each.message]}
-            if isinstance(each, RunError | ToolFault)
-            else self._absorb(each).as_dict()
-            for each in found
-        ]
-
-    def delegate_subcall(
-        self, objective: str, context: dict[str, Any] | None = None, *, share: Share = None
-    ) -> dict[str, Any]:
-        """Give one focused objective to a child session. `context` says where to look (only these fields reach it),
-        share=["rows"] passes on variables of yours by name. Returns {status, summary, evidence_refs, gaps, ...}.
-
-        Example: result = delegate_subcall("Check whether the tool call failed first", context={"focus": span_id})
-        """
-        errand = Errand(objective=objective, context={**self._allowed(context), **shared(share)})
-        return self._child(errand, self._path(), self.delegation.open_scope(errand, 1)).as_dict()
-
-    def delegate_batch(self, errands: list[dict[str, Any]]) -> list[Any]:
-        """Several delegate_subcall at once, in parallel, each with a fair share of the budget; results in order.
-
-        Example: results = delegate_batch([{"objective": "Check the tool", "context": {"focus": span_id}}])
-        """
-        wanted: list[Errand] = []
-        for each in errands:
-            objective = each.get("objective")
-            if not isinstance(objective, str) or not objective.strip():
-                raise ToolFault('each errand is {"objective": "...", "context": {...}}')
-            wanted.append(Errand(objective=objective, context=self._allowed(each.get("context"))))
-        return self.run_children(wanted)
-
-    def _allowed(self, context: dict[str, Any] | None) -> dict[str, Any]:
-        allowed = self.wiring.task.engine.delegation_keys
-        given = context or {}
-        if allowed is not None and (extra := set(given) - allowed):
-            raise ToolFault(f"context may hold {', '.join(sorted(allowed))}; not {', '.join(sorted(extra))}")
-        return given
-
-    def _child(self, errand: Errand, path: str, scope: Scope) -> SubcallResult:
-        return self._absorb(self.delegation.child(errand, path, scope))
-
-    def run_child(self, errand: Errand) -> SubcallResult:
-        """One child for a typed `delegate_subcall` action."""
-        return self._child(errand, self._path(), self.delegation.open_scope(errand, 1))
-
-    def _absorb(self, result: SubcallResult) -> SubcallResult:
-        self.subcalls.append(result.as_dict())
-        cited = [ref for ref in result.evidence_refs if isinstance(ref, Citation) and not ref.fallback]
-        self.citations[:] = merge(self.citations, cited)
-        return result
-
-    def budget(self) -> dict[str, Any]:
-        """What is left: turns (iterations), tool_calls, subcalls, tokens, cost_usd, seconds, depth.
-
-        Example: left = budget()
-        """
-        recorded = None if self.wiring.tape.words_only else self._recorded_budget()
-        if recorded is not None:
-            return recorded
-        left = self.scope.left()
-        return {**left, "seconds": round(left["seconds"], 1)} if left["seconds"] != float("inf") else left
-
-    def _recorded_budget(self) -> dict[str, Any] | None:
-        found = self.wiring.tape.host(self.session, self.turn, self.ordinal)
-        return found.result if found is not None and found.name == "budget" else None
-
-    def append_highlight(self, text: str) -> None:
-        """Keep a remark for the reader of the run, at most 240 characters.
-
-        Example: append_highlight("payments was the first service to fail")
-        """
-        if len(self.highlights) < MAX_HIGHLIGHTS:
-            self.highlights.append(text[:240])
-            self.wiring.emit(
-                Highlighted(session=self.session, turn=self.turn, ordinal=self.ordinal, text=self.highlights[-1])
-            )
-
-    def add_citation(
-        self, path: str, start_line: int, end_line: int, signal: str = "reference", snippet: str = ""
-    ) -> str:
-        """Cite lines of a file as proof of your answer; returns their text. Cite the fewest lines that prove the claim.
-
-        Example: add_citation("src/app.py", 10, 12)
-        """
-        del snippet  # the runtime takes the text from the file, never from the model
-        proved = self.wiring.prover.lines(path, start_line, end_line, signal=signal)
-        if isinstance(proved, Refuted):
-            self._look(path, start_line, end_line)
-            proved = self.wiring.prover.lines(path, start_line, end_line, signal=signal)
-            if isinstance(proved, Refuted):
-                raise ToolFault(proved.reason)
-            self.unseen.append(f"{path}:{start_line}-{end_line}: {proved.snippet}")
-        if len(self.citations) < MAX_CITATIONS:
-            self.citations[:] = merge(self.citations, [proved])
-            self.wiring.emit(
-                Cited(
-                    session=self.session,
-                    turn=self.turn,
-                    ordinal=self.ordinal,
-                    citation=proved.model_dump(mode="json"),
-                )
-            )
-        return proved.snippet
-
-    def _look(self, path: str, start_line: int, end_line: int) -> None:
-        if start_line < 1 or end_line < start_line:
-            raise ToolFault(
-                f"{start_line}-{end_line} is not a range of lines; lines count from 1, for example 10 to 12"
-            )
-        args: dict[str, Any] = {"path": path, "start_line": start_line, "end_line": end_line}
-        if end_line - start_line >= 200:
-            args["rationale"] = "the code cites these lines"
-        result = self.wiring.registry.call("read_file", args)
-        self.wiring.log.note(e for e in result.excerpts if e.kind is EvidenceKind.FILE)
-
-
-def shared(share: Share) -> dict[str, Any]:
-    """The variables that code passes on to a child."""
-    if isinstance(share, list):
-        raise ToolFault('share is a list of names of variables, written in the call: share=["rows"]')
-    return share or {}
 
 
 def clipped(value: Any) -> Any:

@@ -95,6 +95,7 @@ def ask(
         mode=mode or cast("Mode", chosen.mode),
         unsafe=unsafe,
         limits=limits or Limits(),
+        keeps_state=True,
     )
     job = replace(job, recipe={**job.recipe, **_specs(model, sub_model, chosen), "given": bool(context)})
     if continue_from is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,11 +13,16 @@ from sonde.api.sources import open_context
 from sonde.core.canonical import clip
 from sonde.core.events import ROOT, AnyEvent, CodeRan, CodeStarted, RunEnded, RunStarted
 from sonde.errors import ConfigError
-from sonde.runs.rundir import RunDir, find_run
+from sonde.runs.rundir import JOURNAL, STATE, RunDir, find_run
 from sonde.runtime.playing import Played, played_blocks, variables_line
+from sonde.sandbox import Saved, saved_state
 
 EARLIER_CHARS = 12_000
 MOST_RUNS = 20
+MOST_NAMES = 60
+LOST_CHARS = 1500
+EMPTY = frozenset({"variables", "evidence_refs", "hypothesis_candidates"})
+"""What every session starts with: not worth a word while nothing is in it."""
 
 
 def continued(job: Job, settings: Settings, run: str | Path, runs_dir: str | Path | None) -> Job:
@@ -35,8 +40,47 @@ def continued(job: Job, settings: Settings, run: str | Path, runs_dir: str | Pat
             opened = open_context(paths, code=bool(sources.get("code")))
             context, recipe["sources"] = opened.context, opened.recipe
     recipe["continues"] = str(run_dir.path.absolute())
-    recipe["earlier"] = story(events)
-    return replace(job, context=context, recipe=recipe, earlier=recipe["earlier"], played=played(recipe["continues"]))
+    carried = state_of(recipe["continues"])
+    recipe["state"] = {"path": str(carried.path), "sha256": carried.sha256} if carried is not None else None
+    recipe["earlier"] = story(events, variables_line(events) if carried is None else carried_line(carried))
+    job = replace(job, context=context, recipe=recipe, earlier=recipe["earlier"], carried=carried)
+    return job if carried is not None else replace(job, played=played(recipe["continues"]))
+
+
+def state_of(run: str, depth: int = 0) -> Saved | None:
+    """The state that a run's root session ended with; None when none was saved, and its code has to run again."""
+    path = Path(run) / STATE
+    if path.exists():
+        return saved_state(path)
+    if depth >= MOST_RUNS or not (Path(run) / JOURNAL).exists():
+        return None
+    events = RunDir(Path(run)).events()
+    started = next((event for event in events if isinstance(event, RunStarted)), None)
+    before = started.settings.get("continues") if started is not None else None
+    ran = any(isinstance(event, CodeStarted) and event.session == ROOT for event in events)
+    return state_of(before, depth + 1) if before and not ran else None
+
+
+def same_state(recipe: Mapping[str, Any]) -> Saved | None:
+    """The state that a recorded follow-up began with, as it was then."""
+    recorded = recipe.get("state")
+    if not recorded:
+        return None
+    saved = saved_state(recorded["path"])
+    if saved.sha256 != recorded["sha256"]:
+        raise ConfigError(f"this run began with the state in {saved.path}, which is another one now")
+    return saved
+
+
+def carried_line(saved: Saved) -> str:
+    """The variables of a saved state for the model, and those that it lacks."""
+    shown = [
+        each for each in saved.variables if not each.name.startswith("_") and (each.size or each.name not in EMPTY)
+    ]
+    names = [f"{each.name}: {each.type}{'' if each.size is None else f' ({each.size})'}" for each in shown[:MOST_NAMES]]
+    line = "; ".join(names) or "none"
+    lost = "; ".join(str(each) for each in saved.left_out[:MOST_NAMES])
+    return f"{line}. Not carried over: {clip(lost, LOST_CHARS)}" if lost else line
 
 
 def played(run: str | None, depth: int = 0) -> tuple[Played, ...]:
@@ -49,7 +93,7 @@ def played(run: str | None, depth: int = 0) -> tuple[Played, ...]:
     return (*played(before, depth + 1), *played_blocks(events))
 
 
-def story(events: Sequence[AnyEvent]) -> str:
+def story(events: Sequence[AnyEvent], variables: str) -> str:
     """A run in words: question, what the root session ran and saw, answer."""
     lines: list[str] = []
     for event in events:
@@ -61,8 +105,8 @@ def story(events: Sequence[AnyEvent]) -> str:
             case CodeRan(session=session) if session == ROOT:
                 lines.append(f"-> {'ok' if event.ok else 'failed'}: {clip(event.stdout or event.stderr, 600)}")
             case RunEnded():
-                if names := variables_line(events):
-                    lines.append(f"Its variables are in your session: {names}")
+                if variables:
+                    lines.append(f"Its variables are in your session: {variables}")
                 output: dict[str, Any] = cast("dict[str, Any]", event.output) if isinstance(event.output, dict) else {}
                 lines.append(f"Answer ({event.status}): {clip(str(output.get('answer', '')), 3000)}")
             case _:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -24,14 +24,15 @@ from sonde.core.schema import load_schema
 from sonde.errors import ConfigError, RunError
 from sonde.models import open_model
 from sonde.models.base import Model
+from sonde.runs.cleaning import secret_forms
 from sonde.runs.recorder import Recorder
-from sonde.runs.rundir import RunDir, new_run_id
+from sonde.runs.rundir import STATE, RunDir, new_run_id
 from sonde.runs.tape import Tape
 from sonde.runtime.engine import Engine
 from sonde.runtime.playing import Played
 from sonde.runtime.run import Ended, Run
-from sonde.runtime.wiring import Mode, Task, Wiring
-from sonde.sandbox import Limits
+from sonde.runtime.wiring import Keep, Mode, Task, Wiring
+from sonde.sandbox import Limits, Saved
 from sonde.tools.registry import ToolRegistry
 
 OnEvent = Callable[[Event], None]
@@ -67,6 +68,8 @@ class Job:
     limits: Limits = field(default_factory=Limits)
     earlier: str = ""
     played: Sequence[Played] = ()
+    carried: Saved | None = None
+    keeps_state: bool = False
     recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])
     state: str | None = None
     writeback: Callable[[Any, str, str], WroteBack | None] | None = None
@@ -118,11 +121,13 @@ def _run(
     run_dir = launch.run_dir
     if run_dir is None and not launch.in_memory:
         run_dir = RunDir.create(launch.runs_dir or launch.settings.runs_dir, new_run_id(launch.clock))
-    journal = run_dir.journal([*launch.settings.secrets(), *launch.secrets]) if run_dir else None
+    journal = run_dir.journal(_secrets(launch)) if run_dir else None
     listeners = (launch.on_event,) if launch.on_event else ()
     recorder = Recorder(launch.clock, journal, listeners, launch.recorded)
     run_id = run_dir.run_id if run_dir else new_run_id(launch.clock)
     wiring = _wiring(job, launch, task, registry=registry, recorder=recorder, models=models, run_id=run_id)
+    if job.keeps_state and run_dir is not None:
+        wiring = replace(wiring, keep=Keep(path=run_dir.path / STATE, clean=secret_forms(_secrets(launch)).remove))
     try:
         if launch.recorded:
             recorder.emit(RunResumed(elapsed_s=launch.used_s, replayed=recorder.replayed()))
@@ -143,6 +148,10 @@ def _run(
     )
 
 
+def _secrets(launch: Launch) -> list[str]:
+    return [*launch.settings.secrets(), *launch.secrets]
+
+
 def _task(job: Job, launch: Launch) -> Task:
     return Task(
         engine=job.engine,
@@ -156,6 +165,7 @@ def _task(job: Job, launch: Launch) -> Task:
         dataset_ref={"dataset_id": job.engine.name, "dataset_hash": _fingerprint(job.context)},
         earlier=job.earlier,
         played=job.played,
+        carried=job.carried,
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from sonde.api.case import case_of
-from sonde.api.continuing import played
+from sonde.api.continuing import played, same_state
 from sonde.api.investigating import Options, job_of
 from sonde.api.launch import Job
 from sonde.api.settings import Settings
@@ -62,7 +62,9 @@ def _ask(started: RunStarted, given: Given) -> Job:
         profile=started.profile,
         mode=cast("Mode", started.mode),
         earlier=recipe.get("earlier", ""),
-        played=played(recipe.get("continues")),
+        played=() if recipe.get("state") else played(recipe.get("continues")),
+        carried=same_state(recipe),
+        keeps_state=True,
         recipe=_without_version(recipe),
     )
 

@@ -28,6 +28,8 @@ RECORD = "run_record.json"
 RESULT = "result.json"
 SUMMARY = "summary.md"
 ANSWER = "answer.md"
+STATE = "state.json"
+"""The variables that the root session ended with, for a follow-up; a file of `sonde.sandbox`."""
 
 
 class NoSuchRun(ConfigError):

@@ -9,16 +9,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sonde.core.canonical import clip, hash_value, jsonable, sha256_text
-from sonde.core.events import CodeRan, CodeStarted, ToolExecError, ToolIntercepted
-from sonde.errors import ConfigError, SandboxViolation
+from sonde.core.events import CodeRan, CodeStarted, Noted, ToolExecError, ToolIntercepted
+from sonde.errors import ConfigError, SandboxLost, SandboxViolation
 from sonde.runtime import observe
 from sonde.runtime.actions import RunCode
-from sonde.runtime.host import SHARING, Host
+from sonde.runtime.functions import SHARING
+from sonde.runtime.host import Host
 from sonde.runtime.playing import OffTheRecord, Playback, play
 from sonde.runtime.wiring import Wiring
-from sonde.sandbox import Args, CodeClock, ExecResult, Final, Sandbox
+from sonde.sandbox import Args, CodeClock, ExecResult, Final, Sandbox, StateNotSaved, StateRefused
 from sonde.sandbox.intercept import extract_tool_calls
 
+STATE_BYTES = 8 << 20
+"""Most that a run folder holds of its root session's state."""
+SAVING_S = 10.0
+LOST_CHARS = 1500
 FINAL_NAMES = ("FINAL", "FINAL_VAR", "set_final", "SUBMIT")
 _SIGNAL = re.compile(r"\b(?:FINAL|FINAL_VAR|set_final|SUBMIT)\s*\(|\"type\"\s*:\s*\"finalize\"")
 
@@ -46,8 +51,10 @@ class Coder:
         self.session = session
         self.variables = variables
         self._box: Sandbox | None = None
+        self._lost = ""
         self.printed: list[str] = []
         self._playing: Playback | None = None
+        self._given: set[str] = set()
 
     def run(self, action: RunCode, turn: int) -> Ran:
         """Blocks in order, until one fails or finishes."""
@@ -55,6 +62,7 @@ class Coder:
         printed: list[str] = []
         for number, code in enumerate(action.blocks, 1):
             result = self._block(code, action.reasoning, turn, number)
+            texts += self._told()
             texts.append(observe.block_text(result, number=number, count=len(action.blocks)))
             printed.append(result.stdout)
             self.printed.append(result.stdout)
@@ -159,7 +167,7 @@ class Coder:
 
     def _open(self) -> Sandbox:
         wiring = self.wiring
-        box = Sandbox(
+        box = self._start(
             profile=wiring.profile,
             limits=wiring.limits,
             host=self._serve,
@@ -173,8 +181,10 @@ class Coder:
             if self.session == "root":
                 for name, source in wiring.task.context.shared().items():
                     box.share(name, source)
+                    self._given.add(name)
             for name, value in self.variables.items():
-                box.inject(name, value)
+                if name in wiring.task.variables or name not in box.restored.names:
+                    box.inject(name, value)
             if self.session == "root":
                 self._play(box)
         except BaseException:
@@ -182,11 +192,58 @@ class Coder:
             raise
         return box
 
+    def _start(self, **options: Any) -> Sandbox:
+        """A new sandbox, with the saved state of the run that this one continues where there is one."""
+        carried = self.wiring.task.carried
+        if carried is None or self.session != "root":
+            return Sandbox(**options)
+        try:
+            box = Sandbox.load(carried.path, **options)
+        except StateRefused as error:
+            self._miss(f"The variables of the earlier run are not there: {error.message}")
+            return Sandbox(**options)
+        lost = [str(each) for each in box.restored.left_out if each not in carried.left_out]
+        if lost:
+            self._miss(f"Not restored from the earlier run: {clip('; '.join(lost), LOST_CHARS)}")
+        return box
+
+    def _miss(self, text: str) -> None:
+        self._lost = text
+        self.wiring.note(text)
+
+    def _told(self) -> list[str]:
+        """What the model has to hear about its state, once."""
+        lost, self._lost = self._lost, ""
+        return [lost] if lost else []
+
+    def keep(self) -> None:
+        """Save the root session's state for a follow-up. What is given again, context above all, is not saved."""
+        keep = self.wiring.keep
+        if keep is None or self._box is None or self.session != "root":
+            return
+        without = {*self._given, *self.wiring.task.variables, *self.host.counters()}
+        try:
+            saved = self._box.save(
+                keep.path,
+                max_bytes=STATE_BYTES,
+                without=without,
+                clean=keep.clean,
+                wall_s=min(SAVING_S, self.wiring.limits.wall_s),
+            )
+        except (StateNotSaved, SandboxLost) as error:
+            self.wiring.note(f"{error.message}; a follow-up runs this run's code again instead")
+            return
+        if saved.left_out:
+            lost = clip("; ".join(map(str, saved.left_out)), LOST_CHARS)
+            self.wiring.emit(Noted(text=f"not kept for a follow-up: {lost}"))
+
     def _serve(self, name: str, args: Args) -> Any:
         return self.host(name, args) if self._playing is None else self._playing(name, args)
 
     def _play(self, box: Sandbox) -> None:
         """The variables of the run that this one continues."""
+        for name, value in self.host.counters().items():
+            box.inject(name, value)
         try:
             for block in self.wiring.task.played:
                 self._playing = Playback(block)

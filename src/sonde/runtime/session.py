@@ -118,7 +118,15 @@ class Session:
         return self.engine.final_example if schema is None else observe.schema_example(schema)
 
     def run(self) -> Outcome:
-        """The loop, until there is an outcome."""
+        """The loop, until there is an outcome; what its code left is kept for a follow-up."""
+        try:
+            outcome = self._loop()
+            self.coder.keep()
+            return outcome
+        finally:
+            self.coder.close()
+
+    def _loop(self) -> Outcome:
         try:
             self.advance(LoopState.PLANNING)
             while True:
@@ -140,8 +148,6 @@ class Session:
         except RunError as error:
             self.advance(LoopState.FAILED)
             return best_effort(self, error)
-        finally:
-            self.coder.close()
 
     def _interrupted(self) -> Cancelled:
         self.wiring.cancel.set()

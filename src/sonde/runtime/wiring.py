@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from sonde.contexts.base import Context
@@ -18,7 +19,7 @@ from sonde.runs.recorder import Recorder
 from sonde.runs.tape import Tape
 from sonde.runtime.engine import Engine, Prover
 from sonde.runtime.playing import Played
-from sonde.sandbox import Limits
+from sonde.sandbox import Limits, Saved
 from sonde.tools.registry import ToolRegistry
 
 Mode = Literal["code", "actions"]
@@ -46,6 +47,15 @@ class Task:
     dataset_ref: Mapping[str, Any] = field(default_factory=dict[str, Any])
     earlier: str = ""
     played: Sequence[Played] = ()
+    carried: Saved | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """Where the root session's state goes at the end, and how key values are taken out of it."""
+
+    path: Path
+    clean: Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +84,7 @@ class Wiring:
     on_text: Callable[[str, str], None] | None = None
     writeback: Callable[[Any, str, str], WroteBack | None] | None = None
     state: str | None = None
+    keep: Keep | None = None
 
     @property
     def prover(self) -> Prover:

@@ -15,7 +15,7 @@ from sonde.sandbox.base import (
 )
 from sonde.sandbox.box import Sandbox
 from sonde.sandbox.forkserver import ForkServer, shared_server
-from sonde.sandbox.saved import LeftOut, Restored, Saved, StateNotSaved, StateRefused
+from sonde.sandbox.saved import LeftOut, Restored, Saved, StateNotSaved, StateRefused, saved_state
 from sonde.sandbox.share import Shareable
 
 __all__ = [
@@ -36,5 +36,6 @@ __all__ = [
     "StateNotSaved",
     "StateRefused",
     "Variable",
+    "saved_state",
     "shared_server",
 ]

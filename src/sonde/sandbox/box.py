@@ -156,6 +156,7 @@ class Sandbox:
         max_bytes: int = saved.MAX_BYTES,
         without: Collection[str] = (),
         clean: Callable[[str], str] | None = None,
+        wall_s: float | None = None,
     ) -> Saved:
         """Write the state to a file: data, and functions and classes by their source; the answer names what stays behind.
 
@@ -165,10 +166,11 @@ class Sandbox:
         if max_bytes < LEAST_SAVED:
             raise ConfigError(f"max_bytes must be at least {LEAST_SAVED}, not {max_bytes}")
         room = min(max_bytes, self.limits.frame_bytes)
+        wall = self._checked_wall(wall_s)
         with self._alone():
             order = {"room": room - SAVED_SLACK, "without": sorted(without)}
             try:
-                child, answer = self._errand({"save": order}, saved.Answer)
+                child, answer = self._errand({"save": order}, saved.Answer, wall)
             except Unanswered as problem:
                 raise StateNotSaved(f"the state could not be saved: {problem}") from None
             self._family.discard(child)
@@ -245,7 +247,7 @@ class Sandbox:
         far.close()
         return child, near, read_end
 
-    def _errand(self, order: dict[str, Any], kind: type[T]) -> tuple[State, T]:
+    def _errand(self, order: dict[str, Any], kind: type[T], wall: float) -> tuple[State, T]:
         """Let a child of the newest state do something that is no turn. Its answer is data to doubt; Unanswered if none."""
         clock = (self.clock.start, self.clock.step) if self.clock is not None else None
         request: dict[str, Any] = {"turn": self.turn, "inject": self._pending, "shares": [], "clock": clock, **order}
@@ -254,7 +256,7 @@ class Sandbox:
                 child, near, _ = self._fork(stack, ())
             except ForkFailed as failure:
                 raise Unanswered(f"the newest state cannot be continued ({failure})") from None
-            outcome = self._converse(child, near, frames.encode(request), self.limits.wall_s, None)
+            outcome = self._converse(child, near, frames.encode(request), wall, None)
         try:
             return child, answered(outcome, kind)
         except Unanswered as problem:
@@ -271,7 +273,7 @@ class Sandbox:
             "graph": bytes(body.graph),
         }
         try:
-            child, told = self._errand({"restore": order}, saved.Told)
+            child, told = self._errand({"restore": order}, saved.Told, self.limits.wall_s)
         except Unanswered as problem:
             raise StateRefused(f"the state in {path} could not be restored: {problem}") from None
         child.private_bytes = private_bytes(child.pid)

@@ -175,6 +175,11 @@ def _body(answer: Answer, clean: Callable[[str], str]) -> Body:
     )
 
 
+def saved_state(path: str | Path) -> Saved:
+    """What a file of a state holds, without building anything of it; StateRefused as for `Sandbox.load`."""
+    return read(path)[0]
+
+
 def read(path: str | Path) -> tuple[Saved, Body]:
     """The state in a file; StateRefused when it is not one that this version can load."""
     content = _content(Path(path))

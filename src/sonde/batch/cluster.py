@@ -1,0 +1,337 @@
+"""Workers as actors on a Ray cluster (extra `cluster`): an existing one, one behind ray://HOST:PORT, or one started on this machine.
+
+Errands carry references, never data: the batch folder and whatever the items name must be on storage that every node sees, and every node
+needs the same Sonde. Both are checked before anything is spent. A lost worker or node costs the requests that were in flight there; its
+items go on elsewhere from their journals.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from sonde.api.launch import sonde_version
+from sonde.batch.crew import Happening, Lost
+from sonde.batch.limits import Answer, Ask, Closed, Limiter, SharedLimits, Slot, Told
+from sonde.batch.station import Errand, Order, Station
+from sonde.batch.worker import attempt
+from sonde.errors import ConfigError
+
+THREADS = 4
+CONNECT_S = 25.0
+READY_S = 120.0
+TOKEN = ".seen-by-all"
+LOOK_AT_LIMITS_S = 1.0
+
+
+class ActorGate:
+    """The limits, asked of the limiter's actor. Where nothing is limited only failures are told, and the success that ends them."""
+
+    def __init__(self, limiter: Any, *, counts: bool) -> None:
+        self.counts = counts
+        self.stopping = threading.Event()
+        self._limiter = limiter
+        self._failing = False
+
+    def book(self, ask: Ask) -> Answer:
+        """Ask the actor; one that is being restarted elsewhere is waited for."""
+        if not self.counts:
+            return Slot(delay_s=0.0)
+        ray: Any = import_module("ray")
+        answer = self._limiter.book.remote(ask)
+        while not self.stopping.is_set():
+            ready, _ = ray.wait([answer], timeout=1.0)
+            if ready:
+                return ray.get(answer)
+        return Closed(reason="the batch stops")
+
+    def tell(self, told: Told) -> None:
+        """Tell the actor, without waiting."""
+        if self.counts or self._failing or told.failure is not None:
+            self._failing = told.failure is not None
+            self._limiter.tell.remote(told)
+
+
+class LimiterActor(Limiter):
+    """The limiter as an actor: a state that can be asked for."""
+
+    def why_closed(self) -> str | None:
+        """Why nothing more goes out."""
+        return self.closed
+
+
+class WorkerActor:
+    """A station on some node."""
+
+    def __init__(self, order: Order, limiter: Any, *, counts: bool) -> None:
+        self._order = order
+        self._gate = ActorGate(limiter, counts=counts)
+        self._station = Station(order, self._gate)
+
+    def problem(self, token: str, version: str) -> str | None:
+        """What keeps this node from working; None when nothing does."""
+        node = socket.gethostname()
+        if sonde_version() != version:
+            return f"node {node} has sonde {sonde_version()}, this machine {version}: install the same on every node"
+        try:
+            seen = (self._order.folder / TOKEN).read_text("utf-8")
+        except OSError:
+            seen = ""
+        if seen != token:
+            return f"node {node} does not see {self._order.folder}: put --runs-dir on storage that every node shares"
+        return None
+
+    def pid(self) -> int:
+        """The process of this worker."""
+        return os.getpid()
+
+    def work(self, errand: Errand) -> Happening:
+        """Do one errand."""
+        return attempt(self._station, errand)
+
+    def pause(self) -> None:
+        """Stop before the next request."""
+        self._gate.stopping.set()
+
+
+@dataclass(slots=True, eq=False)
+class Hand:
+    """One actor: being started while `starting` is set, then at its errands."""
+
+    actor: Any
+    starting: Any
+    errands: list[Errand] = field(default_factory=list[Errand])
+    alone: bool = False
+
+
+class RayCrew:
+    """Actors with a few threads each, spread over the nodes."""
+
+    def __init__(self, order: Order, limits: SharedLimits, on: str, *, spent_usd: float = 0.0) -> None:
+        self._ray, self._ours = connect(on)
+        self._order, self._limits = order, limits
+        self._token = secrets.token_hex(8)
+        (order.folder / TOKEN).write_text(self._token, "utf-8")
+        cpus = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        self._count = min(cpus, -(-limits.concurrency // THREADS))
+        self._threads = -(-limits.concurrency // self._count)
+        self._limiter = self._start_limiter(spent_usd)
+        self._pausing = False
+        self._looked = 0.0
+        self._closed: str | None = None
+        self._asked: Any = None
+        self._flights: dict[Any, tuple[Hand, Errand]] = {}
+        self._hands = [self._hire() for _ in range(self._count)]
+        try:
+            self._await_first()
+        except BaseException:
+            self.close()
+            raise
+
+    def room(self, *, alone: bool = False) -> bool:
+        """Whether an errand could start at once."""
+        return len(self._flights) < self._limits.concurrency and bool(self._free(alone=alone))
+
+    def _free(self, *, alone: bool) -> list[Hand]:
+        most = 1 if alone else self._threads
+        return [hand for hand in self._hands if not hand.starting and len(hand.errands) < most and not hand.alone]
+
+    def give(self, errand: Errand, *, alone: bool = False) -> None:
+        """Start an errand at the worker with the least to do."""
+        hand = min(self._free(alone=alone), key=lambda hand: len(hand.errands))
+        hand.errands.append(errand)
+        hand.alone = alone
+        self._flights[hand.actor.work.remote(errand)] = (hand, errand)
+
+    def wait(self, timeout_s: float) -> Sequence[Happening]:
+        """What has landed, who has died, who has come."""
+        self._welcome()
+        if not self._flights:
+            time.sleep(0.02)  # all workers are being started
+            return []
+        refs = list(self._flights)
+        ready, rest = self._ray.wait(refs, num_returns=1, timeout=timeout_s)
+        if ready and rest:
+            more, _ = self._ray.wait(rest, num_returns=len(rest), timeout=0)
+            ready += more
+        return [happening for ref in ready if (happening := self._land(ref)) is not None]
+
+    def _land(self, ref: Any) -> Happening | None:
+        if ref not in self._flights:
+            return None  # its worker was buried with a flight before it
+        hand, errand = self._flights.pop(ref)
+        try:
+            happening: Happening = self._ray.get(ref)
+        except self._ray.exceptions.RayError as error:
+            return self._bury(hand, type(error).__name__)
+        hand.errands.remove(errand)
+        hand.alone = False
+        return happening
+
+    def _bury(self, hand: Hand, how: str) -> Lost:
+        self._flights = {ref: flight for ref, flight in self._flights.items() if flight[0] is not hand}
+        with suppress(self._ray.exceptions.RayError):
+            self._ray.kill(hand.actor)  # a half-dead one must not go on with what others now do
+        if hand in self._hands:
+            self._hands.remove(hand)
+            if not self._pausing:
+                self._hands.append(self._hire())
+        return Lost(errands=tuple(hand.errands), how=how)
+
+    def _welcome(self) -> None:
+        """Take in workers that have started; one that cannot work here is told why."""
+        waiting = {hand.starting: hand for hand in self._hands if hand.starting}
+        if not waiting:
+            return
+        ready, _ = self._ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
+        for ref in ready:
+            hand = waiting[ref]
+            try:
+                problem = self._ray.get(ref)
+            except self._ray.exceptions.RayError:
+                self._hands.remove(hand)
+                self._hands.append(self._hire())
+                continue
+            if problem:
+                raise ConfigError(problem)
+            hand.starting = None
+
+    def _await_first(self) -> None:
+        """Until somebody can work: a cluster without room is said, not waited for."""
+        give_up = time.monotonic() + READY_S
+        while not self._free(alone=False):
+            self._welcome()
+            if time.monotonic() > give_up:
+                raise ConfigError(
+                    f"no worker could be started on the cluster within {READY_S:.0f} s; "
+                    f"it has {self._ray.cluster_resources().get('CPU', 0):g} CPUs (`ray status` shows who has them)"
+                )
+            time.sleep(0.05)
+
+    def pause(self) -> None:
+        """Tell everyone."""
+        self._pausing = True
+        for hand in self._hands:
+            hand.actor.pause.remote()
+
+    def closed(self) -> str | None:
+        """Why the limiter lets nothing more out, as of a second ago."""
+        now = time.monotonic()
+        if self._closed is None and now - self._looked >= LOOK_AT_LIMITS_S:
+            self._looked = now
+            self._asked = self._asked or self._limiter.why_closed.remote()
+            ready, _ = self._ray.wait([self._asked], timeout=0)
+            if ready:
+                with suppress(self._ray.exceptions.RayError):
+                    self._closed = self._ray.get(self._asked)
+                self._asked = None
+        return self._closed
+
+    def spent(self, usd: float) -> None:
+        """For a limiter that was lost with its node."""
+        if time.monotonic() - self._looked >= LOOK_AT_LIMITS_S:
+            self._limiter.at_least.remote(usd)
+
+    def close(self) -> None:
+        """End the actors, and the cluster when it was started here."""
+        for actor in (*(hand.actor for hand in self._hands), self._limiter):
+            with suppress(self._ray.exceptions.RayError):
+                self._ray.kill(actor)
+        if self._ours:
+            self._ray.shutdown()
+
+    def _start_limiter(self, spent_usd: float) -> Any:
+        """Beside the driver where that is a node: whoever loses it loses the batch's driver too."""
+        node = self._ray.get_runtime_context().get_node_id()
+        strategies: Any = import_module("ray.util.scheduling_strategies")
+        here = strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=True)
+        actor = self._ray.remote(LimiterActor)
+        options = actor.options(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)
+        return options.remote(self._limits, spent_usd=spent_usd)
+
+    def _hire(self) -> Hand:
+        actor = self._ray.remote(WorkerActor)
+        options = actor.options(num_cpus=1, max_concurrency=self._threads + 2, scheduling_strategy="SPREAD")
+        hired = options.remote(self._order, self._limiter, counts=self._limits.limited)
+        return Hand(hired, hired.problem.remote(self._token, sonde_version()))
+
+
+def connect(on: str) -> tuple[Any, bool]:
+    """Ray, connected; and whether this call may end the connection. ConfigError within half a minute when it is not to be had."""
+    if find_spec("ray") is None:
+        raise ConfigError(f"--on {on} needs Ray, which is not installed: pip install 'sonde[cluster]'")
+    ray: Any = import_module("ray")
+    if ray.is_initialized():
+        return ray, False
+    address = on if on.startswith("ray://") else os.environ.get("RAY_ADDRESS") or "auto"
+    host, colon, port = address.removeprefix("ray://").partition(":")
+    if colon or on.startswith("ray://"):
+        _knock(host, port, on)
+    with _own_signals():
+        _within(CONNECT_S, lambda: _init(ray, address), f"the Ray cluster at {address} did not answer")
+    return ray, True
+
+
+def _init(ray: Any, address: str) -> None:
+    quiet = {"logging_level": "error", "log_to_driver": False}
+    try:
+        ray.init(address=address, **quiet)
+    except ConnectionError:
+        if address != "auto":
+            raise
+        ray.init(include_dashboard=False, **quiet)  # no cluster on this machine: one of our own
+
+
+def _knock(host: str, port: str, on: str) -> None:
+    """A closed door is noticed at once, before Ray tries for minutes."""
+    if not host or not port.isdigit():
+        raise ConfigError(f"--on {on} is no address of a cluster: write ray://HOST:PORT, such as ray://head:10001")
+    try:
+        socket.create_connection((host, int(port)), timeout=5.0).close()
+    except OSError as error:
+        raise ConfigError(
+            f"no Ray cluster answers at {host}:{port} ({error}); is it up, and is the port that of the Ray client (10001)?"
+        ) from None
+
+
+def _within(seconds: float, act: Callable[[], None], late: str) -> None:
+    """Do it, but not for longer: a thread that hangs is left behind."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001  # handed to the caller below: Ray raises many kinds
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise ConfigError(f"{late} within {seconds:.0f} s")
+    if raised:
+        raise ConfigError(f"{late}: {type(raised[0]).__name__}: {raised[0]}")
+
+
+@contextmanager
+def _own_signals() -> Generator[None]:
+    """Ray takes SIGTERM for itself; it stays with whoever had it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

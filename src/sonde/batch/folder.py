@@ -1,0 +1,157 @@
+"""The folder of a batch: who works on it, what is finished, and where everything lies.
+
+    BATCH/manifest.jsonl     the items as they were run        BATCH/results.jsonl   a line for each finished item
+    BATCH/items/KEY/         the run folder of each item       BATCH/report.*        written at the end
+    BATCH/issues.json        failures grouped                  BATCH/workers.log     what workers had to say
+
+`results.jsonl` is a view that spares reading ten thousand journals; whatever is not in it is judged by its journal. Nothing here deletes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from sonde.batch.manifest import Item
+from sonde.batch.result import ItemResult
+from sonde.core.events import AnyEvent, ModelReplied, RunEnded, RunStarted
+from sonde.errors import ConfigError, RunError
+from sonde.runs.rundir import JOURNAL, RunDir, write_atomically
+
+MANIFEST = "manifest.jsonl"
+RESULTS = "results.jsonl"
+_decode = msgspec.json.Decoder(ItemResult)
+
+
+class DiskFull(RunError):
+    """The batch folder takes nothing more; what was written is sound."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFolder:
+    """Paths of one batch. Making the value touches nothing."""
+
+    path: Path
+
+    @property
+    def items(self) -> Path:
+        """Where the run folders are; `sonde runs --runs-dir` and `sonde view --runs-dir` show them."""
+        return self.path / "items"
+
+    @property
+    def results(self) -> Path:
+        return self.path / RESULTS
+
+    def run_dir(self, item: Item, attempt: int = 1) -> RunDir:
+        """The folder of an item's run; a failed one that is tried again gets a further one."""
+        return RunDir(self.items / (item.key if attempt == 1 else f"{item.key}.{attempt}"))
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Made if need be, and held by this process alone."""
+        try:
+            self.items.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fd = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(
+                f"the batch folder {self.path} cannot be made: {error.strerror}; choose --runs-dir"
+            ) from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise ConfigError(f"another `sonde batch` is at work in {self.path}; wait for it or stop it") from None
+        finally:
+            os.close(fd)
+
+    def write_manifest(self, items: Iterable[Item]) -> None:
+        """The items as they are run: what `sonde batch BATCH/manifest.jsonl` goes on with."""
+        write_atomically(self.path / MANIFEST, "".join(f"{item.line()}\n" for item in items).encode())
+
+    def finished(self) -> dict[str, ItemResult]:
+        """What results.jsonl says, by key; a torn last line counts as not written."""
+        found: dict[str, ItemResult] = {}
+        with contextlib.suppress(FileNotFoundError):
+            for line in self.results.read_bytes().splitlines():
+                with contextlib.suppress(msgspec.DecodeError):
+                    result = _decode.decode(line)
+                    found[result.key] = result
+        return found
+
+    def touched(self) -> set[str]:
+        """The names of run folders that hold a journal."""
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.items) as entries:
+            return {entry.name for entry in entries if os.path.exists(os.path.join(entry.path, JOURNAL))}  # noqa: PTH110, PTH118  # thousands
+        return set()
+
+
+class ResultLines:
+    """results.jsonl, open for appending: a line is written whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.ftruncate(self._fd, _sound_length(path))
+        os.lseek(self._fd, 0, os.SEEK_END)
+
+    def append(self, result: ItemResult) -> None:
+        """Add one line; `DiskFull` when it does not fit."""
+        before = os.lseek(self._fd, 0, os.SEEK_CUR)
+        rest = memoryview(msgspec.json.encode(result) + b"\n")
+        try:
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+        except OSError as error:
+            os.ftruncate(self._fd, before)
+            os.lseek(self._fd, before, os.SEEK_SET)
+            raise DiskFull(f"results.jsonl cannot be written: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Sync and close."""
+        with contextlib.suppress(OSError):
+            os.fdatasync(self._fd)
+        os.close(self._fd)
+
+
+def _sound_length(path: Path) -> int:
+    """Up to and with the last newline: what follows it was torn."""
+    return path.read_bytes().rfind(b"\n") + 1
+
+
+def folder_for(manifest: Path, runs_dir: Path) -> BatchFolder:
+    """The folder of a manifest: the one it lies in when that is a batch, else one named after it."""
+    if manifest.name == MANIFEST and (manifest.parent / "items").is_dir():
+        return BatchFolder(manifest.parent)
+    digest = hashlib.sha256(str(manifest.absolute()).encode()).hexdigest()[:8]
+    return named_folder(f"{manifest.stem}-{digest}", runs_dir)
+
+
+def named_folder(name: str, runs_dir: Path) -> BatchFolder:
+    """The batch of this name in the runs folder."""
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")
+    if not safe:
+        raise ConfigError(f"{name!r} names no batch; use letters, digits, - and _")
+    return BatchFolder((runs_dir / f"batch-{safe}").absolute())
+
+
+def started_of(events: Sequence[AnyEvent]) -> RunStarted | None:
+    """How a run began; None when it was cut off before."""
+    return next((event for event in events if isinstance(event, RunStarted)), None)
+
+
+def ended_of(events: Sequence[AnyEvent]) -> RunEnded | None:
+    """How a run ended; None when it did not."""
+    return next((event for event in reversed(events) if isinstance(event, RunEnded)), None)
+
+
+def spent_of(events: Sequence[AnyEvent]) -> float:
+    """What a run has cost so far."""
+    return sum(event.cost_usd or 0.0 for event in events if isinstance(event, ModelReplied))

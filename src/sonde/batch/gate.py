@@ -1,0 +1,149 @@
+"""Between a run and its model: every request asks the batch first, and tells it afterwards what it used.
+
+A batch that stops pauses its runs here, before a request and never within one: the journal then ends after a whole step, without an end
+of the run, and a later start resumes it. Time spent waiting for a slot is not the run's own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Protocol
+
+from sonde.batch.limits import Answer, Ask, Closed, Later, Slot, Told
+from sonde.core.deadline import Deadline
+from sonde.errors import ModelCallFailed
+from sonde.models.base import Model, ModelReply, ModelRequest, OnText, TokenUsage, prompt_tokens
+from sonde.models.prices import price
+
+LANDING_S = 0.05  # from a reply's return to its line in the journal
+
+
+class Paused(BaseException):
+    """The batch stops and this run with it, to be resumed. Not an Exception: nobody on the way may take it for a failure."""
+
+
+class Gate(Protocol):
+    """The batch's limits as a worker reaches them. `counts` is False where nothing is limited and asking would only cost time."""
+
+    @property
+    def stopping(self) -> threading.Event: ...
+
+    @property
+    def counts(self) -> bool: ...
+
+    def book(self, ask: Ask) -> Answer:
+        """May this request go, and when?"""
+        ...
+
+    def tell(self, told: Told) -> None:
+        """What it used."""
+        ...
+
+
+class LimitedModel:
+    """A model behind the gate; one for each run, around the one that its worker has open."""
+
+    def __init__(self, model: Model, gate: Gate, flights: Flights) -> None:
+        self._model = model
+        self._gate = gate
+        self._flights = flights
+        self._mean_out = 256.0
+
+    @property
+    def name(self) -> str:
+        """The model's own name: what the record says and what a resume compares."""
+        return self._model.name
+
+    def complete(self, request: ModelRequest, *, deadline: Deadline, on_text: OnText | None = None) -> ModelReply:
+        """Ask once, when the batch lets it."""
+        left_s = deadline.remaining()
+        ask = self._ask(request)
+        waited_s = self._wait_for_slot(ask)
+        with self._flights.flight():
+            try:
+                own = deadline if waited_s == 0 else Deadline(deadline.clock, left_s)
+                reply = self._model.complete(request, deadline=own, on_text=on_text)
+            except ModelCallFailed as failure:
+                self._gate.tell(_failed(ask, failure))
+                failure.waited_s += waited_s
+                raise
+        self._gate.tell(self._used(ask, reply))
+        return replace(reply, waited_s=reply.waited_s + waited_s)
+
+    def _ask(self, request: ModelRequest) -> Ask:
+        if not self._gate.counts:
+            return Ask(tokens=0, cost_usd=0.0)
+        sent = prompt_tokens(request)
+        most = request.max_output_tokens or 4096
+        dear = price(self._model.name.partition(":")[2] or self._model.name, TokenUsage(sent, most)) or 0.0
+        return Ask(tokens=sent + int(min(most, self._mean_out)), cost_usd=dear)
+
+    def _used(self, ask: Ask, reply: ModelReply) -> Told:
+        self._mean_out += (reply.usage.tokens_out - self._mean_out) / 8
+        cost = reply.cost_usd if reply.cost_usd is not None else price(reply.model, reply.usage)
+        return Told(asked=ask, tokens=reply.usage.tokens_in + reply.usage.tokens_out, cost_usd=cost or 0.0)
+
+    def _wait_for_slot(self, ask: Ask) -> float:
+        started = time.monotonic()
+        while True:
+            if self._gate.stopping.is_set():
+                self._pause()
+            match self._gate.book(ask):
+                case Closed():
+                    self._pause()
+                case Later(delay_s=delay):
+                    self._gate.stopping.wait(delay)
+                case Slot(delay_s=0.0):
+                    return 0.0
+                case Slot(delay_s=delay):
+                    if self._gate.stopping.wait(delay):
+                        self._gate.tell(Told(asked=ask))
+                        self._pause()
+                    return time.monotonic() - started
+
+    def _pause(self) -> None:
+        """Stop here, once the other requests of this run have landed and are on disk: they are paid for."""
+        self._flights.wait()
+        raise Paused
+
+
+class Flights:
+    """The requests of one run that are under way."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._landed = threading.Condition()
+
+    @contextmanager
+    def flight(self) -> Generator[None]:
+        """One request, from its start to its reply."""
+        with self._landed:
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._landed:
+                self._count -= 1
+                self._landed.notify_all()
+
+    def wait(self) -> None:
+        """Until none is under way."""
+        with self._landed:
+            others = self._count > 0
+            self._landed.wait_for(lambda: self._count == 0)
+        if others:
+            time.sleep(LANDING_S)
+
+
+def _failed(ask: Ask, failure: ModelCallFailed) -> Told:
+    return Told(
+        asked=ask,
+        tokens=failure.tokens_in,
+        failure=failure.message,
+        retry_after_s=failure.retry_after,
+        own_fault=failure.too_long,
+    )

@@ -1,0 +1,159 @@
+"""Failures grouped into issues: the same label, the same component, and evidence in much the same words.
+
+    issues = group(results)                      # of one batch
+    issues = compare(issues, earlier)            # new, ongoing, reopened; and what of the earlier ones is gone
+
+Words are compared without numbers and ids, as sets (Jaccard). An issue keeps its id over batches as long as it is recognised. It is a
+grouping, not a judgement: two causes with one message in one component are one issue.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from sonde.batch.result import FoundFailure, ItemResult
+from sonde.errors import ConfigError
+
+ALIKE = 0.5
+REPRESENTATIVES = 5
+WORDS = 40
+ISSUES = "issues.json"
+State = Literal["new", "ongoing", "reopened", "gone"]
+_TOKEN = re.compile(r"[a-z][a-z_]+")
+_ID = re.compile(r"\b(?=[0-9a-f-]*\d)[0-9a-f]{6,}(?:-[0-9a-f]+)*\b|\b\S*\d\S*\b")
+
+
+class Issue(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of failure. `count` is of traces; first and last seen are times of traces, over all batches."""
+
+    id: str
+    label: str
+    component: str
+    sample: str
+    words: list[str]
+    count: int
+    first_seen: str | None = None
+    last_seen: str | None = None
+    traces: list[str] = []
+    state: State = "new"
+
+
+class IssueFile(msgspec.Struct, frozen=True, kw_only=True):
+    """issues.json: those that are there, and those that are gone, so that a later batch knows them again."""
+
+    issues: list[Issue]
+    schema_version: str = "1.0.0"
+
+
+@dataclass(slots=True)
+class _Group:
+    label: str
+    component: str
+    sample: str
+    words: frozenset[str]
+    traces: dict[str, str | None] = field(default_factory=dict[str, "str | None"])
+
+    def add(self, result: ItemResult) -> None:
+        """One more trace shows it."""
+        for trace in result.trace_ids or [result.id]:
+            self.traces[trace] = result.seen_at or result.started_at or None
+
+    def issue(self) -> Issue:
+        times = sorted(time for time in self.traces.values() if time)
+        text = "\0".join((self.label, self.component, *sorted(self.words)))
+        return Issue(
+            id=hashlib.sha256(text.encode()).hexdigest()[:12],
+            label=self.label,
+            component=self.component,
+            sample=self.sample,
+            words=sorted(self.words),
+            count=len(self.traces),
+            first_seen=times[0] if times else None,
+            last_seen=times[-1] if times else None,
+            traces=_spread(list(self.traces)),
+        )
+
+
+def words_of(text: str) -> frozenset[str]:
+    """The words of a message that say what happened: no ids, no numbers."""
+    return frozenset(_TOKEN.findall(_ID.sub(" ", text.lower()))[:WORDS])
+
+
+def alike(one: Iterable[str], other: Iterable[str]) -> bool:
+    """Whether two sets of words mean the same; two empty ones do."""
+    left, right = set(one), set(other)
+    return not left | right or len(left & right) / len(left | right) >= ALIKE
+
+
+def group(results: Iterable[ItemResult]) -> list[Issue]:
+    """The issues of a batch, most frequent first."""
+    places: dict[tuple[str, str], list[_Group]] = {}
+    for result in sorted(results, key=lambda result: (result.seen_at or "", result.id)):
+        for finding in result.findings:
+            _home(places.setdefault((finding.label, finding.component), []), finding).add(result)
+    found = [each.issue() for groups in places.values() for each in groups]
+    return sorted(found, key=lambda issue: (-issue.count, issue.label, issue.component, issue.id))
+
+
+def _home(groups: list[_Group], finding: FoundFailure) -> _Group:
+    words = words_of(finding.words)
+    for each in groups:
+        if alike(each.words, words):
+            return each
+    groups.append(_Group(finding.label, finding.component, finding.words, words))
+    return groups[-1]
+
+
+def _spread(traces: Sequence[str]) -> list[str]:
+    """A few traces from the first to the last."""
+    if len(traces) <= REPRESENTATIVES:
+        return list(traces)
+    step = (len(traces) - 1) / (REPRESENTATIVES - 1)
+    return [traces[round(step * number)] for number in range(REPRESENTATIVES)]
+
+
+def compare(now: Sequence[Issue], earlier: Sequence[Issue]) -> list[Issue]:
+    """The issues of now with their state against an earlier batch, then those that are gone."""
+    left = list(earlier)
+    found: list[Issue] = []
+    for issue in now:
+        before = next((each for each in left if _same(each, issue)), None)
+        if before is not None:
+            left.remove(before)
+        found.append(_against(issue, before))
+    return found + [msgspec.structs.replace(issue, state="gone", count=0) for issue in left]
+
+
+def _same(one: Issue, other: Issue) -> bool:
+    return (one.label, one.component) == (other.label, other.component) and alike(one.words, other.words)
+
+
+def _against(issue: Issue, before: Issue | None) -> Issue:
+    if before is None:
+        return issue
+    times = sorted(time for time in (issue.first_seen, before.first_seen) if time)
+    return msgspec.structs.replace(
+        issue,
+        id=before.id,
+        words=before.words,  # what it is recognised by does not drift
+        first_seen=times[0] if times else None,
+        state="reopened" if before.state == "gone" else "ongoing",
+    )
+
+
+def read_issues(path: Path) -> list[Issue]:
+    """The issues of an earlier batch, by its folder or its issues.json."""
+    file = path / ISSUES if path.is_dir() else path
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=IssueFile).issues
+    except OSError as error:
+        raise ConfigError(f"--compare {path}: {file} cannot be read ({error.strerror}); name a batch folder") from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"--compare {path}: {file} holds no issues ({error})") from None

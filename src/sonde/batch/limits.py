@@ -1,0 +1,166 @@
+"""The limits that all workers of a batch share: requests and tokens a minute, money, and a model that no longer answers.
+
+Arithmetic over a clock, behind one lock: who serves it (the driver's loop, a Ray actor) only passes words on. A request books a slot and
+is told how long to wait for it; what it really used is told afterwards and moves the next slots. In no window of a minute does a rate
+pass its limit by more than one second's worth (1.7 %). The money asked for is set aside until the reply's real cost is known, so the
+cap holds wherever a price is known. It does not know how providers count; a refusal with a wish to wait holds everybody.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from sonde.core.deadline import Clock, SystemClock
+
+BURST_S = 1.0
+LATER_S = 0.2  # when others hold what is left of the money: how soon to ask again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedLimits:
+    """What was asked for; None is no limit. `concurrency` is how many items run at once."""
+
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    max_cost_usd: float | None = None
+    concurrency: int = 8
+
+    @property
+    def limited(self) -> bool:
+        """Whether anything but the number at once is limited."""
+        return any((self.requests_per_minute, self.tokens_per_minute, self.max_cost_usd is not None))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A request about to be made: its size and price as far as they can be known."""
+
+    tokens: int
+    cost_usd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What came of a request that had asked."""
+
+    asked: Ask
+    tokens: int = 0
+    cost_usd: float = 0.0
+    failure: str | None = None
+    retry_after_s: float | None = None
+    own_fault: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """Go, after this many seconds."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Later:
+    """Ask again after this many seconds."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """Nothing more goes out, and why."""
+
+    reason: str
+
+
+Answer = Slot | Later | Closed
+
+
+class Pace:
+    """A rate as a line of slots: each booking moves the line on by what it takes. One second's worth may go at once."""
+
+    def __init__(self, per_minute: float | None, now: float) -> None:
+        self._each_s = 60.0 / per_minute if per_minute else 0.0
+        self._free_at = now
+        self._burst_s = max(0.0, BURST_S - self._each_s)
+
+    def book(self, amount: float, now: float) -> float:
+        """When it may go."""
+        start = max(now - self._burst_s, self._free_at)
+        self._free_at = start + amount * self._each_s
+        return max(now, start)
+
+    def correct(self, amount: float) -> None:
+        """So much more (or less, below zero) was used than booked."""
+        self._free_at += amount * self._each_s
+
+
+class Limiter:
+    """The one count of a batch."""
+
+    def __init__(self, limits: SharedLimits, *, spent_usd: float = 0.0, clock: Clock | None = None) -> None:
+        self.limits = limits
+        self.spent_usd = spent_usd
+        self.closed: str | None = None
+        self._clock = clock or SystemClock()
+        now = self._clock.now()
+        self._requests = Pace(limits.requests_per_minute, now)
+        self._tokens = Pace(limits.tokens_per_minute, now)
+        self._aside_usd = 0.0
+        self._hold_until = now
+        self._failures = 0
+        self._patience = max(3, 2 * limits.concurrency)
+        self._lock = threading.Lock()
+
+    def book(self, ask: Ask) -> Answer:
+        """A slot for this request."""
+        with self._lock:
+            return self._refusal(ask) or self._slot(ask)
+
+    def _refusal(self, ask: Ask) -> Later | Closed | None:
+        if self.closed is None and self._too_dear(ask):
+            if self._aside_usd > 0:
+                return Later(delay_s=LATER_S)
+            self.closed = f"the cost limit is reached: {self.spent_usd:.4f} of {self.limits.max_cost_usd:.4f} USD spent"
+        return Closed(reason=self.closed) if self.closed is not None else None
+
+    def _too_dear(self, ask: Ask) -> bool:
+        cap = self.limits.max_cost_usd
+        return cap is not None and (
+            self.spent_usd >= cap or self.spent_usd + self._aside_usd + ask.cost_usd > cap * (1 + 1e-9)
+        )
+
+    def _slot(self, ask: Ask) -> Slot:
+        now = self._clock.now()
+        self._aside_usd += ask.cost_usd
+        at = max(self._requests.book(1, now), self._tokens.book(ask.tokens, now), self._hold_until)
+        return Slot(delay_s=at - now)
+
+    def tell(self, told: Told) -> None:
+        """What the request really used."""
+        with self._lock:
+            self._aside_usd = max(0.0, self._aside_usd - told.asked.cost_usd)
+            self.spent_usd += told.cost_usd
+            self._tokens.correct(told.tokens - told.asked.tokens)
+            if told.retry_after_s is not None:
+                self._hold_until = max(self._hold_until, self._clock.now() + told.retry_after_s)
+            self._judge(told)
+
+    def _judge(self, told: Told) -> None:
+        """Close when the model has answered nobody for longer than chance explains. A fault of one request says nothing."""
+        if told.failure is None:
+            self._failures = 0
+        elif not told.own_fault and told.retry_after_s is None:
+            self._failures += 1
+            if self._failures >= self._patience and self.closed is None:
+                self.closed = f"the model has not answered {self._failures} times in a row: {told.failure}"
+
+    def at_least(self, spent_usd: float) -> None:
+        """Correct upwards: a limiter that was lost with its machine starts again from what the results say."""
+        with self._lock:
+            self.spent_usd = max(self.spent_usd, spent_usd)
+
+    def close(self, reason: str) -> None:
+        """Nothing more goes out."""
+        with self._lock:
+            self.closed = self.closed or reason

@@ -1,0 +1,176 @@
+"""Workers as processes of this machine: started here, replaced when they die, asked and told over one socket each.
+
+Not the standard library's pool, which gives up as a whole when one of its processes is killed. The driver's thread serves the limiter
+between two looks at the sockets; nothing else runs in this process.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, cast
+
+from sonde.batch.crew import Done, Halted, Happening, Left, Lost
+from sonde.batch.limits import Limiter, Told
+from sonde.batch.station import Errand, Order
+from sonde.batch.worker import Booked, Booking, Hired, Pause
+
+THREADS = 4
+LEAVING_S = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """One process and what it is at."""
+
+    process: subprocess.Popen[bytes]
+    connection: Connection[Any, Any]
+    errands: list[Errand] = field(default_factory=list[Errand])
+    alone: bool = False
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+class LocalCrew:
+    """A few processes with a few threads each."""
+
+    def __init__(self, order: Order, limiter: Limiter, *, processes: int | None = None) -> None:
+        at_once = limiter.limits.concurrency
+        self._order = order
+        self._limiter = limiter
+        self._count = processes or max(1, min(os.cpu_count() or 1, -(-at_once // THREADS)))
+        self._threads = -(-at_once // self._count)
+        self._at_once = at_once
+        self._pausing = False
+        self._workers = [self._hire() for _ in range(self._count)]
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes that are at work."""
+        return tuple(worker.pid for worker in self._workers)
+
+    def room(self, *, alone: bool = False) -> bool:
+        """Whether an errand could start at once."""
+        return sum(len(worker.errands) for worker in self._workers) < self._at_once and bool(self._free(alone=alone))
+
+    def give(self, errand: Errand, *, alone: bool = False) -> None:
+        """Start an errand at the worker with the least to do."""
+        worker = min(self._free(alone=alone), key=lambda worker: len(worker.errands))
+        worker.errands.append(errand)
+        worker.alone = alone
+        _send(worker, errand)
+
+    def _free(self, *, alone: bool) -> list[Worker]:
+        most = 1 if alone else self._threads
+        return [worker for worker in self._workers if len(worker.errands) < most and not worker.alone]
+
+    def wait(self, timeout_s: float) -> Sequence[Happening]:
+        """Serve the sockets once."""
+        by_connection = {worker.connection: worker for worker in self._workers}
+        ready = cast("list[Connection[Any, Any]]", wait(list(by_connection), timeout_s))
+        found: list[Happening] = []
+        for connection in ready:
+            found += self._hear(by_connection[connection])
+        return found
+
+    def _hear(self, worker: Worker) -> list[Happening]:
+        """Everything that a worker has said, or its death."""
+        found: list[Happening] = []
+        try:
+            while worker.connection.poll():
+                happened = self._answer(worker, worker.connection.recv())
+                found += [happened] if happened else []
+        except (EOFError, OSError):
+            found.append(self._bury(worker))
+        return found
+
+    def _answer(self, worker: Worker, message: Any) -> Happening | None:
+        match message:
+            case Booking(number=number, ask=ask):
+                _send(worker, Booked(number=number, answer=self._limiter.book(ask)))
+            case Told():
+                self._limiter.tell(message)
+            case Done(errand=errand) | Left(errand=errand) | Halted(errand=errand):
+                worker.errands.remove(errand)
+                worker.alone = False
+                return message
+            case _:
+                raise TypeError(f"a worker said {message!r}")
+        return None
+
+    def _bury(self, worker: Worker) -> Lost:
+        worker.connection.close()
+        worker.process.kill()
+        code = worker.process.wait()
+        self._workers.remove(worker)
+        if not self._pausing:
+            self._workers.append(self._hire())
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return Lost(errands=tuple(worker.errands), how=how)
+
+    def pause(self) -> None:
+        """Tell everyone."""
+        self._pausing = True
+        for worker in self._workers:
+            _send(worker, Pause())
+
+    def closed(self) -> str | None:
+        """Why the limiter lets nothing more out."""
+        return self._limiter.closed
+
+    def spent(self, usd: float) -> None:
+        """Known here already: the limiter is in this process."""
+        self._limiter.at_least(usd)
+
+    def close(self) -> None:
+        """Send everyone home; who does not go is ended."""
+        for worker in self._workers:
+            worker.connection.close()
+        for worker in self._workers:
+            try:
+                worker.process.wait(LEAVING_S)
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+
+    def _hire(self) -> Worker:
+        near, far = socket.socketpair()
+        log = _log(self._order.folder)
+        with far:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "sonde.batch.worker", str(far.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                pass_fds=(far.fileno(),),
+                process_group=0,  # Ctrl-C is for the driver to judge
+            )
+        if log != subprocess.DEVNULL:
+            os.close(log)
+        worker = Worker(process, Connection(near.detach()))
+        counts = self._limiter.limits.limited
+        _send(worker, Hired(order=self._order, threads=self._threads, counts=counts))
+        return worker
+
+
+def _log(folder: Path) -> int:
+    try:
+        return os.open(folder / "workers.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return subprocess.DEVNULL
+
+
+def _send(worker: Worker, message: Any) -> None:
+    """To a worker that may have died just now: the next look at its socket says so."""
+    try:
+        worker.connection.send(message)
+    except OSError:
+        return

@@ -1,0 +1,183 @@
+"""A manifest: one item a line, each an ask or an investigation (contracts 2.13).
+
+    {"id": "q1", "engine": "ask", "question": "Which service failed first?", "paths": ["logs/"]}
+    {"id": "t1", "engine": "rca", "trace_ids": ["4f1c…"], "source": "traces.jsonl", "project": "shop"}
+
+A broken line is named and the others run. Two items of one id are refused as a whole: which one is meant cannot be known. Relative paths
+are relative to the manifest. Nothing here looks at the files or traces that the items name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from sonde.core.canonical import canonical_json, hash_value
+from sonde.errors import ConfigError
+
+ENGINES = ("ask", "rca", "compliance", "incident")
+_TEXTS = ("id", "engine", "question", "source", "project", "taxonomy", "controls", "start", "end", "filter", "configs")
+_LISTS = ("paths", "trace_ids")
+_KNOWN = {
+    "ask": {"id", "engine", "question", "paths", "code", "schema"},
+    "rca": {"id", "engine", "trace_ids", "source", "project", "taxonomy"},
+    "compliance": {"id", "engine", "trace_ids", "source", "project", "controls"},
+    "incident": {"id", "engine", "trace_ids", "source", "project", "start", "end", "filter", "configs"},
+}
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_EXAMPLE = '{"id": "q1", "engine": "ask", "question": "What is this?", "paths": ["README.md"]}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One job of a batch: its id, its engine, and the references that say what it is about."""
+
+    id: str
+    engine: str
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def key(self) -> str:
+        """The name of its run folder: readable, and another one when the content changes."""
+        digest = hash_value({"id": self.id, "engine": self.engine, "fields": dict(self.fields)})[:16]
+        return f"{_UNSAFE.sub('-', self.id)[:60].strip('.-') or 'item'}-{digest}"
+
+    def line(self) -> str:
+        """The item as a line of a manifest."""
+        return canonical_json({"id": self.id, "engine": self.engine, **self.fields})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenLine:
+    """A line that is no item, and why."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The items of a batch and the lines that are none."""
+
+    items: tuple[Item, ...]
+    broken: tuple[BrokenLine, ...] = ()
+
+
+class _NoItem(ValueError):
+    """Why a line is no item."""
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest in a file; ConfigError when it cannot be read, holds no item, or names an id twice."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise ConfigError(f"the manifest {path} cannot be read: {error.strerror}") from None
+    manifest = parse_manifest(lines, path.absolute().parent)
+    if not manifest.items:
+        first = f"; line {manifest.broken[0].number}: {manifest.broken[0].reason}" if manifest.broken else ""
+        raise ConfigError(f"{path} holds no item{first}. A line reads {_EXAMPLE}")
+    return manifest
+
+
+def parse_manifest(lines: Iterable[bytes], folder: Path) -> Manifest:
+    """Items and broken lines, in order."""
+    items: list[tuple[int, Item]] = []
+    broken: list[BrokenLine] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            items.extend((number, item) for item in _items(line, folder))
+        except _NoItem as reason:
+            broken.append(BrokenLine(number=number, reason=str(reason)))
+    _refuse_duplicates(items)
+    return Manifest(items=tuple(item for _, item in items), broken=tuple(broken))
+
+
+def _refuse_duplicates(items: list[tuple[int, Item]]) -> None:
+    places: dict[str, list[int]] = {}
+    for number, item in items:
+        places.setdefault(item.id, []).append(number)
+    twice = [f"{name!r} (lines {', '.join(map(str, at))})" for name, at in places.items() if len(at) > 1]
+    if twice:
+        more = f" and {len(twice) - 5} more" if len(twice) > 5 else ""
+        raise ConfigError(f"ids must be unique in a manifest; used more than once: {', '.join(twice[:5])}{more}")
+
+
+def _items(line: bytes, folder: Path) -> list[Item]:
+    """The item of a line; an rca or compliance line with several traces is one item a trace."""
+    data = _object(line)
+    _check(data)
+    fields = {key: value for key, value in data.items() if key not in ("id", "engine")}
+    if "paths" in fields:
+        fields["paths"] = [_placed(path, folder) for path in fields["paths"]]
+    for name in ("source", "configs"):
+        if name in fields:
+            fields[name] = _placed(fields[name], folder)
+    traces = fields.get("trace_ids", [])
+    item = Item(id=data["id"], engine=data["engine"], fields=fields)
+    if data["engine"] in ("rca", "compliance") and len(traces) > 1:
+        return [
+            Item(id=f"{item.id}:{trace}", engine=item.engine, fields={**fields, "trace_ids": [trace]})
+            for trace in dict.fromkeys(traces)
+        ]
+    return [item]
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        data: Any = json.loads(line)
+    except UnicodeDecodeError:
+        raise _NoItem("it is not UTF-8") from None
+    except ValueError as error:
+        raise _NoItem(f"it is not JSON ({error})") from None
+    except RecursionError:
+        raise _NoItem("it is nested too deeply") from None
+    if not isinstance(data, dict):
+        raise _NoItem(f"it is not an object; a line reads {_EXAMPLE}")
+    given = cast("dict[str, Any]", data)
+    return {"engine": "ask" if "question" in given else "", **given}
+
+
+def _check(data: Mapping[str, Any]) -> None:
+    engine = data["engine"]
+    if engine not in ENGINES:
+        raise _NoItem(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
+    unknown = sorted(set(data) - _KNOWN[engine])
+    if unknown:
+        raise _NoItem(f"{engine} knows no field {unknown[0]!r}; it knows {', '.join(sorted(_KNOWN[engine]))}")
+    for name in _TEXTS:
+        if name in data and not (isinstance(data[name], str) and data[name].strip()):
+            raise _NoItem(f"{name} must be text that is not empty")
+    for name in _LISTS:
+        if name in data and not _is_texts(data[name]):
+            raise _NoItem(f"{name} must be a list of texts")
+    if "id" not in data:
+        raise _NoItem("it has no id")
+    if not isinstance(data.get("code", False), bool) or not isinstance(data.get("schema", {}), dict):
+        raise _NoItem("code must be true or false, and schema an object")
+    _require(data)
+
+
+def _require(data: Mapping[str, Any]) -> None:
+    match data["engine"]:
+        case "ask" if "question" not in data:
+            raise _NoItem("an ask needs a question")
+        case "rca" | "compliance" if not data.get("trace_ids"):
+            raise _NoItem(f'{data["engine"]} needs trace_ids, such as ["4f1c…"]')
+        case _:
+            return
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) and each for each in cast("list[Any]", value))
+
+
+def _placed(path: str, folder: Path) -> str:
+    """Absolute, so that every worker means the same; addresses stay."""
+    return path if "://" in path else str(folder / path)

@@ -1,0 +1,165 @@
+"""The report of a batch as one HTML page without scripts or anything from elsewhere; plots are inline SVG.
+
+Colours follow the reader's light or dark setting. All text is escaped: labels and messages come from models and traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from sonde.batch.result import ItemResult
+
+BINS = 24
+ROWS = 12
+_WIDTH, _HEIGHT = 460, 150
+_STYLE = """
+:root{color-scheme:light dark;--ink:#1d2329;--dim:#667079;--line:#dde2e6;--paper:#fff;
+--bar:#3b6ea5;--good:#3f8f5f;--part:#c08a2b;--bad:#b9473d}
+@media(prefers-color-scheme:dark){:root{--ink:#e4e7ea;--dim:#98a2ab;--line:#343b42;--paper:#16191c;
+--bar:#7aa7d9;--good:#69b98a;--part:#d9ad5c;--bad:#e07a70}}
+body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1000px;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.5rem;margin:0}h2{font-size:1.05rem;margin:2rem 0 .5rem}p.dim,td.dim,figcaption{color:var(--dim)}
+.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(300px,1fr));gap:1.5rem}figure{margin:0}figcaption{font-size:.85rem}
+.tiles{display:flex;flex-wrap:wrap;gap:2rem;margin:1.2rem 0}.tile b{display:block;font-size:1.4rem}
+table{border-collapse:collapse;width:100%;font-size:.9rem}
+td,th{text-align:left;padding:.3rem .8rem .3rem 0;border-bottom:1px solid var(--line);vertical-align:top}
+td.n{text-align:right;font-variant-numeric:tabular-nums}svg{width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:var(--dim)}
+.bar{fill:var(--bar)}.succeeded{fill:var(--good)}.partial{fill:var(--part)}.failed,.refused{fill:var(--bad)}code{font-size:.85em}
+"""
+
+
+def render(report: Mapping[str, Any], results: Sequence[ItemResult]) -> str:
+    """The page."""
+    finished = [result for result in results if result.status != "refused"]
+    plots = [
+        histogram("Cost of an item, USD", [result.cost_usd for result in finished], "{:.2g}"),
+        histogram("Latency of an item, seconds", [result.latency_s for result in finished], "{:.2g}"),
+        bars("Statuses", report["statuses"], classed=True),
+        bars("Labels", report["labels"]),
+    ]
+    body = [
+        f"<h1>{escape(report['batch'])}</h1>",
+        _said(report),
+        _tiles(report),
+        f'<div class="grid">{"".join(plots)}</div>',
+        _issues(report),
+        _failures(report),
+        _broken(report),
+    ]
+    title = escape(f"Batch {report['batch']}")
+    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+    return f'{head}<meta name="viewport" content="width=device-width"></head><body>{"".join(body)}</body></html>\n'
+
+
+def _said(report: Mapping[str, Any]) -> str:
+    left = f"; {report['left']:,} left, stopped because {report['stopped']}" if report["left"] else ""
+    said = f"{report['finished']:,} of {report['items']:,} items finished{left}"
+    return f'<p class="dim">{escape(said)}</p>'
+
+
+def _tiles(report: Mapping[str, Any]) -> str:
+    rate = report["items_per_second"]
+    tiles = [
+        ("cost", f"${report['cost_usd']['total']:.4f}"),
+        ("median latency", f"{report['latency_s']['median']:.2f} s"),
+        ("95 % within", f"{report['latency_s']['p95']:.2f} s"),
+        ("model calls", f"{report['model_calls']:,}"),
+        ("tokens", f"{report['tokens_in'] + report['tokens_out']:,}"),
+        ("items a second", f"{rate:.1f}" if rate else "-"),
+    ]
+    return '<div class="tiles">' + "".join(f'<div class="tile"><b>{v}</b>{n}</div>' for n, v in tiles) + "</div>"
+
+
+def histogram(title: str, values: Sequence[float], form: str) -> str:
+    """How often which value, in equal steps from the least to the most."""
+    if not values:
+        return _figure(title, "", "nothing to show")
+    low, high = min(values), max(values)
+    step = (high - low) / BINS or 1.0
+    counts = [0] * BINS
+    for value in values:
+        counts[min(BINS - 1, int((value - low) / step))] += 1
+    tallest, width = max(counts), _WIDTH / BINS
+    drawn = [
+        f'<rect class="bar" x="{number * width + 1:.1f}" width="{width - 2:.1f}" '
+        f'y="{_HEIGHT - 20 - count / tallest * (_HEIGHT - 35):.1f}" height="{count / tallest * (_HEIGHT - 35):.1f}">'
+        f"<title>{form.format(low + number * step)} to {form.format(low + (number + 1) * step)}: {count}</title></rect>"
+        for number, count in enumerate(counts)
+        if count
+    ]
+    middle = sorted(values)[len(values) // 2]
+    marks = _axis(form.format(low), form.format(high))
+    return _figure(title, "".join(drawn) + marks, f"{len(values):,} items, median {form.format(middle)}")
+
+
+def _axis(low: str, high: str) -> str:
+    line = f'<line x1="0" x2="{_WIDTH}" y1="{_HEIGHT - 20}" y2="{_HEIGHT - 20}" stroke="var(--line)"/>'
+    ends = f'<text x="0" y="{_HEIGHT - 5}">{low}</text><text x="{_WIDTH}" y="{_HEIGHT - 5}" text-anchor="end">{high}</text>'
+    return line + ends
+
+
+def bars(title: str, counts: Mapping[str, int], *, classed: bool = False) -> str:
+    """One bar a name, longest first."""
+    shown = sorted(counts.items(), key=lambda pair: -pair[1])[:ROWS]
+    if not shown:
+        return _figure(title, "", "nothing to show")
+    most = shown[0][1]
+    rows: list[str] = []
+    for number, (name, count) in enumerate(shown):
+        y, long = number * 22, count / most * (_WIDTH - 230)
+        kind = escape(name) if classed else "bar"
+        rows.append(
+            f'<text x="0" y="{y + 13}">{escape(name[:28])}</text><rect class="{kind}" x="170" y="{y + 3}" '
+            f'width="{max(1.0, long):.1f}" height="13"/><text x="{176 + long:.1f}" y="{y + 13}">{count:,}</text>'
+        )
+    more = f"and {len(counts) - len(shown)} more" if len(counts) > len(shown) else ""
+    return _figure(title, "".join(rows), more, height=len(shown) * 22 + 4)
+
+
+def _figure(title: str, drawing: str, caption: str, height: int = _HEIGHT) -> str:
+    picture = (
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title)}">{drawing}</svg>'
+        if drawing
+        else ""
+    )
+    return f"<figure><h2>{escape(title)}</h2>{picture}<figcaption>{escape(caption)}</figcaption></figure>"
+
+
+def _issues(report: Mapping[str, Any]) -> str:
+    top: list[Mapping[str, Any]] = report["issues"]["top"]
+    rows = [
+        [
+            issue["state"],
+            issue["count"],
+            f"{issue['label']} in {issue['component'] or 'an unnamed component'}",
+            issue["sample"],
+            " ".join(issue["traces"][:3]),
+            f"{issue['first_seen'] or ''} to {issue['last_seen'] or ''}",
+        ]
+        for issue in top
+    ]
+    return _table("Top findings", ["", "traces", "what", "evidence", "for example", "seen"], rows)
+
+
+def _failures(report: Mapping[str, Any]) -> str:
+    rows = [[each["code"], each["count"], each["message"], " ".join(each["items"][:5])] for each in report["failures"]]
+    return _table("Failures", ["code", "items", "the first one says", "for example"], rows)
+
+
+def _broken(report: Mapping[str, Any]) -> str:
+    rows = [[line["line"], line["reason"]] for line in report["broken_lines"]]
+    return _table("Lines that are no items", ["line", "why"], rows)
+
+
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    if not rows:
+        return ""
+    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return f"<h2>{escape(title)}</h2><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(value: Any) -> str:
+    return f'<td class="n">{value:,}</td>' if isinstance(value, int) else f"<td>{escape(str(value))}</td>"

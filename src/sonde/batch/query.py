@@ -1,0 +1,87 @@
+"""A manifest from a query over traces: one item for each trace that fits, page by page, never a whole project at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from sonde.api.case import Source
+from sonde.batch.manifest import Item, Manifest
+from sonde.contexts.traces.catalog import query_of
+from sonde.contexts.traces.sources import open_store
+from sonde.contexts.traces.store import TraceQuery, TraceRow, TraceStore
+from sonde.errors import ConfigError, ToolFault
+
+ERRORS = "status_code == 'ERROR'"
+PAGE = 500
+_SINCE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)")
+_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_AFTER = re.compile(r"go on with after='([^']*)'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which traces, and what is to be done with each."""
+
+    place: Source
+    engine: str = "rca"
+    all_errors: bool = False
+    since: str | None = None
+    filter_expr: str | None = None
+    limit: int | None = None
+
+
+def since_time(text: str, now: datetime) -> str:
+    """`24h`, `30m`, `7d` before now, or a time as it is."""
+    found = _SINCE.fullmatch(text.strip())
+    if found is None:
+        return text
+    try:
+        return (now - timedelta(seconds=float(found[1]) * _SECONDS[found[2]])).isoformat()
+    except OverflowError:
+        raise ConfigError(
+            f"--since {text} is longer than there are dates; write 24h, 7d or 2026-11-01T00:00Z"
+        ) from None
+
+
+def query_manifest(wanted: Wanted, now: datetime) -> Manifest:
+    """The items of a query; ConfigError when nothing fits."""
+    place = wanted.place
+    store = open_store(
+        place.source, project=place.project, cache=place.cache, api_key=place.api_key, headers=place.headers
+    )
+    try:
+        rows = _rows(store, _query(wanted, now))
+        items = tuple(_item(row, wanted) for row, _ in zip(rows, range(wanted.limit or 10**9), strict=False))
+    except ToolFault as fault:
+        raise ConfigError(fault.message) from None
+    finally:
+        store.close()
+    if not items:
+        raise ConfigError(f"no trace in {place.name} fits the query; `sonde traces ls` shows what is there")
+    return Manifest(items=items)
+
+
+def _query(wanted: Wanted, now: datetime) -> TraceQuery:
+    start = since_time(wanted.since, now) if wanted.since else None
+    conditions = [f"({wanted.filter_expr})"] if wanted.filter_expr else []
+    conditions += [ERRORS] if wanted.all_errors else []
+    return query_of(wanted.place.project, start=start, filter_expr=" and ".join(conditions) or None, limit=PAGE)
+
+
+def _rows(store: TraceStore, query: TraceQuery) -> Iterator[TraceRow]:
+    while True:
+        page = store.traces(query)
+        yield from page.rows
+        more = _AFTER.search(page.more or "")
+        if more is None:
+            return
+        query = replace(query, after=more[1])
+
+
+def _item(row: TraceRow, wanted: Wanted) -> Item:
+    fields = {"trace_ids": [row.trace_id], "source": wanted.place.name}
+    project = wanted.place.project or row.project
+    return Item(id=row.trace_id, engine=wanted.engine, fields={**fields, **({"project": project} if project else {})})

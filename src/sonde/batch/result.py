@@ -1,0 +1,176 @@
+"""What came of one item: the line that results.jsonl, the report and the issues are made of.
+
+Everything in it is read from the run's own record and output; the journal stays the truth. Texts are clipped: a line is some hundred
+bytes and ten thousand of them fit into memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import msgspec
+
+from sonde.batch.manifest import Item
+from sonde.core.events import RunEnded
+from sonde.core.run_record import RunRecord
+
+Status = Literal["succeeded", "partial", "failed", "refused"]
+CLIP = 300
+FINDINGS = 20
+
+
+class FoundFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """One finding of an RCA report: what, where in the traced system, and the words of its evidence."""
+
+    label: str
+    component: str = ""
+    words: str = ""
+    span_id: str = ""
+    first: bool = False
+
+
+class ItemResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One item that is done. `refused`: it could not be started (a missing file, an unknown trace), so it has no run."""
+
+    id: str
+    key: str
+    engine: str
+    status: Status
+    judge: str = "CODE"
+    code: str | None = None
+    message: str = ""
+    retryable: bool = False
+    label: str | None = None
+    confidence: float | None = None
+    summary: str = ""
+    cost_usd: float = 0.0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    model_calls: int = 0
+    turns: int = 0
+    latency_s: float = 0.0
+    started_at: str = ""
+    resumed: bool = False
+    trace_ids: list[str] = []
+    seen_at: str | None = None
+    findings: list[FoundFailure] = []
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has no output."""
+        return self.status in ("failed", "refused")
+
+
+class Component(msgspec.Struct, frozen=True, kw_only=True):
+    """The span behind a finding, as far as issues need it."""
+
+    name: str = ""
+    message: str = ""
+    start: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRun:
+    """A run's record and its last event."""
+
+    record: RunRecord
+    ended: RunEnded
+
+
+Spans = Callable[[str], Mapping[str, Component]]
+
+
+def refused(item: Item, message: str) -> ItemResult:
+    """An item that could not be started."""
+    return ItemResult(id=item.id, key=item.key, engine=item.engine, status="refused", message=message[:CLIP])
+
+
+def given_up(item: Item, message: str) -> ItemResult:
+    """An item whose worker died of it again and again."""
+    code = "UNEXPECTED_RUNTIME_ERROR"
+    return ItemResult(id=item.id, key=item.key, engine=item.engine, status="failed", code=code, message=message[:CLIP])
+
+
+def result_of(item: Item, run: FinishedRun, *, resumed: bool = False, spans: Spans | None = None) -> ItemResult:
+    """The line of a finished run; `spans` finds the spans of a trace by their ids."""
+    record, ended = run.record, run.ended
+    output = _object(ended.output)
+    error: dict[str, Any] = ended.error or (record.error.model_dump(mode="json") if record.error else {})
+    usage = record.runtime_ref.usage
+    traces = [str(trace) for trace in item.fields.get("trace_ids", [])]
+    findings, seen_at = _findings(item, output, spans, traces)
+    return ItemResult(
+        id=item.id,
+        key=item.key,
+        engine=item.engine,
+        status=cast("Status", record.status.value),
+        judge=ended.annotator_kind,
+        code=error.get("code"),
+        message=str(error.get("message", ""))[:CLIP],
+        retryable=bool(error.get("retryable", False)),
+        label=_label(output),
+        confidence=_confidence(output),
+        summary=_summary(output)[:CLIP],
+        cost_usd=usage.cost_usd,
+        tokens_in=usage.tokens_in,
+        tokens_out=usage.tokens_out,
+        model_calls=record.metrics.model_calls,
+        turns=usage.iterations,
+        latency_s=round(record.metrics.total_latency_s, 4),
+        started_at=record.started_at,
+        resumed=resumed,
+        trace_ids=traces,
+        seen_at=seen_at,
+        findings=findings,
+    )
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _label(output: Mapping[str, Any]) -> str | None:
+    found = output.get("primary_label", output.get("overall_verdict"))
+    return str(found) if found is not None else None
+
+
+def _confidence(output: Mapping[str, Any]) -> float | None:
+    found = output.get("confidence", output.get("overall_confidence"))
+    return float(found) if isinstance(found, int | float) else None
+
+
+def _summary(output: Mapping[str, Any]) -> str:
+    return str(output.get("summary") or output.get("incident_summary") or output.get("answer") or "")
+
+
+def _findings(
+    item: Item, output: Mapping[str, Any], spans: Spans | None, traces: Sequence[str]
+) -> tuple[list[FoundFailure], str | None]:
+    if item.engine != "rca" or not output or spans is None or not traces:
+        return [], None
+    known = spans(traces[0])
+    starts = [span.start for span in known.values() if span.start]
+    listed: list[dict[str, Any]] = output.get("findings") or [_primary(output)]
+    found = [_found(finding, known) for finding in listed[:FINDINGS]]
+    return found, min(starts, default=None)
+
+
+def _primary(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The report's one label as a finding, at the span that its first proof points to."""
+    refs: list[dict[str, Any]] = report.get("evidence_refs") or []
+    span_id = next((str(ref["span_id"]) for ref in refs if ref.get("span_id")), "")
+    why = str(report.get("summary", ""))
+    return {"category": report.get("primary_label", ""), "span_id": span_id, "why": why, "first_failure": True}
+
+
+def _found(finding: Mapping[str, Any], known: Mapping[str, Component]) -> FoundFailure:
+    span = known.get(str(finding.get("span_id", "")), Component())
+    return FoundFailure(
+        label=str(finding.get("category", "")),
+        component=span.name,
+        words=(span.message or str(finding.get("why", "")))[:CLIP],
+        span_id=str(finding.get("span_id", "")),
+        first=bool(finding.get("first_failure", False)),
+    )

@@ -1,0 +1,66 @@
+"""The door to batches: a manifest, settings and limits in; results, a report and issues out.
+
+outcome = run_batch(read_manifest(path), folder, settings, limits=SharedLimits(concurrency=16))
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from sonde.api.settings import Settings
+from sonde.batch.crew import Crew
+from sonde.batch.driving import BatchOutcome, OnProgress, drive
+from sonde.batch.folder import BatchFolder
+from sonde.batch.limits import Limiter, SharedLimits
+from sonde.batch.local import LocalCrew
+from sonde.batch.manifest import Manifest
+from sonde.batch.plan import Plan, plan_batch
+from sonde.batch.station import Order
+from sonde.errors import ConfigError
+
+LOCAL = "local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """How a batch is run. `on` is local, ray (a cluster that is set up, or one started here) or ray://HOST:PORT."""
+
+    on: str = LOCAL
+    limits: SharedLimits = field(default_factory=SharedLimits)
+    writeback: bool = True
+    retry_failed: bool = False
+
+
+def run_batch(
+    manifest: Manifest,
+    folder: BatchFolder,
+    settings: Settings,
+    options: BatchOptions | None = None,
+    *,
+    cancel: threading.Event | None = None,
+    on_progress: OnProgress | None = None,
+) -> BatchOutcome:
+    """Run what is not finished yet. Raises ConfigError before anything is spent."""
+    chosen = options or BatchOptions()
+    with folder.held():
+        folder.write_manifest(manifest.items)
+        plan = plan_batch(manifest.items, folder, retry_failed=chosen.retry_failed)
+        if not plan.errands:
+            return BatchOutcome(
+                folder=folder, results=tuple(plan.finished.values()), left=0, stopped=None, broken=manifest.broken
+            )
+        crew = open_crew(plan, folder, settings, chosen)
+        return drive(plan, folder, crew, cancel=cancel, on_progress=on_progress, broken=manifest.broken)
+
+
+def open_crew(plan: Plan, folder: BatchFolder, settings: Settings, options: BatchOptions) -> Crew:
+    """The workers of the chosen place."""
+    order = Order(settings=settings, folder=folder.path, writeback=options.writeback)
+    if options.on == LOCAL:
+        return LocalCrew(order, Limiter(options.limits, spent_usd=plan.spent_usd))
+    if options.on == "ray" or options.on.startswith("ray://"):
+        from sonde.batch.cluster import RayCrew  # noqa: PLC0415  # Ray takes seconds to import, and may not be there
+
+        return RayCrew(order, options.limits, options.on, spent_usd=plan.spent_usd)
+    raise ConfigError(f"--on {options.on} is no place for a batch: local, ray, or ray://HOST:PORT")

@@ -1,0 +1,228 @@
+"""One worker's place: it has the settings, the models and the sandbox's fork server, and does one item after the other, in several threads.
+
+`work` gives a result, or raises what stops more than this item: `Paused` (the batch stops; the journal goes on later), `DiskFull`, or
+SandboxUnavailable. An item that was begun before is gone on with, one that has ended is only read.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sonde.api.again import resume
+from sonde.api.asking import ask_job
+from sonde.api.case import Case, cache_folder, source_of
+from sonde.api.investigating import Options, job_of
+from sonde.api.launch import Job, Launch, run_job
+from sonde.api.settings import Settings
+from sonde.api.sources import open_context
+from sonde.batch.folder import BatchFolder, DiskFull, ended_of, started_of
+from sonde.batch.gate import Flights, Gate, LimitedModel
+from sonde.batch.manifest import Item
+from sonde.batch.result import Component, FinishedRun, ItemResult, Spans, refused, result_of
+from sonde.contexts.traces.context import TracesContext
+from sonde.contexts.traces.span import time_text
+from sonde.core.events import AnyEvent, Event, RunEnded
+from sonde.errors import SandboxUnavailable, UnexpectedRuntimeError, UsageError
+from sonde.models import open_model
+from sonde.models.base import Model
+from sonde.runs.journal import JournalBusy, JournalFailed
+from sonde.runs.rundir import RECORD, RunDir, fold
+
+BUSY_S = 60.0  # how long a run that another process is just leaving is waited for
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a worker needs to know once: settings (with keys), the batch folder, whether annotations are written back."""
+
+    settings: Settings
+    folder: Path
+    writeback: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand:
+    """One item for a worker; `attempt` is above 1 when a failed run is tried again."""
+
+    item: Item
+    attempt: int = 1
+
+
+@dataclass(slots=True)
+class Station:
+    """A worker's models and folder. Used by several threads at once."""
+
+    order: Order
+    gate: Gate
+    _models: dict[str, Model] = field(default_factory=dict[str, Model])
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _open: ExitStack = field(default_factory=ExitStack)
+
+    def work(self, errand: Errand) -> ItemResult:
+        """Do one item, from wherever it stands."""
+        try:
+            return self._done(errand)
+        except SandboxUnavailable:
+            raise
+        except UsageError as error:
+            return refused(errand.item, error.message)
+        except JournalFailed as error:
+            raise DiskFull(error.message) from None
+        except OSError as error:
+            if error.errno not in _FULL:
+                return refused(errand.item, f"{type(error).__name__}: {error}")
+            raise DiskFull(f"the disk takes nothing more: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Let go of the models."""
+        self._open.close()
+
+    def _done(self, errand: Errand) -> ItemResult:
+        item, run_dir = errand.item, BatchFolder(self.order.folder).run_dir(errand.item, errand.attempt)
+        _await_free(run_dir)
+        events = run_dir.events() if run_dir.journal_path.is_file() else []
+        if item.engine == "ask":
+            return result_of(item, self._run(run_dir, events, lambda: self._ask_job(item)), resumed=bool(events))
+        case = self._case(item)
+        context = case.open()
+        with closing(context.store):
+            run = self._run(run_dir, events, lambda: self._case_job(case, context), case.place.secrets())
+            return result_of(item, run, resumed=bool(events), spans=_spans_in(context))
+
+    def _run(
+        self, run_dir: RunDir, events: Sequence[AnyEvent], job: Callable[[], Job], secrets: Sequence[str] = ()
+    ) -> FinishedRun:
+        """The run, brought to its end: only read, gone on with, or begun."""
+        ended = ended_of(events)
+        if ended is not None:
+            return mended(run_dir, events, ended)
+        ending = Ending()
+        model, sub_model = self._limited()
+        if started_of(events) is not None:
+            settings = self.order.settings
+            finished = resume(
+                run_dir.path, model=model, sub_model=sub_model, go_live=True, settings=settings, on_event=ending
+            )
+        else:
+            run_dir.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            launch = Launch(settings=self.order.settings, run_dir=run_dir, secrets=secrets, on_event=ending)
+            finished = run_job(replace(job(), model=model, sub_model=sub_model), launch)
+        return FinishedRun(record=finished.record, ended=ending.of(run_dir))
+
+    def _ask_job(self, item: Item) -> Job:
+        paths = [Path(path) for path in item.fields.get("paths", [])]
+        code = bool(item.fields.get("code", False))
+        opened = open_context(paths, code=code)
+        return ask_job(
+            item.fields["question"], opened, self.order.settings, code=code, schema=item.fields.get("schema")
+        )
+
+    def _case_job(self, case: Case, context: TracesContext) -> Job:
+        return job_of(case, context, Options(settings=self.order.settings), self.order.settings)
+
+    def _case(self, item: Item) -> Case:
+        fields: Mapping[str, Any] = item.fields
+        settings = self.order.settings
+        source = fields.get("source") or settings.source
+        place = source_of(source, fields.get("project") or settings.project, settings.environ, self._cache())
+        return Case(
+            engine=item.engine,  # pyright: ignore[reportArgumentType]  # the manifest knows only engines
+            place=place,
+            trace_ids=tuple(fields.get("trace_ids", ())),
+            taxonomy=fields.get("taxonomy"),
+            controls_version=fields.get("controls"),
+            start=fields.get("start"),
+            end=fields.get("end"),
+            filter_expr=fields.get("filter"),
+            configs=fields.get("configs"),
+            writeback=self.order.writeback,
+        )
+
+    def _cache(self) -> Path:
+        return cache_folder(self.order.settings.environ)
+
+    def _limited(self) -> tuple[Model | None, Model | None]:
+        """The models of one run, behind the gate."""
+        settings, flights = self.order.settings, Flights()
+        model = self._model(settings.model)
+        sub_model = self._model(settings.sub_model)
+        same = sub_model is None or sub_model is model
+        return (
+            LimitedModel(model, self.gate, flights) if model else None,
+            None if same else LimitedModel(sub_model, self.gate, flights) if sub_model else None,
+        )
+
+    def _model(self, name: str | None) -> Model | None:
+        if name is None:
+            return None
+        with self._lock:
+            if name not in self._models:
+                choice = self.order.settings.choose(name)
+                self._models[name] = open_model(choice.spec, choice.settings)
+                self._open.callback(getattr(self._models[name], "close", lambda: None))
+            return self._models[name]
+
+
+class Ending:
+    """Listens to a run for its last word."""
+
+    def __init__(self) -> None:
+        self._ended: RunEnded | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Keep the end."""
+        if isinstance(event, RunEnded):
+            self._ended = event
+
+    def of(self, run_dir: RunDir) -> RunEnded:
+        """The end, which every run that comes back has told."""
+        if self._ended is None:
+            raise UnexpectedRuntimeError(f"{run_dir.path} came back without an end")
+        return self._ended
+
+
+def mended(run_dir: RunDir, events: Sequence[AnyEvent], ended: RunEnded) -> FinishedRun:
+    """A run that has ended already; the views that a full disk or a kill kept from being written are written now."""
+    record = fold(events)
+    if not (run_dir.path / RECORD).is_file():
+        run_dir.write_result(
+            {
+                "run_id": run_dir.run_id,
+                "status": record.status.value,
+                "annotator_kind": ended.annotator_kind,
+                "output": ended.output,
+                "output_hash": ended.output_hash,
+                "citations": record.citations,
+                "gaps": ended.gaps,
+                "error": ended.error,
+            }
+        )
+        run_dir.write_record(record)
+    return FinishedRun(record=record, ended=ended)
+
+
+def _await_free(run_dir: RunDir) -> None:
+    """Wait while a worker of a driver that died is still landing its last reply."""
+    give_up = time.monotonic() + BUSY_S
+    while run_dir.is_running():
+        if time.monotonic() > give_up:
+            raise JournalBusy(f"{run_dir.path} is being worked on by another process")
+        time.sleep(0.1)
+
+
+def _spans_in(context: TracesContext) -> Spans:
+    def spans(trace_id: str) -> dict[str, Component]:
+        return {
+            span.span_id: Component(name=span.name, message=span.status_message, start=time_text(span.start_us))
+            for span in context.store.summaries(trace_id)
+        }
+
+    return spans

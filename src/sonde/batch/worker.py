@@ -1,0 +1,185 @@
+"""A worker process of a local batch: `python -m sonde.batch.worker FD THREADS`, started by `local.LocalCrew`.
+
+Takes errands from the driver over a socket and does them in a few threads, because runs mostly wait for models. When the driver is gone
+it lands what is in flight, so that paid replies get into their journals, and leaves.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+from sonde.batch.crew import Done, Halted, Left
+from sonde.batch.folder import DiskFull
+from sonde.batch.gate import Paused
+from sonde.batch.limits import Answer, Ask, Closed, Slot, Told
+from sonde.batch.station import Errand, Order, Station
+from sonde.core.deadline import SystemClock
+from sonde.errors import RunError, SandboxUnavailable
+
+LANDING_S = 60.0  # for replies in flight when the driver died
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hired:
+    """The driver's first word."""
+
+    order: Order
+    threads: int
+    counts: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Booking:
+    """A worker's question to the limiter, by number."""
+
+    number: int
+    ask: Ask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Booked:
+    """The limiter's answer."""
+
+    number: int
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Stop before the next request."""
+
+
+@dataclass(slots=True)
+class Wire:
+    """The socket to the driver: many threads send; a driver that is gone is nobody to tell."""
+
+    connection: Connection[Any, Any]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def send(self, message: Any) -> None:
+        """Tell the driver."""
+        with self._lock:
+            try:
+                self.connection.send(message)
+            except OSError:
+                return  # the reader notices too, and ends this process
+
+
+class WireGate:
+    """The limits, asked over the wire. Where nothing is limited only failures are told, and the success that ends a row of them."""
+
+    def __init__(self, wire: Wire, *, counts: bool) -> None:
+        self.counts = counts
+        self.stopping = threading.Event()
+        self._wire = wire
+        self._failing = False
+        self._lock = threading.Lock()
+        self._asked = 0
+        self._answers: dict[int, queue.SimpleQueue[Answer]] = {}
+
+    def book(self, ask: Ask) -> Answer:
+        """Ask the driver."""
+        if not self.counts:
+            return Slot(delay_s=0.0)
+        answer: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        with self._lock:
+            self._asked += 1
+            number = self._asked
+            self._answers[number] = answer
+        self._wire.send(Booking(number=number, ask=ask))
+        return answer.get()
+
+    def tell(self, told: Told) -> None:
+        """Tell the driver."""
+        if self.counts or self._failing or told.failure is not None:
+            self._failing = told.failure is not None
+            self._wire.send(told)
+
+    def hear(self, booked: Booked) -> None:
+        """Hand an answer to the thread that asked."""
+        with self._lock:
+            answer = self._answers.pop(booked.number, None)
+        if answer is not None:
+            answer.put(booked.answer)
+
+    def stop(self) -> None:
+        """Let nobody out, nor wait for an answer."""
+        self.stopping.set()
+        with self._lock:
+            waiting, self._answers = self._answers, {}
+        for answer in waiting.values():
+            answer.put(Closed(reason="the batch stops"))
+
+
+def attempt(station: Station, errand: Errand) -> Done | Left | Halted:
+    """Do one errand, and say what came of it in words that can be sent."""
+    try:
+        return Done(errand=errand, result=station.work(errand))
+    except Paused:
+        return Left(errand=errand)
+    except SandboxUnavailable as error:
+        return Halted(errand=errand, reason=error.message, usage=True)
+    except DiskFull as error:
+        return Halted(errand=errand, reason=f"{error.message}; make room and start the batch again")
+    except RunError as error:
+        return Halted(errand=errand, reason=f"{errand.item.id}: {error.message}")
+    except Exception as error:  # noqa: BLE001  # the top of a worker: a fault of ours must not end it in silence
+        return Halted(errand=errand, reason=f"{errand.item.id}: {type(error).__name__}: {error}")
+
+
+def _serve(station: Station, errands: queue.SimpleQueue[Errand | None], wire: Wire) -> None:
+    while (errand := errands.get()) is not None:
+        wire.send(attempt(station, errand))
+
+
+def main(fd: int) -> None:
+    """Work until the driver says so or is gone."""
+    connection: Connection[Any, Any] = Connection(fd)
+    wire = Wire(connection)
+    hired: Hired = connection.recv()
+    gate = WireGate(wire, counts=hired.counts)
+    station = Station(hired.order, gate)
+    errands: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
+    threads = [threading.Thread(target=_serve, args=(station, errands, wire)) for _ in range(hired.threads)]
+    for thread in threads:
+        thread.daemon = True
+        thread.start()
+    _listen(connection, gate, errands)
+    gate.stop()
+    for _ in threads:
+        errands.put(None)
+    clock = SystemClock()
+    give_up = clock.now() + LANDING_S
+    for thread in threads:
+        thread.join(max(0.0, give_up - clock.now()))
+    station.close()
+
+
+def _listen(connection: Connection[Any, Any], gate: WireGate, errands: queue.SimpleQueue[Errand | None]) -> None:
+    """Take the driver's words until there are no more."""
+    while True:
+        try:
+            message = connection.recv()
+        except (EOFError, OSError):
+            return
+        match message:
+            case Errand():
+                errands.put(message)
+            case Booked():
+                gate.hear(message)
+            case Pause():
+                gate.stop()
+            case _:
+                return
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
+    sys.stdout.flush()
+    os._exit(0)  # a thread that did not land in time must not keep the process

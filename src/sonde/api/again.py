@@ -23,7 +23,8 @@ from sonde.core.record import RunRecord
 from sonde.errors import ConfigError
 from sonde.models.base import Model
 from sonde.models.recorded import RecordedModel
-from sonde.runs.rundir import RunDir, find_run
+from sonde.runs.export import is_replayable
+from sonde.runs.rundir import RECORD, SUMMARY, RunDir, find_run
 from sonde.runs.tape import Difference, Diverged, Tape, before_turn
 
 NAMES = "RUN is a run's id, the unique beginning of one, `last`, or its folder"
@@ -58,6 +59,11 @@ class Recorded:
         """How it ended; None when it was cut off."""
         return next((event for event in reversed(self.events) if isinstance(event, RunEnded)), None)
 
+    @property
+    def complete(self) -> bool:
+        """Whether the folder's files were written too: a kill may come between the last event and them."""
+        return (self.run_dir.path / RECORD).is_file() and (self.run_dir.path / SUMMARY).is_file()
+
 
 def open_run(run: str | Path, runs_dir: str | Path | None, settings: Settings) -> Recorded:
     """A recorded run by id or folder."""
@@ -66,6 +72,10 @@ def open_run(run: str | Path, runs_dir: str | Path | None, settings: Settings) -
     started = next((event for event in events if isinstance(event, RunStarted)), None)
     if started is None:
         raise ConfigError(f"{run_dir.path} was cut off before its first event: there is nothing to go on from; {NAMES}")
+    if not is_replayable(events):
+        raise ConfigError(
+            f"{run_dir.path} is a redacted export: what was removed cannot be run again; look at it instead"
+        )
     return Recorded(run_dir=run_dir, events=events, started=started)
 
 
@@ -87,7 +97,7 @@ def resume(
     """Go on with a run that was cut off. `go_live`: where the code takes another path than recorded, go on from there."""
     chosen = settings or load_settings()
     recorded = open_run(run, runs_dir, chosen)
-    if recorded.ended is not None:
+    if recorded.ended is not None and recorded.complete:
         raise ConfigError(
             f"run {recorded.run_dir.run_id} has ended ({recorded.ended.status}); ask on with --continue, or look with `sonde view`"
         )

@@ -13,13 +13,16 @@ Json = dict[str, Any]
 
 
 class PhoenixDouble:
-    """Serves one project. `refuse` makes writes fail with that status; `lost` are span ids that writes do not find."""
+    """Serves one project. `refuse` makes writes fail with that status; `lost` are span ids that writes do not find;
+    once `dead`, no read is answered.
+    """
 
     def __init__(self, rows: list[Json]) -> None:
         self.rows = [_rest(row) for row in rows]
         self.written: dict[tuple[str, str, str], Json] = {}
         self.headers: list[dict[str, str]] = []
         self.refuse: int | None = None
+        self.dead = False
         self.lost: set[str] = set()
         double = self
 
@@ -51,6 +54,8 @@ class PhoenixDouble:
 
     def read(self, path: str) -> tuple[int, Json]:
         """A page of spans or traces."""
+        if self.dead:
+            return 500, {"detail": "gone"}
         parts = urlsplit(path)
         wanted = parse_qs(parts.query)
         if parts.path.endswith("/traces"):

@@ -14,6 +14,8 @@ from trace_cases import IO, LLM, LOOK, ROOT, SPAN, TOOL, TRACE, failed_trace, mo
 import sonde
 from sonde.api.case import phoenix_headers
 from sonde.errors import ConfigError
+from sonde.models.base import ModelRequest
+from sonde.testing import ScriptedModel
 
 SUBMIT = f"SUBMIT(primary_label='tool_failure', summary='timed out', confidence=0.8, evidence_refs=[{SPAN}, {IO}, {ref('SPAN', ROOT)}])"
 SEE = f"{LOOK}\nprint(get_span('{ROOT}')['summary']['name'])"
@@ -201,7 +203,40 @@ def test_keys_and_headers_of_the_environment_are_sent_and_stay_out_of_every_file
     assert "a-secret" not in refused.value.message
 
 
+@pytest.mark.requirement(106)
+def test_a_server_that_dies_under_a_tool_ends_the_run_with_the_rules_report(server: PhoenixDouble) -> None:
+    def dying(_request: ModelRequest) -> str:
+        server.dead = True
+        return json.dumps({"reasoning": "", "code": "get_span('feedfacefeedface')"})
+
+    found = sonde.rca(TRACE, server.url, project="shop", writeback=False, options=options(ScriptedModel(dying)))
+
+    assert (found.status, found.annotator_kind) == ("partial", "CODE")
+    error = found.record.error
+    assert error is not None and (error.code, error.retryable) == ("TOOL_CALL_FAILED", True)
+    assert found.report is not None and found.report["primary_label"] == "tool_failure"
+
+
+@pytest.mark.requirement(114)
+def test_a_fault_of_ours_ends_in_the_record_and_not_in_silence(tmp_path: Path) -> None:
+    source = write(tmp_path, failed_trace())
+    found = sonde.rca(
+        TRACE, source, options=options(ScriptedModel([RuntimeError("a bug")]), runs_dir=tmp_path / "runs")
+    )
+
+    assert (found.status, found.report) == ("failed", None)
+    assert found.run_dir is not None
+    error = json.loads((found.run_dir / "run_record.json").read_text())["error"]
+    assert error == {
+        "code": "UNEXPECTED_RUNTIME_ERROR",
+        "message": "RuntimeError: a bug",
+        "stage": "run_engine",
+        "retryable": False,
+    }
+
+
 @pytest.mark.slow
+@pytest.mark.requirement(106)
 def test_a_server_that_is_not_there_fails_the_run_with_a_record(tmp_path: Path) -> None:
     with PhoenixDouble([]) as gone:
         address = gone.url

@@ -72,7 +72,8 @@ def test_without_a_model_rules_write_the_dossier(traces: Path, configs: Path) ->
     assert {each.trace_id[-1] for each in made.representative_traces} == {"1", "2", "3"}, "those of the window"
     change = made.suspected_change
     assert (change.change_type, change.change_ref) == ("config", "two"), "the last before the first error"
-    assert change.diff_ref == change.evidence_refs[0].ref and change.diff_ref.startswith("configdiff:")
+    assert change.diff_ref is not None and change.diff_ref.startswith("configdiff:")
+    assert change.evidence_refs[0].ref == change.diff_ref
     assert found.record.input_ref.time_window.end == "2026-01-01T01:00:00Z"
 
 

@@ -79,6 +79,7 @@ vsix: $(NODE)    ## the VS Code extension as one file
 
 demo: $(READY)   ## five minutes: what it does, without a key
 	$(BIN)/python examples/escape_demo.py
+	$(BIN)/sonde demo
 
 pins: $(READY)   ## compile the pins anew (no registry address ends up in git)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --group dev $(foreach extra,$(PINNED),--extra $(extra)) pyproject.toml -o requirements/dev.txt

@@ -1,0 +1,55 @@
+"""The shipped recordings still lead where they led when a real model spoke them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sonde.api.settings import Settings
+from sonde.bench.demo import load, names, play, without_model
+from sonde.core.events import CodeRan, Event, SubcallStarted
+from sonde.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_recording_ends_as_it_did_with_every_citation_proved_again(name: str, tmp_path: Path) -> None:
+    recording = load(name)
+
+    finished = play(recording, tmp_path, settings=Settings())
+
+    assert finished.ended.status.value == recording.status == "succeeded"
+    assert finished.annotator == "LLM"
+    assert finished.run_dir is not None
+    assert (finished.run_dir.path / "run_record.json").is_file()
+    proved = (*finished.ended.conclusion.citations, *finished.ended.conclusion.evidence)
+    assert proved
+    assert recording.answer[:80] in finished.ended.conclusion.text
+
+
+def test_one_recording_has_parallel_sub_calls_and_one_survives_a_fault_of_its_own_code(tmp_path: Path) -> None:
+    events: list[Event] = []
+    for name in names():
+        play(load(name), tmp_path, settings=Settings(), on_event=events.append)
+
+    assert sum(isinstance(event, SubcallStarted) for event in events) >= 4
+    assert any(isinstance(event, CodeRan) and not event.ok for event in events)
+
+
+def test_the_families_are_covered_and_the_model_is_named() -> None:
+    recordings = [load(name) for name in names()]
+
+    assert {recording.started["run_type"] for recording in recordings} >= {"ask", "rca", "edit"}
+    assert all(recording.model not in ("", "none") for recording in recordings)
+
+
+def test_without_a_model_the_same_question_gets_a_report_marked_code(tmp_path: Path) -> None:
+    finished = without_model(load("renamed"), tmp_path, settings=Settings())
+
+    assert finished.annotator == "CODE"
+    assert finished.ended.conclusion.output is not None
+
+
+def test_an_unknown_recording_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="outage"):
+        load("nothing")

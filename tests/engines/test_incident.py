@@ -186,6 +186,15 @@ def test_named_traces_alone_are_the_incident_and_a_filter_narrows_a_window(trace
     assert failed.record.input_ref.filter_expr == "status_message == 'gateway down'"
 
 
+def test_a_failure_late_in_a_long_window_is_found_and_the_cut_is_told(tmp_path: Path) -> None:
+    rows = [row for number in range(1, 231) for row in trace(number, number)]
+    source = write(tmp_path, [*rows, *trace(500, 5000, "the one that matters")])
+    made = dossier(sonde.incident(source, project="shop", options=options()))
+
+    assert [event.event for event in made.timeline] == ["pay failed: the one that matters"]
+    assert any("only the first 200 traces" in gap for gap in made.gaps)
+
+
 @pytest.mark.requirement(115)
 def test_an_empty_window_fails_before_a_model_is_paid(traces: Path) -> None:
     scripted = model("SUBMIT()")

@@ -221,6 +221,26 @@ def test_every_look_goes_through_the_registry_and_is_counted_and_hashed(traces: 
     assert "delete_span" in str(steps[1].fault)
 
 
+@pytest.mark.requirement(128)
+def test_models_that_cannot_write_code_investigate_by_typed_actions(traces: Path) -> None:
+    output = {
+        "primary_label": "tool_failure",
+        "summary": "timed out",
+        "confidence": 0.8,
+        "evidence_refs": [TOOL, f"tool:{TOOL}"],
+    }
+    actions = [
+        {"type": "tool_call", "tool_name": "get_span", "args": {"span_id": TOOL}},
+        {"type": "tool_call", "tool_name": "get_tool_io", "args": {"span_id": TOOL}},
+        {"type": "finalize", "output": output},
+    ]
+    scripted = ScriptedModel([json.dumps(action) for action in actions])
+    found = sonde.rca(TRACE, traces, options=options(scripted, mode="actions"))
+
+    assert (found.status, found.annotator_kind) == ("succeeded", "LLM")
+    assert [r["ref"] for r in report(found)["evidence_refs"]] == [TOOL, f"tool:{TOOL}"]
+
+
 @pytest.mark.requirement(124)
 def test_two_runs_on_the_same_data_and_replies_give_equal_reports(traces: Path) -> None:
     runs = [sonde.rca(TRACE, traces, options=options(model(DELEGATE, submit(), child=hypotheses))) for _ in range(2)]
@@ -228,6 +248,14 @@ def test_two_runs_on_the_same_data_and_replies_give_equal_reports(traces: Path) 
     assert runs[0].report == runs[1].report
     assert runs[0].record.dataset_ref == runs[1].record.dataset_ref
     assert runs[0].record.runtime_ref.prompt_template_hash == runs[1].record.runtime_ref.prompt_template_hash
+
+
+def test_a_run_with_sub_calls_replays(traces: Path, tmp_path: Path) -> None:
+    scripted = model(DELEGATE, submit(), child=hypotheses)
+    found = sonde.rca(TRACE, traces, options=options(scripted, runs_dir=tmp_path / "runs"))
+
+    assert found.run_dir is not None
+    assert sonde.replay(found.run_dir, settings=sonde.Settings()).differences == ()
 
 
 def test_an_unknown_trace_is_the_callers_mistake_and_names_some(traces: Path) -> None:

@@ -1,7 +1,7 @@
 """What rules see in a window of time, before any model: representative traces, the first errors, the config changes.
 
-Bounded: at most MAX_TRACES traces of the window are looked at, and TIMELINE_SHOWN errors and CHANGES_SHOWN changes are
-shown; what was left out is a gap. A window without traces ends the run before a model is paid.
+Bounded: at most MAX_FAILED failed traces and MAX_TRACES of the first ones of the window are looked at, and TIMELINE_SHOWN
+errors and CHANGES_SHOWN changes are shown; what was left out is a gap. A window without traces ends the run before a model is paid.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.evidence import span_excerpt
+from sonde.contexts.traces.filters import parse_filter
 from sonde.contexts.traces.representatives import Representative, facts_of, representatives
 from sonde.contexts.traces.span import SpanSummary, time_text
 from sonde.contexts.traces.store import TraceQuery
@@ -20,7 +21,8 @@ from sonde.core.evidence import Excerpt
 from sonde.errors import EvidenceValidationFailed
 from sonde.runtime.engine import Gathered, Prefilter
 
-MAX_TRACES = 500
+MAX_FAILED = 200
+MAX_TRACES = 200
 TIMELINE_SHOWN = 6
 CHANGES_SHOWN = 4
 Spans = Mapping[str, Sequence[SpanSummary]]
@@ -72,23 +74,29 @@ def _choose(context: TracesContext, params: Mapping[str, Any]) -> tuple[list[Rep
     return chosen, spans, gaps
 
 
-def _trace_ids(context: TracesContext, params: Mapping[str, Any], gaps: list[str]) -> Iterator[str]:
-    """The named traces, then those of the window; only the named ones when there is no window."""
-    named = tuple(cast("Sequence[str]", params.get("trace_ids", ())))
-    yield from named
+def _trace_ids(context: TracesContext, params: Mapping[str, Any], gaps: list[str]) -> list[str]:
+    """The named traces, then the failed ones of the window wherever in it they lie, then others; only the named without a window."""
+    found = dict.fromkeys(cast("Sequence[str]", params.get("trace_ids", ())))
     query = cast("TraceQuery | None", params.get("query"))
-    if query is None:
-        return
+    if query is not None and query.condition is None:
+        failed = replace(query, condition=parse_filter("status_code == 'ERROR'"))
+        found |= dict.fromkeys(_page_through(context, failed, MAX_FAILED, "failed traces", gaps))
+    if query is not None:
+        found |= dict.fromkeys(_page_through(context, query, MAX_TRACES, "traces", gaps))
+    return list(found)
+
+
+def _page_through(context: TracesContext, query: TraceQuery, most: int, what: str, gaps: list[str]) -> Iterator[str]:
     seen, more, after = 0, None, None
-    while seen < MAX_TRACES:
-        page = context.store.traces(replace(query, after=after, limit=min(100, MAX_TRACES - seen)))
-        yield from (row.trace_id for row in page.rows if row.trace_id not in named)
+    while seen < most:
+        page = context.store.traces(replace(query, after=after, limit=min(100, most - seen)))
+        yield from (row.trace_id for row in page.rows)
         seen, more = seen + len(page.rows), page.more
         if more is None or not page.rows:
             break
         after = page.rows[-1].trace_id
     if more is not None:
-        gaps.append(f"only the first {seen} traces of the window were looked at; narrow it with a filter")
+        gaps.append(f"only the first {seen} {what} of the window were looked at; narrow it with a filter")
 
 
 def _timeline(traces: Spans) -> list[SpanSummary]:

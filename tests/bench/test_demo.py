@@ -12,11 +12,17 @@ from sonde.core.events import CodeRan, Event, SubcallStarted
 from sonde.errors import ConfigError
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One place for all: the 20 MB log is made once."""
+    return tmp_path_factory.mktemp("demo")
+
+
 @pytest.mark.parametrize("name", names())
-def test_a_recording_ends_as_it_did_with_every_citation_proved_again(name: str, tmp_path: Path) -> None:
+def test_a_recording_ends_as_it_did_with_every_citation_proved_again(name: str, folder: Path) -> None:
     recording = load(name)
 
-    finished = play(recording, tmp_path, settings=Settings())
+    finished = play(recording, folder, settings=Settings())
 
     assert finished.ended.status.value == recording.status == "succeeded"
     assert finished.annotator == "LLM"
@@ -27,10 +33,10 @@ def test_a_recording_ends_as_it_did_with_every_citation_proved_again(name: str, 
     assert recording.answer[:80] in finished.ended.conclusion.text
 
 
-def test_one_recording_has_parallel_sub_calls_and_one_survives_a_fault_of_its_own_code(tmp_path: Path) -> None:
+def test_one_recording_has_parallel_sub_calls_and_one_survives_a_fault_of_its_own_code(folder: Path) -> None:
     events: list[Event] = []
     for name in names():
-        play(load(name), tmp_path, settings=Settings(), on_event=events.append)
+        play(load(name), folder, settings=Settings(), on_event=events.append)
 
     assert sum(isinstance(event, SubcallStarted) for event in events) >= 4
     assert any(isinstance(event, CodeRan) and not event.ok for event in events)
@@ -43,8 +49,8 @@ def test_the_families_are_covered_and_the_model_is_named() -> None:
     assert all(recording.model not in ("", "none") for recording in recordings)
 
 
-def test_without_a_model_the_same_question_gets_a_report_marked_code(tmp_path: Path) -> None:
-    finished = without_model(load("renamed"), tmp_path, settings=Settings())
+def test_without_a_model_the_same_question_gets_a_report_marked_code(folder: Path) -> None:
+    finished = without_model(load("renamed"), folder, settings=Settings())
 
     assert finished.annotator == "CODE"
     assert finished.ended.conclusion.output is not None

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .clock import real_date, real_datetime, replaced
+from .report import type_name, type_of
 
 SHORT = 64
 """A longer text is a node: it may be referred to a million times and is written once."""
@@ -30,7 +31,6 @@ LABEL_CHARS = 60
 Parts = tuple[str, Any, Sequence[Any]]
 """(kind, head, children): the head is plain JSON, the children are values."""
 Split = Callable[[Any], "Parts | None"]
-type_of: Callable[[Any], type[Any]] = type
 
 
 class NotCarried(Exception):
@@ -117,9 +117,7 @@ class Graph:
             self._close(stack.pop())
 
     def _open(self, value: Any) -> Frame:
-        kind = type_of(value)
-        split = PLAIN.get(replaced.get(kind, kind), self._others)
-        parts = split(value)
+        parts = _split_of(value, self._others)(value)
         if parts is None:
             raise NotCarried(why_not(value))
         number = len(self._numbers)
@@ -167,11 +165,6 @@ def text_item(text: str) -> Any:
     except UnicodeEncodeError:
         return {"s": text.encode("utf-8", "surrogatepass").hex()}
     return text
-
-
-def type_name(value: Any) -> str:
-    """The name of the type, whatever its metaclass says about itself."""
-    return type.__dict__["__name__"].__get__(type(value))[:100]
 
 
 ITERATORS = frozenset(
@@ -225,7 +218,7 @@ def _label(frame: Frame) -> str:
     if kind in ("dict", "OrderedDict", "Counter", "defaultdict"):
         at -= kind == "defaultdict"
         key = frame.children[at - at % 2 + (kind == "defaultdict")] if at >= 0 else ""
-        return f"[{key!r}]"[:LABEL_CHARS] if type(key) in (str, int) else "[...]"
+        return f"[{key!r}]"[:LABEL_CHARS] if type(key) is str or type(key) is int else "[...]"
     if kind == "instance" and at:
         return f".{(frame.head[0] + frame.head[1])[at - 1]}"[:LABEL_CHARS]
     return "{...}" if kind in ("set", "frozenset") else ""
@@ -300,4 +293,16 @@ PLAIN: dict[type, Split] = {
     type(NotImplemented): _constant,
 }
 """The exact types that are data."""
-DATA = frozenset(PLAIN) | {bool, int, float, type(None)}
+_PLAIN = {id(kind): split for kind, split in PLAIN.items()}
+_DATA = frozenset(map(id, (*PLAIN, bool, int, float, type(None))))
+
+
+def is_data(value: Any) -> bool:
+    """Is it of a type that is data? By identity: a metaclass of the code may define == and hash()."""
+    return id(type_of(value)) in _DATA
+
+
+def _split_of(value: Any, others: Split) -> Split:
+    kind = type_of(value)
+    real = next((real for shown, real in replaced.items() if shown is kind), kind)
+    return _PLAIN.get(id(real), others)

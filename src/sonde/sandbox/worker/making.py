@@ -10,10 +10,13 @@ import functools
 import re
 from typing import Any, cast
 
+from .report import type_name
+
 SHELLS = frozenset({"list", "dict", "set", "deque", "OrderedDict", "Counter", "defaultdict", "instance"})
 """What can be made empty and filled later, so that a cycle has a beginning."""
 
 _type_dict = type.__dict__["__dict__"].__get__
+_type_mro = type.__dict__["__mro__"].__get__
 
 
 def scalar(item: Any) -> Any:
@@ -59,8 +62,10 @@ def fill(kind: str, value: Any, head: Any, values: list[Any]) -> None:
         case "defaultdict":
             value.default_factory = values[0]
             value.update(_pairs(values[1:]))
+        case "Counter":
+            dict[Any, Any].update(value, _pairs(values))  # its own update() would count
         case _:
-            dict[Any, Any].update(value, _pairs(values))
+            value.update(_pairs(values))
 
 
 def make(kind: str, head: Any, values: list[Any]) -> Any:
@@ -119,15 +124,15 @@ def _fill_instance(value: Any, head: list[list[str]], values: list[Any]) -> None
     for name, each in zip(names, values, strict=False):
         _own_dict(value)[name] = each
     for name, each in zip(slots, values[len(names) :], strict=True):
-        holder = next(base for base in type(value).__mro__ if name in _type_dict(base))
+        holder = next(base for base in _type_mro(type(value)) if name in _type_dict(base))
         _type_dict(holder)[name].__set__(value, each)
 
 
 def _own_dict(value: Any) -> dict[str, Any]:
-    for base in type(value).__mro__:
+    for base in _type_mro(type(value)):
         if "__dict__" in _type_dict(base):
             return _type_dict(base)["__dict__"].__get__(value)
-    raise TypeError(f"objects of the class {type(value).__name__} hold nothing")
+    raise TypeError(f"objects of the class {type_name(value)} hold nothing")
 
 
 def _namedtuple(head: list[Any], defaults: dict[str, Any]) -> Any:

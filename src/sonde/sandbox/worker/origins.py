@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any, cast
 
-from .graph import DATA, NotCarried, Parts, type_of, why_not
+from .graph import NotCarried, Parts, is_data, why_not
+from .report import type_of
 
 LINE_END = re.compile(r"\r\n|\r|\n")
 FUTURE_ANNOTATIONS = __future__.annotations.compiler_flag
@@ -59,7 +60,7 @@ class Origins:
         for module in sorted(modules):
             offered = vars(sys.modules[module]) if module in sys.modules else {}
             for name, value in offered.items():
-                if type(name) is str and name[:1] != "_" and type(value) not in DATA:
+                if type(name) is str and name[:1] != "_" and not is_data(value):
                     self._offered.setdefault(id(value), (module, name))
         self._offered |= {id(value): ("builtins", name) for name, value in names.items() if name[0] != "_"}
 
@@ -179,8 +180,8 @@ class Origins:
 
 def _unwrapped(value: Any) -> Any:
     """The function behind all wrappers."""
-    while type(value) in (FunctionType, CACHED):
-        held = cast("dict[str, Any]", vars(value))
+    while type(value) is FunctionType or type(value) is CACHED:
+        held = vars(value)
         if "__wrapped__" not in held:
             break
         value = held["__wrapped__"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Callable
 from types import FunctionType, ModuleType, TracebackType
 from typing import Any
 
 MESSAGE_CHARS = 4000
 SHOWN_FRAMES = 24
 SHOWN_VARIABLES = 200
+type_of: Callable[[Any], type[Any]] = type
 SIZED = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range)
 
 
@@ -108,19 +110,21 @@ class Variables:
         now: dict[str, tuple[int, int]] = {}
         rows: list[tuple[str, str, int]] = []
         for name, value in namespace.items():
-            if name.startswith("_") or name in hidden or isinstance(value, ModuleType):
+            if name.startswith("_") or name in hidden or issubclass(type(value), ModuleType):
                 continue
             now[name] = mark = (id(value), sized(value))
             if self._seen.get(name) != mark:
-                rows.append((name[:200], _type_name(value), mark[1]))
+                rows.append((name[:200], "function" if type(value) is FunctionType else type_name(value), mark[1]))
         self._seen = now
         return rows[:SHOWN_VARIABLES]
 
 
-def _type_name(value: Any) -> str:
-    return "function" if isinstance(value, FunctionType) else type(value).__name__[:100]
+def type_name(value: Any) -> str:
+    """The name of its type, without asking a class or a metaclass of the code."""
+    return type.__dict__["__name__"].__get__(type(value))[:100]
 
 
 def sized(value: Any) -> int:
     """Only types whose len() is ours to trust: a class of the code could loop in it."""
-    return len(value) if type(value) in SIZED else -1
+    kind = type_of(value)
+    return len(value) if any(kind is each for each in SIZED) else -1

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
-from .graph import DATA, Graph, NotCarried, type_name
+from .graph import Graph, NotCarried, is_data
 from .origins import CACHED, Definition, Origins
-from .report import sized
+from .report import sized, type_name
 
 MOST_LEFT_OUT = 200
 
@@ -77,7 +77,8 @@ class Saving:
             return
         self._names.append((name, item))
         if type(value) is not ModuleType:
-            kind = "function" if type(value) in (FunctionType, CACHED) else type_name(value)
+            function = type(value) is FunctionType or type(value) is CACHED
+            kind = "function" if function else type_name(value)
             self._variables.append((name, kind, sized(value)))
 
     def _add(self, value: Any) -> Any:
@@ -119,7 +120,5 @@ def _held(definition: Definition) -> list[tuple[str, Any]]:
         return []
     body = type.__dict__["__dict__"].__get__(value)
     return [
-        (name, each)
-        for name, each in body.items()
-        if type(name) is str and not name.startswith("__") and type(each) in DATA
+        (name, each) for name, each in body.items() if type(name) is str and not name.startswith("__") and is_data(each)
     ]

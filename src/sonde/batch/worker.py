@@ -180,6 +180,8 @@ def _listen(connection: Connection[Any, Any], gate: WireGate, errands: queue.Sim
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    from sonde.batch.worker import main as work  # under its own name: what it sends must not be pickled as __main__'s
+
+    work(int(sys.argv[1]))
     sys.stdout.flush()
     os._exit(0)  # a thread that did not land in time must not keep the process

@@ -9,6 +9,10 @@ const page = await browser.newPage({ viewport: { width: 1600, height: 1200 } });
 const seen = [];
 for (const [number, [address, words]] of JSON.parse(wanted).entries()) {
     await page.goto(address, { waitUntil: "domcontentloaded", timeout: 90_000 });
+    const opener = page.getByRole("button", { name: /^Annotations/ }).first();
+    await opener.click({ timeout: 60_000 }).catch(() => undefined);
+    const table = page.getByText("Table", { exact: true }).first(); // the list shows names and scores, the table labels too
+    await table.click({ timeout: 10_000 }).catch(() => undefined);
     const found = [];
     for (const word of words) {
         const place = page.getByText(word, { exact: false }).first();

@@ -40,7 +40,8 @@ class Plan:
         """The cases that were asked for: by the beginning of their names, and the first so many."""
         found = self.suite.cases()
         if self.chosen:
-            found = [case for case in found if any(_named(case, word) for word in self.chosen)]
+            exact = {case.key for case in found}
+            found = [case for case in found if any(_named(case.key, word, exact) for word in self.chosen)]
         return found[: self.limit]
 
     @property
@@ -137,5 +138,6 @@ class Bench:
         return open_model(choice.spec, choice.settings)
 
 
-def _named(case: Case, word: str) -> bool:
-    return case.key.startswith(word) or case.key.partition("/")[2].startswith(word) or case.key == word
+def _named(key: str, word: str, exact: set[str]) -> bool:
+    """A whole key means that case only; anything else is the beginning of a key, with or without its split."""
+    return key == word if word in exact else key.startswith(word) or key.partition("/")[2].startswith(word)

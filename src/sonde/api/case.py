@@ -6,7 +6,6 @@ headers are never in a recipe: they come from the environment each time.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,11 +58,11 @@ class Source:
 def source_of(
     source: str | Path | Source, project: str | None, environ: Mapping[str, str], cache: Path | None = None
 ) -> Source:
-    """A source with the key and the headers that the environment has for it."""
+    """A source with the key and the headers, or the folder for indexes, that the environment has for it."""
     if isinstance(source, Source):
         return source
     if not is_server(source):
-        return Source(source=source, project=project, cache=cache)
+        return Source(source=source, project=project, cache=cache or cache_folder(environ))
     headers = phoenix_headers(environ.get("PHOENIX_CLIENT_HEADERS", ""))
     return Source(source=source, project=project, api_key=environ.get("PHOENIX_API_KEY") or None, headers=headers)
 
@@ -79,11 +78,11 @@ def phoenix_headers(text: str) -> dict[str, str]:
     return found
 
 
-def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Where indexes of trace files are kept between commands."""
-    known = os.environ if environ is None else environ
-    base = known.get("XDG_CACHE_HOME") or (str(Path(known["HOME"]) / ".cache") if known.get("HOME") else "")
-    return Path(base or ".sonde-cache") / "sonde" / "traces"
+def cache_folder(environ: Mapping[str, str]) -> Path | None:
+    """Where indexes of trace files are kept between runs; None where there is no home: then an index lives as long as its run."""
+    home = environ.get("HOME")
+    base = environ.get("XDG_CACHE_HOME") or (str(Path(home) / ".cache") if home else None)
+    return Path(base) / "sonde" / "traces" if base else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

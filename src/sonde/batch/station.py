@@ -146,7 +146,7 @@ class Station:
             writeback=self.order.writeback,
         )
 
-    def _cache(self) -> Path:
+    def _cache(self) -> Path | None:
         return cache_folder(self.order.settings.environ)
 
     def _limited(self) -> tuple[Model | None, Model | None]:

@@ -91,7 +91,6 @@ def investigate_each(output: OutputOptions, settings: Settings, how: CaseOptions
 def options_of(settings: Settings, how: CaseOptions, watch: Watch) -> Options:
     """The library's options for a run that a terminal watches."""
     from sonde.api import Options
-    from sonde.api.case import cache_folder
 
     return Options(
         settings=settings,
@@ -99,7 +98,6 @@ def options_of(settings: Settings, how: CaseOptions, watch: Watch) -> Options:
         on_event=watch.view.on_event,
         on_text=watch.view.on_text,
         cancel=watch.cancel,
-        cache=cache_folder(settings.environ),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json as json_text
+import os
 import sys
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -53,11 +54,11 @@ def register(app: typer.Typer) -> None:
 @contextlib.contextmanager
 def _opened(where: SourceOptions) -> Generator[TraceStore]:
     """The store behind --source; what a store cannot find is the caller's mistake."""
-    from sonde.api.case import cache_folder, source_of
+    from sonde.api.case import source_of
     from sonde.contexts.traces.sources import open_store
 
     settings = settings_of(where)
-    place = source_of(settings.source, settings.project, settings.environ, cache_folder(settings.environ))
+    place = source_of(settings.source, settings.project, settings.environ)
     store = open_store(
         place.source, project=place.project, cache=place.cache, api_key=place.api_key, headers=place.headers
     )
@@ -86,7 +87,10 @@ def import_(
     from sonde.api.case import cache_folder
     from sonde.contexts.traces.catalog import import_traces
 
-    found = import_traces(path, cache_folder(), project=project)
+    folder = cache_folder(os.environ)
+    if folder is None:
+        raise ConfigError("there is no place to keep the index: set HOME or XDG_CACHE_HOME")
+    found = import_traces(path, folder, project=project)
     if json:
         _print_json(found)
         return 0

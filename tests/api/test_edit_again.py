@@ -1,0 +1,40 @@
+"""A task in a workspace, replayed: what was written is not written again, and every hash is the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sonde.api.again import replay
+from sonde.api.editing import edit
+from sonde.api.settings import Settings
+from sonde.contexts.workspace import accept
+from sonde.testing import ScriptedModel
+
+PATCH = '''apply_patch("""*** Begin Patch
+*** Update File: a.txt
+@@
+ one
++two
+*** End Patch""")'''
+
+
+def test_an_edit_replays_without_touching_the_files(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "a.txt").write_text("one\n")
+    steps = [
+        'print(read_file("a.txt")["content"])',
+        PATCH,
+        'print(read_file("a.txt"))',
+        'FINAL("Added two. [a.txt:2]")',
+    ]
+    done = edit(
+        "Add two", folder, approve=accept, model=ScriptedModel(steps), settings=Settings(), runs_dir=tmp_path / "runs"
+    )
+    assert done.status == "succeeded" and done.run_dir is not None
+    stamp = (folder / "a.txt").stat().st_mtime_ns
+
+    again = replay(done.run_dir, settings=Settings())
+
+    assert again.differences == ()
+    assert (folder / "a.txt").stat().st_mtime_ns == stamp

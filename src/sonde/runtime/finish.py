@@ -7,9 +7,11 @@ where there was one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from sonde.core.events import GateChecked
 from sonde.core.status import RunStatus
 from sonde.errors import (
     EvidenceValidationFailed,
@@ -17,7 +19,7 @@ from sonde.errors import (
     RunError,
     SchemaValidationFailed,
 )
-from sonde.runtime.engine import Conclusion, Problem
+from sonde.runtime.engine import Conclusion, Gathered, Problem
 
 if TYPE_CHECKING:
     from sonde.runtime.session import Session
@@ -38,6 +40,45 @@ class Outcome:
         return self.conclusion.gaps
 
 
+def conclude(session: Session, value: Any) -> Conclusion:
+    """What a final value amounts to, judged by the engine's gates; each judgement is on the stream."""
+    judge = session.engine.conclude
+    if session.errand is not None and session.engine.conclude_child is not None:
+        judge = session.engine.conclude_child
+    conclusion = judge(value, gathered(session))
+    for gate in ("schema", "evidence", "citations"):
+        gate_checked(session, gate, [problem.reason for problem in conclusion.problems if problem.gate == gate])
+    return conclusion
+
+
+def gate_checked(session: Session, gate: str, reasons: Sequence[str]) -> None:
+    """Put a gate's judgement on the stream; no reasons mean that it was passed."""
+    event = GateChecked(
+        session=session.path, turn=session.memory.turn, gate=gate, ok=not reasons, reason="; ".join(reasons)
+    )
+    session.wiring.emit(event)
+
+
+def gathered(session: Session, reason: str = "") -> Gathered:
+    """Everything a session has to conclude from."""
+    task = session.wiring.task
+    return Gathered(
+        objective=session.objective,
+        context=task.context,
+        registry=session.wiring.registry,
+        prover=session.wiring.prover,
+        prefilter=session.prefilter,
+        citations=tuple(session.host.citations),
+        highlights=tuple(session.host.highlights),
+        subcalls=tuple(session.host.subcalls),
+        printed="\n".join(session.coder.printed),
+        queries=dict(session.delegation.answered),
+        schema=task.schema if session.errand is None else None,
+        params=task.params if session.errand is None else {**task.params, **session.errand.context},
+        reason=reason,
+    )
+
+
 def settled(session: Session, conclusion: Conclusion) -> Outcome:
     """The outcome of a final value: succeeded without problems, else partial with the reasons as gaps."""
     judge: Literal["LLM", "CODE"] = "CODE" if conclusion.by_model is False else "LLM"
@@ -45,7 +86,7 @@ def settled(session: Session, conclusion: Conclusion) -> Outcome:
         return Outcome(status=RunStatus.SUCCEEDED, conclusion=_with_gaps(session, conclusion), annotator=judge)
     error = error_of(conclusion.problems)
     if conclusion.output is None:
-        spoken = session.engine.fallback(session.gathered(error.message))
+        spoken = session.engine.fallback(gathered(session, error.message))
         gaps = (*conclusion.gaps, *(problem.reason for problem in conclusion.problems), *spoken.gaps)
         return Outcome(
             status=RunStatus.PARTIAL if spoken.output is not None else RunStatus.FAILED,
@@ -68,7 +109,7 @@ def best_effort(session: Session, error: RunError) -> Outcome:
     if draft is None and isinstance(error, ModelOutputInvalid) and session.memory.prose:
         draft = session.memory.last_words or None
     if draft is not None:
-        conclusion = session.conclude(draft)
+        conclusion = conclude(session, draft)
         if conclusion.output is not None:
             gaps = (*conclusion.gaps, error.message, *(problem.reason for problem in conclusion.problems))
             kept = replace(conclusion, gaps=gaps)
@@ -81,7 +122,7 @@ def best_effort(session: Session, error: RunError) -> Outcome:
             annotator="CODE",
             error=error,
         )
-    spoken = session.engine.fallback(session.gathered(error.message))
+    spoken = session.engine.fallback(gathered(session, error.message))
     spoken = replace(spoken, gaps=(error.message, *spoken.gaps))
     return Outcome(
         status=RunStatus.PARTIAL if spoken.output is not None else RunStatus.FAILED,

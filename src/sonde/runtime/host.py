@@ -20,7 +20,7 @@ from sonde.core.events import HostReturned
 from sonde.core.evidence import Excerpt
 from sonde.errors import Fault, ToolFault
 from sonde.runtime.delegate import Delegation
-from sonde.runtime.functions import SHARING as SHARING, Functions
+from sonde.runtime.functions import Functions
 from sonde.runtime.wiring import Wiring
 from sonde.sandbox import Args
 from sonde.tools.registry import ToolRegistry, ToolResult

@@ -8,12 +8,11 @@ calls run this same loop one level down.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from sonde.core.budget import Scope
 from sonde.core.canonical import clip, jsonable
-from sonde.core.events import Compacted, GateChecked, StateChanged, TurnStarted
+from sonde.core.events import Compacted, StateChanged, TurnStarted
 from sonde.core.status import LOOP_TRANSITIONS, LoopState, advance
 from sonde.errors import (
     BudgetExceeded,
@@ -49,41 +48,16 @@ from sonde.runtime.actions import (
 from sonde.runtime.asking import Place, Question, ask
 from sonde.runtime.coding import Coder, has_final_signal
 from sonde.runtime.delegate import Delegation, Errand
-from sonde.runtime.engine import Conclusion, Gathered, Prefilter
-from sonde.runtime.finish import Outcome, best_effort, settled
+from sonde.runtime.engine import Prefilter
+from sonde.runtime.finish import Outcome, best_effort, conclude, gate_checked, settled
 from sonde.runtime.history import History, Turn, one_line
 from sonde.runtime.host import Host
+from sonde.runtime.memory import Memory, Observation
 from sonde.runtime.prompts import render_system, render_task
 from sonde.runtime.wiring import Cancelled, Wiring
 
 SUBMIT_DEADLINE_TURNS = 2
 FIRST, REGENERATED, FOLDED = 0, 1, 2  # the requests that a turn may make
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
-    """What came of an action: words for the model, and the final value when there is one."""
-
-    text: str
-    final: Finalize | None = None
-    unseen: str = ""
-
-
-@dataclass(slots=True, kw_only=True)
-class Memory:
-    """What a session remembers between turns besides its history."""
-
-    turn: int = 0
-    prose: int = 0
-    held_back: bool = False
-    repaired: bool = False
-    forced: str | None = None
-    elapsed_s: float = 0.0
-    draft: Any = None
-    last_words: str = ""
-    cut: bool = False
-    states: int = 0
-    gaps: list[str] = field(default_factory=list[str])
 
 
 class Session:
@@ -325,7 +299,7 @@ class Session:
             return None
         if self._hold_back(observation):
             return None
-        conclusion = self.conclude(observation.final.output)
+        conclusion = conclude(self, observation.final.output)
         if conclusion.problems and not self.memory.repaired and self._may_repair():
             self.memory.repaired = True
             reasons = [problem.reason for problem in conclusion.problems]
@@ -348,42 +322,9 @@ class Session:
             value = clip(repr(jsonable(observation.final.output)), 500)
             shown = clip(observation.unseen, observe.SHOWN_CHARS)
             self.coder.offer("held_final", observation.final.output)
-            self._gate("seen", ok=False, reason="the block also showed something unseen")
+            gate_checked(self, "seen", ["the block also showed something unseen"])
             self.observe(observe.HELD_BACK.format(shown=shown, value=value))
         return held
-
-    def conclude(self, value: Any) -> Conclusion:
-        """What a final value amounts to, judged by the engine's gates."""
-        judge = self.engine.conclude
-        if self.errand is not None and self.engine.conclude_child is not None:
-            judge = self.engine.conclude_child
-        conclusion = judge(value, self.gathered())
-        for gate in ("schema", "evidence", "citations"):
-            reasons = [problem.reason for problem in conclusion.problems if problem.gate == gate]
-            self._gate(gate, ok=not reasons, reason="; ".join(reasons))
-        return conclusion
-
-    def _gate(self, gate: str, *, ok: bool, reason: str) -> None:
-        self.wiring.emit(GateChecked(session=self.path, turn=self.memory.turn, gate=gate, ok=ok, reason=reason))
-
-    def gathered(self, reason: str = "") -> Gathered:
-        """Everything this session has to conclude from."""
-        task = self.wiring.task
-        return Gathered(
-            objective=self.objective,
-            context=task.context,
-            registry=self.wiring.registry,
-            prover=self.wiring.prover,
-            prefilter=self.prefilter,
-            citations=tuple(self.host.citations),
-            highlights=tuple(self.host.highlights),
-            subcalls=tuple(self.host.subcalls),
-            printed="\n".join(self.coder.printed),
-            queries=dict(self.delegation.answered),
-            schema=task.schema if self.errand is None else None,
-            params=task.params if self.errand is None else {**task.params, **self.errand.context},
-            reason=reason,
-        )
 
     def observe(self, text: str) -> None:
         """Tell the model what came of its turn, and what is left."""

@@ -42,6 +42,10 @@ class NotCarried(Exception):
         self.trail = ""
 
 
+class TooLarge(NotCarried):
+    """There is no room for it; where in it that showed is of no interest."""
+
+
 class Frame:
     """A value being taken apart."""
 
@@ -82,7 +86,7 @@ class Graph:
         self.room -= size
         if self.size > self.room:
             self.room += size
-            raise NotCarried("it is too large: nothing of this size is left to be saved")
+            raise TooLarge("it is too large: nothing of this size is left to be saved")
 
     def text(self) -> bytes:
         """All nodes as JSON."""
@@ -94,6 +98,8 @@ class Graph:
         try:
             while not top.items:
                 self._step(stack)
+        except TooLarge:
+            raise
         except NotCarried as error:
             error.trail = "".join(map(_label, stack[1:]))
             raise
@@ -137,7 +143,7 @@ class Graph:
         frame.guess += size
         self.size += size
         if self.size > self.room:
-            raise NotCarried(f"it is too large: no more than {self.room} bytes are saved in all")
+            raise TooLarge(f"it is too large: no more than {self.room} bytes are saved in all")
 
     def _item(self, value: Any) -> Any:
         kind = type_of(value)

@@ -19,6 +19,8 @@ from .origins import CACHED, Definition, Origins
 from .report import sized, type_name
 
 MOST_LEFT_OUT = 200
+SMALL = 1000
+"""Longer values come last: one that fills the room must not keep the small ones out."""
 
 
 @dataclass
@@ -53,7 +55,7 @@ class Saving:
         """The whole state; `graph` is JSON text that nobody outside a worker needs to take apart."""
         gc.disable()  # a finaliser of the code's would run in the middle of it
         dice = self._dice()
-        for name, value in self._place.namespace.items():
+        for name, value in sorted(self._place.namespace.items(), key=lambda each: sized(each[1]) > SMALL):
             if type(name) is str and name.isidentifier() and not name.startswith("__") and name not in self._without:
                 self._variable(name, value)
         attributes = self._attributes()

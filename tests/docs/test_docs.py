@@ -1,0 +1,52 @@
+"""Every code block of README and docs/ is run, written or parsed; those that cannot be are marked with the reason, and counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from doc_blocks import LANGUAGES, ROOT, blocks, indented, pages
+from doc_stage import Stage, environment, reply, set_up
+
+from sonde.testing import ScriptedServer
+
+MOST_NOT_RUN = 14  # a ceiling, so that marks do not creep in; lower it when one goes
+
+
+def _name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if blocks(page)], ids=_name)
+def test_the_code_of_a_page_works(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace_id = set_up(tmp_path)
+    with ScriptedServer(reply) as server:
+        environ = environment(tmp_path, server.base_url, trace_id)
+        for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "TRACE_ID", "HOME"):
+            monkeypatch.setenv(name, environ[name])
+        monkeypatch.chdir(tmp_path)
+        stage = Stage(tmp_path, environ)
+        for block in blocks(page):
+            if "not run" not in block.directives:
+                stage.play(block)
+
+
+def test_every_block_says_its_language() -> None:
+    assert [block.where for page in pages() for block in blocks(page) if block.language not in LANGUAGES] == []
+
+
+def test_no_code_hides_in_indented_blocks() -> None:
+    assert [f"{_name(page)}:{line}" for page in pages() for line in indented(page)] == []
+
+
+def test_few_blocks_are_not_run_and_each_says_why() -> None:
+    marked = [
+        (block.where, block.directives["not run"])
+        for page in pages()
+        for block in blocks(page)
+        if "not run" in block.directives
+    ]
+
+    print(*marked, sep="\n")
+    assert len(marked) <= MOST_NOT_RUN
+    assert all(len(reason) > 8 for _, reason in marked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,22 +146,25 @@ def test_the_narrow_profiles_carry_data_and_functions(path: Path, profile: str) 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_an_ordinary_user_saves_and_loads_too(path: Path) -> None:
-    with Sandbox() as box:
-        run(box, RICH)
-        box.save(path)
-    for each in (path, *path.parents[:3]):
-        each.chmod(0o777)
+def test_an_ordinary_user_saves_and_loads_too() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # the folders of pytest are closed to others
+        path = Path(folder, "state.json")
+        with Sandbox() as box:
+            run(box, RICH)
+            box.save(path)
+        for each in (path, path.parent):
+            each.chmod(0o777)
 
-    shown = subprocess.run(
-        [sys.executable, "-c", AS_USER, IN_ANOTHER_PROCESS, str(path), "analysis", CHECK],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+        shown = subprocess.run(
+            [sys.executable, "-c", AS_USER, IN_ANOTHER_PROCESS, str(path), "analysis", CHECK],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
 
-    assert shown.stdout == "whole\n  ()\n", shown.stderr
+        assert shown.stdout == "whole\n  ()\n", shown.stderr
+        assert saved_state(f"{path}.again").left_out == ()
 
 
 def test_a_loaded_state_can_be_saved_again_and_goes_back_to_its_beginning(path: Path) -> None:

@@ -11,9 +11,11 @@ import os
 import secrets
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -28,7 +30,7 @@ from sonde.batch.worker import attempt
 from sonde.errors import ConfigError
 
 THREADS = 4
-CONNECT_S = 25.0
+CONNECT_S = 20.0
 READY_S = 120.0
 TOKEN = ".seen-by-all"
 LOOK_AT_LIMITS_S = 1.0
@@ -273,29 +275,32 @@ def connect(on: str) -> tuple[Any, bool]:
     ray: Any = import_module("ray")
     if ray.is_initialized():
         return ray, False
-    address = on if on.startswith("ray://") else os.environ.get("RAY_ADDRESS") or "auto"
-    host, colon, port = address.removeprefix("ray://").partition(":")
-    if colon or on.startswith("ray://"):
-        _knock(host, port, on)
+    address = on if on.startswith("ray://") else os.environ.get("RAY_ADDRESS") or None
+    if address is not None and address != "auto":
+        _knock(address)
+        _probe(address)
     with _own_signals():
-        _within(CONNECT_S, lambda: _init(ray, address), f"the Ray cluster at {address} did not answer")
+        _init(ray, address)
     return ray, True
 
 
-def _init(ray: Any, address: str) -> None:
-    quiet = {"logging_level": "error", "log_to_driver": False}
+def _init(ray: Any, address: str | None) -> None:
+    """Without an address Ray takes the cluster of this machine, and starts one where there is none.
+
+    In the calling thread: the processes that Ray starts die with the thread that started them.
+    """
     try:
-        ray.init(address=address, **quiet)
-    except ConnectionError:
-        if address != "auto":
-            raise
-        ray.init(include_dashboard=False, **quiet)  # no cluster on this machine: one of our own
+        ray.init(address=address, logging_level="error", log_to_driver=False)
+    except (ConnectionError, RuntimeError, ValueError, OSError, ImportError) as error:
+        where = f"at {address}" if address else "of this machine"
+        raise ConfigError(f"the Ray cluster {where} cannot be used: {type(error).__name__}: {error}") from None
 
 
-def _knock(host: str, port: str, on: str) -> None:
+def _knock(address: str) -> None:
     """A closed door is noticed at once, before Ray tries for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
-        raise ConfigError(f"--on {on} is no address of a cluster: write ray://HOST:PORT, such as ray://head:10001")
+        raise ConfigError(f"{address} is no address of a cluster: write ray://HOST:PORT, such as ray://head:10001")
     try:
         socket.create_connection((host, int(port)), timeout=5.0).close()
     except OSError as error:
@@ -304,23 +309,18 @@ def _knock(host: str, port: str, on: str) -> None:
         ) from None
 
 
-def _within(seconds: float, act: Callable[[], None], late: str) -> None:
-    """Do it, but not for longer: a thread that hangs is left behind."""
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            act()
-        except Exception as error:  # noqa: BLE001  # handed to the caller below: Ray raises many kinds
-            raised.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        raise ConfigError(f"{late} within {seconds:.0f} s")
-    if raised:
-        raise ConfigError(f"{late}: {type(raised[0]).__name__}: {raised[0]}")
+def _probe(address: str) -> None:
+    """Try the address in another process, which can be ended: Ray itself may wait for minutes, or end the program."""
+    code = f"import ray; ray.init(address={address!r}, logging_level='error', log_to_driver=False)"
+    try:
+        tried = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=CONNECT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise ConfigError(
+            f"what listens at {address} did not answer as a Ray cluster within {CONNECT_S:.0f} s"
+        ) from None
+    if tried.returncode:
+        last = tried.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise ConfigError(f"the Ray cluster at {address} cannot be used: {last[:500]}")
 
 
 @contextmanager

@@ -1,0 +1,153 @@
+"""A folder with a manifest, a counting model server in its own process, and the command line to run them with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sonde.api.settings import Settings, resolve
+from sonde.batch.folder import BatchFolder, ended_of, folder_for
+from sonde.batch.result import ItemResult
+from sonde.runs.rundir import RunDir
+
+HERE = Path(__file__).parent
+PATIENCE_S = 90.0
+
+
+@dataclass(slots=True)
+class Server:
+    """The counting server."""
+
+    process: subprocess.Popen[str]
+    base_url: str
+
+    def ask(self) -> dict[str, Any]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def counts(self) -> dict[str, int]:
+        """How often each turn of each question was asked."""
+        return self.ask()["counts"]
+
+    def extra(self) -> int:
+        """How many requests were made more than once."""
+        return sum(count - 1 for count in self.counts().values())
+
+    @property
+    def port(self) -> int:
+        return int(self.base_url.split(":")[2].split("/")[0])
+
+
+@contextmanager
+def counting_server(delay_s: float = 0.02, port: int = 0) -> Generator[Server]:
+    command = [sys.executable, str(HERE / "counting_server.py"), str(delay_s), str(port)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdin is not None
+    try:
+        yield Server(process, process.stdout.readline().strip())
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.kill()
+        process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One folder in which a batch is run."""
+
+    path: Path
+
+    def write(self, count: int, extra_lines: Sequence[str] = ()) -> Path:
+        """A manifest of so many asks."""
+        (self.path / "note.txt").write_text("the note says so\n")
+        lines = [json.dumps(self.line(number)) for number in range(count)]
+        self.manifest.write_text("\n".join([*lines, *extra_lines]) + "\n")
+        return self.manifest
+
+    def line(self, number: int) -> dict[str, Any]:
+        question = f"What does the note say? #{number}"
+        return {"id": f"q{number}", "engine": "ask", "question": question, "paths": ["note.txt"]}
+
+    @property
+    def manifest(self) -> Path:
+        return self.path / "items.jsonl"
+
+    @property
+    def runs(self) -> Path:
+        return self.path / "runs"
+
+    @property
+    def folder(self) -> BatchFolder:
+        return folder_for(self.manifest, self.runs)
+
+    def settings(self, base_url: str | None = None, model: str = "openai:gpt-4o-mini") -> Settings:
+        flags = {"model": model, "base_url": base_url, "runs_dir": str(self.runs)}
+        return resolve(flags, {"PATH": os.environ["PATH"]}, self.path)
+
+    def command(self, base_url: str, *more: str, python: str = sys.executable) -> list[str]:
+        model = ["--model", "openai:gpt-4o-mini", "--base-url", base_url]
+        return [python, "-m", "sonde", "batch", str(self.manifest), "--runs-dir", str(self.runs), *model, *more]
+
+    def start(self, base_url: str, *more: str, **options: Any) -> subprocess.Popen[str]:
+        """`sonde batch` as a process of its own."""
+        return subprocess.Popen(
+            self.command(base_url, *more),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.path,
+            **options,
+        )
+
+    def run(self, base_url: str, *more: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(base_url, *more),
+            capture_output=True,
+            text=True,
+            cwd=self.path,
+            timeout=PATIENCE_S * 5,
+            check=False,
+            **options,
+        )
+
+    def results(self) -> dict[str, ItemResult]:
+        """By id; fails when an item has more than one line."""
+        lines = self.folder.results.read_text().splitlines() if self.folder.results.exists() else []
+        ids = [json.loads(line)["id"] for line in lines]
+        assert len(ids) == len(set(ids)), "an item has two results"
+        return {result.id: result for result in self.folder.finished().values()}
+
+    def runs_ended(self) -> int:
+        """How many run folders hold a run with an end."""
+        folders = list(self.folder.items.iterdir()) if self.folder.items.is_dir() else []
+        return sum(ended_of(RunDir(folder).read().events) is not None for folder in folders)
+
+
+def eventually(true: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+    """Wait for something that a process of its own will do."""
+    give_up = time.monotonic() + patience_s
+    while not true():
+        assert time.monotonic() < give_up, "it did not happen"
+        time.sleep(0.02)
+
+
+def children(pid: int) -> list[int]:
+    """The workers of a driver."""
+    listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return [int(line.split()[0]) for line in listed.stdout.splitlines() if "sonde.batch.worker" in line]
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)

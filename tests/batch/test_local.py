@@ -1,0 +1,260 @@
+"""Batches on this machine: complete, resumed, killed in every part, stopped softly, limited, and short of everything."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from batch.scene import Scene, children, counting_server, eventually, kill
+from sonde.batch.limits import SharedLimits
+from sonde.batch.manifest import read_manifest
+from sonde.batch.running import BatchOptions, run_batch
+from sonde.errors import ConfigError
+from sonde.runs.rundir import RunDir
+
+AT_ONCE = 4
+
+
+def options(**more: float) -> BatchOptions:
+    return BatchOptions(limits=SharedLimits(concurrency=AT_ONCE, **more))  # pyright: ignore[reportArgumentType]  # numbers
+
+
+def test_every_item_gets_a_run_and_a_result_and_a_second_start_runs_nothing(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(8)
+    with counting_server() as server:
+        first = run_batch(read_manifest(scene.manifest), scene.folder, scene.settings(server.base_url), options())
+        asked = server.counts()
+        again = run_batch(read_manifest(scene.manifest), scene.folder, scene.settings(server.base_url), options())
+
+        assert server.counts() == asked
+    assert first.complete and again.complete
+    assert {result.id for result in again.results} == {f"q{number}" for number in range(8)}
+    assert all(result.status == "succeeded" and result.judge == "LLM" for result in first.results)
+    assert scene.runs_ended() == 8
+    assert sorted(asked.values()) == [1] * 16
+
+
+def test_new_lines_of_a_manifest_are_run_and_the_old_ones_are_not(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    with counting_server() as server:
+        for count in (2, 5):
+            scene.write(count)
+            run_batch(read_manifest(scene.manifest), scene.folder, scene.settings(server.base_url), options())
+
+        assert server.extra() == 0
+    assert len(scene.results()) == 5
+
+
+def test_a_killed_worker_is_replaced_and_its_items_go_on_from_their_journals(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(24)
+    with counting_server(0.15) as server:
+        driver = scene.start(server.base_url, "--concurrency", str(AT_ONCE), "--json")
+        eventually(lambda: len(server.counts()) >= 8)
+        kill(children(driver.pid)[0])
+        out, _ = driver.communicate(timeout=90)
+
+        assert driver.returncode == 0
+        assert server.extra() <= AT_ONCE, "more was asked twice than was in flight"
+    assert json.loads(out)["workers_replaced"] == 1
+    assert len(scene.results()) == 24 == scene.runs_ended()
+
+
+def test_a_killed_driver_loses_nothing_and_the_next_start_pays_nothing_twice(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(24)
+    with counting_server(0.15) as server:
+        driver = scene.start(server.base_url, "--concurrency", str(AT_ONCE))
+        eventually(lambda: len(server.counts()) >= 12)
+        driver.kill()
+        driver.communicate()
+        again = scene.run(server.base_url, "--concurrency", str(AT_ONCE), "--json")
+
+        assert again.returncode == 0, again.stderr
+        assert server.extra() == 0, "workers land what is in flight when their driver dies"
+    report = json.loads(again.stdout)
+    assert report["statuses"] == {"succeeded": 24}
+    assert report["resumed"] > 0
+    assert len(scene.results()) == 24 == scene.runs_ended()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_soft_stop_pauses_what_is_in_flight_and_nothing_is_asked_twice(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    scene = Scene(tmp_path)
+    scene.write(20)
+    with counting_server(0.15) as server:
+        driver = scene.start(server.base_url, "--concurrency", str(AT_ONCE), "--json")
+        eventually(lambda: len(server.counts()) >= 10)
+        driver.send_signal(number)
+        out, _ = driver.communicate(timeout=60)
+        stopped = json.loads(out)
+        ended = scene.runs_ended()
+
+        assert driver.returncode == 1
+        assert stopped["left"] == 20 - stopped["finished"] > 0
+        assert ended == stopped["finished"], "a run that was stopped must not count as ended"
+        assert scene.run(server.base_url).returncode == 0
+        assert server.extra() == 0
+    assert len(scene.results()) == 20
+
+
+def test_the_cost_limit_stops_the_batch_below_it_and_a_higher_one_goes_on(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(12)
+    with counting_server() as server:
+        poor = scene.run(server.base_url, "--max-cost-usd", "0.006", "--json")
+        report = json.loads(poor.stdout)
+
+        assert poor.returncode == 1
+        assert "cost limit" in report["stopped"]
+        assert 0 < report["finished"] < 12
+        assert report["cost_usd"]["total"] <= 0.006
+        rich = scene.run(server.base_url, "--max-cost-usd", "1", "--json")
+        assert rich.returncode == 0, rich.stderr
+        assert server.extra() == 0
+    assert len(scene.results()) == 12
+
+
+def test_the_request_rate_holds_over_all_workers(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(20)
+    with counting_server() as server:
+        assert scene.run(server.base_url, "--requests-per-minute", "1200").returncode == 0
+        times = server.ask()["times"]
+
+    longest = times[-1] - times[0]
+    assert len(times) <= 20 * (longest + 1.0) + 2, "20 a second, and one second's worth at once"
+
+
+def test_a_model_server_that_dies_stops_the_batch_and_fails_no_item(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(30)
+    with counting_server(0.1) as server:
+        port = server.port
+        driver = scene.start(server.base_url, "--concurrency", str(AT_ONCE), "--json")
+        eventually(lambda: len(server.counts()) >= 10)
+    out, _ = driver.communicate(timeout=90)
+    report = json.loads(out)
+
+    assert driver.returncode == 1
+    assert "not answered" in report["stopped"]
+    assert report["statuses"].keys() == {"succeeded"}
+    assert 0 < report["finished"] < 30
+    with counting_server(0.01, port) as server:
+        assert scene.run(server.base_url).returncode == 0
+        assert server.extra() == 0
+    assert all(result.status == "succeeded" for result in scene.results().values())
+
+
+def test_a_full_disk_stops_the_batch_cleanly_and_it_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    def little_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, 9_000))  # a journal needs more than that
+
+    scene = Scene(tmp_path)
+    scene.write(10)
+    with counting_server() as server:
+        full = scene.run(server.base_url, "--quiet", preexec_fn=little_room)
+
+        assert full.returncode == 1, full.stderr
+        assert "make room" in full.stderr
+        assert len(scene.results()) < 10
+        assert scene.run(server.base_url).returncode == 0
+    assert len(scene.results()) == 10 == scene.runs_ended()
+    for folder in scene.folder.items.iterdir():
+        assert RunDir(folder).record().status == "succeeded"
+        assert (folder / "result.json").is_file()
+
+
+KILLER = """
+import os, sys
+prompt = sys.stdin.read()
+if "#3" in prompt:
+    os.kill(os.getppid(), 9)
+print("```python\\nprint(read_file('note.txt'))\\nFINAL('it says so [note.txt:1-1]')\\n```")
+"""
+
+
+def test_an_item_that_kills_its_workers_is_given_up_and_the_others_finish(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(6)
+    (tmp_path / "model.py").write_text(KILLER)
+    settings = scene.settings(model=f"command:{sys.executable} {tmp_path / 'model.py'}")
+
+    outcome = run_batch(read_manifest(scene.manifest), scene.folder, settings, options())
+
+    statuses = {result.id: result.status for result in outcome.results}
+    assert statuses == {f"q{number}": "succeeded" for number in range(6)} | {"q3": "failed"}
+    poison = next(result for result in outcome.results if result.failed)
+    assert poison.code == "UNEXPECTED_RUNTIME_ERROR"
+    assert "workers died" in poison.message
+    assert outcome.deaths >= 5
+
+
+def test_broken_lines_are_named_the_rest_runs_and_the_exit_code_says_so(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    missing = json.dumps({**scene.line(7), "paths": ["nowhere.txt"]})
+    scene.write(3, ["{", missing])
+    with counting_server() as server:
+        done = scene.run(server.base_url)
+
+    assert done.returncode == 1
+    assert "line 4" in done.stderr
+    assert {name: result.status for name, result in scene.results().items()} == {
+        **{f"q{number}": "succeeded" for number in range(3)},
+        "q7": "refused",
+    }
+    report = json.loads((scene.folder.path / "report.json").read_text())
+    assert [line["line"] for line in report["broken_lines"]] == [4]
+
+
+def test_an_item_that_was_refused_is_tried_again(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(1)
+    (tmp_path / "note.txt").rename(tmp_path / "elsewhere.txt")
+    with counting_server() as server:
+        settings = scene.settings(server.base_url)
+        manifest = read_manifest(scene.manifest)
+        assert run_batch(manifest, scene.folder, settings, options()).results[0].status == "refused"
+        (tmp_path / "elsewhere.txt").rename(tmp_path / "note.txt")
+
+        assert run_batch(manifest, scene.folder, settings, options()).results[0].status == "succeeded"
+
+
+def test_two_batches_do_not_work_in_one_folder(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(2)
+    with scene.folder.held(), pytest.raises(ConfigError) as refused:
+        run_batch(read_manifest(scene.manifest), scene.folder, scene.settings("http://127.0.0.1:9/v1"), options())
+
+    assert "at work" in refused.value.message
+
+
+def test_a_cluster_without_ray_or_without_a_door_is_said(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(2)
+    for place in ("ray://127.0.0.1:9", "nowhere"):
+        said = scene.run("http://127.0.0.1:9/v1", "--on", place)
+
+        assert said.returncode == 2
+        assert place in said.stderr
+        assert "Traceback" not in said.stderr
+
+
+@pytest.mark.parametrize("flags", [["--max-cost-usd", "0"], ["--requests-per-minute", "-1"], ["--compare", "nowhere"]])
+def test_senseless_flags_are_refused_before_anything_is_made(tmp_path: Path, flags: list[str]) -> None:
+    scene = Scene(tmp_path)
+    scene.write(2)
+
+    said = scene.run("http://127.0.0.1:9/v1", *flags)
+
+    assert said.returncode == 2
+    assert flags[0] in said.stderr
+    assert not scene.runs.exists()

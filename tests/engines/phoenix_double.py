@@ -58,6 +58,8 @@ class PhoenixDouble:
             return 500, {"detail": "gone"}
         parts = urlsplit(path)
         wanted = parse_qs(parts.query)
+        if parts.path == "/v1/projects":
+            return 200, {"data": [{"name": "shop", "id": "1"}], "next_cursor": None}
         if parts.path.endswith("/traces"):
             return 200, {"data": self._traces(), "next_cursor": None}
         found = [

@@ -186,6 +186,17 @@ def test_named_traces_alone_are_the_incident_and_a_filter_narrows_a_window(trace
     assert failed.record.input_ref.filter_expr == "status_message == 'gateway down'"
 
 
+def test_a_project_of_a_file_is_a_part_of_it_unless_the_file_names_none(tmp_path: Path) -> None:
+    other = [{**row, "project_name": "other"} for row in trace(2, 60, "not ours")]
+    both = write(tmp_path, [*trace(1, 0, "ours"), *other])
+    made = dossier(sonde.incident(both, project="shop", options=options()))
+    assert [each.trace_id for each in made.representative_traces] == [f"{1:032x}"]
+
+    nameless = [{key: value for key, value in row.items() if key != "project_name"} for row in trace(1, 0, "ours")]
+    source = write(tmp_path, nameless, "nameless.jsonl")
+    assert dossier(sonde.incident(source, project="shop", options=options())).timeline
+
+
 def test_a_failure_late_in_a_long_window_is_found_and_the_cut_is_told(tmp_path: Path) -> None:
     rows = [row for number in range(1, 231) for row in trace(number, number)]
     source = write(tmp_path, [*rows, *trace(500, 5000, "the one that matters")])
@@ -206,7 +217,13 @@ def test_an_empty_window_fails_before_a_model_is_paid(traces: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"start": "yesterday"}, {"filter_expr": "import os"}, {"trace_ids": ["nope"]}, {"configs": "/no/such/folder"}],
+    [
+        {"start": "yesterday"},
+        {"filter_expr": "import os"},
+        {"trace_ids": ["nope"]},
+        {"project": "no such project"},
+        {"configs": "/no/such/folder"},
+    ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_runs(traces: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):

@@ -7,7 +7,7 @@ headers are never in a recipe: they come from the environment each time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import unquote
@@ -16,8 +16,10 @@ from sonde.contexts.configs import ConfigSnapshots
 from sonde.contexts.controls import ControlsLibrary, Scope
 from sonde.contexts.traces.catalog import query_of
 from sonde.contexts.traces.context import TracesContext
-from sonde.contexts.traces.sources import is_server, open_store
-from sonde.contexts.traces.store import TraceQuery, UnknownTrace
+from sonde.contexts.traces.filestore import FileStore
+from sonde.contexts.traces.phoenixstore import PhoenixStore
+from sonde.contexts.traces.sources import DEFAULT_PROJECT, is_server, open_store
+from sonde.contexts.traces.store import TraceQuery, TraceStore, UnknownTrace
 from sonde.engines.compliance import COMPLIANCE
 from sonde.engines.incident import INCIDENT
 from sonde.engines.rca import RCA
@@ -50,6 +52,11 @@ class Source:
         """The address, or the absolute path."""
         return str(self.source) if self.server else str(Path(self.source).absolute())
 
+    def open(self) -> FileStore | PhoenixStore:
+        """The store. Files keep the projects that their spans name; `project_in` says which one is meant."""
+        project = self.project if self.server else None
+        return open_store(self.source, project=project, cache=self.cache, api_key=self.api_key, headers=self.headers)
+
     def secrets(self) -> list[str]:
         """What no journal and no message may hold."""
         return [value for value in (self.api_key, *self.headers.values()) if value]
@@ -65,6 +72,18 @@ def source_of(
         return Source(source=source, project=project, cache=cache or cache_folder(environ))
     headers = phoenix_headers(environ.get("PHOENIX_CLIENT_HEADERS", ""))
     return Source(source=source, project=project, api_key=environ.get("PHOENIX_API_KEY") or None, headers=headers)
+
+
+def project_in(place: Source, store: TraceStore) -> str | None:
+    """The project to look in; None for all of a file. A file whose spans name no project is taken for the one that was meant."""
+    if place.project is None:
+        return None
+    known = store.projects()
+    if place.project in known:
+        return place.project
+    if not place.server and known == [DEFAULT_PROJECT]:
+        return None
+    raise ConfigError(f"{place.name} has no project {place.project!r}; there are: {', '.join(known[:20]) or 'none'}")
 
 
 def phoenix_headers(text: str) -> dict[str, str]:
@@ -118,8 +137,9 @@ class Case:
             case "compliance":
                 return f"Judge whether trace {self.trace_ids[0]} keeps the controls {self.version()}."
             case "incident":
-                window = f" between {self.start or 'the first trace'} and {self.end or 'the last'}"
-                return f"Write the dossier of the incident in project {self.place.project or 'default'}{window}."
+                where = f"project {self.place.project}" if self.place.project else "these traces"
+                window = f"between {self.start or 'the first trace'} and {self.end or 'the last'}"
+                return f"Write the dossier of the incident in {where} {window}."
 
     def controls(self) -> ControlsLibrary:
         """The shipped controls, and those of the files."""
@@ -137,9 +157,7 @@ class Case:
     def open(self) -> TracesContext:
         """The context of the run. What the caller got wrong (ids, versions, times) is refused here, before anything is spent."""
         place = self.place
-        store = open_store(
-            place.source, project=place.project, cache=place.cache, api_key=place.api_key, headers=place.headers
-        )
+        store = place.open()
         configs = ConfigSnapshots(Path(self.configs), project_name=place.project or "") if self.configs else None
         context = TracesContext(store, controls=self.controls(), configs=configs, trace_ids=self.trace_ids)
         try:
@@ -156,6 +174,8 @@ class Case:
                 context.controls.select(self.version(), Scope(), overrides=self.overrides)
             for trace_id in self.trace_ids:
                 self._look(context, trace_id)
+            if self.engine == "incident":
+                project_in(self.place, context.store)
         except ToolFault as fault:
             raise ConfigError(fault.message) from None
         except RunError:
@@ -178,7 +198,7 @@ class Case:
         except ToolFault as fault:
             raise ConfigError(f"--filter: {fault.message}") from None
 
-    def params(self) -> dict[str, Any]:
+    def params(self, store: TraceStore) -> dict[str, Any]:
         """What the engine's functions read."""
         match self.engine:
             case "rca":
@@ -188,7 +208,14 @@ class Case:
                 version = {"controls_version": self.version(), "overrides": self.overrides}
                 return {"trace_id": self.trace_ids[0], **version}
             case "incident":
-                return {"trace_ids": self.trace_ids, "project": self.place.project, "query": self.query()}
+                return {"trace_ids": self.trace_ids, "project": self.place.project, "query": self._window(store)}
+
+    def _window(self, store: TraceStore) -> TraceQuery | None:
+        query = self.query()
+        try:
+            return None if query is None else replace(query, project=project_in(self.place, store))
+        except RunError:
+            return query  # a server that does not answer: the run begins, and records it
 
     def input_ref(self) -> dict[str, Any]:
         """What the record says was asked for."""

@@ -172,7 +172,7 @@ def investigate(case: Case, options: Options) -> Investigation:
 def job_of(case: Case, context: TracesContext, options: Options, settings: Settings) -> Job:
     """The job of a case; the same again from a recorded recipe."""
     writeback = Writeback(case=case, context=context)
-    params = case.params()
+    params = case.params(context.store)
     spec = {
         "model": _spec(options.model, settings.model),
         "sub_model": _spec(options.sub_model, settings.sub_model),

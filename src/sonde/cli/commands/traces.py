@@ -52,29 +52,26 @@ def register(app: typer.Typer) -> None:
 
 
 @contextlib.contextmanager
-def _opened(where: SourceOptions) -> Generator[TraceStore]:
-    """The store behind --source; what a store cannot find is the caller's mistake."""
-    from sonde.api.case import source_of
-    from sonde.contexts.traces.sources import open_store
+def _opened(where: SourceOptions) -> Generator[tuple[TraceStore, str | None]]:
+    """The store behind --source and the project in it; what a store cannot find is the caller's mistake."""
+    from sonde.api.case import project_in, source_of
 
     settings = settings_of(where)
     place = source_of(settings.source, settings.project, settings.environ)
-    store = open_store(
-        place.source, project=place.project, cache=place.cache, api_key=place.api_key, headers=place.headers
-    )
+    store = place.open()
     try:
-        yield store
+        yield store, project_in(place, store)
     except ToolFault as fault:
         raise ConfigError(fault.message) from None
     finally:
         store.close()
 
 
-def _query(where: SourceOptions, wanted: Wanted) -> TraceQuery:
+def _query(project: str | None, wanted: Wanted) -> TraceQuery:
     from sonde.contexts.traces.catalog import query_of
 
     words = {"start": wanted.start, "end": wanted.end, "filter_expr": wanted.filter, "after": wanted.after}
-    return query_of(settings_of(where).project, limit=max(1, wanted.limit), **words)
+    return query_of(project, limit=max(1, wanted.limit), **words)
 
 
 def import_(
@@ -104,8 +101,8 @@ def ls(*, where: SourceOptions, wanted: Wanted) -> int:
     """List traces in the order of their start."""
     from sonde.contexts.traces.catalog import list_traces
 
-    with _opened(where) as store:
-        page = list_traces(store, _query(where, wanted))
+    with _opened(where) as (store, project):
+        page = list_traces(store, _query(project, wanted))
     if wanted.json:
         _print_json({"traces": [row.row() for row in page.rows], "more": page.more})
         return 0
@@ -120,7 +117,7 @@ def show(trace_id: TraceId, *, where: SourceOptions, json: AsJson = False) -> in
     """Show a trace as a tree of spans."""
     from sonde.contexts.traces.catalog import show_trace
 
-    with _opened(where) as store:
+    with _opened(where) as (store, _):
         found = show_trace(store, trace_id)
         link = store.link(trace_id)
     if json:
@@ -151,7 +148,7 @@ def search(
     """Find text in one trace, or words in all traces of a file."""
     from sonde.contexts.traces.catalog import search_trace, search_words
 
-    with _opened(where) as store:
+    with _opened(where) as (store, _):
         found = search_trace(store, trace, pattern) if trace else search_words(store, pattern, deep=deep)
     if json:
         _print_json(found)
@@ -167,8 +164,8 @@ def overview(*, where: SourceOptions, wanted: Wanted) -> int:
     """Traces at a glance: kinds, error groups, latency."""
     from sonde.contexts.traces.catalog import overview as look
 
-    with _opened(where) as store:
-        found = look(store, _query(where, wanted))
+    with _opened(where) as (store, project):
+        found = look(store, _query(project, wanted))
     if wanted.json:
         _print_json(found)
         return 0
@@ -191,7 +188,7 @@ def export(
     """Write traces as OTel JSON Lines, which every command here reads again with equal hashes."""
     from sonde.contexts.traces.catalog import export_traces
 
-    with _opened(where) as store:
+    with _opened(where) as (store, _):
         if output is None:
             count = export_traces(store, trace_ids, sys.stdout)
         else:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sonde.api.investigating import Investigation, rca
+from sonde.contexts.traces.importers.whowhen import trace_id_of
 from sonde.core.status import RunStatus
 from sonde.models import ModelRequest
 from sonde.testing import ScriptedModel
@@ -142,11 +143,9 @@ def test_a_taxonomy_of_ones_own_is_a_yaml_file(tmp_path: Path) -> None:
     assert [each["category"] for each in report_of(found)["findings"]] == ["Slow"]
 
 
-def conversation(folder: Path, steps: int = 4) -> tuple[Path, str]:
-    from sonde.contexts.traces.importers.whowhen import trace_id_of
-
+def conversation(folder: Path, steps: int = 4, size: int = 1) -> tuple[Path, str]:
     names = ("Planner", "Coder", "Computer_terminal", "Verifier")
-    history = [{"role": "user", "name": names[at % 4], "content": f"message {at}"} for at in range(steps)]
+    history = [{"role": "user", "name": names[at % 4], "content": f"message {at} " * size} for at in range(steps)]
     record = {"question": QUESTION, "history": history}
     path = folder / "talk.json"
     path.write_text(json.dumps(record), "utf-8")
@@ -165,6 +164,36 @@ def test_a_conversation_gets_its_decisive_step_and_the_agent_is_who_spoke_there(
     assert (decisive["agent"], decisive["step"]) == ("Coder", 1)
     assert found.status is RunStatus.SUCCEEDED
     assert report_of(found)["evidence_refs"][0]["span_id"] == decisive["span_id"]
+
+
+def test_a_long_conversation_is_read_in_parts_that_know_the_question(tmp_path: Path) -> None:
+    path, trace_id = conversation(tmp_path, steps=40, size=120)
+    parts: list[str] = []
+
+    def answer(request: ModelRequest) -> str:
+        if "list the steps in this part" in request.messages[-1].content.lower():
+            parts.append(request.messages[-1].content)
+            return "[]"
+        given = "primary_label='tool_failure', summary='s', confidence=0.7, decisive={'step': 39}"
+        return f"```python\nllm_batch(label_prompts)\nSUBMIT({given}, remediation=[], gaps=[])\n```"
+
+    found = investigate(path, ScriptedModel(answer), trace_id)
+
+    assert len(parts) == len(report_of(found)["coverage"]["readers"]) >= 3
+    assert all(QUESTION in part for part in parts)
+    assert report_of(found)["coverage"]["unread"] == []
+    assert report_of(found)["decisive"]["agent"] == "Verifier"
+
+
+def test_a_step_that_does_not_exist_is_told_and_the_report_says_what_is_missing(tmp_path: Path) -> None:
+    path, trace_id = conversation(tmp_path)
+    given = "primary_label='tool_failure', summary='s', confidence=0.7, decisive={'agent': 'x', 'step': 99}"
+    reply = f"```python\nSUBMIT({given}, remediation=[], gaps=[])\n```"
+
+    found = investigate(path, ScriptedModel([reply, reply]), trace_id)
+
+    assert found.status is RunStatus.PARTIAL
+    assert any("with a step 0 to 3" in gap for gap in found.gaps)
 
 
 def test_without_a_model_the_rule_speaks_and_says_so(tmp_path: Path) -> None:

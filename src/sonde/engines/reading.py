@@ -21,7 +21,7 @@ from sonde.core.evidence import Excerpt
 from sonde.engines import rca
 from sonde.engines.refs import fields_of
 from sonde.engines.taxonomies import Taxonomy
-from sonde.runtime.engine import Conclusion, Engine, Gathered, Prefilter
+from sonde.runtime.engine import Conclusion, Engine, Gathered, Prefilter, Problem
 from sonde.runtime.prompts import fill, prompt_file
 
 WHOLE_CHARS = 40_000
@@ -59,7 +59,7 @@ def findings_prefilter(gathered: Gathered) -> Prefilter:
             _label_prompt("findings_label", transcript, part, {**words, "number": str(at), "count": str(len(parts))})
             for at, part in parts
         ],
-        "verify_prompt": fill(prompt_file("findings_verify"), **words) + "\n",
+        "verify_prompt": fill(prompt_file("findings_verify"), **words, **_usual(len(transcript.steps))) + "\n",
         "categories": [each.name for each in taxonomy.categories],
     }
     text = f"Categories ({taxonomy.name}):\n{words['categories']}\n\nHow they are used:\n{words['guide']}\n\n{_shown(transcript, parts)}"
@@ -88,6 +88,11 @@ def _read(gathered: Gathered) -> tuple[list[Span], Transcript]:
     context = cast("TracesContext", gathered.context)
     spans = list(context.store.spans(str(gathered.params["trace_id"])))
     return spans, transcript_of(spans)
+
+
+def _usual(steps: int) -> dict[str, str]:
+    """How many findings a trace of so many steps has as a rule: what people who label traces write down."""
+    return {"steps": str(steps), "usual": f"{max(2, steps // 6)} to {max(5, steps // 4)}"}
 
 
 def _parts(transcript: Transcript) -> list[tuple[int, Part]]:
@@ -145,7 +150,17 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
 
 def conclude_decisive(value: Any, gathered: Gathered) -> Conclusion:
     """The same for a conversation: the step decides who the agent is and what the evidence is."""
-    return _covered(rca.conclude(_placed(fields_of(value), gathered), gathered), gathered)
+    placed = _placed(fields_of(value), gathered)
+    concluded = rca.conclude(placed, gathered)
+    if not fields_of(placed.get("decisive")).get("span_id"):
+        concluded = replace(concluded, problems=(_no_step(gathered), *concluded.problems))
+    return _covered(concluded, gathered)
+
+
+def _no_step(gathered: Gathered) -> Problem:
+    steps = sorted(cast("Mapping[int, str]", gathered.prefilter.variables.get("span_of", {})))
+    known = f"{steps[0]} to {steps[-1]}" if steps else "of which there are none"
+    return Problem(gate="schema", reason=f'decisive is {{"step": number, "why": "..."}}, with a step {known}')
 
 
 def _placed(fields: dict[str, Any], gathered: Gathered) -> dict[str, Any]:

@@ -122,6 +122,13 @@ class Scene:
             **options,
         )
 
+    def query(self, *flags: str) -> subprocess.CompletedProcess[str]:
+        """`sonde batch` without a manifest and without a model."""
+        command = [sys.executable, "-m", "sonde", "batch", "--runs-dir", str(self.runs), *flags]
+        environ = {"PATH": os.environ["PATH"], "HOME": str(self.path)}
+        environ |= {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+        return subprocess.run(command, capture_output=True, text=True, cwd=self.path, env=environ, check=False)
+
     def results(self) -> dict[str, ItemResult]:
         """By id; fails when an item has more than one line."""
         lines = self.folder.results.read_text().splitlines() if self.folder.results.exists() else []

@@ -1,0 +1,114 @@
+"""Two real Ray nodes on this machine: a worker, a node and the driver are killed, and nothing is lost or paid twice.
+
+Runs in the environment that scripts/ray.sh makes: `sh scripts/ray.sh run pytest tests/batch/test_ray.py -m slow`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Generator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch.scene import Scene, counting_server, eventually, kill
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1500),
+    pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: sh scripts/ray.sh run pytest …"),
+]
+AT_ONCE = 16
+ITEMS = int(os.environ.get("SONDE_TEST_ITEMS", "2000"))
+
+
+@pytest.fixture
+def cluster() -> Generator[Any]:
+    """A head and, on request, further nodes; all processes of this machine."""
+    cluster: Any = importlib.import_module("ray.cluster_utils").Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False}
+    )
+    try:
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def workers() -> list[int]:
+    """The processes of our actors."""
+    listed = subprocess.run(["ps", "-eo", "pid=,args="], capture_output=True, text=True, check=True)
+    return [int(line.split()[0]) for line in listed.stdout.splitlines() if "ray::WorkerActor" in line]
+
+
+def at(cluster: Any) -> dict[str, str]:
+    """The environment of a driver of this cluster."""
+    return {**os.environ, "RAY_ADDRESS": cluster.address}
+
+
+def test_a_worker_a_node_and_the_driver_are_killed_and_every_item_is_done_once(tmp_path: Path, cluster: Any) -> None:
+    scene = Scene(tmp_path)
+    scene.write(ITEMS)
+    second = cluster.add_node(num_cpus=2)
+    flags = ["--on", "ray", "--concurrency", str(AT_ONCE), "--json"]
+    with counting_server(0.02) as server:
+        driver = scene.start(server.base_url, *flags, env=at(cluster))
+        eventually(lambda: len(server.counts()) >= ITEMS // 5, 600)
+        kill(workers()[0])
+        eventually(lambda: len(server.counts()) >= ITEMS // 2, 600)
+        cluster.remove_node(second, allow_graceful=False)
+        eventually(lambda: len(server.counts()) >= ITEMS, 600)
+        assert driver.poll() is None, driver.communicate()
+        driver.kill()
+        driver.communicate()
+        cluster.add_node(num_cpus=2)
+        again = scene.run(server.base_url, *flags, env=at(cluster))
+
+        assert again.returncode == 0, again.stderr
+        assert server.extra() <= 3 * AT_ONCE, "more was asked twice than was in flight at the kills"
+        assert len(server.counts()) == 2 * ITEMS
+    report = json.loads(again.stdout)
+    assert report["statuses"] == {"succeeded": ITEMS}
+    assert len(scene.results()) == ITEMS == scene.runs_ended()
+
+
+def test_limits_hold_on_a_cluster_and_a_soft_stop_asks_nothing_twice(tmp_path: Path, cluster: Any) -> None:
+    scene = Scene(tmp_path)
+    scene.write(30)
+    flags = ["--on", "ray", "--concurrency", "4", "--json"]
+    with counting_server(0.02) as server:
+        poor = scene.run(server.base_url, *flags, "--max-cost-usd", "0.01", env=at(cluster))
+        report = json.loads(poor.stdout)
+        assert poor.returncode == 1
+        assert "cost limit" in report["stopped"]
+        assert report["cost_usd"]["total"] <= 0.01
+        driver = scene.start(server.base_url, *flags, "--requests-per-minute", "600", env=at(cluster))
+        asked = len(server.counts())
+        eventually(lambda: len(server.counts()) >= asked + 10)
+        driver.terminate()
+        out, _ = driver.communicate(timeout=60)
+        assert json.loads(out)["stopped"] == "asked to stop"
+        assert scene.run(server.base_url, *flags, env=at(cluster)).returncode == 0
+        assert server.extra() == 0
+    assert len(scene.results()) == 30
+
+
+def test_an_unreachable_cluster_is_said_within_half_a_minute(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(1)
+    with socket.socket() as deaf:  # accepts and never answers
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        for address in ("127.0.0.1:9", f"127.0.0.1:{deaf.getsockname()[1]}"):
+            started = time.monotonic()
+            said = scene.run("http://127.0.0.1:9/v1", "--on", f"ray://{address}")
+
+            assert said.returncode == 2, said.stderr
+            assert address in said.stderr
+            assert time.monotonic() - started <= 30

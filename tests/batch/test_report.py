@@ -1,0 +1,132 @@
+"""The report's files: honest numbers, one page that holds no script and nothing from elsewhere, a table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from pyarrow import parquet
+
+from sonde.batch.driving import BatchOutcome
+from sonde.batch.folder import BatchFolder
+from sonde.batch.issues import group
+from sonde.batch.manifest import BrokenLine
+from sonde.batch.progress import Progress, duration
+from sonde.batch.report import markdown, write_report
+from sonde.batch.result import FoundFailure, ItemResult, Status
+from sonde.batch.table import write_parquet
+
+EVIL = "<script>alert('x')</script>"
+
+
+def result(number: int, status: Status = "succeeded", **more: object) -> ItemResult:
+    fields = {"cost_usd": 0.01 * number, "latency_s": 1.0 * number, "label": "tool_failure", **more}
+    return ItemResult(id=f"i{number}", key=f"k{number}", engine="rca", status=status, **fields)  # pyright: ignore[reportArgumentType]  # fields by name
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    read: Any = parquet
+    return read.read_table(path).to_pylist()
+
+
+def outcome(folder: Path, *results: ItemResult) -> BatchOutcome:
+    return BatchOutcome(
+        folder=BatchFolder(folder),
+        results=results,
+        left=2,
+        stopped=f"the cost limit {EVIL}",
+        broken=(BrokenLine(number=7, reason=f"it is not JSON {EVIL}"),),
+        elapsed_s=2.0,
+        fresh=len(results),
+    )
+
+
+def some(folder: Path) -> BatchOutcome:
+    finding = FoundFailure(label="tool_failure", component=EVIL, words="timed out")
+    failed = result(3, "failed", code="MODEL_OUTPUT_INVALID", message=EVIL, label=None)
+    return outcome(folder, result(1, findings=[finding], trace_ids=["t1"]), result(2), failed)
+
+
+def test_the_report_counts_what_is_there(tmp_path: Path) -> None:
+    batch = some(tmp_path)
+
+    report, skipped = write_report(batch, group(batch.results))
+
+    assert not skipped
+    assert json.loads((tmp_path / "report.json").read_text()) == report
+    assert report["items"] == 5
+    assert report["statuses"] == {"succeeded": 2, "failed": 1}
+    assert report["labels"] == {"tool_failure": 2}
+    assert report["cost_usd"] == {"total": 0.06, "median": 0.02, "p95": 0.03, "max": 0.03}
+    assert report["failures"] == [{"code": "MODEL_OUTPUT_INVALID", "count": 1, "message": EVIL, "items": ["i3"]}]
+    assert report["issues"]["states"] == {"new": 1}
+    text = markdown(report)
+    assert "3 of 5 items finished; 2 left" in text
+    assert "line 7" in text
+
+
+def test_the_page_is_whole_without_scripts_and_shows_hostile_text_as_text(tmp_path: Path) -> None:
+    batch = some(tmp_path)
+    write_report(batch, group(batch.results))
+    page = (tmp_path / "report.html").read_text()
+
+    assert EVIL not in page
+    assert page.count("<svg") == 4
+    assert "http" not in page.replace("http-equiv", "")
+    for drawing in page.split("<svg")[1:]:
+        ET.fromstring("<svg" + drawing.split("</svg>")[0] + "</svg>")
+
+
+def test_a_batch_of_nothing_has_a_report_too(tmp_path: Path) -> None:
+    report, _ = write_report(outcome(tmp_path))
+
+    assert report["finished"] == 0
+    assert rows_of(tmp_path / "results.parquet") == []
+
+
+def test_the_table_holds_every_result_with_its_types(tmp_path: Path) -> None:
+    batch = some(tmp_path)
+    write_parquet(tmp_path / "r.parquet", batch.results)
+
+    rows = rows_of(tmp_path / "r.parquet")
+    assert [row["id"] for row in rows] == ["i1", "i2", "i3"]
+    assert rows[0]["findings"][0]["words"] == "timed out"
+    assert rows[2]["code"] == "MODEL_OUTPUT_INVALID"
+    assert [path.name for path in tmp_path.iterdir()] == ["r.parquet"]
+
+
+def test_without_the_extra_the_table_is_skipped_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+    said = write_parquet(tmp_path / "r.parquet", [])
+
+    assert said is not None
+    assert "data" in said
+    assert not (tmp_path / "r.parquet").exists()
+
+
+def test_progress_tells_rate_cost_failures_and_time_left() -> None:
+    progress = Progress(total=100, before=20, cost_usd=0.5)
+    progress.begin(0.0)
+    for number in range(10):
+        failed = number == 9
+        progress.add(
+            result(number, "failed" if failed else "succeeded", code="TOOL_CALL_FAILED" if failed else None), 5.0
+        )
+
+    line = progress.line(10.0)
+
+    assert line == "30/100 · 1.0/s · $0.5000 · failed: TOOL_CALL_FAILED 1 · 1 min 10 s left"
+    progress.stopping, progress.running = "asked to stop", 3
+    assert "3 in flight" in progress.line(10.0)
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(41.7, "42 s"), (190, "3 min 10 s"), (7500, "2 h 05 min")])
+def test_durations_are_read_at_a_glance(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown

@@ -1,0 +1,115 @@
+"""Batches of investigations: from a query over traces to issues, without a model and without a server."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from batch.scene import Scene
+from sonde.api.case import Source
+from sonde.api.settings import resolve
+from sonde.batch.folder import named_folder
+from sonde.batch.issues import group
+from sonde.batch.limits import SharedLimits
+from sonde.batch.manifest import read_manifest
+from sonde.batch.query import Wanted, query_manifest, since_time
+from sonde.batch.running import BatchOptions, run_batch
+from sonde.errors import ConfigError
+
+NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
+
+
+def span(trace: str, number: int, **more: object) -> dict[str, object]:
+    start = f"2026-11-15T{number:02d}:00:00Z"
+    base = {
+        "trace_id": trace,
+        "span_id": f"{trace}{number:04x}",
+        "parent_id": None,
+        "name": "agent",
+        "start_time": start,
+    }
+    return {**base, "end_time": start, "status_code": "OK", "span_kind": "AGENT", **more}
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    """Six traces, one an hour from 06:00; the even ones fail in a tool."""
+    spans: list[dict[str, object]] = []
+    for number in range(6, 12):
+        trace = f"{number:032x}"
+        root = span(trace, number)
+        spans.append(root)
+        if number % 2 == 0:
+            failure = {"name": "charge_card", "span_kind": "TOOL", "status_code": "ERROR"}
+            message = {"status_message": f"gateway timeout after {number}00 ms"}
+            spans.append(
+                {**span(trace, number), "span_id": f"{trace}ff", "parent_id": root["span_id"], **failure, **message}
+            )
+    path = tmp_path / "traces.jsonl"
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in spans))
+    return path
+
+
+def wanted(traces: Path, **more: object) -> Wanted:
+    return Wanted(place=Source(source=traces), **more)  # pyright: ignore[reportArgumentType]  # fields by name
+
+
+def hours(traces: Path, **more: object) -> list[int]:
+    return [int(item.id, 16) for item in query_manifest(wanted(traces, **more), NOW).items]
+
+
+def test_a_query_gives_one_item_for_each_trace_that_fits(traces: Path) -> None:
+    assert hours(traces) == [6, 7, 8, 9, 10, 11]
+    assert hours(traces, all_errors=True) == [6, 8, 10]
+    assert hours(traces, all_errors=True, since="5h") == [8, 10]
+    assert hours(traces, filter_expr="name == 'charge_card'", all_errors=True, limit=1) == [6]
+
+
+def test_a_query_that_nothing_fits_or_nobody_understands_is_refused(traces: Path) -> None:
+    for more in ({"since": "1m"}, {"filter_expr": "import os"}, {"since": "yesterday"}, {"since": "9999999999w"}):
+        with pytest.raises(ConfigError):
+            query_manifest(wanted(traces, **more), NOW)
+
+
+def test_since_is_a_span_of_time_or_a_time() -> None:
+    assert since_time("24h", NOW) == "2026-11-14T12:00:00+00:00"
+    assert since_time("90m", NOW) == "2026-11-15T10:30:00+00:00"
+    assert since_time("2026-11-01T00:00Z", NOW) == "2026-11-01T00:00Z"
+
+
+def test_failed_traces_become_reports_and_one_issue_with_its_component(traces: Path, tmp_path: Path) -> None:
+    settings = resolve({"runs_dir": str(tmp_path / "runs")}, {"XDG_CACHE_HOME": str(tmp_path / "cache")}, tmp_path)
+    manifest = query_manifest(wanted(traces, all_errors=True), NOW)
+    folder = named_folder("errors", settings.runs_dir)
+
+    outcome = run_batch(manifest, folder, settings, BatchOptions(limits=SharedLimits(concurrency=2)))
+
+    assert not outcome.left
+    assert {result.judge for result in outcome.results} == {"CODE"}
+    assert all(result.label and not result.failed for result in outcome.results)
+    (issue,) = group(outcome.results)
+    assert issue.component == "charge_card"
+    assert issue.count == 3
+    assert (issue.first_seen or "").startswith("2026-11-15T06:00:00")
+    assert read_manifest(folder.path / "manifest.jsonl").items == manifest.items
+
+
+def test_the_command_line_runs_a_query_and_compares_with_an_earlier_batch(traces: Path, tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(0)
+    flags = ["--all-errors", "--since", "2026-11-01T00:00Z", "--source", str(traces), "--json", "--no-writeback"]
+    both = scene.run("http://127.0.0.1:9/v1", *flags)
+    assert both.returncode == 2
+    assert "MANIFEST" in both.stderr
+    for name, more, states in (
+        ("monday", [], {"new": 1}),
+        ("tuesday", ["--compare", str(tmp_path / "runs" / "batch-monday")], {"ongoing": 1}),
+    ):
+        done = scene.query(*flags, "--name", name, *more)
+        assert done.returncode == 0, done.stderr
+        report = json.loads(done.stdout)
+        assert report["issues"]["states"] == states
+        assert report["statuses"] == {"partial": 3}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -50,3 +52,19 @@ def test_few_blocks_are_not_run_and_each_says_why() -> None:
     print(*marked, sep="\n")
     assert len(marked) <= MOST_NOT_RUN
     assert all(len(reason) > 8 for _, reason in marked)
+
+
+def test_text_blocks_hold_no_commands() -> None:
+    starts = ("sonde ", "import ", "from ", "python ", "pip ", "make ")
+    texts = [block for page in pages() for block in blocks(page) if block.language == "text"]
+
+    assert [block.where for block in texts if block.code.startswith(starts)] == []
+
+
+@pytest.mark.requirement("O10")
+def test_the_escape_table_lists_every_family_with_its_number_of_payloads() -> None:
+    page = (ROOT / "docs" / "escapes.md").read_text(encoding="utf-8")
+    listed = {name: int(count) for name, count in re.findall(r"^\| (\w+) \| (\d+) \|", page, re.MULTILINE)}
+    files = (ROOT / "tests" / "escapes" / "payloads").glob("*.toml")
+
+    assert listed == {file.stem: len(tomllib.loads(file.read_text())["payload"]) for file in files}

@@ -7,6 +7,7 @@ Prints one JSON object of JSON reports by id.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from ordinary import become_ordinary
 
-from sonde.sandbox import Args, ForkServer, Limits, Sandbox
+from sonde.sandbox import Args, Box, ForkServer, Limits, Sandbox
 from sonde.sandbox.policy import profile_named
 
 LIMITS = Limits(wall_s=3.0, memory="256MiB")
@@ -43,8 +44,8 @@ def _serve(name: str, _: Args) -> str:
     return f"no function {name}"
 
 
-def run(code: str, box: Sandbox) -> dict[str, str | bool | None]:
-    with box:
+def run(code: str, box: Box) -> dict[str, str | bool | None]:
+    with contextlib.closing(box):
         result = box.execute(code)
         after = box.execute("print(kept + 1)", wall_s=10.0)
     final = "" if result.final is None else repr(result.final.value)

@@ -55,6 +55,15 @@ def confined(profile: str, uid: int | None, chosen: Sequence[Payload], without: 
         return verdicts
 
 
+def interpreted(profile: str, chosen: Sequence[Payload]) -> list[Verdict]:
+    """Payloads in the monty backend."""
+    with open_arena() as arena:
+        told = perform(arena, chosen, [str(HERE / "interpreted.py")], [profile])
+        verdicts = [_verdict(arena, one, json.loads(told[one.id])) for one in chosen]
+        assert not arena.heard, arena.heard
+        return verdicts
+
+
 def _verdict(arena: Arena, payload: Payload, told: dict[str, str | bool | None]) -> Verdict:
     output = str(told["output"])
     fault = None if told["fault"] is None else str(told["fault"])

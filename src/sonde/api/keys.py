@@ -75,6 +75,13 @@ _ALL = (
         flag="--profile",
     ),
     Key(
+        name="backend",
+        form="text",
+        doc="what runs the code: kernel (CPython behind the kernel's layers) or monty (an interpreter; extra monty)",
+        default="kernel",
+        choices=("kernel", "monty"),
+    ),
+    Key(
         name="source",
         form="text",
         doc="where traces are: a file, a folder or a Phoenix server; not from a file, because a key goes there",

@@ -63,6 +63,8 @@ class Job:
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     input_ref: Mapping[str, Any] = field(default_factory=dict[str, Any])
     profile: str = "analysis"
+    backend: str | None = None
+    """None: the settings' one."""
     mode: Mode = "code"
     unsafe: bool = False
     limits: Limits = field(default_factory=Limits)
@@ -191,6 +193,7 @@ def _wiring(
         cancel=launch.cancel,
         mode=job.mode,
         profile=job.profile,
+        backend=job.backend or launch.settings.backend,
         limits=job.limits,
         unsafe=job.unsafe,
         seed=task.budget.sampling_seed or 0,

@@ -60,6 +60,7 @@ def _ask(started: RunStarted, given: Given) -> Job:
         variables=opened.variables,
         input_ref=started.input_ref,
         profile=started.profile,
+        backend=_backend(started),
         mode=cast("Mode", started.mode),
         earlier=recipe.get("earlier", ""),
         played=() if recipe.get("state") else played(recipe.get("continues")),
@@ -67,6 +68,12 @@ def _ask(started: RunStarted, given: Given) -> Job:
         keeps_state=True,
         recipe=_without_version(recipe),
     )
+
+
+def _backend(started: RunStarted) -> str:
+    """The one that the run was recorded with: code that ran in one may not run in another."""
+    named = (layer.removeprefix("backend: ") for layer in started.layers if layer.startswith("backend: "))
+    return next(named, "kernel")
 
 
 def _without_version(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,7 +93,7 @@ def _investigation(started: RunStarted, given: Given) -> Job:
         unsafe="unsafe" in started.layers,
     )
     job = job_of(case, case.open(), options, given.settings)
-    return replace(job, recipe=_without_version(recipe))
+    return replace(job, recipe=_without_version(recipe), backend=_backend(started))
 
 
 def _edit(started: RunStarted, given: Given) -> Job:
@@ -105,6 +112,7 @@ def _edit(started: RunStarted, given: Given) -> Job:
         sub_model=recipe.get("sub_model"),
         budget=Budget(**started.budget),
         profile=started.profile,
+        backend=_backend(started),
         mode=cast("Mode", started.mode),
         recipe=_without_version(recipe),
     )

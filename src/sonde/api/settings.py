@@ -49,6 +49,7 @@ class Settings:
     runs_dir: Path = Path("artifacts/investigator_runs")
     mode: str = "code"
     sandbox_profile: str = "analysis"
+    backend: str = "kernel"
     source: str = "http://localhost:6006"
     project: str | None = None
     max_parallel: int = 16

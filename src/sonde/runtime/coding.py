@@ -17,7 +17,7 @@ from sonde.runtime.functions import SHARING
 from sonde.runtime.host import Host
 from sonde.runtime.playing import OffTheRecord, Playback, play
 from sonde.runtime.wiring import Wiring
-from sonde.sandbox import Args, CodeClock, ExecResult, Final, Sandbox, StateNotSaved, StateRefused
+from sonde.sandbox import Args, Box, CodeClock, ExecResult, Final, StateNotSaved, StateRefused, load_box, open_box
 from sonde.sandbox.intercept import extract_tool_calls
 
 STATE_BYTES = 8 << 20
@@ -50,7 +50,7 @@ class Coder:
         self.host = host
         self.session = session
         self.variables = variables
-        self._box: Sandbox | None = None
+        self._box: Box | None = None
         self._lost = ""
         self.printed: list[str] = []
         self._playing: Playback | None = None
@@ -159,13 +159,13 @@ class Coder:
         with contextlib.suppress(ConfigError):
             self.box().inject(name, value)
 
-    def box(self) -> Sandbox:
+    def box(self) -> Box:
         """The sandbox, with everything in it that the prompt has named."""
         if self._box is None:
             self._box = self._open()
         return self._box
 
-    def _open(self) -> Sandbox:
+    def _open(self) -> Box:
         wiring = self.wiring
         box = self._start(
             profile=wiring.profile,
@@ -192,16 +192,16 @@ class Coder:
             raise
         return box
 
-    def _start(self, **options: Any) -> Sandbox:
+    def _start(self, **options: Any) -> Box:
         """A new sandbox, with the saved state of the run that this one continues where there is one."""
         carried = self.wiring.task.carried
         if carried is None or self.session != "root":
-            return Sandbox(**options)
+            return open_box(self.wiring.backend, **options)
         try:
-            box = Sandbox.load(carried.path, **options)
+            box = load_box(self.wiring.backend, carried.path, **options)
         except StateRefused as error:
             self._miss(f"The variables of the earlier run are not there: {error.message}")
-            return Sandbox(**options)
+            return open_box(self.wiring.backend, **options)
         lost = [str(each) for each in box.restored.left_out if each not in carried.left_out]
         if lost:
             self._miss(f"Not restored from the earlier run: {clip('; '.join(lost), LOST_CHARS)}")
@@ -240,7 +240,7 @@ class Coder:
     def _serve(self, name: str, args: Args) -> Any:
         return self.host(name, args) if self._playing is None else self._playing(name, args)
 
-    def _play(self, box: Sandbox) -> None:
+    def _play(self, box: Box) -> None:
         """The variables of the run that this one continues."""
         for name, value in self.host.counters().items():
             box.inject(name, value)

@@ -13,7 +13,7 @@ from typing import Any
 
 from sonde.core.events import ROOT, AnyEvent, CodeRan, CodeStarted, HostReturned
 from sonde.errors import RunError, ToolFault
-from sonde.sandbox import Args, CodeClock, Sandbox
+from sonde.sandbox import Args, Box, CodeClock
 
 UNDONE = frozenset({"timeout", "memory", "crash", "violation", "quota", "gate", "syntax"})
 """Faults after which the state was that of the turn before."""
@@ -86,7 +86,7 @@ class Playback:
         return recorded.result
 
 
-def play(box: Sandbox, block: Played, wall_s: float) -> None:
+def play(box: Box, block: Played, wall_s: float) -> None:
     """Run one block again; raises OffTheRecord."""
     box.clock = CodeClock(start=block.clock)
     result = box.execute(block.code, wall_s=wall_s)

@@ -182,7 +182,7 @@ class Run:
             settings=self.settings,
             variables=sorted(task.variables),
             context=task.context.describe(),
-            layers=["unsafe"] if wiring.unsafe else [],
+            layers=wiring.layers,
         )
 
 

@@ -76,6 +76,7 @@ class Wiring:
     noted: set[str] = field(default_factory=set[str])
     mode: Mode = "code"
     profile: str = "analysis"
+    backend: str = "kernel"
     limits: Limits = field(default_factory=Limits)
     unsafe: bool = False
     seed: int = 0
@@ -85,6 +86,12 @@ class Wiring:
     writeback: Callable[[Any, str, str], WroteBack | None] | None = None
     state: str | None = None
     keep: Keep | None = None
+
+    @property
+    def layers(self) -> list[str]:
+        """What the record says about the sandbox, where it is not the usual one."""
+        interpreter = [] if self.backend == "kernel" else [f"backend: {self.backend}", "NO KERNEL LAYERS"]
+        return [*(["unsafe"] if self.unsafe else []), *interpreter]
 
     @property
     def prover(self) -> Prover:

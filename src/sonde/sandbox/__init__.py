@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sonde.sandbox.backend import BACKENDS, Box, load_box, open_box
 from sonde.sandbox.base import (
     Args,
     CodeClock,
@@ -19,7 +20,9 @@ from sonde.sandbox.saved import LeftOut, Restored, Saved, StateNotSaved, StateRe
 from sonde.sandbox.share import Shareable
 
 __all__ = [
+    "BACKENDS",
     "Args",
+    "Box",
     "CodeClock",
     "ExecFault",
     "ExecResult",
@@ -36,6 +39,8 @@ __all__ = [
     "StateNotSaved",
     "StateRefused",
     "Variable",
+    "load_box",
+    "open_box",
     "saved_state",
     "shared_server",
 ]

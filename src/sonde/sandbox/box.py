@@ -68,7 +68,7 @@ class Sandbox:
         self.limits = limits or Limits()
         self.clock = clock
         self._host = host
-        self._functions = _checked_functions(functions, host)
+        self._functions = checked_functions(functions, host)
         self._sharing = tuple(sharing)  # functions that take `share=[names]` and get the variables of these names
         if keep_states < 1:
             raise ConfigError(f"keep_states must be at least 1, not {keep_states}")
@@ -385,7 +385,8 @@ class Sandbox:
             raise SandboxLost("this box is closed; open a new Sandbox")
 
 
-def _checked_functions(functions: Collection[str] | None, host: Host | None) -> frozenset[str] | None:
+def checked_functions(functions: Collection[str] | None, host: Host | None) -> frozenset[str] | None:
+    """The names that code may call; ConfigError for one that cannot be bound."""
     if functions is None:
         return None
     if host is None and functions:

@@ -23,7 +23,6 @@ CONTINUATION = bytes(range(0x80, 0xC0))
 """Bytes of UTF-8 that start no character."""
 CLEAN = (b"", 0)
 """The decoder is not in the middle of a character."""
-SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 Text = str | bytes | Path
 Shareable = Text | Mapping[str, Text]
@@ -66,11 +65,34 @@ def make_share(name: str, content: Shareable, room: int) -> Share:
         entries, size = _copy_all(descriptor, name, texts, room)
         if size == 0:
             os.write(descriptor, b"\0")  # an empty file cannot be mapped
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
+        _seal(descriptor)
     except BaseException:
         os.close(descriptor)
         raise
     return Share(name, descriptor, max(size, 1), entries, single)
+
+
+def read_share(name: str, content: Shareable, room: int) -> tuple[str | dict[str, str], int]:
+    """The content as plain text (or texts by name) and its size in bytes, for a backend that maps no memory."""
+    texts: Mapping[str, Text] = content if isinstance(content, Mapping) else {"": content}
+    pieces: dict[str, str] = {}
+    size = 0
+    for key, text in texts.items():
+        data = b"".join(_chunks(f"{name}[{key!r}]" if key else name, text))
+        size += len(data)
+        if size > room:
+            raise ConfigError(f"{name} takes more than the {max(room, 0)} bytes left of Limits(shared_bytes=...)")
+        try:
+            pieces[key] = data.decode()
+        except UnicodeError as error:
+            raise ConfigError(f"{name} is not UTF-8 text ({error}); decode it before sharing") from None
+    return (pieces, size) if isinstance(content, Mapping) else (pieces[""], size)
+
+
+def _seal(descriptor: int) -> None:
+    """Nobody may change it any more, not even we. The names exist on Linux only, so they are looked up here."""
+    seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
 
 
 def _copy_all(descriptor: int, name: str, texts: Mapping[str, Text], room: int) -> tuple[Entries, int]:

@@ -34,6 +34,10 @@ class AskOptions:
         str | None,
         typer.Option("--profile", metavar="P", help="Language rules: open, analysis, strict, assign-only."),
     ] = None
+    backend: Annotated[
+        str | None,
+        typer.Option(metavar="kernel|monty", help="What runs the code; monty is an interpreter, no kernel layers."),
+    ] = None
     unsafe: Annotated[
         bool, typer.Option("--unsafe", help="Run code even where the kernel cannot confine it; recorded.")
     ] = False
@@ -61,7 +65,9 @@ def ask(
     from sonde.cli.inputs import read_schema, sources
     from sonde.cli.running import run_with_view
 
-    settings = settings_of(model, budget, place, mode=how.mode, sandbox_profile=how.sandbox_profile)
+    settings = settings_of(
+        model, budget, place, mode=how.mode, sandbox_profile=how.sandbox_profile, backend=how.backend
+    )
     schema = read_schema(how.schema) if how.schema else None
     context = sources(paths or [], code=how.code)
     roots = [Path(path) for path in paths or [] if path != "-"]

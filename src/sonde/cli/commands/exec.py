@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,6 +30,10 @@ def exec_(
     share: Share = None,
     wall: Annotated[float, typer.Option(metavar="S", help="Seconds it may run.")] = 30.0,
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory it may use, e.g. 512MiB.")] = "1GiB",
+    backend: Annotated[
+        str | None,
+        typer.Option(metavar="kernel|monty", help="What runs it; monty is an interpreter, no kernel layers."),
+    ] = None,
     unsafe: Annotated[bool, typer.Option("--unsafe", help="Run it even where the kernel cannot confine it.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> int:
@@ -39,13 +44,14 @@ def exec_(
     """
     from sonde.api.settings import load_settings
     from sonde.cli.inputs import named_file, read_program
-    from sonde.sandbox import Limits, Sandbox
+    from sonde.sandbox import Limits, open_box
 
     code = read_program(file)
     shares = dict(named_file(word) for word in share or [])
     limits = Limits(wall_s=wall, memory=memory)
-    chosen = load_settings(sandbox_profile=profile).sandbox_profile
-    with Sandbox(profile=chosen, limits=limits, unsafe=unsafe) as box:
+    chosen = load_settings(sandbox_profile=profile, backend=backend)
+    box = open_box(chosen.backend, profile=chosen.sandbox_profile, limits=limits, unsafe=unsafe)
+    with contextlib.closing(box):
         for name, path in shares.items():
             box.share(name, path)
         result = box.execute(code)

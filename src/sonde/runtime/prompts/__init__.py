@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from sonde.core.canonical import clip, jsonable, sha256_text
 from sonde.runtime.actions import ACTION_SCHEMA
+from sonde.sandbox.backend import describe
 
 if TYPE_CHECKING:
     from sonde.runtime.engine import Engine
@@ -66,7 +67,7 @@ def render_system(session: Session) -> str:
     return fill(
         template,
         functions=session.host.prompt,
-        profile=profile_text(session.wiring.profile),
+        profile=language_text(session.wiring.profile, session.wiring.backend),
         form=prompt_file("schema") if engine.reply_form == "schema" else "",
         final=session.final_example,
     )
@@ -74,6 +75,11 @@ def render_system(session: Session) -> str:
 
 def _purpose(system: str) -> str:
     return system.partition("\n\n")[0]
+
+
+def language_text(profile: str, backend: str) -> str:
+    """What profile and backend ask of the code."""
+    return " ".join(filter(None, (profile_text(profile), describe(backend))))
 
 
 def profile_text(profile: str) -> str:

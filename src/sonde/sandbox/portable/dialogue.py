@@ -1,0 +1,226 @@
+"""One turn of a Monty session: feed the code, answer every suspension (host calls, names, clock, sleep, imports) until it ends.
+
+FINAL ends the block by an exception that `except Exception` does not catch; a bare `except` can, but then nothing the code prints or
+calls afterwards has any effect, and the first final value stands.
+"""
+
+from __future__ import annotations
+
+import builtins
+import datetime as dt
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from sonde.errors import Fault, RunError
+from sonde.sandbox import frames
+from sonde.sandbox.base import Args, CodeClock, Final, Host, Limits
+from sonde.sandbox.policy import FINISH_NAMES, Profile
+from sonde.sandbox.portable.guard import Guard
+from sonde.sandbox.portable.language import Language, no_module
+from sonde.sandbox.portable.values import argument, final_value
+
+BUILTINS = frozenset(dir(builtins))
+Print = Callable[[str, str], None]
+Answer = dict[str, Any]
+
+
+class OverQuota(Exception):
+    """More host calls than a turn may make."""
+
+
+class Stuck(Exception):
+    """The code waits for something that will never come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What holds for every turn of a session."""
+
+    monty: Any
+    language: Language
+    profile: Profile
+    limits: Limits
+    host: Host | None
+    functions: frozenset[str] | None
+    sharing: frozenset[str]
+
+    def serves(self, name: str) -> bool:
+        """Whether a call of this name goes to the host."""
+        if self.host is None or self.profile.lifts_tool_calls:
+            return False
+        return name in self.functions if self.functions is not None else name not in BUILTINS
+
+
+class Dialogue:
+    """The suspensions of one feed, answered one after the other."""
+
+    def __init__(self, rules: Rules, guard: Guard, clock: CodeClock | None, names: Collection[str]) -> None:
+        self._rules = rules
+        self.guard = guard
+        self._clock = clock
+        self._readings = 0
+        self._names = names
+        self.calls = 0
+        self.final: Final | None = None
+        self.wanted: str | None = None
+        """The variable that FINAL_VAR named; its value is read when the block has ended."""
+
+    def run(self, session: Any, code: str, inputs: dict[str, Any], tell: Print) -> None:
+        """Feed the code and see it through; what it raises is Monty's error, or the host's RunError."""
+
+        def printed(stream: str, text: str) -> None:
+            if not self.finished:
+                tell(stream, text)
+
+        self._see_through(session.feed_start(code, inputs=inputs, print_callback=printed))
+
+    def ask(self, session: Any, expression: str) -> Any:
+        """The value of an expression; what it prints is nobody's business."""
+        return self._see_through(session.feed_start(expression, print_callback=_unheard)).output
+
+    def _see_through(self, step: Any) -> Any:
+        while not isinstance(step, self._rules.monty.MontyComplete):
+            step = self._answer(step)
+        return step
+
+    @property
+    def finished(self) -> bool:
+        return self.final is not None or self.wanted is not None
+
+    def _answer(self, step: Any) -> Any:
+        monty = self._rules.monty
+        if isinstance(step, monty.NameLookupSnapshot):
+            name: str = step.variable_name
+            known = name in FINISH_NAMES or self._rules.serves(name)
+            return step.resume(value=_stub(name)) if known else step.resume()
+        if not isinstance(step, monty.FunctionSnapshot):
+            raise Stuck("the code awaits something that nobody will deliver")
+        if step.is_os_function:
+            return self._system(step)
+        return step.resume(self._call(str(step.function_name), list(step.args), dict(step.kwargs)))
+
+    def _call(self, name: str, args: list[Any], named: dict[str, Any]) -> Answer:
+        if self.finished:
+            return _leave()
+        if name in FINISH_NAMES:
+            return self._finish(name, args, named)
+        if self._rules.serves(name):
+            return self._serve(name, args, named)
+        if name in BUILTINS:
+            return _error("NameError", f"the builtin `{name}` does not exist in the monty backend")
+        return _error("NameError", f"name '{name}' is not defined")
+
+    def _finish(self, name: str, args: list[Any], named: dict[str, Any]) -> Answer:
+        if name == "SUBMIT":
+            if args:
+                return _error("TypeError", "SUBMIT takes named fields only: SUBMIT(answer=42)")
+            self.final = Final(final_value(named))
+            return _leave()
+        given = [*args, *(named[key] for key in named if key in {"value", "name"})]
+        if len(given) != 1 or len(args) + len(named) != 1:
+            return _error("TypeError", f"{name} takes exactly one value: {name}(answer)")
+        return self._finish_with(name, given[0])
+
+    def _finish_with(self, name: str, value: Any) -> Answer:
+        if name != "FINAL_VAR":
+            self.final = Final(final_value(value))
+            return _leave()
+        if not isinstance(value, str):
+            return _error("TypeError", 'FINAL_VAR takes the name of a variable: FINAL_VAR("answer")')
+        if value not in self._names:
+            return _error("NameError", f"FINAL_VAR: there is no variable named {value!r}; assign it first")
+        self.wanted = value
+        return _leave()
+
+    def _serve(self, name: str, args: list[Any], named: dict[str, Any]) -> Answer:
+        self.calls += 1
+        if self.calls > self._rules.limits.host_calls:
+            raise OverQuota
+        if name in self._rules.sharing and isinstance(named.get("share"), list):
+            return _error("TypeError", f"in the monty backend share= of {name} must be a list of names as literal text")
+        try:
+            given = Args.of([argument(each) for each in args], {key: argument(each) for key, each in named.items()})
+        except (TypeError, ValueError) as error:
+            return _error(type(error).__name__, str(error))
+        with self.guard.host():
+            return self._ask_host(name, given)
+
+    def _ask_host(self, name: str, given: Args) -> Answer:
+        assert self._rules.host is not None, "serves() said so"
+        try:
+            value = self._rules.host(name, given)
+        except RunError:
+            raise
+        except Fault as fault:
+            return _error("RuntimeError", fault.message)
+        except Exception as error:  # noqa: BLE001 - the top of a host call: whatever it raises belongs to the code
+            return self._host_error(error)
+        return self._result(name, value)
+
+    def _host_error(self, error: Exception) -> Answer:
+        kind = type(error).__name__
+        known = kind in get_args(self._rules.monty.ExcType)
+        return _error(kind, str(error)) if known else _error("RuntimeError", f"{kind}: {error}")
+
+    def _result(self, name: str, value: Any) -> Answer:
+        try:
+            size = len(frames.encode(value))
+        except (ValueError, TypeError):
+            return _error("TypeError", f"{name}() returned a {type(value).__name__}, which is not JSON-like")
+        most = self._rules.limits.frame_bytes
+        if size > most:
+            return _error("ValueError", f"{name}() returned {size} bytes; at most {most} fit. Ask for less.")
+        return {"return_value": value}
+
+    def _system(self, step: Any) -> Any:
+        """What code asks of the machine: the clock and sleep are ours, everything else does not exist."""
+        if self.finished:
+            return step.resume(_leave())
+        match str(step.function_name):
+            case "time.time":
+                return step.resume({"return_value": self._now()})
+            case "datetime.now":
+                return step.resume({"return_value": self._datetime(step.args[0] if step.args else None)})
+            case "date.today":
+                return step.resume({"return_value": self._datetime(None).date()})
+            case "time.sleep" | "asyncio.sleep" | "system.sleep":
+                self.guard.sleep(float(step.args[0]))
+                return step.resume({"return_value": None})
+            case "import":
+                reason = no_module(str(step.args[0]), self._rules.language, self._rules.profile)
+                return step.resume(_error("ImportError", reason))
+            case _:
+                return step.resume_not_handled()
+
+    def _now(self) -> float:
+        if self._clock is None:
+            return dt.datetime.now(dt.UTC).timestamp()
+        self._readings += 1
+        return self._clock.start + (self._readings - 1) * self._clock.step
+
+    def _datetime(self, zone: dt.tzinfo | None) -> dt.datetime:
+        now = dt.datetime.fromtimestamp(self._now(), dt.UTC)
+        return now.replace(tzinfo=None) if zone is None else now.astimezone(zone)
+
+
+def _unheard(_stream: str, _text: str) -> None:
+    """Where output goes that nobody asked for."""
+
+
+def _stub(name: str) -> Callable[..., None]:
+    """A function of this name, for code that passes it on: Monty needs only the name."""
+
+    def stub(*_args: Any, **_named: Any) -> None:
+        raise AssertionError("never called on this side")
+
+    stub.__name__ = stub.__qualname__ = name
+    return stub
+
+
+def _error(kind: str, message: str) -> Answer:
+    return {"exc_type": kind, "message": message}
+
+
+def _leave() -> Answer:
+    return {"exc_type": "SystemExit", "message": "the block has finished"}

@@ -1,0 +1,79 @@
+"""A watchdog: ends a process whose code has used up its time. Time that the host takes does not count, sleeping does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Generator
+from typing import Self
+
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows knows only the latter, and ends the process by it
+
+
+class OutOfTime(Exception):
+    """The code asked to sleep past its time."""
+
+
+class Guard:
+    """One turn's time. Kills from a thread of its own, because the turn's thread waits for the code."""
+
+    def __init__(self, pid: int, wall_s: float) -> None:
+        self.wall_s = wall_s
+        self._pid = pid
+        self._deadline = time.monotonic() + wall_s
+        self._changed = threading.Condition()
+        self._waiting_for_host = False
+        self._done = False
+        self.fired = False
+        self.host_s = 0.0
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._done = True
+            self._changed.notify()
+        self._thread.join()
+
+    @contextlib.contextmanager
+    def host(self) -> Generator[None]:
+        """Stop the clock while the host works."""
+        started = time.monotonic()
+        with self._changed:
+            self._waiting_for_host = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                spent = time.monotonic() - started
+                self.host_s += spent
+                self._deadline += spent
+                self._waiting_for_host = False
+                self._changed.notify()
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep for the code, on its own time."""
+        left = self._deadline - time.monotonic()
+        if seconds >= left:
+            raise OutOfTime
+        time.sleep(max(0.0, seconds))
+
+    def _watch(self) -> None:
+        with self._changed:
+            while not self._done:
+                left = self._deadline - time.monotonic()
+                if self._waiting_for_host:
+                    self._changed.wait()
+                elif left > 0:
+                    self._changed.wait(left)
+                else:
+                    self.fired = True
+                    with contextlib.suppress(OSError):  # it has ended by itself
+                        os.kill(self._pid, KILL)
+                    return

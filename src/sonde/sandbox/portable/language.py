@@ -1,0 +1,185 @@
+"""What Monty cannot run: found out by asking the installed version, and said to the author of the code before it runs.
+
+Promises that a refusal names the line, what is missing and what to write instead. Does not promise to foresee everything: a method
+that Monty lacks is met when it is called, and its message is then Monty's own.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from sonde.errors import SandboxUnavailable
+from sonde.sandbox.policy import ALLOWED_MODULES, Profile
+from sonde.sandbox.source import Refusal
+
+MAX_REFUSALS = 20
+HOST_MODULES = frozenset({"os", "sys", "pathlib", "asyncio", "time", "random"})
+"""Modules that Monty has besides those of the analysis profile; asked about like the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lack:
+    """One construct that a Monty may not know: code that tries it, how to find it, and what to write instead."""
+
+    name: str
+    probe: str
+    example: str
+    found: Callable[[ast.AST], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Language:
+    """What the installed Monty understands."""
+
+    version: str
+    lacks: tuple[Lack, ...]
+    modules: frozenset[str]
+
+    def describe(self) -> str:
+        """A paragraph for the prompt."""
+        absent = ", ".join(sorted(ALLOWED_MODULES - self.modules))
+        lacks = "; ".join(lack.name for lack in self.lacks)
+        return (
+            f"The code runs in Monty, an interpreter of a subset of Python. It does not support: {lacks}. "
+            f"Modules that are missing here: {absent or 'none'}. Shared texts are plain str (splitlines, not lines)."
+        )
+
+
+_DICT = 'def area(shape):\n    return shape["w"] * shape["h"]\narea({"w": 2, "h": 3})'
+LACKS = (
+    Lack(
+        name="classes with a base class or metaclass",
+        probe="class A(list):\n    pass",
+        example=_DICT,
+        found=lambda node: isinstance(node, ast.ClassDef) and bool(node.bases or node.keywords),
+    ),
+    Lack(
+        name="decorators of methods (property, staticmethod, classmethod)",
+        probe="class A:\n    @staticmethod\n    def f():\n        return 1",
+        example="def f():\n    return 1  # a plain function, or a plain method",
+        found=lambda node: isinstance(node, ast.ClassDef) and _decorates(node),
+    ),
+    Lack(
+        name="yield",
+        probe="def f():\n    yield 1",
+        example="def squares(n):\n    return [i * i for i in range(n)]",
+        found=lambda node: isinstance(node, ast.Yield | ast.YieldFrom),
+    ),
+    Lack(
+        name="del",
+        probe="a = {1: 2}\ndel a[1]",
+        example='row.pop("key", None)  # and assign None to a variable that is no longer needed',
+        found=lambda node: isinstance(node, ast.Delete),
+    ),
+    Lack(
+        name="except*",
+        probe="try:\n    pass\nexcept* ValueError:\n    pass",
+        example="try:\n    n = int(s)\nexcept ValueError:\n    n = 0",
+        found=lambda node: isinstance(node, ast.TryStar),
+    ),
+    Lack(
+        name="async for and async with",
+        probe="async def f():\n    async for x in y:\n        pass",
+        example="for row in rows:\n    print(row)",
+        found=lambda node: isinstance(node, ast.AsyncFor | ast.AsyncWith),
+    ),
+)
+
+
+def _decorates(node: ast.ClassDef) -> bool:
+    return any(isinstance(each, ast.FunctionDef) and each.decorator_list for each in node.body)
+
+
+def load_monty() -> Any:
+    """The module pydantic_monty; SandboxUnavailable says how to get it."""
+    try:
+        return importlib.import_module("pydantic_monty")
+    except ImportError as error:
+        raise SandboxUnavailable(
+            f"the monty backend needs pydantic-monty, which cannot be imported ({error}): "
+            "pip install 'sonde[monty]', or use --backend kernel"
+        ) from None
+
+
+@cache
+def language() -> Language:
+    """Ask the installed Monty, once a process."""
+    monty = load_monty()
+    try:
+        with monty.Monty(max_processes=1) as pool, pool.checkout() as session:
+            return Language(
+                version=monty.__version__,
+                lacks=tuple(lack for lack in LACKS if not _runs(monty, session, lack.probe)),
+                modules=frozenset(
+                    name for name in ALLOWED_MODULES | HOST_MODULES if _runs(monty, session, f"import {name}")
+                ),
+            )
+    except (OSError, RuntimeError, monty.MontyError) as error:
+        raise SandboxUnavailable(
+            f"the monty backend cannot start its worker ({error}); reinstall it: pip install --force-reinstall pydantic-monty"
+        ) from None
+
+
+def _runs(monty: Any, session: Any, probe: str) -> bool:
+    try:
+        session.feed_run(probe)
+    except monty.MontyError:
+        return False
+    return True
+
+
+def refusals(tree: ast.AST, known: Language, profile: Profile, functions: Collection[str]) -> list[Refusal]:
+    """What of this code the installed Monty, or the profile, will not run; and names of functions that it would lose."""
+    found = [refusal for node in ast.walk(tree) for refusal in _of_node(node, known, profile)]
+    found += [_taken(node, name) for node in ast.walk(tree) for name in _bound(node) if name in functions]
+    return sorted(found, key=lambda refusal: refusal.line)[:MAX_REFUSALS]
+
+
+def _of_node(node: ast.AST, known: Language, profile: Profile) -> Iterator[Refusal]:
+    for lack in known.lacks:
+        if lack.found(node):
+            reason = f"{lack.name}: the monty backend ({known.version}) cannot run this."
+            yield Refusal(line=getattr(node, "lineno", 1), reason=reason, example=lack.example, rule="monty")
+    for module in _imported(node):
+        if profile.modules is not None and module not in profile.modules and module in known.modules:
+            yield Refusal(
+                line=getattr(node, "lineno", 1),
+                reason=no_module(module, known, profile),
+                example="import json",
+                rule="import",
+            )
+
+
+def _bound(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case _:
+            return []
+
+
+def _taken(node: ast.AST, name: str) -> Refusal:
+    reason = f"`{name}` is a function of the host and would be lost; choose another name."
+    return Refusal(line=getattr(node, "lineno", 1), reason=reason, example="result = 42", rule="rebound")
+
+
+def _imported(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Import(names=names):
+            return [alias.name.partition(".")[0] for alias in names]
+        case ast.ImportFrom(module=str(module), level=0):
+            return [module.partition(".")[0]]
+        case _:
+            return []
+
+
+def no_module(module: str, known: Language, profile: Profile) -> str:
+    """Why an import fails, and what can be imported."""
+    allowed = known.modules if profile.modules is None else known.modules & profile.modules
+    there = ", ".join(sorted(allowed)) or "none"
+    return f"`{module}` cannot be imported in the monty backend. Modules that can: {there}."

@@ -152,6 +152,13 @@ def test_a_forged_import_meets_the_rules_of_the_profile(path: Path, profile: str
         assert len(box.restored.left_out) == 7
 
 
+def test_a_flood_of_names_is_refused_before_it_is_taken_apart(path: Path) -> None:
+    forge(path, definitions=[[n, "f", "x" * 80, False] for n in range(100_000)])
+
+    with pytest.raises(StateRefused, match="names and sources"):
+        saved_state(path)
+
+
 def test_the_gate_reads_forged_definitions(path: Path) -> None:
     definitions = [
         [0, "escape", "def escape():\n    return ().__class__", False],

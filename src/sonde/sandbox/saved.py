@@ -27,7 +27,9 @@ from sonde.sandbox.base import Variable
 FORMAT = "sonde state"
 VERSION = 1
 MAX_BYTES = 32 << 20
-LARGEST_FILE = 256 << 20
+LARGEST_FILE = 128 << 20
+OUTER_BYTES = 8 << 20
+"""Most of a state that this process takes apart itself: names, reasons and sources. A byte of JSON can become twenty of objects."""
 NAME_CHARS = 200
 REASON_CHARS = 500
 MOST_SHOWN = 10_000
@@ -118,6 +120,15 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
         )
 
 
+class Outline(msgspec.Struct, forbid_unknown_fields=True):
+    """A body that is only measured."""
+
+    variables: msgspec.Raw
+    left_out: msgspec.Raw
+    definitions: msgspec.Raw
+    graph: msgspec.Raw
+
+
 class Envelope(msgspec.Struct, forbid_unknown_fields=True):
     format: str
     version: int
@@ -151,6 +162,8 @@ def write(path: Path, answer: Answer, *, max_bytes: int, clean: Callable[[str], 
         raise StateNotSaved(
             f"the worker gave something that is no state ({str(error)[:200]}); nothing was saved"
         ) from None
+    if len(content) - len(bytes(body.graph)) > OUTER_BYTES:
+        raise StateNotSaved(f"names and sources of the state take more than {OUTER_BYTES} bytes; delete some functions")
     if len(content) > max_bytes:
         raise StateNotSaved(
             f"the state takes {len(content)} bytes, at most {max_bytes} are saved; delete large variables"
@@ -203,6 +216,8 @@ def _checked(path: Path, content: bytes) -> tuple[Saved, Body]:
         held = bytes(envelope.body)
         if hashlib.sha256(held).hexdigest() != envelope.sha256:
             raise StateRefused(f"{path} does not fit its checksum: it was changed after it was written")
+        if len(held) - len(bytes(msgspec.json.decode(held, type=Outline).graph)) > OUTER_BYTES:
+            raise StateRefused(f"{path} holds more than {OUTER_BYTES} bytes of names and sources")
         body = msgspec.json.decode(held, type=Body)
         bytes(body.graph).decode()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

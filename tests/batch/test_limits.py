@@ -69,6 +69,18 @@ def test_the_cost_limit_is_never_passed_and_closes_the_batch(calls: list[tuple[f
     assert limiter.spent_usd <= cap * (1 + 1e-6)
 
 
+def test_money_that_others_hold_is_waited_for_and_only_that() -> None:
+    limiter = Limiter(SharedLimits(max_cost_usd=1.0), clock=FrozenClock())
+    for cost in (0.1, 0.2, 0.3):  # their sum does not come out even in floats
+        assert slot(limiter, Ask(tokens=1, cost_usd=cost)) == 0.0
+    dear = Ask(tokens=1, cost_usd=0.9)
+    assert isinstance(limiter.book(dear), Later)
+    for cost in (0.3, 0.1, 0.2):
+        limiter.tell(Told(asked=Ask(tokens=1, cost_usd=cost), tokens=1, cost_usd=cost))
+
+    assert isinstance(limiter.book(dear), Closed)
+
+
 def test_what_earlier_starts_spent_counts() -> None:
     limiter = Limiter(SharedLimits(max_cost_usd=1.0), spent_usd=1.0, clock=FrozenClock())
 

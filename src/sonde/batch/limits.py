@@ -107,6 +107,7 @@ class Limiter:
         self._requests = Pace(limits.requests_per_minute, now)
         self._tokens = Pace(limits.tokens_per_minute, now)
         self._aside_usd = 0.0
+        self._flying = 0
         self._hold_until = now
         self._failures = 0
         self._patience = max(3, 2 * limits.concurrency)
@@ -119,7 +120,7 @@ class Limiter:
 
     def _refusal(self, ask: Ask) -> Later | Closed | None:
         if self.closed is None and self._too_dear(ask):
-            if self._aside_usd > 0:
+            if self._flying:
                 return Later(delay_s=LATER_S)
             self.closed = f"the cost limit is reached: {self.spent_usd:.4f} of {self.limits.max_cost_usd:.4f} USD spent"
         return Closed(reason=self.closed) if self.closed is not None else None
@@ -133,13 +134,15 @@ class Limiter:
     def _slot(self, ask: Ask) -> Slot:
         now = self._clock.now()
         self._aside_usd += ask.cost_usd
+        self._flying += 1
         at = max(self._requests.book(1, now), self._tokens.book(ask.tokens, now), self._hold_until)
         return Slot(delay_s=at - now)
 
     def tell(self, told: Told) -> None:
         """What the request really used."""
         with self._lock:
-            self._aside_usd = max(0.0, self._aside_usd - told.asked.cost_usd)
+            self._flying -= 1
+            self._aside_usd = self._aside_usd - told.asked.cost_usd if self._flying > 0 else 0.0  # sums of floats drift
             self.spent_usd += told.cost_usd
             self._tokens.correct(told.tokens - told.asked.tokens)
             if told.retry_after_s is not None:

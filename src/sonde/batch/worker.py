@@ -158,6 +158,8 @@ def main(fd: int) -> None:
     give_up = clock.now() + LANDING_S
     for thread in threads:
         thread.join(max(0.0, give_up - clock.now()))
+    if any(thread.is_alive() for thread in threads):
+        os._exit(1)  # one that did not land in time must not keep the process
     station.close()
 
 

@@ -48,7 +48,7 @@ def test_a_flood_neither_blocks_nor_fills_memory() -> None:
         result = box.execute("for i in range(300_000): print('a line of the flood, number', i)")
 
         assert result.ok
-        assert len(result.stdout) == 8192 and result.output_chars > 9_000_000
+        assert 8000 < len(result.stdout) <= 8192 and result.output_chars > 9_000_000
         assert result.stdout.endswith("number 299999\n")
 
 

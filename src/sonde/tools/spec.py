@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import re
 import types
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -118,15 +119,48 @@ def tool(function: Callable[..., Any] | Tool, name: str | None = None, *, read_o
         raise ConfigError(
             f"{chosen or function!r} cannot be a tool's name: use a def with a plain name, or tool(function, name='lookup')."
         )
-    parameters = _parameters(function, chosen)
+    form = _form_of(function, chosen)
     return Tool(
         name=chosen,
         function=function,
-        doc=inspect.getdoc(function) or "",
-        schema=_schema(chosen, parameters),
-        parameters=parameters,
-        returns=_returns(_hints(function, chosen).get("return", Any)),
+        doc=form.doc,
+        schema=form.schema,
+        parameters=form.parameters,
+        returns=form.returns,
         read_only=read_only,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """What a function's signature says."""
+
+    doc: str
+    schema: Mapping[str, Any]
+    parameters: tuple[Parameter, ...]
+    returns: str
+
+
+_forms: weakref.WeakKeyDictionary[Any, dict[str, _Form]] = weakref.WeakKeyDictionary()
+
+
+def _form_of(function: Callable[..., Any], name: str) -> _Form:
+    """Read once for a method of a class, not again for every run: twenty tools take 5 ms."""
+    if not isinstance(function, types.MethodType):
+        return _form(function, name)
+    known = _forms.setdefault(function.__func__, {})
+    if name not in known:
+        known[name] = _form(function, name)
+    return known[name]
+
+
+def _form(function: Callable[..., Any], name: str) -> _Form:
+    parameters = _parameters(function, name)
+    return _Form(
+        doc=inspect.getdoc(function) or "",
+        schema=_schema(name, parameters),
+        parameters=parameters,
+        returns=_returns(_hints(function, name).get("return", Any)),
     )
 
 

@@ -15,6 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from runs.streams import Teller, TickingClock, long_story, story, told
+from sonde.api.settings import Settings
 from sonde.core.events import Event, ModelReplied, Noted
 from sonde.publish.otel import TraceNotSent, TraceSender, otlp_exporter, readable_spans, send_trace
 from sonde.publish.spans import RunSpan, spans_of, trace_id
@@ -235,3 +236,13 @@ def test_a_real_run_is_one_tree() -> None:
         "CHAIN",
         "TOOL",
     }
+
+
+def test_a_setting_sends_every_run_as_a_trace_without_its_content(receiver: Receiver) -> None:
+    settings = Settings(otel_endpoint=receiver.url, otel_project="asks")
+
+    run_in_memory(ScriptedModel(["FINAL('secret words')"] * 2), "a question", settings=settings)
+
+    assert receiver.paths == ["/v1/traces"]
+    assert len(receiver.spans) >= 3
+    assert b"secret words" not in receiver.requests[0].SerializeToString()

@@ -225,7 +225,8 @@ def branch(
     recorded = open_run(run, runs_dir, chosen)
     turns = [event.turn for event in recorded.events if isinstance(event, TurnStarted) and event.session == ROOT]
     if turn < 1 or turn > max(turns, default=0) + 1:
-        raise ConfigError(f"the run has turns 1 to {max(turns, default=0)}; --turn {turn} is none to go on from")
+        which = f"has turns 1 to {max(turns)}" if turns else "has no turns: no model was asked"
+        raise ConfigError(f"the run {which}; --turn {turn} is none to go on from")
     kept = before_turn(recorded.events, turn)
     job = rebuild(recorded.started, chosen, context=context, tools=tools)
     job = replace(

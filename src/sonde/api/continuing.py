@@ -107,7 +107,7 @@ def story(events: Sequence[AnyEvent], variables: str) -> str:
             case RunEnded():
                 if variables:
                     lines.append(f"Its variables are in your session: {variables}")
-                output: dict[str, Any] = cast("dict[str, Any]", event.output) if isinstance(event.output, dict) else {}
+                output = cast("dict[str, Any]", event.output or {})
                 lines.append(f"Answer ({event.status}): {clip(str(output.get('answer', '')), 3000)}")
             case _:
                 continue

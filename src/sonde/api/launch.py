@@ -24,6 +24,7 @@ from sonde.core.schema import load_schema
 from sonde.errors import ConfigError, RunError
 from sonde.models import open_model
 from sonde.models.base import Model
+from sonde.publish.otel import TraceSender, otlp_exporter
 from sonde.runs.cleaning import secret_forms
 from sonde.runs.recorder import Recorder
 from sonde.runs.rundir import STATE, RunDir, new_run_id
@@ -124,7 +125,7 @@ def _run(
     if run_dir is None and not launch.in_memory:
         run_dir = RunDir.create(launch.runs_dir or launch.settings.runs_dir, new_run_id(launch.clock))
     journal = run_dir.journal(_secrets(launch)) if run_dir else None
-    listeners = (launch.on_event,) if launch.on_event else ()
+    listeners = tuple(each for each in (launch.on_event, tracer_of(launch.settings)) if each)
     recorder = Recorder(launch.clock, journal, listeners, launch.recorded)
     run_id = run_dir.run_id if run_dir else new_run_id(launch.clock)
     wiring = _wiring(job, launch, task, registry=registry, recorder=recorder, models=models, run_id=run_id)
@@ -152,6 +153,14 @@ def _run(
 
 def _secrets(launch: Launch) -> list[str]:
     return [*launch.settings.secrets(), *launch.secrets]
+
+
+def tracer_of(settings: Settings) -> OnEvent | None:
+    """Who sends the run as an OpenTelemetry trace when it has ended, if anyone is to."""
+    if settings.otel_endpoint is None:
+        return None
+    exporter = otlp_exporter(settings.otel_endpoint)
+    return TraceSender(exporter, content=settings.otel_content, project=settings.otel_project)
 
 
 def _task(job: Job, launch: Launch) -> Task:

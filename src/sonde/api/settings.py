@@ -53,6 +53,9 @@ class Settings:
     source: str = "http://localhost:6006"
     project: str | None = None
     max_parallel: int = 16
+    otel_endpoint: str | None = None
+    otel_project: str | None = None
+    otel_content: bool = False
     knobs: Mapping[str, float] = field(default_factory=dict[str, float])
     models: Mapping[str, NamedModel] = field(default_factory=dict[str, NamedModel])
     sources: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -133,6 +133,14 @@ def test_claims_outside_the_taxonomy_or_the_trace_are_told_and_then_left_out(tmp
     assert any("f" * 16 in gap for gap in found.gaps)
 
 
+def test_causes_are_named_by_id_and_point_at_what_was_kept(tmp_path: Path) -> None:
+    claims = [finding(3, id=7), finding(3, id=8), finding(2, id=5, caused_by=8), finding(1, id=9, caused_by=4)]
+
+    found = investigate(write_trace(tmp_path), ScriptedModel([submit(claims)]), taxonomy="trail")
+
+    assert [each["caused_by"] for each in report_of(found)["findings"]] == [None, 0, None]
+
+
 def test_a_taxonomy_of_ones_own_is_a_yaml_file(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("name: mine\ncategories:\n- name: Slow\n  definition: Too slow.\n", "utf-8")

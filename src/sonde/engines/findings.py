@@ -30,11 +30,15 @@ def conclude_findings(items: Any, gathered: Gathered, taxonomy: Taxonomy | None)
             continue
         same = next((at for at, each in enumerate(kept) if _same(each, found)), None)
         if same is None:
-            places[index] = len(kept)
             kept.append(found)
-        else:
-            places[index] = same
+        places[_name(item, index)] = len(kept) - 1 if same is None else same
     return _linked(kept, places), reasons
+
+
+def _name(item: Any, index: int) -> int:
+    """What `caused_by` calls a finding: the id that the model gave it, otherwise its index."""
+    given = fields_of(item).get("id")
+    return given if isinstance(given, int) and not isinstance(given, bool) else index
 
 
 def _same(one: Finding, other: Finding) -> bool:

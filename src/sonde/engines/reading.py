@@ -59,7 +59,7 @@ def findings_prefilter(gathered: Gathered) -> Prefilter:
             _label_prompt("findings_label", transcript, part, {**words, "number": str(at), "count": str(len(parts))})
             for at, part in parts
         ],
-        "verify_prompt": fill(prompt_file("findings_verify"), **words, **_usual(len(transcript.steps))) + "\n",
+        "verify_prompt": fill(prompt_file("findings_verify"), **words) + "\n",
         "categories": [each.name for each in taxonomy.categories],
     }
     text = f"Categories ({taxonomy.name}):\n{words['categories']}\n\nHow they are used:\n{words['guide']}\n\n{_shown(transcript, parts)}"
@@ -88,11 +88,6 @@ def _read(gathered: Gathered) -> tuple[list[Span], Transcript]:
     context = cast("TracesContext", gathered.context)
     spans = list(context.store.spans(str(gathered.params["trace_id"])))
     return spans, transcript_of(spans)
-
-
-def _usual(steps: int) -> dict[str, str]:
-    """How many findings a trace of so many steps has as a rule: what people who label traces write down."""
-    return {"steps": str(steps), "usual": f"{max(2, steps // 6)} to {max(5, steps // 4)}"}
 
 
 def _parts(transcript: Transcript) -> list[tuple[int, Part]]:

@@ -166,3 +166,24 @@ def test_a_run_that_ended_is_not_resumed(place: Place) -> None:
     shown = place.run("resume", run)
     assert shown.returncode == 2
     assert "--continue" in shown.stderr
+
+
+def test_an_export_to_a_place_that_is_not_there_is_a_usage_error(place: Place) -> None:
+    run = place.ask()
+
+    shown = [
+        place.run("export", run, "-o", f"nowhere/x{end}", *flags)
+        for end, flags in ((".tar.gz", ()), (".html", ("--html",)))
+    ]
+
+    assert [each.returncode for each in shown] == [2, 2]
+    assert all("-o FILE" in each.stderr for each in shown)
+
+
+def test_a_run_without_turns_has_none_to_branch_from(place: Place) -> None:
+    place.run("ask", "What is it?", "--quiet")
+
+    shown = place.run("branch", "last", "--turn", "3")
+
+    assert shown.returncode == 2
+    assert "no turns" in shown.stderr

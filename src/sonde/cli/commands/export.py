@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from sonde.cli.options import PlaceOptions, RunName, settings_of, spread
+from sonde.errors import ConfigError
 
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where it goes; otherwise here, named by the run.")
@@ -37,11 +38,15 @@ def export(
     from sonde.runs.rundir import find_run
 
     found = find_run(settings_of(place).runs_dir, run)
-    if html:
-        from sonde.viewer.onefile import export_html
+    target = output or Path(f"{found.run_id}{'.html' if html else '.tar.gz'}")
+    try:
+        if html:
+            from sonde.viewer.onefile import export_html
 
-        print(export_html(found, output or Path(f"{found.run_id}.html"), redact=redact))
-    else:
-        print(export_run(found, output or Path(f"{found.run_id}.tar.gz"), redact=redact))
+            print(export_html(found, target, redact=redact))
+        else:
+            print(export_run(found, target, redact=redact))
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written: {error.strerror}; choose another place with -o FILE") from None
     if redact:
         print("redacted by pattern, which misses things: look before you publish", file=sys.stderr)

@@ -21,7 +21,7 @@ _STYLE = """
 --bar:#7aa7d9;--good:#69b98a;--part:#d9ad5c;--bad:#e07a70}}
 body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1000px;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.5rem;margin:0}h2{font-size:1.05rem;margin:2rem 0 .5rem}p.dim,td.dim,figcaption{color:var(--dim)}
-.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(300px,1fr));gap:1.5rem}figure{margin:0}figcaption{font-size:.85rem}
+.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(400px,1fr));gap:1.5rem}figure{margin:0}figcaption{font-size:.85rem}
 .tiles{display:flex;flex-wrap:wrap;gap:2rem;margin:1.2rem 0}.tile b{display:block;font-size:1.4rem}
 table{border-collapse:collapse;width:100%;font-size:.9rem}
 td,th{text-align:left;padding:.3rem .8rem .3rem 0;border-bottom:1px solid var(--line);vertical-align:top}
@@ -136,7 +136,7 @@ def _issues(report: Mapping[str, Any]) -> str:
             f"{issue['label']} in {issue['component'] or 'an unnamed component'}",
             issue["sample"],
             " ".join(issue["traces"][:3]),
-            f"{issue['first_seen'] or ''} to {issue['last_seen'] or ''}",
+            f"{(issue['first_seen'] or '?')[:16]} to {(issue['last_seen'] or '?')[:16]}",
         ]
         for issue in top
     ]

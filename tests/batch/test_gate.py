@@ -1,0 +1,124 @@
+"""The gate between a run and its model: asks first, tells afterwards, pauses without losing what was paid."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+
+from sonde.batch.gate import Flights, LimitedModel, Paused
+from sonde.batch.limits import Answer, Ask, Closed, Later, Slot, Told
+from sonde.core.deadline import Deadline, SystemClock
+from sonde.errors import ModelCallFailed
+from sonde.models.base import Message, ModelReply, ModelRequest, OnText
+from sonde.testing import ScriptedModel
+
+REQUEST = ModelRequest(messages=[Message("user", "x" * 400)], max_output_tokens=100)
+
+
+@dataclass(slots=True)
+class ScriptedGate:
+    """Answers bookings in order, and keeps what it was told."""
+
+    answers: list[Answer] = field(default_factory=list[Answer])
+    told: list[Told] = field(default_factory=list[Told])
+    asked: list[Ask] = field(default_factory=list[Ask])
+    stopping: threading.Event = field(default_factory=threading.Event)
+    counts: bool = True
+
+    def book(self, ask: Ask) -> Answer:
+        self.asked.append(ask)
+        return self.answers.pop(0) if self.answers else Slot(delay_s=0.0)
+
+    def tell(self, told: Told) -> None:
+        self.told.append(told)
+
+
+def forever() -> Deadline:
+    return Deadline(SystemClock(), None)
+
+
+def test_a_request_is_asked_for_by_its_size_and_price_and_told_by_what_it_used() -> None:
+    gate = ScriptedGate()
+    model = LimitedModel(ScriptedModel(["short"], name="openai:gpt-4o-mini", cost_usd=0.25), gate, Flights())
+
+    reply = model.complete(REQUEST, deadline=forever())
+
+    assert model.name == "openai:gpt-4o-mini"
+    assert gate.asked[0].tokens == 100 + 100
+    assert gate.asked[0].cost_usd > 0
+    assert gate.told == [Told(asked=gate.asked[0], tokens=102, cost_usd=0.25)]
+    assert reply.waited_s == 0
+
+
+def test_waiting_for_a_slot_is_not_the_runs_own_time() -> None:
+    gate = ScriptedGate([Later(delay_s=0.01), Slot(delay_s=0.05)])
+    model = LimitedModel(ScriptedModel(["ok"]), gate, Flights())
+    nearly_over = Deadline(SystemClock(), 0.03)
+
+    reply = model.complete(REQUEST, deadline=nearly_over)
+
+    assert reply.waited_s >= 0.06
+    assert len(gate.asked) == 2
+
+
+def test_a_failure_is_told_and_goes_on_to_the_run() -> None:
+    gate = ScriptedGate()
+    failing = ScriptedModel([ModelCallFailed("busy", retryable=True, retry_after=3.0, tokens_in=7)])
+
+    with pytest.raises(ModelCallFailed):
+        LimitedModel(failing, gate, Flights()).complete(REQUEST, deadline=forever())
+
+    assert (gate.told[0].failure, gate.told[0].retry_after_s, gate.told[0].tokens) == ("busy", 3.0, 7)
+
+
+def test_a_closed_gate_or_a_stop_pauses_the_run_before_the_model_is_asked() -> None:
+    silent = ScriptedModel([])
+    with pytest.raises(Paused):
+        LimitedModel(silent, ScriptedGate([Closed(reason="spent")]), Flights()).complete(REQUEST, deadline=forever())
+    stopped = ScriptedGate()
+    stopped.stopping.set()
+    with pytest.raises(Paused):
+        LimitedModel(silent, stopped, Flights()).complete(REQUEST, deadline=forever())
+
+    assert silent.requests == []
+    assert not issubclass(Paused, Exception), "no handler on the way may take it for a failure"
+
+
+class SlowModel:
+    """Answers when it is let."""
+
+    name = "slow"
+
+    def __init__(self) -> None:
+        self.asked, self.let = threading.Event(), threading.Event()
+
+    def complete(self, request: ModelRequest, *, deadline: Deadline, on_text: OnText | None = None) -> ModelReply:
+        self.asked.set()
+        assert self.let.wait(30)
+        return ScriptedModel(["late"]).complete(request, deadline=deadline)
+
+
+def test_a_run_that_pauses_waits_for_its_other_requests_to_land() -> None:
+    slow, gate, flights = SlowModel(), ScriptedGate(), Flights()
+    landed: list[str] = []
+
+    def other() -> None:
+        landed.append(LimitedModel(slow, gate, flights).complete(REQUEST, deadline=forever()).text)
+
+    def pausing() -> None:
+        with pytest.raises(Paused):
+            LimitedModel(ScriptedModel([]), gate, flights).complete(REQUEST, deadline=forever())
+        landed.append("paused")
+
+    threads = [threading.Thread(target=other), threading.Thread(target=pausing)]
+    threads[0].start()
+    assert slow.asked.wait(30)
+    gate.stopping.set()
+    threads[1].start()
+    slow.let.set()
+    for thread in threads:
+        thread.join(30)
+
+    assert landed == ["late", "paused"]

@@ -217,6 +217,7 @@ READING = replace(
 FINDINGS = replace(
     READING,
     system=prompt_file("findings"),
+    templates=(prompt_file("findings_label"), prompt_file("findings_verify")),
     prefilter=findings_prefilter,
     conclude=conclude,
     final_example=(
@@ -227,6 +228,7 @@ FINDINGS = replace(
 DECISIVE = replace(
     READING,
     system=prompt_file("decisive").replace(GUIDE_PLACE, prompt_file("decisive_guide")),
+    templates=(prompt_file("decisive_label"), prompt_file("decisive_verify")),
     prefilter=decisive_prefilter,
     conclude=conclude_decisive,
     final_example=(

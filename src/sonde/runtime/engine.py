@@ -118,7 +118,7 @@ class Engine:
 
     `tools` and `functions` narrow what code may call (None: all); `terse` documents them in one line each. `reply_form`
     is how a root's reply is read; `left_line` words what is left of the budget. Without `pooled_turns` each session has
-    all turns for itself.
+    all turns for itself. `templates` are more prompt texts that it uses, for the hash in the record.
     """
 
     name: str
@@ -142,4 +142,5 @@ class Engine:
     left_line: LeftLine = left_line
     pooled_turns: bool = True
     max_subcall_chars: int | None = None
+    templates: Sequence[str] = ()
     final_example: str = 'FINAL("…")'

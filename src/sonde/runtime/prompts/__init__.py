@@ -47,6 +47,7 @@ def template_hash(engine: Engine) -> str:
     parts = [
         engine.system,
         engine.child,
+        *engine.templates,
         *(prompt_file(name) for name in ("actions", "convention", "strict", "schema")),
     ]
     return sha256_text("\0".join(parts))

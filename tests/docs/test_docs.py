@@ -68,3 +68,11 @@ def test_the_escape_table_lists_every_family_with_its_number_of_payloads() -> No
     files = (ROOT / "tests" / "escapes" / "payloads").glob("*.toml")
 
     assert listed == {file.stem: len(tomllib.loads(file.read_text())["payload"]) for file in files}
+
+
+def test_every_relative_link_leads_somewhere() -> None:
+    link = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+    found = [(page, target) for page in pages() for target in link.findall(page.read_text(encoding="utf-8"))]
+    inside = [(page, target) for page, target in found if not target.startswith("http")]
+
+    assert [f"{_name(page)}: {target}" for page, target in inside if not (page.parent / target).exists()] == []

@@ -10,8 +10,8 @@ uv="$root/.venv/bin/uv"
 if [ ! -f "$home/.ready" ]; then
     test -x "$uv" || { echo "run make venv first: $uv is missing" >&2; exit 2; }
     "$uv" venv --quiet --allow-existing --python "$root/.venv/bin/python" "$home"
-    # Ray's nodes must not phone home, and its workers must be the python they were started with.
-    "$uv" pip install --quiet --python "$home/bin/python" --editable "$root[cluster,data]" pytest pytest-timeout pytest-randomly pytest-socket hypothesis
+    # ray:// addresses need the client, which speaks gRPC.
+    "$uv" pip install --quiet --python "$home/bin/python" --editable "$root[cluster,data]" "ray[client]>=2.40" pytest pytest-timeout pytest-randomly pytest-socket hypothesis
     touch "$home/.ready"
 fi
 [ "${1:-}" = run ] || exit 0

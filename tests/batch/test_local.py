@@ -14,7 +14,7 @@ from batch.scene import Scene, children, counting_server, eventually, kill
 from sonde.batch.limits import SharedLimits
 from sonde.batch.manifest import read_manifest
 from sonde.batch.running import BatchOptions, run_batch
-from sonde.errors import ConfigError
+from sonde.errors import ConfigError, UnexpectedRuntimeError
 from sonde.runs.rundir import RunDir
 
 AT_ONCE = 4
@@ -196,6 +196,22 @@ def test_an_item_that_kills_its_workers_is_given_up_and_the_others_finish(tmp_pa
     assert poison.code == "UNEXPECTED_RUNTIME_ERROR"
     assert "workers died" in poison.message
     assert outcome.deaths >= 5
+
+
+def test_workers_that_cannot_start_are_said_and_not_started_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(tmp_path)
+    scene.write(2)
+    (tmp_path / "broken" / "sonde").mkdir(parents=True)
+    (tmp_path / "broken" / "sonde" / "__init__.py").write_text("raise ImportError('half an installation')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"))
+
+    with pytest.raises(UnexpectedRuntimeError) as said:
+        run_batch(read_manifest(scene.manifest), scene.folder, scene.settings("http://127.0.0.1:9/v1"), options())
+
+    assert "workers.log" in said.value.message
+    assert "half an installation" in (scene.folder.path / "workers.log").read_text()
 
 
 def test_broken_lines_are_named_the_rest_runs_and_the_exit_code_says_so(tmp_path: Path) -> None:

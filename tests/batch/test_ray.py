@@ -99,6 +99,26 @@ def test_limits_hold_on_a_cluster_and_a_soft_stop_asks_nothing_twice(tmp_path: P
     assert len(scene.results()) == 30
 
 
+def test_a_driver_outside_the_cluster_works_through_the_client(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(20)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    nodes: Any = importlib.import_module("ray.cluster_utils")
+    head = {"num_cpus": 2, "include_dashboard": False, "ray_client_server_port": port}
+    cluster = nodes.Cluster(initialize_head=True, head_node_args=head)
+    try:
+        with counting_server(0.02) as server:
+            done = scene.run(server.base_url, "--on", f"ray://127.0.0.1:{port}", "--concurrency", "4")
+
+            assert done.returncode == 0, done.stderr
+            assert server.extra() == 0
+    finally:
+        cluster.shutdown()
+    assert len(scene.results()) == 20
+
+
 def test_an_unreachable_cluster_is_said_within_half_a_minute(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.write(1)

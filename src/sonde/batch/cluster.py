@@ -278,6 +278,7 @@ def connect(on: str) -> tuple[Any, bool]:
     address = on if on.startswith("ray://") else os.environ.get("RAY_ADDRESS") or None
     if address is not None and address != "auto":
         _knock(address)
+        _require_client(address)
         _probe(address)
     with _own_signals():
         _init(ray, address)
@@ -307,6 +308,11 @@ def _knock(address: str) -> None:
         raise ConfigError(
             f"no Ray cluster answers at {host}:{port} ({error}); is it up, and is the port that of the Ray client (10001)?"
         ) from None
+
+
+def _require_client(address: str) -> None:
+    if address.startswith("ray://") and find_spec("grpc") is None:
+        raise ConfigError(f"{address} needs the Ray client, which is not installed: pip install 'ray[client]'")
 
 
 def _probe(address: str) -> None:

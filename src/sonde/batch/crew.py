@@ -23,6 +23,7 @@ class Left:
     """An item was paused: its journal waits for the next start."""
 
     errand: Errand
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

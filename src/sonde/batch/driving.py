@@ -101,8 +101,9 @@ class Drive:
             case Done(errand=errand, result=result):
                 self._running.pop(errand.item.key, None)
                 self._keep(errand, result)
-            case Left(errand=errand):
+            case Left(errand=errand, reason=reason):
                 self._put_back(errand)
+                self._stop(reason)
             case Halted(errand=errand, reason=reason, usage=usage):
                 self._put_back(errand)
                 if usage:
@@ -167,7 +168,8 @@ def drive(
 ) -> BatchOutcome:
     """Run a plan to its end or to a soft stop; the crew is closed either way."""
     total = len(plan.finished) + len(plan.errands)
-    progress = Progress(total=total, before=len(plan.finished), cost_usd=plan.spent_usd)
+    paid = sum(result.cost_usd for result in plan.finished.values())
+    progress = Progress(total=total, before=len(plan.finished), cost_usd=paid)
     try:
         outcome = Drive(plan, folder, crew, progress, cancel=cancel or threading.Event(), on_progress=on_progress).run()
     finally:

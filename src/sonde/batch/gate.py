@@ -25,6 +25,10 @@ LANDING_S = 0.05  # from a reply's return to its line in the journal
 class Paused(BaseException):
     """The batch stops and this run with it, to be resumed. Not an Exception: nobody on the way may take it for a failure."""
 
+    def __init__(self, reason: str = "asked to stop") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
 
 class Gate(Protocol):
     """The batch's limits as a worker reaches them. `counts` is False where nothing is limited and asking would only cost time."""
@@ -93,8 +97,8 @@ class LimitedModel:
             if self._gate.stopping.is_set():
                 self._pause()
             match self._gate.book(ask):
-                case Closed():
-                    self._pause()
+                case Closed(reason=reason):
+                    self._pause(reason)
                 case Later(delay_s=delay):
                     self._gate.stopping.wait(delay)
                 case Slot(delay_s=0.0):
@@ -105,10 +109,10 @@ class LimitedModel:
                         self._pause()
                     return time.monotonic() - started
 
-    def _pause(self) -> None:
+    def _pause(self, reason: str = "asked to stop") -> None:
         """Stop here, once the other requests of this run have landed and are on disk: they are paid for."""
         self._flights.wait()
-        raise Paused
+        raise Paused(reason)
 
 
 class Flights:

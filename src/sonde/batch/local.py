@@ -19,10 +19,12 @@ from typing import Any, cast
 from sonde.batch.crew import Done, Halted, Happening, Left, Lost
 from sonde.batch.limits import Limiter, Told
 from sonde.batch.station import Errand, Order
-from sonde.batch.worker import Booked, Booking, Hired, Pause
+from sonde.batch.worker import Booked, Booking, Hired, Pause, Ready
+from sonde.errors import UnexpectedRuntimeError
 
 THREADS = 4
 LEAVING_S = 10.0
+STILLBORN = 5  # workers in a row that never came up
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +35,7 @@ class Worker:
     connection: Connection[Any, Any]
     errands: list[Errand] = field(default_factory=list[Errand])
     alone: bool = False
+    ready: bool = False
 
     @property
     def pid(self) -> int:
@@ -50,6 +53,7 @@ class LocalCrew:
         self._threads = -(-at_once // self._count)
         self._at_once = at_once
         self._pausing = False
+        self._stillborn = 0
         self._workers = [self._hire() for _ in range(self._count)]
 
     @property
@@ -98,6 +102,9 @@ class LocalCrew:
                 _send(worker, Booked(number=number, answer=self._limiter.book(ask)))
             case Told():
                 self._limiter.tell(message)
+            case Ready():
+                worker.ready = True
+                self._stillborn = 0
             case Done(errand=errand) | Left(errand=errand) | Halted(errand=errand):
                 worker.errands.remove(errand)
                 worker.alone = False
@@ -111,6 +118,10 @@ class LocalCrew:
         worker.process.kill()
         code = worker.process.wait()
         self._workers.remove(worker)
+        self._stillborn += not worker.ready
+        if self._stillborn >= STILLBORN:
+            log = self._order.folder / "workers.log"
+            raise UnexpectedRuntimeError(f"workers end before they begin (exit code {code}); {log} says why")
         if not self._pausing:
             self._workers.append(self._hire())
         how = f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -88,7 +88,7 @@ def refused(item: Item, message: str) -> ItemResult:
 
 
 def given_up(item: Item, message: str) -> ItemResult:
-    """An item whose worker died of it again and again."""
+    """An item that cannot be brought to its end: its worker dies of it, or meets a fault of ours."""
     code = "UNEXPECTED_RUNTIME_ERROR"
     return ItemResult(id=item.id, key=item.key, engine=item.engine, status="failed", code=code, message=message[:CLIP])
 

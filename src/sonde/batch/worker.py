@@ -18,6 +18,7 @@ from sonde.batch.crew import Done, Halted, Left
 from sonde.batch.folder import DiskFull
 from sonde.batch.gate import Paused
 from sonde.batch.limits import Answer, Ask, Closed, Slot, Told
+from sonde.batch.result import given_up
 from sonde.batch.station import Errand, Order, Station
 from sonde.core.deadline import SystemClock
 from sonde.errors import RunError, SandboxUnavailable
@@ -48,6 +49,11 @@ class Booked:
 
     number: int
     answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A worker's first word: it has everything it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +127,16 @@ def attempt(station: Station, errand: Errand) -> Done | Left | Halted:
     """Do one errand, and say what came of it in words that can be sent."""
     try:
         return Done(errand=errand, result=station.work(errand))
-    except Paused:
-        return Left(errand=errand)
+    except Paused as paused:
+        return Left(errand=errand, reason=paused.reason)
     except SandboxUnavailable as error:
         return Halted(errand=errand, reason=error.message, usage=True)
     except DiskFull as error:
         return Halted(errand=errand, reason=f"{error.message}; make room and start the batch again")
     except RunError as error:
-        return Halted(errand=errand, reason=f"{errand.item.id}: {error.message}")
-    except Exception as error:  # noqa: BLE001  # the top of a worker: a fault of ours must not end it in silence
-        return Halted(errand=errand, reason=f"{errand.item.id}: {type(error).__name__}: {error}")
+        return Done(errand=errand, result=given_up(errand.item, error.message))
+    except Exception as error:  # noqa: BLE001  # the top of a worker: a fault of ours costs this item, not the batch
+        return Done(errand=errand, result=given_up(errand.item, f"{type(error).__name__}: {error}"))
 
 
 def _serve(station: Station, errands: queue.SimpleQueue[Errand | None], wire: Wire) -> None:
@@ -150,6 +156,7 @@ def main(fd: int) -> None:
     for thread in threads:
         thread.daemon = True
         thread.start()
+    wire.send(Ready())
     _listen(connection, gate, errands)
     gate.stop()
     for _ in threads:

@@ -102,7 +102,8 @@ class PhoenixClient:
             if reply.status_code != 429 and reply.status_code < 500:
                 raise PhoenixRefused(f"Phoenix refused: {problem}", reply.status_code)
         raise PhoenixUnavailable(
-            f"Phoenix at {self.base_url} did not answer after {self._attempts} attempts: {problem}"
+            f"Phoenix at {self.base_url} did not answer after {self._attempts} attempts: {problem}; "
+            "is it running, and is --source right? Files work too: --source traces.jsonl"
         )
 
     def _timeout(self, problem: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -71,6 +72,11 @@ def ask(
     schema = read_schema(how.schema) if how.schema else None
     context = sources(paths or [], code=how.code)
     roots = [Path(path) for path in paths or [] if path != "-"]
+    if not paths and how.continue_from is None:
+        print(
+            "note: no PATH was given, so there is no data to look at; for example: sonde ask 'QUESTION' logs/",
+            file=sys.stderr,
+        )
 
     def start(watch: Watch) -> Answer:
         return api.ask(

@@ -164,7 +164,7 @@ def test_repeats_show_their_spread_on_the_page(trail: Path) -> None:
     page = markdown(suite, summarise(suite, results))
 
     assert "| sonde | 1 | 0 | 0 | 0.75 ± 0.35 |" in page
-    assert "| 4 | 0 | 0.5000 |" in page
+    assert "| 4.0 ± 1.4 | 0 ± 0 | 0.5000 ± 0.0000 |" in page
 
 
 def test_a_case_that_does_not_fit_one_prompt_is_left_out_of_that_baseline_and_told(trail: Path, tmp_path: Path) -> None:

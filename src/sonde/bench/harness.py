@@ -2,7 +2,7 @@
 
 What is on a line is not run again, so a stopped benchmark goes on where it was; several processes may share one file. A case whose
 run failed is a result too (with no prediction) and counts as wrong. Methods: `sonde` (the engine with the model), `plain` (everything in
-one prompt to the same model, where it fits), `rule` (the engine without a model).
+one prompt to the same model, where it fits), `rule` (the engine without a model); for questions also `no-subcalls` and `retrieval`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from pathlib import Path
 
 from sonde.api.investigating import Options, rca
 from sonde.api.settings import Settings
+from sonde.bench.asking import QUESTION_METHODS, Asker, answered, one_prompt
+from sonde.bench.questions import Questions
 from sonde.bench.results import Result, append_result, read_results
-from sonde.bench.suite import METHODS, Case, Suite
-from sonde.core.deadline import Deadline, SystemClock
+from sonde.bench.suite import Case, Suite
 from sonde.errors import ConfigError, SondeError
-from sonde.models import Message, Model, ModelRequest, open_model
-from sonde.models.prices import price
+from sonde.models import Model, open_model
 
-PLAIN_SECONDS = 3600.0
-PLAIN_TOKENS = 8192
+TRACE_METHODS = ("sonde", "plain", "rule")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +53,10 @@ class Bench:
     """One benchmark with one model."""
 
     def __init__(self, plan: Plan, settings: Settings, model: str | Model | None, tell: Callable[[str], None]) -> None:
-        unknown = [method for method in plan.methods if method not in METHODS]
+        known = QUESTION_METHODS if isinstance(plan.suite, Questions) else TRACE_METHODS
+        unknown = [method for method in plan.methods if method not in known]
         if unknown:
-            raise ConfigError(f"{unknown[0]!r} is no method; choose from {', '.join(METHODS)}")
+            raise ConfigError(f"{unknown[0]!r} is no method of {plan.suite.name}; choose from {', '.join(known)}")
         if model is None and set(plan.methods) - {"rule"}:
             raise ConfigError("a benchmark of a model needs one: --model M, or --baseline rule alone with --no-sonde")
         self.plan = plan
@@ -68,7 +68,7 @@ class Bench:
         """Run what is not there yet; all results of the chosen cases."""
         self.plan.out.mkdir(parents=True, exist_ok=True)
         cases = self.plan.cases()
-        done = {result.key: result for result in read_results(self.plan.results)}
+        done = {result.key: result for result in read_results(self.plan.results) if self._is_ours(result)}
         for repeat in range(self.plan.repeats):
             for case in cases:
                 for method in self.plan.methods:
@@ -80,13 +80,27 @@ class Bench:
         wanted = {(m, case.key, r) for m in self.plan.methods for case in cases for r in range(self.plan.repeats)}
         return [result for key, result in done.items() if key in wanted]
 
+    def _is_ours(self, result: Result) -> bool:
+        """Another model's results in the same file are not this model's; a line without a name is from before there were names."""
+        return result.model in {"", self._model_name(result.method)}
+
     def _one(self, case: Case, method: str, repeat: int) -> Result:
         started = time.monotonic()
         try:
-            result = self._plain(case, repeat) if method == "plain" else self._engine(case, method, repeat)
+            result = self._by_method(case, method, repeat)
         except SondeError as error:
             result = Result(case=case.key, method=method, repeat=repeat, status=f"failed: {error.message[:200]}")
-        return replace(result, seconds=round(time.monotonic() - started, 3))
+        return replace(result, seconds=round(time.monotonic() - started, 3), model=self._model_name(method))
+
+    def _by_method(self, case: Case, method: str, repeat: int) -> Result:
+        if isinstance(self.plan.suite, Questions):
+            return self._question(self.plan.suite, case, method, repeat)
+        return self._plain(case, repeat) if method == "plain" else self._engine(case, method, repeat)
+
+    def _model_name(self, method: str) -> str:
+        if method == "rule" or self.model is None:
+            return ""
+        return self.model if isinstance(self.model, str) else self.model.name
 
     def _engine(self, case: Case, method: str, repeat: int) -> Result:
         suite = self.plan.suite
@@ -113,22 +127,14 @@ class Bench:
         )
 
     def _plain(self, case: Case, repeat: int) -> Result:
-        prompt = self.plan.suite.plain_prompt(case)
-        if prompt is None:
-            return Result(case=case.key, method="plain", repeat=repeat, status="does not fit", fits=False)
-        request = ModelRequest(messages=(Message("user", prompt),), max_output_tokens=PLAIN_TOKENS, seed=repeat)
-        model = self._opened()
-        reply = model.complete(request, deadline=Deadline(SystemClock(), PLAIN_SECONDS))
-        cost = reply.cost_usd if reply.cost_usd is not None else price(reply.model, reply.usage)
-        return Result(
-            case=case.key,
-            method="plain",
-            repeat=repeat,
-            predicted=self.plan.suite.read_plain(reply.text),
-            status="succeeded",
-            tokens=reply.usage.tokens_in + reply.usage.tokens_out,
-            cost_usd=cost or 0.0,
-        )
+        blank = Result(case=case.key, method="plain", repeat=repeat)
+        return one_prompt(self.plan.suite, blank, self._opened(), self.plan.suite.plain_prompt(case))
+
+    def _question(self, suite: Questions, case: Case, method: str, repeat: int) -> Result:
+        assert self.model is not None, "checked when the benchmark was made"
+        runs = self.plan.out / "runs"
+        asker = Asker(model=self.model, opened=self._opened(), settings=self.settings, runs_dir=runs)
+        return answered(suite, case, Result(case=case.key, method=method, repeat=repeat), asker)
 
     def _opened(self) -> Model:
         if not isinstance(self.model, str):

@@ -22,6 +22,7 @@ class Result:
     cost_usd: float = 0.0
     run_dir: str = ""
     fits: bool = True
+    model: str = ""
 
     @property
     def key(self) -> tuple[str, str, int]:

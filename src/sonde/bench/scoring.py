@@ -58,7 +58,12 @@ class Spread:
     repeats: int
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f}" if self.repeats < 2 else f"{self.mean:.2f} ± {self.deviation:.2f}"
+        return self.shown(2)
+
+    def shown(self, digits: int) -> str:
+        """With so many digits; the deviation only where there is more than one repeat."""
+        mean = f"{self.mean:.{digits}f}"
+        return mean if self.repeats < 2 else f"{mean} ± {self.deviation:.{digits}f}"
 
 
 def overlap(predicted: Collection[Hashable], gold: Collection[Hashable]) -> Hits:

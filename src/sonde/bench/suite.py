@@ -12,17 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-METHODS = ("sonde", "plain", "rule")
+METHODS = ("sonde", "no-subcalls", "retrieval", "plain", "rule")
 MOST_PLAIN_CHARS = 400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One thing to judge. `key` names it in results; `source` is the file that an engine reads."""
+    """One thing to judge. `key` names it in results; `source` is the file or folder that an engine reads.
+
+    A trace is named by `trace_id`; a question has its text, the kind of answer it wants and the size of its context.
+    """
 
     key: str
     source: Path
-    trace_id: str
+    trace_id: str = ""
+    question: str = ""
+    kind: str = ""
+    size: int = 0
 
 
 class Suite(Protocol):

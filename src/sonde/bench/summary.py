@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from sonde.bench.results import Result
@@ -13,16 +14,16 @@ from sonde.bench.suite import METHODS, Case, Suite
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What came of one method: each metric as mean and spread over repeats, cost and time a case, tables of the first repeat."""
+    """What came of one method: metrics, and cost and time a case, as mean and spread over repeats; tables of the first repeat."""
 
     method: str
     cases: int
     left_out: int
     failed: int
     metrics: dict[str, Spread]
-    seconds: float
-    tokens: float
-    cost_usd: float
+    seconds: Spread
+    tokens: Spread
+    cost_usd: Spread
     tables: str
 
 
@@ -30,8 +31,14 @@ def summarise(suite: Suite, results: Iterable[Result]) -> list[Summary]:
     """One summary a method, over the cases that it was tried on."""
     listed = list(results)
     known = {case.key: case for case in suite.cases()}
-    methods = [method for method in METHODS if any(result.method == method for result in listed)]
-    return [_summary(suite, method, [each for each in listed if each.method == method], known) for method in methods]
+    return [_summary(suite, method, found, known) for method, found in per_method(listed).items()]
+
+
+def per_method(results: Iterable[Result]) -> dict[str, list[Result]]:
+    """The results of each method that has some, in the order of METHODS."""
+    listed = list(results)
+    found = {method: [each for each in listed if each.method == method] for method in METHODS}
+    return {method: each for method, each in found.items() if each}
 
 
 def _summary(suite: Suite, method: str, results: list[Result], known: dict[str, Case]) -> Summary:
@@ -40,16 +47,16 @@ def _summary(suite: Suite, method: str, results: list[Result], known: dict[str, 
     by_repeat = [_metrics(suite, [each for each in tried if each.repeat == repeat], known) for repeat in repeats]
     names = dict.fromkeys(name for metrics in by_repeat for name in metrics)
     first = [each for each in tried if each.repeat == (repeats[0] if repeats else 0)]
-    count = max(len(tried), 1)
+    rounds = [[each for each in tried if each.repeat == repeat] for repeat in repeats]
     return Summary(
         method=method,
         cases=len({each.case for each in tried}),
         left_out=len({each.case for each in results if not each.fits}),
         failed=sum(each.predicted is None for each in tried),
         metrics={name: spread([metrics[name] for metrics in by_repeat if name in metrics]) for name in names},
-        seconds=sum(each.seconds for each in tried) / count,
-        tokens=sum(each.tokens for each in tried) / count,
-        cost_usd=sum(each.cost_usd for each in tried) / count,
+        seconds=spread([fmean(each.seconds for each in found) for found in rounds]),
+        tokens=spread([fmean(each.tokens for each in found) for found in rounds]),
+        cost_usd=spread([fmean(each.cost_usd for each in found) for found in rounds]),
         tables=suite.tables(_predictions(suite, first, known)) if first else "",
     )
 
@@ -70,16 +77,26 @@ def _predictions(suite: Suite, results: list[Result], known: dict[str, Case]) ->
 
 def markdown(suite: Suite, summaries: Sequence[Summary]) -> str:
     """All summaries as a page."""
-    names = dict.fromkeys(name for summary in summaries for name in summary.metrics)
-    head = ["method", "cases", "does not fit", "failed", *names, "s/case", "tokens/case", "USD/case"]
+    names = list(dict.fromkeys(name for summary in summaries for name in summary.metrics))
+    head = heads(names)
     lines = [f"# {suite.name}", "", _row(head), _row(["---"] * len(head))]
-    for each in summaries:
-        measured = [str(each.metrics[name]) if name in each.metrics else "" for name in names]
-        counts = [each.method, str(each.cases), str(each.left_out), str(each.failed)]
-        lines.append(_row([*counts, *measured, f"{each.seconds:.0f}", f"{each.tokens:.0f}", f"{each.cost_usd:.4f}"]))
+    lines += [_row(cells(each, names)) for each in summaries]
     for each in summaries:
         lines += ["", f"## {each.method}", "", each.tables]
     return "\n".join(lines) + "\n"
+
+
+def heads(names: Sequence[str]) -> list[str]:
+    """The heads of a table of summaries with these metrics."""
+    return ["method", "cases", "does not fit", "failed", *names, "s/case", "tokens/case", "USD/case"]
+
+
+def cells(summary: Summary, names: Sequence[str]) -> list[str]:
+    """One summary as a row of that table."""
+    measured = [str(summary.metrics[name]) if name in summary.metrics else "" for name in names]
+    counts = [summary.method, str(summary.cases), str(summary.left_out), str(summary.failed)]
+    used = [summary.seconds.shown(1), summary.tokens.shown(0), summary.cost_usd.shown(4)]
+    return [*counts, *measured, *used]
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -1,16 +1,18 @@
-"""`sonde bench`: measure the investigators against benchmarks with gold labels."""
+"""`sonde bench`: measure a model with Sonde, and without it, against benchmarks whose answers are known."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.options import ModelOptions, PlaceOptions, settings_of, spread
+from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, settings_of, spread
 
 if TYPE_CHECKING:
     from sonde.bench.harness import Plan
+    from sonde.bench.questions import Questions
 
 Data = Annotated[Path, typer.Option(metavar="DIR", help="The folder of the benchmark's data.")]
 Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the first so many cases.")]
@@ -20,12 +22,42 @@ Sonde = Annotated[bool, typer.Option("--sonde/--no-sonde", help="Whether the eng
 Repeats = Annotated[int, typer.Option(metavar="N", min=1, help="How often each case is run.")]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where results, runs and the page go; a stopped run goes on.")]
 Make = Annotated[int | None, typer.Option(metavar="N", min=1, help="First write so many seeded traces into --data.")]
+Length = Annotated[
+    list[str] | None, typer.Option(metavar="SIZE", help="Characters of context, e.g. 200k or 10M; repeatable.")
+]
+Seeds = Annotated[
+    list[int] | None, typer.Option("--data-seed", metavar="N", help="What the data is made from; repeatable.")
+]
+Tree = Annotated[Path | None, typer.Option(metavar="DIR", help="Python source; the library's asyncio unless told.")]
+Beside = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="Also run plain, no-subcalls or retrieval; repeatable.")
+]
 OUT = Path("bench-results")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeOptions:
+    """What data is made."""
+
+    length: Length = None
+    seed: Seeds = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionOptions:
+    """Which questions are asked, by which methods, how often, and where the results go."""
+
+    limit: Limit = None
+    case: Only = None
+    baseline: Beside = None
+    sonde: Sonde = True
+    repeats: Repeats = 1
+    out: Out = OUT
+
+
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Measure the investigators against benchmarks with gold labels.", no_args_is_help=True)
-    for command in (trail, whowhen, seeded):
+    group = typer.Typer(help="Measure a model against benchmarks whose answers are known.", no_args_is_help=True)
+    for command in (trail, whowhen, seeded, niah, oolong, pairs, hops, code):
         group.command()(spread(command))
     app.add_typer(group, name="bench")
 
@@ -110,18 +142,107 @@ def seeded(
     return _run(plan, model, place)
 
 
+def niah(
+    *, asked: MadeOptions, how: QuestionOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions
+) -> int:
+    """S-NIAH: one number in a haystack.
+
+    Example: sonde bench niah --length 200k --length 10M --baseline plain --model openai:gpt-4o-mini
+    """
+    return _ask("niah", asked, how, (model, budget, place))
+
+
+def oolong(
+    *, asked: MadeOptions, how: QuestionOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions
+) -> int:
+    """OOLONG-style: count and compare what every line means.
+
+    Example: sonde bench oolong --length 100k --baseline plain --baseline no-subcalls --model openai:gpt-4o-mini
+    """
+    return _ask("oolong", asked, how, (model, budget, place))
+
+
+def pairs(
+    *, asked: MadeOptions, how: QuestionOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions
+) -> int:
+    """OOLONG-Pairs-style: all pairs of users with a property.
+
+    Example: sonde bench pairs --length 100k --baseline retrieval --model openai:gpt-4o-mini
+    """
+    return _ask("pairs", asked, how, (model, budget, place))
+
+
+def hops(
+    *, asked: MadeOptions, how: QuestionOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions
+) -> int:
+    """Multi-hop questions over 1,000 documents.
+
+    Example: sonde bench hops --baseline retrieval --model openai:gpt-4o-mini
+    """
+    return _ask("hops", asked, how, (model, budget, place))
+
+
+def code(
+    *,
+    tree: Tree = None,
+    seed: Seeds = None,
+    how: QuestionOptions,
+    model: ModelOptions,
+    budget: BudgetOptions,
+    place: PlaceOptions,
+) -> int:
+    """Questions about a source tree, answered by ast.
+
+    Example: sonde bench code --tree src --baseline retrieval --model openai:gpt-4o-mini
+    """
+    from sonde.bench.tasks.family import source_questions
+
+    suite = source_questions(how.out / "code" / "data", tree, seed or [0])
+    return _run(_question_plan(suite, how), model, place, budget)
+
+
+def _ask(
+    name: str, asked: MadeOptions, how: QuestionOptions, shared: tuple[ModelOptions, BudgetOptions, PlaceOptions]
+) -> int:
+    from sonde.bench.tasks.family import questions
+    from sonde.sandbox.base import parse_size
+
+    lengths = [parse_size(length) for length in asked.length or []]
+    suite = questions(name, how.out / name / "data", lengths=lengths, seeds=asked.seed or [0])
+    model, budget, place = shared
+    return _run(_question_plan(suite, how), model, place, budget)
+
+
+def _question_plan(suite: Questions, how: QuestionOptions) -> Plan:
+    from sonde.bench.harness import Plan
+
+    return Plan(
+        suite=suite,
+        out=how.out / suite.name,
+        methods=_methods(how.baseline, sonde=how.sonde),
+        repeats=how.repeats,
+        chosen=how.case or (),
+        limit=how.limit,
+    )
+
+
 def _methods(baseline: list[str] | None, *, sonde: bool) -> tuple[str, ...]:
     return (*(("sonde",) if sonde else ()), *dict.fromkeys(baseline or ()))
 
 
-def _run(plan: Plan, model: ModelOptions, place: PlaceOptions) -> int:
-    """Run, print the page and keep it beside the results."""
+def _run(plan: Plan, model: ModelOptions, place: PlaceOptions, *more: BudgetOptions) -> int:
+    """Run, print the table and keep it beside the results, with a page of plots."""
     from sonde.bench.harness import Bench
+    from sonde.bench.page import page
     from sonde.bench.summary import markdown, summarise
 
-    settings = settings_of(model, place)
+    settings = settings_of(model, place, *more)
     results = Bench(plan, settings, settings.model, lambda line: typer.echo(line, err=True)).run()
-    page = markdown(plan.suite, summarise(plan.suite, results))
-    (plan.out / "results.md").write_text(page, encoding="utf-8")
-    typer.echo(page)
+    summaries = summarise(plan.suite, results)
+    table = markdown(plan.suite, summaries)
+    title = f"{plan.suite.name}: {settings.model or 'no model'}"
+    (plan.out / "results.md").write_text(table, encoding="utf-8")
+    (plan.out / "results.html").write_text(page(plan.suite, summaries, results, title), encoding="utf-8")
+    typer.echo(table)
+    typer.echo(f"page with plots: {plan.out / 'results.html'}", err=True)
     return 0

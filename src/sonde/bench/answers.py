@@ -1,0 +1,98 @@
+"""The answers to benchmark questions: the form each must have, how one is read out of a model's text, and how it is scored.
+
+Pure functions: what was answered, what is gold, a number from 0 to 1. No model judges anything here. Numbers get OOLONG's partial credit
+of 0.75 to the power of the distance; lists and pairs get F1; texts are right or wrong after case, blanks and punctuation are put aside.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Hashable, Mapping
+from typing import Any, Literal, cast
+
+from sonde.bench.scoring import overlap
+from sonde.bench.suite import json_in
+
+Kind = Literal["text", "number", "list", "pairs"]
+
+_VALUES: dict[Kind, dict[str, Any]] = {
+    "text": {"type": "string"},
+    "number": {"type": "integer"},
+    "list": {"type": "array", "items": {"type": "string"}},
+    "pairs": {"type": "array", "items": {"type": "array", "items": {"type": "string"}}},
+}
+EXAMPLES: dict[Kind, str] = {
+    "text": '{"answer": "text"}',
+    "number": '{"answer": 42}',
+    "list": '{"answer": ["a", "b"]}',
+    "pairs": '{"answer": [["a", "b"], ["a", "c"]]}',
+}
+
+
+def schema(kind: Kind) -> dict[str, Any]:
+    """The JSON schema that an answer of this kind must fit."""
+    return {"type": "object", "properties": {"answer": _VALUES[kind]}, "required": ["answer"]}
+
+
+def read_answer(text: str) -> Any:
+    """The answer in a model's text; the text itself when it holds no JSON of the form that was asked for."""
+    found = json_in(text, "{")
+    return cast("dict[str, Any]", found)["answer"] if isinstance(found, dict) and "answer" in found else text.strip()
+
+
+def answer_in(value: Any) -> Any:
+    """The answer in the final value of a run; None when there is none."""
+    if isinstance(value, Mapping):
+        return cast("Mapping[str, Any]", value).get("answer")
+    return value
+
+
+def score(kind: Kind, predicted: Any, gold: Any) -> float:
+    """How right an answer is."""
+    match kind:
+        case "text":
+            return float(predicted is not None and plain(predicted) == plain(gold))
+        case "number":
+            return _number_score(predicted, int(gold))
+        case "list":
+            return f1(_names(predicted), _names(gold))
+        case "pairs":
+            return f1(_pairs(predicted), _pairs(gold))
+
+
+def f1(predicted: Collection[Hashable], gold: Collection[Hashable]) -> float:
+    """The harmonic mean of precision and recall of one set against another."""
+    hits = overlap(predicted, gold)
+    both = hits.recall + hits.precision
+    return 2 * hits.recall * hits.precision / both if both else 0.0
+
+
+def plain(value: Any) -> str:
+    """A text without the accidents of writing."""
+    return " ".join(re.sub(r"[^\w]+", " ", str(value).casefold()).split())
+
+
+def _number_score(predicted: Any, gold: int) -> float:
+    number = _number(predicted)
+    return 0.0 if number is None else 0.75 ** abs(number - gold)
+
+
+def _number(value: Any) -> float | None:
+    """A number, or the only one in a text: of several nobody knows which is meant."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    found = re.findall(r"-?\d[\d,]*(?:\.\d+)?", str(value))
+    return float(found[0].replace(",", "")) if len(found) == 1 else None
+
+
+def _names(value: Any) -> set[str]:
+    listed = cast("list[Any]", value) if isinstance(value, list | tuple) else []
+    return {plain(each) for each in listed}
+
+
+def _pairs(value: Any) -> set[frozenset[str]]:
+    """Pairs in no order; what is no pair of two different names counts as a wrong one."""
+    listed = cast("list[Any]", value) if isinstance(value, list | tuple) else []
+    return {frozenset(_names(each)) for each in listed}

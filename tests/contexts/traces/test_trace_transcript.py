@@ -69,6 +69,22 @@ def test_wrappers_are_no_steps_but_their_error_goes_to_the_model_call_inside() -
     assert (found.steps[1].given, found.steps[1].came) == (("q",), "hit")
 
 
+def test_the_next_call_of_the_same_agent_is_marked_as_told_of_an_error() -> None:
+    found = transcript_of(
+        [
+            span(1, "AGENT", name="coder", attributes={"input.value": "task"}),
+            span(2, "CHAIN", 1, status="ERROR", status_message="NameError: x"),
+            chat(3, ["go"], "print(x)", parent=2),
+            chat(4, ["Error: NameError: x"], "x = 1", parent=1),
+            chat(5, ["done?"], "yes", parent=1),
+        ]
+    )
+
+    assert [step.reports for step in found.steps] == [None, 0, None]
+    assert "reports the error of step 0" in found.steps[1].text(100)
+    assert "is told the error of 0" in found.outline()
+
+
 def test_a_failed_leaf_of_any_kind_is_a_step() -> None:
     found = transcript_of(
         [span(1, "CHAIN", attributes={}), span(2, "UNKNOWN", 1, status="ERROR", status_message="503")]

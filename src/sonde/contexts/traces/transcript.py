@@ -26,7 +26,9 @@ TAIL_SHARE = 0.55  # instructions and errors stand at the end of a text more oft
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One thing that happened. `number` counts from 0 in the order of time, or is the position that the source gave."""
+    """One thing that happened. `number` counts from 0 in the order of time, or is the position that the source gave. `around` is the error
+    in which it ended; `reports` the step of the same agent whose error this one is told.
+    """
 
     number: int
     span_id: str
@@ -37,11 +39,14 @@ class Step:
     given: tuple[str, ...]
     came: str
     around: str = ""
+    reports: int | None = None
 
     def text(self, room: int) -> str:
         """The step in words, with texts of at most `room` characters each."""
         head = f"### step {self.number} | span {self.span_id} | {self.kind} {self.name} | agent {self.agent}"
         lines = [head if self.status in {"OK", "UNSET"} else f"{head} | {self.status}"]
+        if self.reports is not None:
+            lines.append(f"[its new input reports the error of step {self.reports}]")
         if self.given:
             lines.append("[new input]\n" + "\n".join(shortened(each, room // 2) for each in self.given))
         if self.came:
@@ -54,6 +59,7 @@ class Step:
         """The step in one line."""
         said = " ".join((self.came or " ".join(self.given)).split())
         mark = " ERROR" if self.around or self.status == "ERROR" else ""
+        mark += "" if self.reports is None else f" is told the error of {self.reports}"
         return f"{self.number} {self.span_id} {self.kind} {self.name} ({self.agent}){mark}: {said[:110]}"
 
 
@@ -118,13 +124,18 @@ def _steps(spans: Sequence[Span]) -> Iterable[Step]:
     known = {span.summary.span_id: span for span in spans}
     parents = {span.summary.parent_id for span in spans}
     heard = _Heard()
+    failed: dict[str, int] = {}
     number = 0
     for span in spans:
         if not _did_something(span, is_leaf=span.summary.span_id not in parents):
             continue
         step = _step(span, number, heard)
         heard.add(step)
-        yield replace(step, agent=_agent(span, known), around=_around(span, known))
+        agent, around = _agent(span, known), _around(span, known)
+        is_call = step.kind == "LLM"
+        yield replace(step, agent=agent, around=around, reports=failed.pop(agent, None) if is_call else None)
+        if is_call and around:
+            failed[agent] = step.number
         number += 1
 
 

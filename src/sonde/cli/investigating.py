@@ -16,13 +16,12 @@ import typer
 
 from sonde.cli.answer import summary_line
 from sonde.cli.interrupt import soft_stop
-from sonde.cli.live import open_view
 from sonde.cli.options import OutputOptions
-from sonde.cli.running import Watch
 from sonde.cli.text import one_line, printable
 
 if TYPE_CHECKING:
     from sonde.api import Investigation, Options, Settings
+    from sonde.cli.running import Watch
 
 TraceIds = Annotated[list[str], typer.Argument(metavar="TRACE_ID...", help="One run for each.")]
 Start = Callable[["Options"], "Investigation"]
@@ -72,6 +71,9 @@ class ReportOptions(OutputOptions):
 
 def investigate_each(output: OutputOptions, settings: Settings, how: CaseOptions, starts: Sequence[Start]) -> int:
     """Run them one after the other, printing each report as it comes; the worst exit code."""
+    from sonde.cli.live import open_view
+    from sonde.cli.running import Watch
+
     silent = output.json or output.quiet
     if not silent:
         for line in (settings.model_line(), *(f"note: {note}" for note in settings.notes)):

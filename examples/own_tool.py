@@ -9,7 +9,6 @@ check what it is given: the arguments come from a model.
 from __future__ import annotations
 
 import sonde
-from sonde.core.evidence import Excerpt, Observed
 from sonde.errors import ToolFault
 
 OWNERS = {"payments": "team-ledger", "web": "team-front"}
@@ -27,11 +26,10 @@ def owner_of(service: str) -> str:
     return OWNERS[service]
 
 
-def runbook(team: str, line: int = 1) -> Observed:
-    """One line of a team's runbook."""
-    text = RUNBOOK[team][line - 1]
-    # What a tool shows as an excerpt may be cited by the model; what it returns plainly may not.
-    return Observed(text, (Excerpt.of_lines(f"runbook/{team}", line, line, text),))
+def runbook(team: str) -> list[str]:
+    """What a team wants done first, step by step."""
+    # The model can use this but not cite it: citations are read again, and only a context can be. Give files for that.
+    return RUNBOOK[team]
 
 
 def main() -> None:

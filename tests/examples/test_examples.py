@@ -15,15 +15,15 @@ from sonde.testing import ScriptedModel, ScriptedServer
 PLAN = block("row = read_file(list_files()[0], 2, 2)\nprint(row)")
 
 
-def test_own_tool_is_called_by_generated_code_and_its_excerpt_can_be_cited(tmp_path: Path) -> None:
+def test_own_tool_is_called_by_generated_code_and_its_fault_goes_back_to_the_model(tmp_path: Path) -> None:
     look = block('team = owner_of("payments")\nprint(team, runbook(team), grep("refused"))')
     wrong = block('owner_of("billing")')
-    end = block("FINAL('payments; call team-ledger [runbook/team-ledger:1-1] [context.txt:2-2]')")
+    end = block("FINAL('payments; call team-ledger [context.txt:2-2]')")
 
     shown = run_example("own_tool.py", cwd=tmp_path, replies=[wrong, look, end, end])
 
     assert "call team-ledger" in shown
-    assert "judged by LLM" in shown
+    assert "tool calls: 4 · judged by LLM" in shown
 
 
 def test_own_engine_judges_with_a_model_and_lists_without_one(tmp_path: Path) -> None:
@@ -136,3 +136,26 @@ def test_web_app_answers_and_refuses(tmp_path: Path) -> None:
 
     assert "'citations': ['app.log:2-2']" in shown
     assert shown.strip().endswith("422")
+
+
+GONE = """
+import asyncio, web_app
+web_app.LOOK_S = 0.01
+messages = iter([{"type": "http.request", "body": b""}])
+async def receive(): return next(messages, {"type": "http.disconnect"})
+async def send(message): print(message)
+scope = {"type": "http", "method": "GET", "path": "/ask", "query_string": b"question=What+failed", "headers": []}
+try: asyncio.run(web_app.app(scope, receive, send))
+except asyncio.CancelledError: print("cancelled")
+"""
+
+
+def test_web_app_stops_a_run_whose_client_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "client.py").write_text(GONE)
+    with ScriptedServer(block("print(1)"), delay_s=0.1) as server:
+        keys = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "k", "PYTHONPATH": str(EXAMPLES)}
+        shown = run_example(str(tmp_path / "client.py"), cwd=tmp_path, DOCS=str(logs(tmp_path)), **keys)
+
+    assert "cancelled" in shown
+    assert len(server.requests) < 12
+    assert list(tmp_path.glob("artifacts/investigator_runs/*/run_record.json"))

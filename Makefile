@@ -53,7 +53,7 @@ test-slow: $(READY) ## what takes longer: every kill point, soak tests
 	$(BIN)/pytest -m slow
 
 test-phoenix: $(READY) ## a real Phoenix server, installed and started here
-	sh scripts/phoenix.sh run $(BIN)/pytest -m phoenix -p no:randomly
+	sh scripts/phoenix.sh run $(BIN)/pytest -m phoenix tests/phoenix tests/publish
 
 test-browser: $(READY) ## the page in a real browser
 	bash scripts/browser.sh

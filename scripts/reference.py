@@ -76,11 +76,35 @@ def signature(name: str, value: Any) -> str:
     if inspect.isclass(value) and issubclass(value, BaseException):
         return f"class {name}({', '.join(base.__name__ for base in value.__bases__)})"
     try:
-        given = str(inspect.signature(value))
+        found = inspect.signature(value)
     except (TypeError, ValueError):
-        given = "(…)"
-    text = f"{'class ' if inspect.isclass(value) else ''}{name}{given}"
-    return text if len(text) < 100 else text.replace("(", "(\n    ", 1).replace(", ", ",\n    ")
+        return f"class {name}"
+    given = list(_parameters(found))
+    end = f") -> {_type(found.return_annotation)}" if inspect.isfunction(value) else ")"
+    start = f"{'class ' if inspect.isclass(value) else ''}{name}("
+    line = f"{start}{', '.join(given)}{end}"
+    return line if len(line) < 100 else "\n".join([start, *(f"    {each}," for each in given), end])
+
+
+def _parameters(found: inspect.Signature) -> Iterator[str]:
+    """Each parameter as it is written in source: annotations without quotes, a bare star before keywords."""
+    starred = False
+    for each in found.parameters.values():
+        if each.kind is each.KEYWORD_ONLY and not starred:
+            yield "*"
+        starred = starred or each.kind in (each.KEYWORD_ONLY, each.VAR_POSITIONAL)
+        text = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "") + each.name
+        text += "" if each.annotation is each.empty else f": {_type(each.annotation)}"
+        yield text if each.default is each.empty else f"{text} = {_default(each.default)}"
+
+
+def _type(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+
+def _default(value: Any) -> str:
+    text = repr(value)
+    return "…" if text.startswith("<") or len(text) > 60 else text  # an address or a whole object says nothing
 
 
 def prose(value: Any) -> list[str]:

@@ -78,5 +78,9 @@ def _admit(
 def _name_missing(missing: list[str]) -> str:
     lines = [f"  {layer}: {REMEDIES.get(layer.partition(' ')[0], 'no remedy is known')}" for layer in missing]
     return "\n".join(
-        ["this machine lacks kernel layers that keep untrusted code in:", *lines, "`sonde doctor` shows all layers."]
+        [
+            "this machine lacks kernel layers that keep untrusted code in:",
+            *lines,
+            "`sonde doctor` shows all layers. Without them there is --backend monty: an interpreter, a weaker boundary, less of Python.",
+        ]
     )

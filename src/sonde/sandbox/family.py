@@ -39,15 +39,17 @@ class State:
         self.names: frozenset[str] = frozenset()
         """Variables that code has bound up to here."""
         self._pidfd = os.pidfd_open(pid)
-        self._death = select.poll()
-        self._death.register(self._pidfd, select.POLLIN)
 
     @property
     def pidfd(self) -> int:
         return self._pidfd
 
     def dead(self, within_s: float = 0.0) -> bool:
-        return bool(self._death.poll(within_s * 1000))
+        watch = (
+            select.poll()
+        )  # a new one each time: boxes of several threads ask the same state, and a poll object serves one
+        watch.register(self._pidfd, select.POLLIN)
+        return bool(watch.poll(within_s * 1000))
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):  # it is dead already

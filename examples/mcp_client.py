@@ -1,6 +1,6 @@
 """Sonde as a tool of another agent: start `sonde serve --mcp`, list its tools, ask one question.
 
-    python examples/mcp_client.py "What does this do?" README.md         (needs: pip install 'sonde[mcp]')
+    python examples/mcp_client.py "What does this do?" README.md         (needs the extra mcp)
 
 In an agent you only name the command: `claude mcp add sonde -- sonde serve --mcp`. Files are read only inside the folder in
 which the server was started, so a client cannot send it through your home directory.

@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 root=$PWD
 uv=$root/.venv/bin/uv
 most=25 # packages of the base, Sonde itself included
+python=${PYTHON:-$root/.venv/bin/python} # another one: PYTHON=python3.13 sh scripts/test_wheel.sh
 
 rm -rf dist
 "$uv" build --quiet --out-dir dist # the wheel is built from the sdist, so both are tried
@@ -15,7 +16,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 empty() { # NAME: an environment with nothing in it
-    "$uv" venv --quiet --python "$root/.venv/bin/python" "$work/$1"
+    "$uv" venv --quiet --python "$python" "$work/$1"
 }
 packages() { "$uv" pip list --quiet --python "$work/$1/bin/python" --format json | "$work/$1/bin/python" -c 'import json, sys; print(len(json.load(sys.stdin)))'; }
 megabytes() { du -sm "$work/$1" | cut -f1; }

@@ -1,6 +1,6 @@
 """Prints the escape table: families, payloads, how many got out of plain CPython, and of the sandbox, by user and profile.
 
-Usage: python tests/escapes/table.py [--markdown]
+Usage: python tests/escapes/table.py [--markdown]; with pydantic-monty on the path there is a column for that backend too.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 
 from corpus import families, payloads
 from ordinary import can_be_ordinary, free_uid
-from stage import Verdict, confined, control
+from stage import Verdict, confined, control, interpreted
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -22,6 +23,8 @@ def main(arguments: Sequence[str]) -> None:
     columns["language rules alone"] = confined("analysis", None, payloads(), without=["landlock", "seccomp"])
     columns["analysis"] = confined("analysis", None, payloads())
     columns["strict"] = confined("strict", None, payloads())
+    if find_spec("pydantic_monty") is not None:
+        columns["monty, open"] = interpreted("open", payloads())
     rows = [["family", "payloads", *columns], *_rows(columns)]
     print(_markdown(rows) if "--markdown" in arguments else _aligned(rows))
     print(f"\nGot out, by column: {', '.join(f'{name} {_wins(found)}' for name, found in columns.items())}.")

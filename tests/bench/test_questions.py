@@ -28,6 +28,7 @@ from sonde.errors import ConfigError
 from sonde.models import ModelRequest
 from sonde.testing import ScriptedModel
 
+SMALL_TREE = Path(answers.__file__).parent / "tasks"
 METHODS = ("sonde", "no-subcalls", "retrieval", "plain")
 
 
@@ -221,11 +222,12 @@ def test_retrieval_finds_the_telling_line_and_keeps_the_order() -> None:
     assert text.index(found[0]) < text.index(found[1])
 
 
-@pytest.mark.parametrize("name", sorted(FAMILIES))
+@pytest.mark.parametrize("name", [*sorted(FAMILIES), "code"])
 def test_a_model_that_knows_has_full_score_by_every_method_and_one_that_does_not_has_none(
     name: str, tmp_path: Path
 ) -> None:
-    suite = questions(name, tmp_path / "data", lengths=[20_000])
+    data = tmp_path / "data"
+    suite = source_questions(data, SMALL_TREE) if name == "code" else questions(name, data, lengths=[20_000])
     right = run(suite, knowing(suite, lambda case: gold_of(suite, case)), tmp_path / "right", limit=2)
     wrong = run(
         suite, knowing(suite, lambda case: {"number": -999}.get(case.kind, "no idea")), tmp_path / "wrong", limit=2

@@ -195,6 +195,13 @@ def test_the_quota_of_host_calls_ends_a_loop_and_the_state_before_stands() -> No
 
 
 @needs_monty
+def test_more_host_calls_than_monty_itself_allows_are_counted_by_our_limit_only() -> None:
+    result = opened().execute("for i in range(1500):\n    look(i)")
+
+    assert result.ok and result.usage.host_calls == 1500
+
+
+@needs_monty
 @pytest.mark.parametrize(
     ("code", "kind"),
     [

@@ -10,7 +10,7 @@ FAST   := not slow and not phoenix and not browser and not local
 
 .DEFAULT_GOAL := help
 .PHONY: help venv check format test test-python test-node test-slow test-phoenix test-browser test-vscode test-local test-providers
-.PHONY: requirements pins demo local vsix bench clean
+.PHONY: requirements pins demo local vsix clean test-wheel docs bench-sandbox bench-turn escape-table
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -71,6 +71,21 @@ test-local: $(READY) ## our client against a real llama.cpp server
 test-providers: $(READY) ## other providers through pydantic-ai, in their own environment
 	bash scripts/test_providers.sh
 
+test-wheel: $(READY) ## the wheel as built, in empty environments
+	sh scripts/test_wheel.sh
+
+docs: $(READY)   ## the documentation as a site, links checked
+	sh scripts/docs.sh
+
+bench-sandbox: $(READY) ## the sandbox beside its peers
+	$(BIN)/python benchmarks/sandbox.py
+
+bench-turn: $(READY) ## a turn beside other runtimes
+	$(BIN)/python benchmarks/turn.py
+
+escape-table: $(READY) ## every escape payload by family, and what got out
+	$(BIN)/python tests/escapes/table.py
+
 requirements: $(READY) ## which requirement numbers have passing tests
 	$(BIN)/python scripts/requirements.py
 
@@ -84,6 +99,7 @@ demo: $(READY)   ## five minutes: what it does, without a key
 pins: $(READY)   ## compile the pins anew (no registry address ends up in git)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --group dev $(foreach extra,$(PINNED),--extra $(extra)) pyproject.toml -o requirements/dev.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url pyproject.toml -o requirements/base.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url requirements/docs.in -o requirements/docs.txt
 
 clean:           ## remove what make has built
-	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis vscode/node_modules
+	rm -rf $(VENV) dist build site .pytest_cache .ruff_cache .hypothesis vscode/node_modules

@@ -271,7 +271,9 @@ class RayCrew:
 def connect(on: str) -> tuple[Any, bool]:
     """Ray, connected; and whether this call may end the connection. ConfigError within half a minute when it is not to be had."""
     if find_spec("ray") is None:
-        raise ConfigError(f"--on {on} needs Ray, which is not installed: pip install 'sonde[cluster]'")
+        raise ConfigError(
+            f"--on {on} needs Ray, which is not installed: pip install -e '.[cluster]' in a checkout of Sonde"
+        )
     ray: Any = import_module("ray")
     if ray.is_initialized():
         return ray, False

@@ -13,7 +13,7 @@ import msgspec
 
 from sonde.batch.result import ItemResult
 
-SKIPPED = "results.parquet is skipped: it needs the extra `data` (pip install 'sonde[data]')"
+SKIPPED = "results.parquet is skipped: it needs the extra `data` (pip install -e '.[data]' in a checkout of Sonde)"
 
 
 def write_parquet(path: Path, results: Sequence[ItemResult]) -> str | None:
@@ -41,7 +41,7 @@ def _schema(pa: Any) -> object:
     texts = ("id", "key", "engine", "status", "judge", "code", "message", "label", "summary", "started_at", "seen_at")
     columns = {name: pa.string() for name in texts}
     columns |= {name: pa.float64() for name in ("confidence", "cost_usd", "latency_s")}
-    columns |= {name: pa.int64() for name in ("tokens_in", "tokens_out", "model_calls", "turns")}
+    columns |= {name: pa.int64() for name in ("tokens_in", "tokens_out", "model_calls", "turns", "attempt")}
     columns |= {name: pa.bool_() for name in ("retryable", "resumed")}
     finding = {"label": pa.string(), "component": pa.string(), "words": pa.string(), "span_id": pa.string()}
     columns["trace_ids"] = pa.list_(pa.string())

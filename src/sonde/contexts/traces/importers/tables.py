@@ -30,7 +30,9 @@ def parquet(path: Path) -> Iterator[Record]:
         pa: Any = import_module("pyarrow")
         pq: Any = import_module("pyarrow.parquet")
     except ImportError:
-        raise ConfigError(f"{path.name} is Parquet: install the data extra (pip install 'sonde[data]')") from None
+        raise ConfigError(
+            f"{path.name} is Parquet: install the data extra (pip install -e '.[data]' in a checkout of Sonde)"
+        ) from None
     try:
         batches = pq.ParquetFile(path).iter_batches(batch_size=500)
     except pa.ArrowInvalid as broken:

@@ -6,16 +6,20 @@ import json
 import resource
 import signal
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from batch.counting_server import reply
 from batch.scene import Scene, children, counting_server, eventually, kill
 from sonde.batch.limits import SharedLimits
 from sonde.batch.manifest import read_manifest
 from sonde.batch.running import BatchOptions, run_batch
 from sonde.errors import ConfigError, UnexpectedRuntimeError
 from sonde.runs.rundir import RunDir
+from sonde.testing import ScriptedReply, ScriptedServer, SeenRequest
 
 AT_ONCE = 4
 
@@ -229,6 +233,33 @@ def test_broken_lines_are_named_the_rest_runs_and_the_exit_code_says_so(tmp_path
     }
     report = json.loads((scene.folder.path / "report.json").read_text())
     assert [line["line"] for line in report["broken_lines"]] == [4]
+
+
+def test_a_failed_item_is_tried_again_only_when_asked_for(tmp_path: Path) -> None:
+    down = threading.Event()
+    down.set()
+
+    def fickle(seen: SeenRequest) -> ScriptedReply | str:
+        return (
+            ScriptedReply(status=400, text="no such thing") if down.is_set() and "#1" in str(seen.body) else reply(seen)
+        )
+
+    scene = Scene(tmp_path)
+    manifest = read_manifest(scene.write(2))
+    with ScriptedServer(fickle) as server:
+        settings = scene.settings(server.base_url)
+
+        def start(*, retry: bool) -> dict[str, str]:
+            again = replace(options(), retry_failed=retry)
+            return {result.id: result.status for result in run_batch(manifest, scene.folder, settings, again).results}
+
+        assert start(retry=False) == {"q0": "succeeded", "q1": "failed"}
+        down.clear()
+        asked = len(server.requests)
+        assert start(retry=False) == {"q0": "succeeded", "q1": "failed"}
+        assert len(server.requests) == asked
+        assert start(retry=True) == {"q0": "succeeded", "q1": "succeeded"}
+    assert len(list(scene.folder.items.iterdir())) == 3, "the failed run is kept beside the good one"
 
 
 def test_an_item_that_was_refused_is_tried_again(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sonde.batch.folder import BatchFolder, spent_of
+from sonde.batch.folder import BatchFolder, ended_of, spent_of
 from sonde.batch.manifest import Item
 from sonde.batch.result import ItemResult
 from sonde.batch.station import Errand
@@ -34,24 +34,26 @@ def plan_batch(items: Sequence[Item], folder: BatchFolder, *, retry_failed: bool
     fresh: list[Errand] = []
     for item in items:
         result = known.get(item.key)
-        again = result is not None and (result.status == "refused" or (retry_failed and result.failed))
-        attempt = _attempt(item, touched, after=result is not None and again)
-        if result is not None and not again:
+        if result is not None and not (result.status == "refused" or (retry_failed and result.failed)):
             finished[item.key] = result
-        elif item.key in touched and not again:
-            begun.append(Errand(item=item, attempt=attempt))
-        else:
-            fresh.append(Errand(item=item, attempt=attempt))
+            continue
+        errand = Errand(item=item, attempt=_attempt(item, result, folder))
+        name = folder.run_dir(item, errand.attempt).run_id
+        (begun if name in touched else fresh).append(errand)
     spent = sum(result.cost_usd for result in known.values()) + sum(_spent(folder, errand) for errand in begun)
     return Plan(finished=finished, errands=(*begun, *fresh), interrupted=len(begun), spent_usd=spent)
 
 
-def _attempt(item: Item, touched: set[str], *, after: bool) -> int:
-    """The number of the run folder to use: the last one there is, or the one after it."""
-    last = 1
-    while f"{item.key}.{last + 1}" in touched:
-        last += 1
-    return last + 1 if after and item.key in touched else last
+def _attempt(item: Item, result: ItemResult | None, folder: BatchFolder) -> int:
+    """Which run folder to use: the next one only after a run that came to its end and failed."""
+    if result is None:
+        return 1
+    run_dir = folder.run_dir(item, result.attempt)
+    try:
+        ended = run_dir.journal_path.is_file() and ended_of(run_dir.read().events) is not None
+    except JournalUnreadable:
+        ended = False  # refused again, with the reason
+    return result.attempt + 1 if ended else result.attempt
 
 
 def _spent(folder: BatchFolder, errand: Errand) -> float:

@@ -53,6 +53,7 @@ class ItemResult(msgspec.Struct, frozen=True, kw_only=True):
     latency_s: float = 0.0
     started_at: str = ""
     resumed: bool = False
+    attempt: int = 1
     trace_ids: list[str] = []
     seen_at: str | None = None
     findings: list[FoundFailure] = []

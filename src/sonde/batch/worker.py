@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
+from msgspec.structs import replace
+
 from sonde.batch.crew import Done, Halted, Left
 from sonde.batch.folder import DiskFull
 from sonde.batch.gate import Paused
@@ -126,7 +128,7 @@ class WireGate:
 def attempt(station: Station, errand: Errand) -> Done | Left | Halted:
     """Do one errand, and say what came of it in words that can be sent."""
     try:
-        return Done(errand=errand, result=station.work(errand))
+        return Done(errand=errand, result=replace(station.work(errand), attempt=errand.attempt))
     except Paused as paused:
         return Left(errand=errand, reason=paused.reason)
     except SandboxUnavailable as error:

@@ -1,0 +1,99 @@
+"""Getting at a Ray cluster, or saying within half a minute why not.
+
+Ray itself may try for minutes, or end the program; so a given address is knocked at and tried in another process first.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from sonde.errors import ConfigError
+
+CONNECT_S = 20.0
+
+
+def connect(on: str) -> tuple[Any, bool]:
+    """Ray, connected; and whether this call may end the connection. ConfigError within half a minute when it is not to be had."""
+    if find_spec("ray") is None:
+        raise ConfigError(
+            f"--on {on} needs Ray, which is not installed: pip install -e '.[cluster]' in a checkout of Sonde"
+        )
+    ray: Any = import_module("ray")
+    if ray.is_initialized():
+        return ray, False
+    address = on if on.startswith("ray://") else os.environ.get("RAY_ADDRESS") or None
+    if address is not None and address != "auto":
+        _knock(address)
+        _require_client(address)
+        _probe(address)
+    with _own_signals():
+        _init(ray, address)
+    return ray, True
+
+
+def _init(ray: Any, address: str | None) -> None:
+    """Without an address Ray takes the cluster of this machine, and starts one where there is none.
+
+    In the calling thread: the processes that Ray starts die with the thread that started them.
+    """
+    try:
+        ray.init(address=address, logging_level="error", log_to_driver=False)
+    except (ConnectionError, RuntimeError, ValueError, OSError, ImportError) as error:
+        where = f"at {address}" if address else "of this machine"
+        raise ConfigError(f"the Ray cluster {where} cannot be used: {type(error).__name__}: {error}") from None
+
+
+def _knock(address: str) -> None:
+    """A closed door is noticed at once, before Ray tries for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"{address} is no address of a cluster: write ray://HOST:PORT, such as ray://head:10001")
+    try:
+        socket.create_connection((host, int(port)), timeout=5.0).close()
+    except OSError as error:
+        raise ConfigError(
+            f"no Ray cluster answers at {host}:{port} ({error}); is it up, and is the port that of the Ray client (10001)?"
+        ) from None
+
+
+def _require_client(address: str) -> None:
+    if address.startswith("ray://") and find_spec("grpc") is None:
+        raise ConfigError(f"{address} needs the Ray client, which is not installed: pip install 'ray[client]'")
+
+
+def _probe(address: str) -> None:
+    """Try the address in another process, which can be ended: Ray itself may wait for minutes, or end the program."""
+    code = f"import ray; ray.init(address={address!r}, logging_level='error', log_to_driver=False)"
+    try:
+        tried = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=CONNECT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise ConfigError(
+            f"what listens at {address} did not answer as a Ray cluster within {CONNECT_S:.0f} s"
+        ) from None
+    if tried.returncode:
+        last = tried.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise ConfigError(f"the Ray cluster at {address} cannot be used: {last[:500]}")
+
+
+@contextmanager
+def _own_signals() -> Generator[None]:
+    """Ray takes SIGTERM for itself; it stays with whoever had it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

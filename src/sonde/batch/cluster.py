@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -117,6 +118,8 @@ class RayCrew:
 
     def __init__(self, order: Order, limits: SharedLimits, on: str, *, spent_usd: float = 0.0) -> None:
         self._ray, self._ours = connect(on)
+        self._quiet = ExitStack()
+        self._quiet.enter_context(redirect_stdout(sys.stderr))  # Ray prints news of its nodes; stdout is the report's
         self._order, self._limits = order, limits
         self._token = secrets.token_hex(8)
         (order.folder / TOKEN).write_text(self._token, "utf-8")
@@ -247,6 +250,7 @@ class RayCrew:
                 self._ray.kill(actor)
         if self._ours:
             self._ray.shutdown()
+        self._quiet.close()
 
     def _start_limiter(self, spent_usd: float) -> Any:
         """Beside the driver where that is a node: whoever loses it loses the batch's driver too."""

@@ -30,6 +30,7 @@ _ORDER = (
     "comply",
     "incident",
     "traces",
+    "batch",
     "runs",
     "view",
     "resume",

@@ -10,7 +10,7 @@ FAST   := not slow and not phoenix and not browser and not local
 
 .DEFAULT_GOAL := help
 .PHONY: help venv check format test test-python test-node test-slow test-phoenix test-browser test-vscode test-local test-providers
-.PHONY: requirements pins demo local vsix clean test-ray test-wheel docs bench-sandbox bench-turn escape-table
+.PHONY: requirements pins demo local vsix clean test-monty test-ray test-wheel bench bench-quick docs bench-sandbox bench-turn escape-table
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -71,6 +71,9 @@ test-local: $(READY) ## our client against a real llama.cpp server
 test-providers: $(READY) ## other providers through pydantic-ai, in their own environment
 	bash scripts/test_providers.sh
 
+test-monty: $(READY) ## the portable backend, with the escape corpus against it
+	sh scripts/test_monty.sh
+
 test-ray: $(READY) ## batches on a real Ray cluster of two nodes, with kills (slow)
 	sh scripts/ray.sh run python -m pytest tests/batch/test_ray.py -m slow
 
@@ -79,6 +82,12 @@ test-wheel: $(READY) ## the wheel as built, in empty environments
 
 docs: $(READY)   ## the documentation as a site, links checked
 	sh scripts/docs.sh
+
+bench: $(READY)  ## every benchmark, into docs/benchmarks.md (long)
+	$(BIN)/python benchmarks/all.py
+
+bench-quick: $(READY) ## the ratios that can be trusted, in under three minutes
+	$(BIN)/python benchmarks/quick.py
 
 bench-sandbox: $(READY) ## the sandbox beside its peers
 	$(BIN)/python benchmarks/sandbox.py

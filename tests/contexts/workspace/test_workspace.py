@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from sonde.contexts.workspace import (
     Action,
@@ -209,6 +209,7 @@ def test_a_malformed_patch_is_answered_with_an_example() -> None:
 LINES = st.lists(st.sampled_from(["", "a", "b", "  a", "\tb", "def f():", "-- x", "@@", "*** End Patch"]), max_size=12)
 
 
+@example(old=[""], new=["a", ""], ending="\n")
 @given(old=LINES, new=LINES, ending=st.sampled_from(["\n", "\r\n"]))
 def test_a_whole_file_diff_always_applies_exactly(old: list[str], new: list[str], ending: str) -> None:
     before, after = ("".join(line + ending for line in lines) for lines in (old, new))

@@ -80,7 +80,7 @@ def parse_patch(patch: str) -> list[FilePatch]:
 def _unfenced(lines: list[str]) -> list[str]:
     while lines and not lines[0].strip():
         lines = lines[1:]
-    while lines and not lines[-1].strip():
+    while lines and not lines[-1].strip() and lines[-1] != " ":  # one space is an empty line of context
         lines = lines[:-1]
     if len(lines) > 1 and lines[0].startswith("```") and lines[-1].strip() == "```":
         return lines[1:-1]

@@ -286,13 +286,13 @@ def _ranged(lines: list[str]) -> Iterator[Hunk]:
 def _hunk(body: list[str], hint: int | None) -> Hunk:
     marked: list[tuple[str, str]] = []
     final_newline = None
+    while len(body) > 1 and not body[-1]:  # a stray empty line; an empty line of context has its space
+        body = body[:-1]
     for line in body:
         if line.startswith("\\"):  # the line before has no newline: the new side loses it, the old side alone gains one
             final_newline = bool(marked) and marked[-1][0] == "-"
         else:
             marked.append(_marked(len(marked) + 1, line))
-    while final_newline is None and len(marked) > 1 and marked[-1] == (" ", ""):
-        marked.pop()
     if not marked:
         raise PatchRefused(f"a hunk has no lines. {EXAMPLE}")
     return Hunk(lines=tuple(marked), hint=hint, final_newline=final_newline)

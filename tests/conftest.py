@@ -7,10 +7,18 @@ outcome of each marked test goes there, one JSON object a line; scripts/requirem
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Machines are shared: a slow example is no failure. CI draws the same examples each time, so that a change is judged by what it changed;
+# everywhere else the examples are new in every run, and what they find is pinned with @example.
+settings.register_profile("everywhere", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("everywhere"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "everywhere")
 
 NUMBERS = frozenset([str(number) for number in range(1, 138)] + [f"O{number}" for number in range(1, 18)])
 

@@ -147,6 +147,7 @@ Instead, for example:
 
 
 @pytest.mark.requirement(23)
+@pytest.mark.requirement("O12")
 def test_two_calls_on_one_line_are_two_sites_in_source_order() -> None:
     code = "é = 'ü'; a = nav_read('x'); b = nav_read('y')\nc = nav_info()"
     sites, _ = extract_tool_calls(code, NAV)

@@ -53,10 +53,11 @@ test-slow: $(READY) ## what takes longer: every kill point, soak tests
 	$(BIN)/pytest -m slow
 
 test-phoenix: $(READY) ## a real Phoenix server, installed and started here
+	sh scripts/browser.sh
 	sh scripts/phoenix.sh run $(BIN)/pytest -m phoenix tests/phoenix tests/publish
 
 test-browser: $(READY) ## the page in a real browser
-	bash scripts/browser.sh
+	sh scripts/browser.sh
 	$(BIN)/pytest -m browser
 
 test-vscode: $(READY) $(NODE) ## a real VS Code (code-server) in a real browser

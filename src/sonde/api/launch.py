@@ -74,7 +74,6 @@ class Job:
     carried: Saved | None = None
     keeps_state: bool = False
     recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    state: str | None = None
     writeback: Callable[[Any, str, str], WroteBack | None] | None = None
     files: Callable[[Ended, str], Mapping[str, str]] | None = None
 
@@ -208,7 +207,6 @@ def _wiring(
         seed=task.budget.sampling_seed or 0,
         max_parallel=launch.settings.max_parallel,
         on_text=launch.on_text,
-        state=job.state,
         writeback=job.writeback,
     )
 

@@ -84,7 +84,6 @@ class Wiring:
     history_tokens: int = 60_000
     on_text: Callable[[str, str], None] | None = None
     writeback: Callable[[Any, str, str], WroteBack | None] | None = None
-    state: str | None = None
     keep: Keep | None = None
 
     @property

@@ -11,6 +11,7 @@ import pytest
 from sonde.api.investigating import Investigation, rca
 from sonde.contexts.traces.importers.whowhen import trace_id_of
 from sonde.core.status import RunStatus
+from sonde.errors import ConfigError
 from sonde.models import ModelRequest
 from sonde.testing import ScriptedModel
 
@@ -121,6 +122,89 @@ def test_a_long_trace_is_read_in_parts_and_the_coverage_names_the_readers(tmp_pa
     assert span_id(1) not in covered["unread"]
 
 
+def claimed(request: ModelRequest) -> list[dict[str, Any]]:
+    """The claims in a sceptic's prompt."""
+    lines = request.messages[-1].content.splitlines()
+    return json.loads(next(line for line in lines if line.startswith('[{"claim"') and '"category"' in line))
+
+
+def checking(claims: list[dict[str, Any]], verdicts: str | None) -> tuple[ScriptedModel, list[ModelRequest]]:
+    """A root that has its claims checked and keeps those that hold, and a sceptic."""
+    asked: list[ModelRequest] = []
+    before = f"checked = check({claims!r})\nkept = [each for each in checked if each['confidence'] >= 0.4]"
+
+    def answer(request: ModelRequest) -> str:
+        if "You doubt every claim" not in request.messages[-1].content:
+            return submit([], before).replace("findings=[]", "findings=kept")
+        asked.append(request)
+        return verdicts if verdicts is not None else "I would rather not say."
+
+    return ScriptedModel(answer), asked
+
+
+def test_claims_are_checked_by_a_sceptic_who_does_not_see_how_sure_their_author_is(tmp_path: Path) -> None:
+    claims = [finding(1, confidence=0.97, impact="high"), finding(2), finding(3, "goal deviation")]
+    verdicts = 'Here they are:\n[{"claim": 0, "odds": 0.2, "why": "x [no]"}, {"claim": 2, "odds": 0.7, "why": "plain"}]'
+    model, asked = checking(claims, verdicts)
+
+    found = investigate(write_trace(tmp_path), model, taxonomy="trail")
+
+    kept = report_of(found)["findings"]
+    assert [(each["span_id"], each["confidence"], each["verified"]) for each in kept] == [
+        (span_id(2), 0.5, False),
+        (span_id(3), 0.7, True),
+    ]
+    assert found.status is RunStatus.SUCCEEDED
+    assert claimed(asked[0])[0] == {
+        "claim": 0,
+        "category": "Goal Deviation",
+        "span_id": span_id(1),
+        "why": "it says so",
+    }
+    assert "0.97" not in asked[0].messages[-1].content
+    assert (
+        "### step 3" in asked[0].messages[-1].content
+    )  # a short trace is shown whole, and not only where the claims are
+
+
+def test_a_model_cannot_call_its_own_claims_verified(tmp_path: Path) -> None:
+    found = investigate(write_trace(tmp_path), ScriptedModel([submit([finding(1, verified=True)])]), taxonomy="trail")
+
+    assert [each["verified"] for each in report_of(found)["findings"]] == [False]
+
+
+@pytest.mark.parametrize("budget", [{"max_subcalls": 0}, {"max_depth": 0}])
+def test_without_sub_calls_claims_come_back_unverified_and_the_run_goes_on(tmp_path: Path, budget: Any) -> None:
+    model, asked = checking([finding(1, confidence=0.9)], "[]")
+
+    found = investigate(write_trace(tmp_path), model, taxonomy="trail", **budget)
+
+    assert asked == []
+    assert [(each["confidence"], each["verified"]) for each in report_of(found)["findings"]] == [(0.9, False)]
+
+
+def test_a_sceptic_who_answers_in_prose_leaves_the_claims_as_they_were(tmp_path: Path) -> None:
+    model, asked = checking([finding(1, confidence=0.9)], None)
+
+    found = investigate(write_trace(tmp_path), model, taxonomy="trail")
+
+    assert len(asked) == 1
+    assert [(each["confidence"], each["verified"]) for each in report_of(found)["findings"]] == [(0.9, False)]
+
+
+def test_many_claims_about_a_long_trace_go_to_the_sceptic_by_the_dozen_with_their_steps(tmp_path: Path) -> None:
+    model, asked = checking([finding(number) for number in range(3, 17)], "[]")
+
+    investigate(write_trace(tmp_path, steps=30, size=300), model, taxonomy="trail")
+
+    words = [request.messages[-1].content for request in asked]
+    assert sorted(len(claimed(request)) for request in asked) == [2, 12]
+    last = next(text for text in words if '"claim": 13' in text)
+    assert "The trace in outline:" in last
+    assert f"### step 13 | span {span_id(14)}" in last  # the step before the first that is named
+    assert f"### step 12 | span {span_id(13)}" not in last
+
+
 def test_claims_outside_the_taxonomy_or_the_trace_are_told_and_then_left_out(tmp_path: Path) -> None:
     claims = [finding(1), finding(2, "Bad luck"), {**finding(3), "span_id": "f" * 16}]
     model = ScriptedModel([submit(claims), submit(claims)])
@@ -175,14 +259,14 @@ def test_a_conversation_gets_its_decisive_step_and_the_agent_is_who_spoke_there(
 
 
 def test_a_long_conversation_is_read_in_parts_that_know_the_question(tmp_path: Path) -> None:
-    path, trace_id = conversation(tmp_path, steps=40, size=120)
+    path, trace_id = conversation(tmp_path, steps=60, size=250)
     parts: list[str] = []
 
     def answer(request: ModelRequest) -> str:
         if "list the steps in this part" in request.messages[-1].content.lower():
             parts.append(request.messages[-1].content)
             return "[]"
-        given = "primary_label='tool_failure', summary='s', confidence=0.7, decisive={'step': 39}"
+        given = "primary_label='tool_failure', summary='s', confidence=0.7, decisive={'step': 59}"
         return f"```python\nllm_batch(label_prompts)\nSUBMIT({given}, remediation=[], gaps=[])\n```"
 
     found = investigate(path, ScriptedModel(answer), trace_id)
@@ -209,3 +293,58 @@ def test_without_a_model_the_rule_speaks_and_says_so(tmp_path: Path) -> None:
 
     assert found.annotator_kind == "CODE"
     assert report_of(found)["findings"] == []
+
+
+def failing(folder: Path, messages: dict[int, tuple[str, str]]) -> Path:
+    """The same agent, with steps of the given kind that end in the given errors."""
+    path = write_trace(folder, steps=6)
+    spans = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    for number, (kind, message) in messages.items():
+        spans[number]["attributes"]["openinference.span.kind"] = kind
+        spans[number] |= {"status_code": "ERROR", "status_message": message}
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in spans), "utf-8")
+    return path
+
+
+def test_without_a_model_errors_whose_words_a_category_knows_are_findings(tmp_path: Path) -> None:
+    path = failing(
+        tmp_path,
+        {
+            1: ("LLM", "Error when executing page_down: TypeError: unexpected keyword 'x'"),
+            2: ("TOOL", "TypeError: unexpected keyword 'x'"),
+            3: ("TOOL", "HTTPError: 429 Too Many Requests"),
+            5: ("LLM", "something odd"),
+        },
+    )
+
+    found = rca(TRACE, path, taxonomy="trail", in_memory=True)
+
+    assert [(each["span_id"], each["category"]) for each in report_of(found)["findings"]] == [
+        (span_id(1), "Formatting Errors"),
+        (span_id(3), "Rate Limiting"),
+    ]
+    assert [each["verified"] for each in report_of(found)["findings"]] == [False, False]
+    assert found.annotator_kind == "CODE"
+
+
+def test_a_run_that_ends_before_it_submits_reports_what_the_sceptic_let_stand(tmp_path: Path) -> None:
+    claims = [finding(1), finding(2)]
+    verdicts = '[{"claim": 0, "odds": 0.8}, {"claim": 1, "odds": 0.1}]'
+
+    def answer(request: ModelRequest) -> str:
+        doubting = "You doubt every claim" in request.messages[-1].content
+        return verdicts if doubting else f"```python\nchecked = check({claims!r})\n```"
+
+    found = investigate(write_trace(tmp_path), ScriptedModel(answer), taxonomy="trail", max_iterations=2)
+
+    assert found.status is RunStatus.PARTIAL
+    assert [each["span_id"] for each in report_of(found)["findings"]] == [span_id(1)]
+    assert found.annotator_kind == "LLM"
+
+
+def test_a_pattern_that_is_no_regular_expression_is_told(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("name: mine\ncategories:\n- name: Slow\n  definition: x\n  patterns: ['(']\n", "utf-8")
+
+    with pytest.raises(ConfigError, match="Slow: patterns is a list of regular expressions"):
+        rca(TRACE, write_trace(tmp_path), taxonomy=mine, in_memory=True)

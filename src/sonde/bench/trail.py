@@ -51,9 +51,9 @@ class Trail:
         return [[each["span_id"], each["category"]] for each in report.get("findings", [])]
 
     def by_rule(self, case: Case, report: Mapping[str, Any]) -> list[list[str]]:
-        """The spans that the rule points at; it knows no category of this benchmark."""
+        """The steps whose errors the rule knows; otherwise the spans it points at, without a category."""
         del case
-        return [[ref["span_id"], ""] for ref in report.get("evidence_refs", [])]
+        return self.predicted(report) or [[ref["span_id"], ""] for ref in report.get("evidence_refs", [])]
 
     def plain_prompt(self, case: Case) -> str | None:
         """The categories and the whole trace file."""

@@ -60,6 +60,7 @@ def _finding(item: Any, gathered: Gathered, taxonomy: Taxonomy | None) -> Findin
     why = str(fields.get("why") or fields.get("description") or "").strip()
     if not why or not span_id:
         return "it needs span_id and why"
+    judged = _checked(category, span_id, gathered, taxonomy)
     impact = str(fields.get("impact", "medium")).lower()
     cause = fields.get("caused_by")
     return Finding(
@@ -70,9 +71,21 @@ def _finding(item: Any, gathered: Gathered, taxonomy: Taxonomy | None) -> Findin
         impact=impact if impact in IMPACTS else "medium",  # pyright: ignore[reportArgumentType]  # one of the three words
         first_failure=bool(fields.get("first_failure")),
         caused_by=cause if isinstance(cause, int) and not isinstance(cause, bool) else None,
-        verified=fields.get("verified") if isinstance(fields.get("verified"), bool) else None,
-        confidence=number(fields.get("confidence"), 0.5),
+        verified=judged is not None,
+        confidence=number((judged or fields).get("confidence"), 0.5),
     )
+
+
+def _checked(category: str, span_id: str, gathered: Gathered, taxonomy: Taxonomy | None) -> Mapping[str, Any] | None:
+    """What the sceptic said of a claim: whether it is verified is known to the runtime and not taken from the model."""
+    same = (
+        each
+        for each in gathered.checked
+        if each.get("verified")
+        and each.get("span_id") == span_id
+        and _category(str(each.get("category", "")), taxonomy) == category
+    )
+    return max(same, key=lambda each: number(each.get("confidence")), default=None)
 
 
 def _category(name: str, taxonomy: Taxonomy | None) -> str | None:

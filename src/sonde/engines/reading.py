@@ -1,7 +1,7 @@
 """Reading a whole trace: `rca` with a taxonomy lists every failure, `rca` of a multi-agent conversation names the decisive step.
 
 Both are the `rca` engine with other words and more variables: a transcript (see `contexts.traces.transcript`), whole in the
-prompt when it is short, otherwise in parts with ready prompts for batched sub-calls, and a ready prompt for a sceptical check. Every shown
+prompt when it is short, otherwise in parts with ready prompts for batched sub-calls, and a sceptic who checks the claims. Every shown
 step is noted as evidence. The report's coverage says which steps were read, and by whom: it is taken from the prompts that were really
 sent, not from what the model says. The words are files in `runtime/prompts`.
 """
@@ -16,18 +16,25 @@ from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.evidence import content_excerpt, span_excerpt
 from sonde.contexts.traces.span import Span
 from sonde.contexts.traces.transcript import Part, Transcript, shortened, transcript_of
+from sonde.core.budget import CONTRACT_MAXIMA
 from sonde.core.canonical import sha256_text
 from sonde.core.evidence import Excerpt
 from sonde.engines import rca
-from sonde.engines.refs import fields_of
+from sonde.engines.by_rule import claims_by_rule
+from sonde.engines.findings import conclude_findings
+from sonde.engines.pages import rca_page
+from sonde.engines.refs import fields_of, number
+from sonde.engines.reports import RCAReport
+from sonde.engines.sceptic import Sceptic
 from sonde.engines.taxonomies import Taxonomy
 from sonde.runtime.engine import Conclusion, Engine, Gathered, Prefilter, Problem
 from sonde.runtime.prompts import fill, prompt_file
 
-WHOLE_CHARS = 40_000
+WHOLE_CHARS = 100_000
 OUTLINE_CHARS = 6_000
 TASK_CHARS = 3_000
 STEP_CHARS = 6_000
+KEPT = 0.4  # the odds from which on a claim is submitted; `findings.md` names the same number
 GUIDE_PLACE = "{{guide}}"
 
 
@@ -59,11 +66,14 @@ def findings_prefilter(gathered: Gathered) -> Prefilter:
             _label_prompt("findings_label", transcript, part, {**words, "number": str(at), "count": str(len(parts))})
             for at, part in parts
         ],
-        "verify_prompt": fill(prompt_file("findings_verify"), **words) + "\n",
         "categories": [each.name for each in taxonomy.categories],
     }
     text = f"Categories ({taxonomy.name}):\n{words['categories']}\n\nHow they are used:\n{words['guide']}\n\n{_shown(transcript, parts)}"
-    return _joined(gathered, variables, text, spans)
+    sceptic = Sceptic(
+        words=fill(prompt_file("findings_verify"), **words, task=shortened(transcript.task, TASK_CHARS)),
+        transcript=transcript,
+    )
+    return replace(_joined(gathered, variables, text, spans), review=sceptic.review())
 
 
 def decisive_prefilter(gathered: Gathered) -> Prefilter:
@@ -178,6 +188,22 @@ def _step_number(value: Any) -> int:
         return -1
 
 
+def fallback(gathered: Gathered) -> Conclusion:
+    """What the plain engine says, with the claims that the sceptic let stand if there are any, otherwise with those of a rule."""
+    spoken = rca.fallback(gathered)
+    if spoken.output is None:
+        return spoken
+    kept = [each for each in gathered.checked if number(each.get("confidence")) >= KEPT]
+    taxonomy = cast("Taxonomy", gathered.params["taxonomy"])
+    claims = kept or claims_by_rule(_read(gathered)[1], taxonomy)
+    findings, _ = conclude_findings(claims, gathered, taxonomy)
+    shown = RCAReport.model_validate({**spoken.output, "findings": findings, "taxonomy": taxonomy.name})
+    by_model = True if kept else spoken.by_model
+    return _covered(
+        replace(spoken, output=shown.model_dump(mode="json"), text=rca_page(shown), by_model=by_model), gathered
+    )
+
+
 def _covered(conclusion: Conclusion, gathered: Gathered) -> Conclusion:
     if conclusion.output is None:
         return conclusion
@@ -208,10 +234,15 @@ def coverage(gathered: Gathered) -> dict[str, Any]:
     }
 
 
+# Reading takes more than looking: a slow model needs a minute for each of some ten calls, and all steps are read two or three times.
+READING_BUDGET = rca.RCA_BUDGET.override(max_tokens_total=600_000, max_wall_time_sec=1800)
+READING_MAXIMA = CONTRACT_MAXIMA.override(max_tokens_total=2_000_000, max_wall_time_sec=7200)
 READING = replace(
     rca.RCA,
+    budget=READING_BUDGET,
+    maxima=READING_MAXIMA,
     tools=("get_span", "get_attribute", "get_messages", "get_tool_io", "get_retrieval_chunks", "search_trace"),
-    functions=("budget", "llm_query", "llm_batch"),
+    functions=("budget", "llm_query", "llm_batch", "check"),
     max_output_tokens=8192,
 )
 FINDINGS = replace(
@@ -220,9 +251,10 @@ FINDINGS = replace(
     templates=(prompt_file("findings_label"), prompt_file("findings_verify")),
     prefilter=findings_prefilter,
     conclude=conclude,
+    fallback=fallback,
     final_example=(
         'SUBMIT(primary_label="tool_failure", summary="…", confidence=0.8, findings=[{"category": "…", "span_id": "…", '
-        '"why": "…", "impact": "high", "confidence": 0.8, "first_failure": True}], remediation=["…"], gaps=[])'
+        '"why": "…", "impact": "high", "first_failure": True}], remediation=["…"], gaps=[])'
     ),
 )
 DECISIVE = replace(

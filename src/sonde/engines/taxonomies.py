@@ -4,6 +4,7 @@ name: mine
 categories:
 - name: Slow answer
 definition: The answer came after more than ten seconds.
+patterns: ["timed? ?out"]    # optional: words of an error by which a rule knows it, when there is no model
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from sonde.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """A kind of failure and when to use it."""
+    """A kind of failure and when to use it; `patterns` are the words of errors by which a rule knows it."""
 
     name: str
     definition: str
+    patterns: tuple[re.Pattern[str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,11 @@ class Taxonomy:
         """The category of this name, however it is spelt; None when there is none."""
         wanted = _plain(name)
         return next((each.name for each in self.categories if _plain(each.name) == wanted), None)
+
+    def category_of(self, error: str) -> str | None:
+        """The first category one of whose patterns is in the words of an error."""
+        fits = (each.name for each in self.categories if any(pattern.search(error) for pattern in each.patterns))
+        return next(fits, None)
 
     def listed(self) -> str:
         """The categories with their definitions, for a prompt."""
@@ -81,8 +88,17 @@ def _parse(text: str, source: str) -> Taxonomy:
 
 def _category(item: Any, source: str) -> Category:
     match item:
-        case {"name": str(name), "definition": str(definition)}:
-            return Category(name, " ".join(definition.split()))
+        case {"name": str(name), "definition": str(definition), **rest}:
+            return Category(
+                name, " ".join(definition.split()), _patterns(rest.get("patterns", []), f"{source}: {name}")
+            )
         case _:
             shown = cast("Mapping[str, Any]", item)
             raise ConfigError(f"{source}: a category has name and definition, not {shown!r:.100}")
+
+
+def _patterns(given: Any, where: str) -> tuple[re.Pattern[str], ...]:
+    try:
+        return tuple(re.compile(str(each), re.IGNORECASE) for each in given)
+    except (TypeError, re.error) as error:
+        raise ConfigError(f"{where}: patterns is a list of regular expressions: {error}") from None

@@ -44,13 +44,24 @@ class Conclusion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Review:
+    """How claims are checked by somebody who doubts them: the questions for sub-calls, and the claims with the answers joined to them."""
+
+    questions: Callable[[Sequence[Mapping[str, Any]]], list[str]]
+    judged: Callable[[Sequence[Mapping[str, Any]], Sequence[str]], list[dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prefilter:
-    """What the deterministic step before the first turn found: variables for the code and words for the prompt."""
+    """What the deterministic step before the first turn found: variables for the code and words for the prompt. With a `review` the code
+    has the function `check`.
+    """
 
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     text: str = ""
     excerpts: tuple[Excerpt, ...] = ()
     gaps: tuple[str, ...] = ()
+    review: Review | None = None
 
 
 class Prover:
@@ -94,7 +105,7 @@ class Prover:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
     """What a session has when it ends: the ground for a conclusion or a fallback. `queries`: hash of each prompt that a plain sub-call
-    answered -> that sub-call.
+    answered -> that sub-call; `checked`: the claims that `check` gave back.
     """
 
     objective: str
@@ -106,6 +117,7 @@ class Gathered:
     highlights: tuple[str, ...] = ()
     subcalls: tuple[Mapping[str, Any], ...] = ()
     queries: Mapping[str, str] = field(default_factory=dict[str, str])
+    checked: tuple[Mapping[str, Any], ...] = ()
     printed: str = ""
     schema: Mapping[str, Any] | None = None
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])

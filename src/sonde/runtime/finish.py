@@ -73,6 +73,7 @@ def gathered(session: Session, reason: str = "") -> Gathered:
         subcalls=tuple(session.host.subcalls),
         printed="\n".join(session.coder.printed),
         queries=dict(session.delegation.answered),
+        checked=tuple(session.host.checked),
         schema=task.schema if session.errand is None else None,
         params=task.params if session.errand is None else {**task.params, **session.errand.context},
         reason=reason,

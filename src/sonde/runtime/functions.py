@@ -15,6 +15,7 @@ from sonde.core.events import Cited, Highlighted
 from sonde.core.evidence import Citation, EvidenceKind, Refuted, merge
 from sonde.errors import RunError, ToolFault
 from sonde.runtime.delegate import Delegation, Errand, SubcallResult
+from sonde.runtime.engine import Review
 from sonde.runtime.wiring import Wiring
 
 FUNCTIONS = (
@@ -23,6 +24,7 @@ FUNCTIONS = (
     "add_citation",
     "llm_query",
     "llm_batch",
+    "check",
     "sub_rlm",
     "rlm_batch",
     "delegate_subcall",
@@ -40,16 +42,20 @@ Share = list[str] | dict[str, Any] | None
 class Functions:
     """The functions of one session and what they have gathered. `turn` and `ordinal` say where the code is."""
 
-    def __init__(self, wiring: Wiring, scope: Scope, session: str, delegation: Delegation) -> None:
+    def __init__(
+        self, wiring: Wiring, scope: Scope, session: str, delegation: Delegation, review: Review | None = None
+    ) -> None:
         self.wiring = wiring
         self.scope = scope
         self.session = session
         self.delegation = delegation
+        self.review = review
         self.turn = 0
         self.ordinal = 0
         self.citations: list[Citation] = []
         self.highlights: list[str] = []
         self.subcalls: list[dict[str, Any]] = []
+        self.checked: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.unseen: list[str] = []
 
@@ -60,6 +66,8 @@ class Functions:
             functions.append(self.add_citation)
         if self._may_ask():
             functions += [self.llm_query, self.llm_batch, self.summarize]
+        if self.review is not None:
+            functions.append(self.check)
         if self._may_delegate():
             functions += [self.sub_rlm, self.rlm_batch, self.delegate_subcall, self.delegate_batch]
         wanted = self.wiring.task.engine.functions
@@ -110,6 +118,21 @@ class Functions:
         if failed:
             self.notes.append(f'llm_batch: {failed} of {len(prompts)} failed; their text starts with "[error]"')
         return answers
+
+    def check(self, claims: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Have claims checked by somebody who doubts them. They come back in order, each with "confidence" (the odds that it holds),
+        "doubt" (what speaks against it) and "verified" (False where nobody could be asked).
+
+        Example: findings = [claim for claim in check(claims) if claim["confidence"] >= 0.5]
+        """
+        assert self.review is not None, "check is offered with a review only"
+        prompts = self.review.questions(claims)
+        may = self._may_ask() and len(prompts) <= self.scope.left()["subcalls"]
+        if not may:
+            self.notes.append("check: no sub-calls are left for it; the claims are not verified")
+        judged = self.review.judged(claims, self.llm_batch(prompts) if may and prompts else [])
+        self.checked += judged
+        return judged
 
     def sub_rlm(
         self, prompt: str, depth: int = 1, context: dict[str, Any] | None = None, *, share: Share = None

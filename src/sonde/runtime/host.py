@@ -20,6 +20,7 @@ from sonde.core.events import HostReturned
 from sonde.core.evidence import Excerpt
 from sonde.errors import Fault, ToolFault
 from sonde.runtime.delegate import Delegation
+from sonde.runtime.engine import Review
 from sonde.runtime.functions import Functions
 from sonde.runtime.wiring import Wiring
 from sonde.sandbox import Args
@@ -42,8 +43,10 @@ class Call:
 class Host(Functions):
     """Serves the code's calls, one at a time; everything here runs in the parent."""
 
-    def __init__(self, wiring: Wiring, scope: Scope, session: str, delegation: Delegation) -> None:
-        super().__init__(wiring, scope, session, delegation)
+    def __init__(
+        self, wiring: Wiring, scope: Scope, session: str, delegation: Delegation, review: Review | None = None
+    ) -> None:
+        super().__init__(wiring, scope, session, delegation, review)
         self.trace: deque[dict[str, Any]] = deque(maxlen=TRACED_CALLS)
         self.own = ToolRegistry(self.offered())
 

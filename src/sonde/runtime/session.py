@@ -75,7 +75,7 @@ class Session:
         self.model = (wiring.sub_model if errand else wiring.model) or wiring.model
         self.prefilter = prefilter or Prefilter()
         self.delegation = Delegation(wiring=wiring, scope=scope, session=path, spawn=self._spawn)
-        self.host = Host(wiring, scope, path, self.delegation)
+        self.host = Host(wiring, scope, path, self.delegation, self.prefilter.review)
         self.guard = SandboxGuard(wiring.registry.names, delegation_keys=self.engine.delegation_keys)
         self.coder = Coder(wiring, self.host, path, self._variables())
         self.history = History(render_system(self), render_task(self))

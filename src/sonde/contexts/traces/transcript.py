@@ -16,7 +16,7 @@ from sonde.contexts.traces.views import Artifact, chunks_of, messages_of, tool_i
 from sonde.core.canonical import canonical_json, sha256_text
 
 WORKING = frozenset({"LLM", "TOOL", "RETRIEVER", "RERANKER", "EMBEDDING", "EVALUATOR", "GUARDRAIL"})
-PART_CHARS = 14_000
+PART_CHARS = 28_000
 MOST_CHARS = 260_000
 LEAST_CHARS = 160
 QUOTED_STEPS = 12

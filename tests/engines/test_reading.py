@@ -192,17 +192,17 @@ def test_a_sceptic_who_answers_in_prose_leaves_the_claims_as_they_were(tmp_path:
     assert [(each["confidence"], each["verified"]) for each in report_of(found)["findings"]] == [(0.9, False)]
 
 
-def test_many_claims_about_a_long_trace_go_to_the_sceptic_by_the_dozen_with_their_steps(tmp_path: Path) -> None:
-    model, asked = checking([finding(number) for number in range(3, 17)], "[]")
+def test_many_claims_about_a_long_trace_go_to_the_sceptic_in_groups_with_their_steps(tmp_path: Path) -> None:
+    model, asked = checking([finding(number) for number in range(3, 29)], "[]")
 
     investigate(write_trace(tmp_path, steps=30, size=300), model, taxonomy="trail")
 
     words = [request.messages[-1].content for request in asked]
-    assert sorted(len(claimed(request)) for request in asked) == [2, 12]
-    last = next(text for text in words if '"claim": 13' in text)
+    assert sorted(len(claimed(request)) for request in asked) == [2, 24]
+    last = next(text for text in words if '"claim": 25' in text)
     assert "The trace in outline:" in last
-    assert f"### step 13 | span {span_id(14)}" in last  # the step before the first that is named
-    assert f"### step 12 | span {span_id(13)}" not in last
+    assert f"### step 25 | span {span_id(26)}" in last  # the step before the first that is named
+    assert f"### step 24 | span {span_id(25)}" not in last
 
 
 def test_claims_outside_the_taxonomy_or_the_trace_are_told_and_then_left_out(tmp_path: Path) -> None:

@@ -188,5 +188,6 @@ ASK = Engine(
     conclude_child=conclude_child,
     fallback=fallback,
     fails_without_reply=True,
+    answers=True,
     final_example='FINAL("The answer, in plain words. [path/file.py:10-12]")',
 )

@@ -33,6 +33,7 @@ from sonde.runtime.prompts import fill, prompt_file
 WHOLE_CHARS = 100_000
 OUTLINE_CHARS = 6_000
 TASK_CHARS = 3_000
+ENDING_CHARS = 800
 STEP_CHARS = 6_000
 KEPT = 0.4  # the odds from which on a claim is submitted; `findings.md` names the same number
 GUIDE_PLACE = "{{guide}}"
@@ -122,6 +123,7 @@ def _label_prompt(name: str, transcript: Transcript, part: Part, words: Mapping[
         first=str(part.first),
         last=str(part.last),
         part=part.text,
+        ending=shortened(transcript.steps[-1].came, ENDING_CHARS),
     )
 
 

@@ -1,7 +1,7 @@
 """The sceptic: claims about a trace are given to somebody who doubts them and who does not see how sure their author is.
 
-He gets the rules, the task and the steps: all of them while they are few, otherwise the outline with the steps that the claims name and the
-steps just before those. What comes back are odds; a claim that nobody judged keeps the confidence it came with and is not verified.
+He gets the rules, the task and the steps: all of them while they are short, otherwise the outline with the steps that the claims name and
+the steps just before those. What comes back are odds; a claim that nobody judged keeps the confidence it came with and is not verified.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sonde.core.canonical import jsonable
 from sonde.engines.refs import fields_of, number
 from sonde.runtime.engine import Review
 
-GROUP = 12
-SHOWN_CHARS = 40_000
+GROUP = 24
+SHOWN_CHARS = 100_000
 OUTLINE_CHARS = 8_000
 HIDDEN = frozenset({"confidence", "verified", "doubt", "first_failure", "impact"})
 
@@ -34,7 +34,7 @@ class Sceptic:
         return Review(questions=self.questions, judged=judged)
 
     def questions(self, claims: Sequence[Mapping[str, Any]]) -> list[str]:
-        """One prompt for each dozen of claims."""
+        """One prompt for each group of claims."""
         numbered = [{"claim": at, **_bare(claim)} for at, claim in enumerate(claims)]
         groups = [numbered[at : at + GROUP] for at in range(0, len(numbered), GROUP)]
         return [

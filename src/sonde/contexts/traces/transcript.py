@@ -18,6 +18,7 @@ from sonde.core.canonical import canonical_json, sha256_text
 WORKING = frozenset({"LLM", "TOOL", "RETRIEVER", "RERANKER", "EMBEDDING", "EVALUATOR", "GUARDRAIL"})
 PART_CHARS = 28_000
 MOST_CHARS = 260_000
+EASY_CHARS = 60_000
 LEAST_CHARS = 160
 QUOTED_STEPS = 12
 QUOTED_CHARS = 200
@@ -251,11 +252,18 @@ def _task(spans: Sequence[Span]) -> str:
 
 
 def _room(steps: Sequence[Step], most: int) -> int:
-    """The longest cut at which all steps together fit."""
+    """The longest cut at which all steps together fit; a short trace is cut little."""
+    for room in (16_000, 8_000):
+        if _length(steps, room) <= min(EASY_CHARS, most):
+            return room
     room = 4000
-    while room > LEAST_CHARS and sum(len(step.text(room)) for step in steps) > most:
+    while room > LEAST_CHARS and _length(steps, room) > most:
         room = max(LEAST_CHARS, room * 3 // 4)
     return room
+
+
+def _length(steps: Sequence[Step], room: int) -> int:
+    return sum(len(step.text(room)) for step in steps)
 
 
 def _part(steps: Sequence[tuple[Step, str]]) -> Part:

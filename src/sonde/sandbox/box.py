@@ -196,8 +196,7 @@ class Sandbox:
         if self._closed:
             return
         self._closed = True
-        self._history.clear()
-        self._family.leave()
+        self._family.leave(self._history.clear())
         for share in self._shares.values():
             share.release()
         self._shares.clear()

@@ -13,7 +13,7 @@ import signal
 import socket
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from sonde.errors import SandboxLost
 from sonde.sandbox.forkserver import ForkServer
@@ -105,16 +105,19 @@ class Family(ABC):
             return self.server.reap(state.pid)
         return None
 
-    def leave(self) -> None:
-        """One box fewer; the last one ends every process of the family."""
+    def leave(self, states: Iterable[State]) -> None:
+        """One box fewer, which held these states; the last one ends every process of the family at once."""
         with self._table:
             self._boxes -= 1
             last = self._boxes == 0
-        if last:
-            self.server.end(self.group)
-            for state in list(self._states.values()):
-                self._forget(state)
-            self._close()
+        if not last:
+            for state in states:
+                self.release(state)
+            return
+        self.server.end(self.group)
+        for state in list(self._states.values()):
+            self._forget(state)
+        self._close()
 
     def _forget(self, state: State) -> None:
         with self._table:

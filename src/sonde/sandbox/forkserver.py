@@ -75,9 +75,9 @@ class ForkServer:
     def alive(self) -> bool:
         return self.owner == os.getpid() and self._process.poll() is None
 
-    def spawn(self, wire: socket.socket) -> int:
+    def spawn(self, wire: socket.socket, policy: dict[str, Any]) -> int:
         """A new worker at the other end of `wire`; returns its pid, which is also its process group."""
-        group: int = self._ask(("spawn", None), wire.fileno())
+        group: int = self._ask(("spawn", policy), wire.fileno())
         self._groups.add(group)
         return group
 

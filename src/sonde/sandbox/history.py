@@ -49,6 +49,8 @@ class History:
     def _bytes(self) -> int:
         return sum(state.private_bytes for _, state in self.entries)
 
-    def clear(self) -> None:
-        while self.entries:
-            self.family.release(self.entries.pop()[1])
+    def clear(self) -> list[State]:
+        """Forget all states; who calls gives them back."""
+        states = [state for _, state in self.entries]
+        self.entries.clear()
+        return states

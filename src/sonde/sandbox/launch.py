@@ -32,7 +32,7 @@ def launch(server: ForkServer, config: dict[str, Any], *, unsafe: bool) -> tuple
     near, far = socket.socketpair()
     with near:
         with far:
-            group = server.spawn(far)
+            group = server.spawn(far, config["policy"])
         try:
             listener, ready = _meet(near, config)
             return _admit(server, group, listener, ready, near, unsafe=unsafe)

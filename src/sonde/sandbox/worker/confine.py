@@ -11,7 +11,7 @@ import resource
 import signal
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import kernel, seccomp, tables
 
@@ -22,17 +22,24 @@ LANDLOCK_VERSION_FLAG = 1
 Send = Callable[[int], None]
 
 
-def confine(config: Mapping[str, Any], zygote: int, send_listener: Send) -> tuple[list[str], list[str]]:
+class Origin(NamedTuple):
+    """Where a worker comes from: its zygote, and the address space that it mapped when the worker was forked."""
+
+    zygote: int
+    mapped: int
+
+
+def confine(config: Mapping[str, Any], origin: Origin, send_listener: Send) -> tuple[list[str], list[str]]:
     """Put on every layer, in the order that works for root and for an ordinary user: (layers on, layers missing).
 
     setuid clears PDEATHSIG, so it comes before; an ordinary user needs NO_NEW_PRIVS before seccomp.
     """
     on: list[str] = []
     missing: list[str] = []
-    _put_on(on, missing, config, "rlimits", lambda: _limit(config))
+    _put_on(on, missing, config, "rlimits", lambda: _limit(config, origin.mapped))
     if os.geteuid() == 0:
         _put_on(on, missing, config, "uid", _drop_uid)
-    _put_on(on, missing, config, "pdeathsig", lambda: _die_with(zygote))
+    _put_on(on, missing, config, "pdeathsig", lambda: _die_with(origin.zygote))
     _put_on(on, missing, config, "no_new_privs", _no_new_privs)
     _put_on(on, missing, config, "landlock", _landlock)
     _put_on(on, missing, config, "fork-gate", lambda: _fork_gate(send_listener))
@@ -54,10 +61,10 @@ def _put_on(
         on.append(f"{layer} {detail}" if detail else layer)
 
 
-def _limit(config: Mapping[str, Any]) -> None:
+def _limit(config: Mapping[str, Any], mapped: int) -> None:
     """No RLIMIT_NPROC: zero would make the one permitted fork fail, and it does not bind root anyway."""
     limits = {
-        resource.RLIMIT_AS: _address_space() + config["memory"] + config["shared"],
+        resource.RLIMIT_AS: mapped + config["memory"] + config["shared"],
         resource.RLIMIT_CPU: config["cpu"],
         resource.RLIMIT_NOFILE: 256,
         resource.RLIMIT_FSIZE: 0,
@@ -70,7 +77,7 @@ def _limit(config: Mapping[str, Any]) -> None:
         resource.setrlimit(which, (value, value))
 
 
-def _address_space() -> int:
+def address_space() -> int:
     """What the interpreter maps before any code ran: the memory limit counts from here."""
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[0]) * resource.getpagesize()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import struct
+from functools import cache
 
 from . import kernel, tables
 
@@ -21,6 +22,7 @@ SET_MODE_FILTER = 1
 NEW_LISTENER = 8
 LOAD, JUMP_EQ, JUMP_SET, RETURN = 0x20, 0x15, 0x45, 0x06
 NUMBER_AT, ARCH_AT = 0, 4
+INSTRUCTION = struct.Struct("<HBBI")
 
 Code = list[tuple[int, int, int, int]]
 Check = tuple[int, str, int]
@@ -31,13 +33,30 @@ def refuse(error: int) -> int:
     return 0x00050000 | error
 
 
+def assemble() -> None:
+    """Make both filters now: the zygote does it once, and no worker has to."""
+    if kernel.MACHINE in tables.NUMBERS:
+        _gate_program(kernel.MACHINE)
+        _allowlist_program(kernel.MACHINE, gated=True)
+
+
 def install_gate(machine: str) -> int:
     """Install the first filter; returns the descriptor of its listener."""
-    return _install(gate(machine), NEW_LISTENER)
+    return _install(_gate_program(machine), NEW_LISTENER)
 
 
 def install_allowlist(machine: str, *, gated: bool) -> None:
-    _install(allowlist(machine, () if gated else tables.ALLOWED_WITHOUT_GATE), 0)
+    _install(_allowlist_program(machine, gated=gated), 0)
+
+
+@cache
+def _gate_program(machine: str) -> bytes:
+    return _packed(gate(machine))
+
+
+@cache
+def _allowlist_program(machine: str, *, gated: bool) -> bytes:
+    return _packed(allowlist(machine, () if gated else tables.ALLOWED_WITHOUT_GATE))
 
 
 def gate(machine: str) -> Code:
@@ -136,9 +155,12 @@ def _return(verdict: int) -> tuple[int, int, int, int]:
     return (RETURN, 0, 0, verdict)
 
 
-def _install(code: Code, flags: int) -> int:
-    packed = b"".join(struct.pack("<HBBI", *instruction) for instruction in code)
+def _packed(code: Code) -> bytes:
+    return b"".join(INSTRUCTION.pack(*each) for each in code)
+
+
+def _install(packed: bytes, flags: int) -> int:
     filters = ctypes.create_string_buffer(packed, len(packed))
-    program = struct.pack("<HxxxxxxQ", len(code), ctypes.addressof(filters))
+    program = struct.pack("<HxxxxxxQ", len(packed) // INSTRUCTION.size, ctypes.addressof(filters))
     address = ctypes.create_string_buffer(program, len(program))
     return kernel.call("seccomp", SET_MODE_FILTER, flags, ctypes.addressof(address))

@@ -17,13 +17,12 @@ from typing import Any, cast
 from . import channel
 from .channel import Encoded
 from .clock import Clock, install, seed_everything
-from .language import make_builtins
 from .output import Capture
 from .parking import park, park_without_gate, settle
 from .report import Variables, describe, remember_source
 from .restoring import Restoring
 from .saving import Place, Saving
-from .views import Region, SharedText, SharedTexts, teach_modules
+from .views import Region, SharedText, SharedTexts
 
 UNFREEZE_EVERY = 64
 LIFTED = "__rlm_icpt_"
@@ -37,7 +36,8 @@ class ToolError(RuntimeError):
 class Session:
     """One namespace of generated code and the way it talks to the supervisor."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], names: dict[str, Any]) -> None:
+        """`names` are the `__builtins__` of its code, for this session alone."""
         self._config = config
         self._policy: dict[str, Any] = config["policy"]
         self._limit: int = config["frame_bytes"]
@@ -51,14 +51,13 @@ class Session:
         self._mute = False
         self._filename = ""
         self._park = park
-        self._builtins = make_builtins(self._policy)
+        self._builtins = names
         self._fixed: dict[str, Any] = {"__name__": "__main__", "__builtins__": self._builtins, "ToolError": ToolError}
         self._fixed |= self._finish_functions()
         self._fixed |= {name: self._host_function(name) for name in config["functions"] or ()}
         self._namespace: dict[str, Any] = dict(self._fixed)
         self._dice = (random._inst, seed_everything(config["seed"]))  # pyright: ignore[reportPrivateUsage] - the one behind its functions
         self._thrown = tuple(map(random.Random.getstate, self._dice))
-        teach_modules()
 
     def start(self, *, gated: bool) -> None:
         """Begin to serve, with the fork gate or, in an unsafe sandbox that lacks it, without."""

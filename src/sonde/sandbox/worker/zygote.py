@@ -16,11 +16,12 @@ import sys
 import traceback
 from typing import Any
 
-from . import channel
+from . import channel, kernel, seccomp, tables
 from .channel import Encoded
-from .confine import confine
-from .language import preload
+from .confine import Origin, address_space, confine
+from .language import make_builtins, preload
 from .session import Session
+from .views import teach_modules
 
 
 def main(control_fd: int, supervisor: int, modules: list[str]) -> None:
@@ -28,6 +29,8 @@ def main(control_fd: int, supervisor: int, modules: list[str]) -> None:
     os.environ["PYTHONHASHSEED"] = "0"
     watch = os.pidfd_open(supervisor)
     preload(modules)
+    teach_modules()
+    seccomp.assemble()
     gc.collect()
     gc.freeze()
     control = socket.socket(fileno=control_fd)
@@ -37,6 +40,8 @@ def main(control_fd: int, supervisor: int, modules: list[str]) -> None:
 
 MEMORY_EXIT = 99
 """A worker that could not even report for lack of memory."""
+WALL = 0x40000000
+"""__WALL: children of every kind, whatever signal they end with."""
 
 
 class Zygote:
@@ -45,6 +50,7 @@ class Zygote:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._groups: set[int] = set()
+        self._builtins: dict[bytes, dict[str, Any]] = {}
 
     def serve(self, watch: int) -> None:
         poll = select.poll()
@@ -63,8 +69,8 @@ class Zygote:
 
     def _obey(self, message: tuple[str, Any], descriptors: list[int]) -> Any:
         match message:
-            case ("spawn", _):
-                return self._spawn(descriptors[0])
+            case ("spawn", policy):
+                return self._spawn(descriptors[0], self._builtins_under(policy))
             case ("reap", pid):
                 return _reap(pid)
             case ("retire", pids):
@@ -72,20 +78,29 @@ class Zygote:
                     _kill(pid)
                     _reap(pid)
             case ("strays", (group, known)):
-                return _end_group(group, frozenset(known))
+                return _end_strays(group, frozenset(known))
             case ("end", group):
                 self._groups.discard(group)
-                _end_group(group, frozenset())
+                _end_group(group)
             case _:
                 raise AssertionError(message)
         return None
 
-    def _spawn(self, descriptor: int) -> int:
-        zygote = os.getpid()
-        pid = os.fork()
+    def _builtins_under(self, policy: dict[str, Any]) -> dict[str, Any]:
+        """Made once for each policy; a worker has them to itself, because its memory is its own."""
+        key = marshal.dumps(policy)
+        if key not in self._builtins:
+            self._builtins[key] = make_builtins(policy)
+            gc.freeze()
+        return self._builtins[key]
+
+    def _spawn(self, descriptor: int, names: dict[str, Any]) -> int:
+        origin = Origin(os.getpid(), address_space())
+        # A fork without Python's hooks: there is one thread, and nothing to reset.
+        pid = kernel.call("clone", tables.SIGCHLD)
         if pid == 0:
             try:
-                start_worker(descriptor, zygote)
+                start_worker(descriptor, origin, names)
             except MemoryError:
                 os._exit(MEMORY_EXIT)
             finally:
@@ -106,8 +121,11 @@ class Zygote:
                 continue  # nobody is left in it
 
 
-def start_worker(descriptor: int, zygote: int) -> None:
-    """From a fresh fork to a confined, parked state. Nothing of the zygote's descriptors is kept."""
+def start_worker(descriptor: int, origin: Origin, names: dict[str, Any]) -> None:
+    """From a fresh fork to a confined, parked state. Nothing of the zygote's descriptors is kept.
+
+    Whatever can be done before the fork is: a page that a worker is the first to touch costs more than the work on it.
+    """
     os.setpgid(0, 0)
     null = os.open("/dev/null", os.O_RDWR)
     for target, source in ((0, null), (1, null), (2, null), (channel.SOCKET, descriptor)):
@@ -115,8 +133,8 @@ def start_worker(descriptor: int, zygote: int) -> None:
     os.closerange(channel.SOCKET + 1, 4096)
     config: dict[str, Any] = channel.receive()
     try:
-        session = Session(config)
-        on, missing = confine(config, zygote, _send_listener)
+        session = Session(config, names)
+        on, missing = confine(config, origin, _send_listener)
         ready = {"layers": on, "missing": missing}
     except BaseException:
         channel.send(channel.READY, 0, {"report": Encoded({"error": traceback.format_exc()})}, 1 << 20)
@@ -147,7 +165,23 @@ def _reap(pid: int) -> tuple[int, float, int] | None:
     return status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss
 
 
-def _end_group(group: int, known: frozenset[int]) -> list[int]:
+def _end_group(group: int) -> None:
+    """Kill and reap every child of ours in the group. The kernel says who they are: a look through /proc takes milliseconds."""
+    while _has_child(group):
+        os.killpg(group, signal.SIGKILL)  # a child that we have not reaped is in it: the number is still theirs
+        os.waitpid(-group, WALL)
+
+
+def _has_child(group: int) -> bool:
+    """Is a child of ours, alive or not yet reaped, in this process group?"""
+    try:
+        os.waitid(os.P_PGID, group, os.WEXITED | os.WNOHANG | os.WNOWAIT | WALL)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _end_strays(group: int, known: frozenset[int]) -> list[int]:
     """Kill and reap every child of ours in the group but the known ones; returns who that was."""
     killed: list[int] = []
     while True:

@@ -11,6 +11,7 @@ import pytest
 from sonde.api.settings import Settings
 from sonde.bench import seeded
 from sonde.bench.harness import Bench, Plan
+from sonde.bench.joined import Joined
 from sonde.bench.labels import Seeded
 from sonde.bench.results import Result, append_result, read_results
 from sonde.bench.suite import Suite
@@ -101,6 +102,23 @@ def test_trail_scores_spans_and_pairs_whatever_the_gold_spelling(trail: Path, tm
     assert plain.metrics["location_recall"].mean == 0.5
     assert plain.metrics["joint_recall"].mean == 0.0
     assert "| Formatting Errors | 2 | 2 | 2 | 1.00 | 1.00 | 1.00 |" in sonde.tables
+
+
+def test_traces_can_be_joined_to_longer_ones_and_each_is_scored_by_its_own_spans(trail: Path, tmp_path: Path) -> None:
+    for path in trail.glob("gaia/*/*2.json"):  # the second trace gets span ids of its own
+        path.write_text(path.read_text("utf-8").replace(CALL, "c2" * 8).replace(ROOT, "d2" * 8), "utf-8")
+    suite = Joined(trail, 2, tmp_path / "joined")
+
+    results = bench(suite, tmp_path / "out", ScriptedModel(finder))
+
+    assert [(each.case, each.predicted) for each in results] == [("gaia/0", [[CALL, "Formatting Errors"]])]
+    (sonde,) = summarise(suite, results)
+    found = {name: value.mean for name, value in sonde.metrics.items()}
+    assert (found["location_recall"], found["location_precision"]) == (
+        0.25,
+        0.5,
+    )  # half of the first trace, nothing of the second
+    assert "| Formatting Errors | 1 | 1 | 1 |" in sonde.tables
 
 
 def test_whowhen_scores_agent_and_step_apart(whowhen: Path, tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ from sonde.runtime.engine import Conclusion, Engine, Gathered, Prefilter, Proble
 from sonde.runtime.prompts import fill, prompt_file
 
 WHOLE_CHARS = 100_000
-OUTLINE_CHARS = 6_000
+OUTLINE_CHARS = 8_000
+ROOT_OUTLINE_CHARS = 40_000
 TASK_CHARS = 3_000
 ENDING_CHARS = 800
 STEP_CHARS = 6_000
@@ -119,7 +120,7 @@ def _label_prompt(name: str, transcript: Transcript, part: Part, words: Mapping[
         prompt_file(name),
         **words,
         task=shortened(transcript.task, TASK_CHARS),
-        outline=shortened(transcript.outline(), OUTLINE_CHARS),
+        outline=transcript.outline(OUTLINE_CHARS),
         first=str(part.first),
         last=str(part.last),
         part=part.text,
@@ -131,7 +132,7 @@ def _shown(transcript: Transcript, parts: list[tuple[int, Part]]) -> str:
     task = f"What was asked:\n{shortened(transcript.task, TASK_CHARS)}"
     if not parts:
         return f"{task}\n\nThe whole trace, {len(transcript.steps)} steps:\n\n{transcript.text()}"
-    outline = shortened(transcript.outline(), 2 * OUTLINE_CHARS)
+    outline = transcript.outline(ROOT_OUTLINE_CHARS)
     return f"{task}\n\nThe trace in outline ({len(parts)} parts are in label_prompts):\n{outline}"
 
 
@@ -237,7 +238,7 @@ def coverage(gathered: Gathered) -> dict[str, Any]:
 
 
 # Reading takes more than looking: a slow model needs a minute for each of some ten calls, and all steps are read two or three times.
-READING_BUDGET = rca.RCA_BUDGET.override(max_tokens_total=600_000, max_wall_time_sec=1800)
+READING_BUDGET = rca.RCA_BUDGET.override(max_subcalls=60, max_tokens_total=600_000, max_wall_time_sec=1800)
 READING_MAXIMA = CONTRACT_MAXIMA.override(max_tokens_total=2_000_000, max_wall_time_sec=7200)
 READING = replace(
     rca.RCA,

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from sonde.contexts.traces.transcript import Transcript, shortened
+from sonde.contexts.traces.transcript import Transcript
 from sonde.core.canonical import jsonable
 from sonde.engines.refs import fields_of, number
 from sonde.runtime.engine import Review
 
 GROUP = 24
 SHOWN_CHARS = 100_000
-OUTLINE_CHARS = 8_000
+OUTLINE_CHARS = 20_000
 HIDDEN = frozenset({"confidence", "verified", "doubt", "first_failure", "impact"})
 
 
@@ -51,7 +51,7 @@ class Sceptic:
         near = sorted(wanted | {at - 1 for at in wanted if at})
         room = min(self.transcript.room, max(SHOWN_CHARS // max(len(near), 1), 400))
         shown = "\n\n".join(steps[at].text(room) for at in near)
-        outline = shortened(self.transcript.outline(), OUTLINE_CHARS)
+        outline = self.transcript.outline(OUTLINE_CHARS)
         return f"The trace in outline:\n{outline}\n\nThe steps that the claims name, and those just before them:\n\n{shown}"
 
 

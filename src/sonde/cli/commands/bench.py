@@ -21,6 +21,10 @@ Baseline = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Also r
 Sonde = Annotated[bool, typer.Option("--sonde/--no-sonde", help="Whether the engine with the model is run.")]
 Repeats = Annotated[int, typer.Option(metavar="N", min=1, help="How often each case is run.")]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where results, runs and the page go; a stopped run goes on.")]
+Join = Annotated[
+    int | None,
+    typer.Option("--joined", metavar="N", min=2, help="Join every N traces to one: the same faults in longer traces."),
+]
 Make = Annotated[int | None, typer.Option(metavar="N", min=1, help="First write so many seeded traces into --data.")]
 Length = Annotated[
     list[str] | None, typer.Option(metavar="SIZE", help="Characters of context, e.g. 200k or 10M; repeatable.")
@@ -65,6 +69,7 @@ def register(app: typer.Typer) -> None:
 def trail(
     *,
     data: Data,
+    joined: Join = None,
     limit: Limit = None,
     case: Only = None,
     baseline: Baseline = None,
@@ -79,10 +84,11 @@ def trail(
     Example: sonde bench trail --data trail --model openai:gpt-4o-mini --limit 4 --baseline plain
     """
     from sonde.bench.harness import Plan
+    from sonde.bench.joined import Joined
     from sonde.bench.trail import Trail
 
     methods = _methods(baseline, sonde=sonde)
-    suite = Trail(data)
+    suite = Trail(data) if joined is None else Joined(data, joined, out / "joined")
     plan = Plan(suite=suite, out=out / suite.name, methods=methods, repeats=repeats, chosen=case or (), limit=limit)
     return _run(plan, model, place)
 

@@ -17,7 +17,7 @@ from sonde.core.canonical import canonical_json, sha256_text
 
 WORKING = frozenset({"LLM", "TOOL", "RETRIEVER", "RERANKER", "EMBEDDING", "EVALUATOR", "GUARDRAIL"})
 PART_CHARS = 28_000
-MOST_CHARS = 260_000
+MOST_CHARS = 800_000
 EASY_CHARS = 60_000
 LEAST_CHARS = 160
 QUOTED_STEPS = 12
@@ -56,12 +56,12 @@ class Step:
             lines.append(f"[it ended in an error] {shortened(self.around, room)}")
         return "\n".join(lines)
 
-    def line(self) -> str:
-        """The step in one line."""
+    def line(self, room: int = 110) -> str:
+        """The step in one line, with so much of what it said."""
         said = " ".join((self.came or " ".join(self.given)).split())
         mark = " ERROR" if self.around or self.status == "ERROR" else ""
         mark += "" if self.reports is None else f" is told the error of {self.reports}"
-        return f"{self.number} {self.span_id} {self.kind} {self.name} ({self.agent}){mark}: {said[:110]}"
+        return f"{self.number} {self.span_id} {self.kind} {self.name} ({self.agent}){mark}: {said[:room]}".rstrip(": ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +87,12 @@ class Transcript:
         """All of it."""
         return "\n\n".join(step.text(self.room) for step in self.steps)
 
-    def outline(self) -> str:
-        """One line a step."""
-        return "\n".join(step.line() for step in self.steps)
+    def outline(self, most: int | None = None) -> str:
+        """One line a step, each shorter where all would be longer than `most`; only then are lines left out of the middle."""
+        whole = "\n".join(step.line() for step in self.steps)
+        if most is None or len(whole) <= most:
+            return whole
+        return shortened("\n".join(step.line(24) for step in self.steps), most)
 
     def parts(self, size: int = PART_CHARS) -> list[Part]:
         """The steps packed in order into texts of about this size; a step is never split."""

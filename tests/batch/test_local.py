@@ -7,6 +7,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,6 +137,30 @@ def test_the_request_rate_holds_over_all_workers(tmp_path: Path) -> None:
 
     longest = times[-1] - times[0]
     assert len(times) <= 20 * (longest + 1.0) + 2, "20 a second, and one second's worth at once"
+
+
+def test_the_token_rate_holds_over_all_workers_by_what_the_server_counts(tmp_path: Path) -> None:
+    each, per_second, at_once = 4000, 48_000, 2
+    times: list[float] = []
+
+    def dear(seen: SeenRequest) -> ScriptedReply:
+        times.append(time.monotonic())
+        usage = {"prompt_tokens": each - 100, "completion_tokens": 100, "total_tokens": each}
+        return ScriptedReply(text=reply(seen), usage=usage)  # several times what such a prompt is taken for
+
+    scene = Scene(tmp_path)
+    scene.write(20)
+    with ScriptedServer(dear) as server:
+        limits = ["--tokens-per-minute", str(60 * per_second), "--concurrency", str(at_once)]
+        done = scene.run(server.base_url, *limits, "--json")
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["tokens_in"] == 40 * (each - 100)
+    for number, moment in enumerate(times):  # before it went as many tokens as were due, and one second's worth at once
+        assert (number - at_once) * each <= per_second * (moment - times[0] + 1.0), (
+            "more than what was in flight is over"
+        )
+    assert times[-1] - times[0] >= (40 - at_once) * each / per_second - 1.0
 
 
 def test_a_model_server_that_dies_stops_the_batch_and_fails_no_item(tmp_path: Path) -> None:

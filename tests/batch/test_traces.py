@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from sonde.batch.manifest import read_manifest
 from sonde.batch.query import Wanted, query_manifest, since_time
 from sonde.batch.running import BatchOptions, run_batch
 from sonde.errors import ConfigError
+from sonde.runs.rundir import JOURNAL
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 
@@ -95,6 +97,29 @@ def test_failed_traces_become_reports_and_one_issue_with_its_component(traces: P
     assert issue.count == 3
     assert (issue.first_seen or "").startswith("2026-11-15T06:00:00")
     assert read_manifest(folder.path / "manifest.jsonl").items == manifest.items
+
+
+def test_a_trace_file_is_indexed_once_for_all_items_and_not_again_for_resumed_ones(
+    traces: Path, tmp_path: Path
+) -> None:
+    settings = resolve({"runs_dir": str(tmp_path / "runs")}, {}, tmp_path)  # no home: the index is kept with the batch
+    manifest = query_manifest(wanted(traces), NOW)
+    folder = named_folder("all", settings.runs_dir)
+
+    def start() -> tuple[list[bool], os.stat_result]:
+        outcome = run_batch(manifest, folder, settings, BatchOptions(limits=SharedLimits(concurrency=2)))
+        (index,) = folder.path.glob("cache/**/*.sqlite")
+        return [result.resumed for result in outcome.results], index.stat()
+
+    fresh, before = start()
+    for run in folder.items.iterdir():
+        journal = run / JOURNAL
+        journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:-1]))  # cut off before its end
+    folder.results.unlink()
+    resumed, after = start()
+
+    assert (fresh, resumed) == ([False] * 6, [True] * 6)
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 def test_the_command_line_runs_a_query_and_compares_with_an_earlier_batch(traces: Path, tmp_path: Path) -> None:

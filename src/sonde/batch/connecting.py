@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -28,14 +28,12 @@ def connect(on: str) -> tuple[Any, bool]:
         raise ConfigError(
             f"--on {on} needs Ray, which is not installed: pip install -e '.[cluster]' in a checkout of Sonde"
         )
-    ray: Any = import_module("ray")
-    if ray.is_initialized():
-        return ray, False
+    loaded: Any = sys.modules.get("ray")
+    if loaded is not None and loaded.is_initialized():
+        return loaded, False
     address = on if on.startswith("ray://") else os.environ.get("RAY_ADDRESS") or None
-    if address is not None and address != "auto":
-        _knock(address)
-        _require_client(address)
-        _probe(address)
+    with _probed(address) if address not in (None, "auto") else nullcontext():
+        ray: Any = import_module("ray")  # takes as long as the probe, so at the same time
     with _own_signals():
         _init(ray, address)
     return ray, True
@@ -71,17 +69,24 @@ def _require_client(address: str) -> None:
         raise ConfigError(f"{address} needs the Ray client, which is not installed: pip install 'ray[client]'")
 
 
-def _probe(address: str) -> None:
-    """Try the address in another process, which can be ended: Ray itself may wait for minutes, or end the program."""
+@contextmanager
+def _probed(address: str) -> Generator[None]:
+    """Meanwhile the address is tried in another process, which can be ended: Ray itself may wait for minutes, or end the program."""
+    _knock(address)
+    _require_client(address)
     code = f"import ray; ray.init(address={address!r}, logging_level='error', log_to_driver=False)"
-    try:
-        tried = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=CONNECT_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise ConfigError(
-            f"what listens at {address} did not answer as a Ray cluster within {CONNECT_S:.0f} s"
-        ) from None
-    if tried.returncode:
-        last = tried.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as probe:
+        try:
+            yield
+            _, said = probe.communicate(timeout=CONNECT_S)
+        except subprocess.TimeoutExpired:
+            raise ConfigError(
+                f"what listens at {address} did not answer as a Ray cluster within {CONNECT_S:.0f} s"
+            ) from None
+        finally:
+            probe.kill()
+    if probe.returncode:
+        last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise ConfigError(f"the Ray cluster at {address} cannot be used: {last[:500]}")
 
 

@@ -3,6 +3,7 @@
     BATCH/manifest.jsonl     the items as they were run        BATCH/results.jsonl   a line for each finished item
     BATCH/items/KEY/         the run folder of each item       BATCH/report.*        written at the end
     BATCH/issues.json        failures grouped                  BATCH/workers.log     what workers had to say
+    BATCH/cache/             indexes of trace files, where there is no home to keep them in
 
 `results.jsonl` is a view that spares reading ten thousand journals; whatever is not in it is judged by its journal. Nothing here deletes.
 """

@@ -6,8 +6,9 @@ outcome = run_batch(read_manifest(path), folder, settings, limits=SharedLimits(c
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from sonde.api.case import cache_folder
 from sonde.api.settings import Settings
 from sonde.batch.crew import Crew
 from sonde.batch.driving import BatchOutcome, OnProgress, drive
@@ -56,7 +57,7 @@ def run_batch(
 
 def open_crew(plan: Plan, folder: BatchFolder, settings: Settings, options: BatchOptions) -> Crew:
     """The workers of the chosen place."""
-    order = Order(settings=settings, folder=folder.path, writeback=options.writeback)
+    order = Order(settings=_with_cache(settings, folder), folder=folder.path, writeback=options.writeback)
     if options.on == LOCAL:
         return LocalCrew(order, Limiter(options.limits, spent_usd=plan.spent_usd))
     if options.on == "ray" or options.on.startswith("ray://"):
@@ -64,3 +65,10 @@ def open_crew(plan: Plan, folder: BatchFolder, settings: Settings, options: Batc
 
         return RayCrew(order, options.limits, options.on, spent_usd=plan.spent_usd)
     raise ConfigError(f"--on {options.on} is no place for a batch: local, ray, or ray://HOST:PORT")
+
+
+def _with_cache(settings: Settings, folder: BatchFolder) -> Settings:
+    """Indexes of trace files are kept with the batch where there is no home for them: else every item would build its own."""
+    if cache_folder(settings.environ) is not None:
+        return settings
+    return replace(settings, environ={**settings.environ, "XDG_CACHE_HOME": str(folder.path / "cache")})

@@ -17,7 +17,7 @@ from typing import Any
 
 from sonde.api.again import resume
 from sonde.api.asking import ask_job
-from sonde.api.case import Case, cache_folder, source_of
+from sonde.api.case import Case, source_of
 from sonde.api.investigating import Options, job_of
 from sonde.api.launch import Job, Launch, run_job
 from sonde.api.settings import Settings
@@ -132,7 +132,7 @@ class Station:
         fields: Mapping[str, Any] = item.fields
         settings = self.order.settings
         source = fields.get("source") or settings.source
-        place = source_of(source, fields.get("project") or settings.project, settings.environ, self._cache())
+        place = source_of(source, fields.get("project") or settings.project, settings.environ)
         return Case(
             engine=item.engine,  # pyright: ignore[reportArgumentType]  # the manifest knows only engines
             place=place,
@@ -145,9 +145,6 @@ class Station:
             configs=fields.get("configs"),
             writeback=self.order.writeback,
         )
-
-    def _cache(self) -> Path | None:
-        return cache_folder(self.order.settings.environ)
 
     def _limited(self) -> tuple[Model | None, Model | None]:
         """The models of one run, behind the gate."""

@@ -1,4 +1,4 @@
-"""A worker process of a local batch: `python -m sonde.batch.worker FD THREADS`, started by `local.LocalCrew`.
+"""A worker process of a local batch: `python -m sonde.batch.worker FD`, started by `local.LocalCrew`.
 
 Takes errands from the driver over a socket and does them in a few threads, because runs mostly wait for models. When the driver is gone
 it lands what is in flight, so that paid replies get into their journals, and leaves.

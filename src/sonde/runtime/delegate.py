@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from sonde.runtime.session import Outcome
 
 QUERY_OUTPUT_TOKENS = 2048
-QUERY_SYSTEM = "Answer the request below from the text it gives, briefly and exactly. If the text does not say, say so."
+QUERY_SYSTEM = (
+    "Answer the request below from the text it gives, briefly and exactly. "
+    "If the text does not say, say so in the form that is asked for."
+)
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -45,7 +45,13 @@ def _init(ray: Any, address: str | None) -> None:
     In the calling thread: the processes that Ray starts die with the thread that started them.
     """
     try:
-        ray.init(address=address, logging_level="error", log_to_driver=False)
+        try:
+            ray.init(address=address, logging_level="error", log_to_driver=False)
+        except ConnectionError:
+            if not (address or "").startswith("ray://"):
+                raise
+            # The door was open: on a busy head a client's server comes up later than Ray waits for it. Once more.
+            ray.init(address=address, logging_level="error", log_to_driver=False)
     except (ConnectionError, RuntimeError, ValueError, OSError, ImportError) as error:
         where = f"at {address}" if address else "of this machine"
         raise ConfigError(f"the Ray cluster {where} cannot be used: {type(error).__name__}: {error}") from None
@@ -69,13 +75,22 @@ def _require_client(address: str) -> None:
         raise ConfigError(f"{address} needs the Ray client, which is not installed: pip install 'ray[client]'")
 
 
+def _trial(address: str) -> str:
+    """What to run to see that a cluster is there. A Ray client takes long to come up, so only its door is tried where that can be done."""
+    if address.startswith("ray://") and os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
+        channel = f"grpc.insecure_channel({address.removeprefix('ray://')!r})"
+        return f"import grpc; grpc.channel_ready_future({channel}).result()"
+    return f"import ray; ray.init(address={address!r}, logging_level='error', log_to_driver=False)"
+
+
 @contextmanager
 def _probed(address: str) -> Generator[None]:
     """Meanwhile the address is tried in another process, which can be ended: Ray itself may wait for minutes, or end the program."""
     _knock(address)
     _require_client(address)
-    code = f"import ray; ray.init(address={address!r}, logging_level='error', log_to_driver=False)"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as probe:
+    with subprocess.Popen(
+        [sys.executable, "-c", _trial(address)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as probe:
         try:
             yield
             _, said = probe.communicate(timeout=CONNECT_S)

@@ -129,6 +129,25 @@ def test_a_citation_of_lines_nobody_has_read_is_shown_before_it_counts() -> None
     assert answer.status is RunStatus.SUCCEEDED
 
 
+def test_a_citation_of_lines_that_code_printed_from_the_context_counts_at_once() -> None:
+    show = "print('a.txt has', repr(1), '->', CONTEXT['a.txt'].splitlines()[1])"
+    model = ScriptedModel([show, CITED])
+
+    answer = run_in_memory(model, "?", files())
+
+    assert answer.status is RunStatus.SUCCEEDED
+    assert "cited without having been read" not in told(model)
+
+
+def test_counters_are_named_among_the_changed_variables() -> None:
+    code = "import collections\ncounted = collections.Counter('abca')\nqueue = collections.deque([1])"
+    model = ScriptedModel([code, CITED, "FINAL('beta is 42')"])
+
+    run_in_memory(model, "?", files())
+
+    assert "counted: Counter of 3; queue: deque of 1" in told(model)
+
+
 @pytest.mark.parametrize("value", ["0", "False", "''", "[]", "None"])
 def test_falsy_final_values_count_as_final(value: str) -> None:
     model = ScriptedModel([f"FINAL({value})"] * 2)

@@ -18,6 +18,7 @@ from sonde.core.evidence import Citation, Refuted, merge
 from sonde.core.schema import violations
 from sonde.errors import Fault
 from sonde.runtime.engine import Conclusion, Engine, Gathered, Problem
+from sonde.runtime.observe import was_shown
 from sonde.runtime.prompts import prompt_file
 
 _INLINE = re.compile(r"\[([^\[\]\n:]+):(\d+(?:-\d+)?(?:, ?\d+(?:-\d+)?)*)\]")
@@ -136,7 +137,7 @@ def _looked_up(pointer: Pointer, refuted: Refuted, gathered: Gathered) -> Citati
         return Refuted(f"{path}:{start}-{end}: {fault.message}")
     gathered.prover.log.note(result.excerpts)
     found = gathered.prover.lines(path, start, end, signal=signal)
-    if isinstance(found, Refuted) or str(result.result).strip() in gathered.printed:
+    if isinstance(found, Refuted) or was_shown(str(result.result), gathered.printed):
         return found
     return Refuted(f"{path}:{start}-{end} was not shown to you yet. It reads: {clip(str(result.result), 400)}")
 

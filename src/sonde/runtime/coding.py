@@ -52,7 +52,7 @@ class Coder:
         self.variables = variables
         self._box: Box | None = None
         self._lost = ""
-        self.printed: list[str] = []
+        self.printed = host.shown
         self._playing: Playback | None = None
         self._given: set[str] = set()
 

@@ -16,6 +16,7 @@ from sonde.core.evidence import Citation, EvidenceKind, Refuted, merge
 from sonde.errors import RunError, ToolFault
 from sonde.runtime.delegate import Delegation, Errand, SubcallResult
 from sonde.runtime.engine import Review
+from sonde.runtime.observe import was_shown
 from sonde.runtime.wiring import Wiring
 
 FUNCTIONS = (
@@ -58,6 +59,7 @@ class Functions:
         self.checked: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.unseen: list[str] = []
+        self.shown: list[str] = []  # what earlier blocks printed
 
     def offered(self) -> list[Callable[..., Any]]:
         """Those that can work here."""
@@ -259,11 +261,12 @@ class Functions:
         del snippet  # the runtime takes the text from the file, never from the model
         proved = self.wiring.prover.lines(path, start_line, end_line, signal=signal)
         if isinstance(proved, Refuted):
-            self._look(path, start_line, end_line)
+            text = self._look(path, start_line, end_line)
             proved = self.wiring.prover.lines(path, start_line, end_line, signal=signal)
             if isinstance(proved, Refuted):
                 raise ToolFault(proved.reason)
-            self.unseen.append(f"{path}:{start_line}-{end_line}: {proved.snippet}")
+            if not was_shown(text, "\n".join(self.shown)):
+                self.unseen.append(f"{path}:{start_line}-{end_line}: {proved.snippet}")
         if len(self.citations) < MAX_CITATIONS:
             self.citations[:] = merge(self.citations, [proved])
             self.wiring.emit(
@@ -276,7 +279,7 @@ class Functions:
             )
         return proved.snippet
 
-    def _look(self, path: str, start_line: int, end_line: int) -> None:
+    def _look(self, path: str, start_line: int, end_line: int) -> str:
         if start_line < 1 or end_line < start_line:
             raise ToolFault(
                 f"{start_line}-{end_line} is not a range of lines; lines count from 1, for example 10 to 12"
@@ -286,6 +289,7 @@ class Functions:
             args["rationale"] = "the code cites these lines"
         result = self.wiring.registry.call("read_file", args)
         self.wiring.log.note(e for e in result.excerpts if e.kind is EvidenceKind.FILE)
+        return str(result.result)
 
 
 def shared(share: Share) -> dict[str, Any]:

@@ -55,6 +55,11 @@ def block_text(result: ExecResult, *, number: int, count: int) -> str:
     return "\n".join(lines)
 
 
+def was_shown(text: str, printed: str) -> bool:
+    """Whether each line of a text stands somewhere in what was printed, whatever the code put before or after it."""
+    return all(line.strip() in printed for line in text.splitlines())
+
+
 def fault_text(result: ExecResult) -> str:
     """A fault: what, where, and how to mend it."""
     fault = result.fault

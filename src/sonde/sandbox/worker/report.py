@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from types import FunctionType, ModuleType, TracebackType
 from typing import Any
@@ -11,7 +12,7 @@ MESSAGE_CHARS = 4000
 SHOWN_FRAMES = 24
 SHOWN_VARIABLES = 200
 type_of: Callable[[Any], type[Any]] = type
-SIZED = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range)
+SIZED = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range, Counter, defaultdict, deque)
 
 
 def remember_source(filename: str, source: str) -> None:

@@ -24,7 +24,7 @@ from sonde.core.status import RunStatus
 from sonde.engines.ask import ASK
 from sonde.errors import ConfigError
 from sonde.models.base import Model
-from sonde.runtime.wiring import Mode
+from sonde.runtime.wiring import ModeChoice
 from sonde.sandbox import Limits
 
 
@@ -57,7 +57,7 @@ def ask(
     schema: Schema | None = None,
     budget: Budget | None = None,
     profile: str | None = None,
-    mode: Mode | None = None,
+    mode: ModeChoice | None = None,
     code: bool = False,
     runs_dir: str | Path | None = None,
     continue_from: str | Path | None = None,
@@ -92,7 +92,7 @@ def ask(
         budget=budget,
         knobs=check_knobs(knobs),
         profile=profile or chosen.sandbox_profile,
-        mode=mode or cast("Mode", chosen.mode),
+        mode=mode or cast("ModeChoice", chosen.mode),
         unsafe=unsafe,
         limits=limits or Limits(),
         keeps_state=True,
@@ -115,7 +115,7 @@ def ask_job(
         variables=opened.variables,
         input_ref={"trace_ids": []},
         profile=settings.sandbox_profile,
-        mode=cast("Mode", settings.mode),
+        mode=cast("ModeChoice", settings.mode),
         recipe={
             "engine": "ask",
             "sources": opened.recipe,

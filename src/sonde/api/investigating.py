@@ -29,7 +29,7 @@ from sonde.engines.reading import engine_for
 from sonde.errors import ConfigError, RunError
 from sonde.models.base import Model
 from sonde.runtime.engine import Engine, Gathered, Prefilter
-from sonde.runtime.wiring import Mode
+from sonde.runtime.wiring import ModeChoice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Options:
     budget: Budget | None = None
     knobs: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
     profile: str | None = None
-    mode: Mode | None = None
+    mode: ModeChoice | None = None
     runs_dir: str | Path | None = None
     on_event: OnEvent | None = None
     on_text: Callable[[str, str], None] | None = None
@@ -188,7 +188,7 @@ def job_of(case: Case, context: TracesContext, options: Options, settings: Setti
         params=params,
         input_ref=case.input_ref(),
         profile=options.profile or settings.sandbox_profile,
-        mode=options.mode or cast("Mode", settings.mode),
+        mode=options.mode or cast("ModeChoice", settings.mode),
         unsafe=options.unsafe,
         recipe={**case.recipe(), **spec},
         writeback=writeback if case.writes_back else None,

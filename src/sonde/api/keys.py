@@ -65,7 +65,13 @@ _ALL = (
         name="prompt_mode", form="text", doc="how a command gets its prompt", default="stdin", choices=("stdin", "file")
     ),
     Key(name="runs_dir", form="path", doc="where run folders go", default="artifacts/investigator_runs"),
-    Key(name="mode", form="text", doc="the form of replies", default="code", choices=("code", "actions")),
+    Key(
+        name="mode",
+        form="text",
+        doc="the form of replies; auto is guided for local: models, code for others",
+        default="auto",
+        choices=("auto", "code", "actions", "guided"),
+    ),
     Key(
         name="sandbox_profile",
         form="text",

@@ -23,7 +23,7 @@ from sonde.core.record import RunRecord
 from sonde.core.schema import load_schema
 from sonde.errors import ConfigError, RunError
 from sonde.models import open_model
-from sonde.models.base import Model
+from sonde.models.base import Model, suited_mode
 from sonde.publish.otel import TraceSender, otlp_exporter
 from sonde.runs.cleaning import secret_forms
 from sonde.runs.recorder import Recorder
@@ -32,7 +32,7 @@ from sonde.runs.tape import Tape
 from sonde.runtime.engine import Engine
 from sonde.runtime.playing import Played
 from sonde.runtime.run import Ended, Run
-from sonde.runtime.wiring import Keep, Mode, Task, Wiring
+from sonde.runtime.wiring import Keep, Mode, ModeChoice, Task, Wiring
 from sonde.sandbox import Limits, Saved
 from sonde.tools.registry import ToolRegistry
 
@@ -66,7 +66,7 @@ class Job:
     profile: str = "analysis"
     backend: str | None = None
     """None: the settings' one."""
-    mode: Mode = "code"
+    mode: ModeChoice = "auto"
     unsafe: bool = False
     limits: Limits = field(default_factory=Limits)
     earlier: str = ""
@@ -111,6 +111,7 @@ def run_job(job: Job, launch: Launch) -> Finished:
     task = _task(job, launch)
     registry = ToolRegistry([*job.context.tools(), *job.tools], job.engine.tools, clock=launch.clock)
     with opened_models(job, launch.settings) as models:
+        job = replace(job, mode=mode_of(job, models[0]))
         finished = _run(job, launch, task, registry, models)
     if finished.ended.mistake is not None:
         raise finished.ended.mistake
@@ -199,7 +200,7 @@ def _wiring(
         clock=launch.clock,
         run_id=run_id,
         cancel=launch.cancel,
-        mode=job.mode,
+        mode=mode_of(job, models[0]),
         profile=job.profile,
         backend=job.backend or launch.settings.backend,
         limits=job.limits,
@@ -209,6 +210,16 @@ def _wiring(
         on_text=launch.on_text,
         writeback=job.writeback,
     )
+
+
+def mode_of(job: Job, model: Model | None) -> Mode:
+    """The form of replies: the one asked for, else what suits the model. Only an answer in words can be guided."""
+    if job.mode == "guided" and not job.engine.answers:
+        raise ConfigError(f"mode guided is for questions (sonde ask); {job.engine.name} takes code or actions")
+    if job.mode != "auto":
+        return job.mode
+    suits = suited_mode(model)
+    return "actions" if suits == "guided" and not job.engine.answers else suits
 
 
 def _fingerprint(context: Context) -> str:

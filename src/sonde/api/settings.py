@@ -47,7 +47,7 @@ class Settings:
     count_wait: bool = True
     prompt_mode: PromptMode = "stdin"
     runs_dir: Path = Path("artifacts/investigator_runs")
-    mode: str = "code"
+    mode: str = "auto"
     sandbox_profile: str = "analysis"
     backend: str = "kernel"
     source: str = "http://localhost:6006"

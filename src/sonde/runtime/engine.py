@@ -124,13 +124,17 @@ class Gathered:
     reason: str = ""
 
 
+Judge = Callable[[Any, Gathered], Conclusion]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """One kind of job. `params` of the task reach every function through `Gathered.params`.
 
     `tools` and `functions` narrow what code may call (None: all); `terse` documents them in one line each. `reply_form`
     is how a root's reply is read; `left_line` words what is left of the budget. Without `pooled_turns` each session has
-    all turns for itself. `templates` are more prompt texts that it uses, for the hash in the record.
+    all turns for itself. `templates` are more prompt texts that it uses, for the hash in the record. `answers`: its final value is an
+    answer in words, so that a guided session can check it.
     """
 
     name: str
@@ -139,10 +143,10 @@ class Engine:
     system: str
     child: str
     budget: Budget
-    conclude: Callable[[Any, Gathered], Conclusion]
+    conclude: Judge
     fallback: Callable[[Gathered], Conclusion]
     prefilter: Callable[[Gathered], Prefilter] | None = None
-    conclude_child: Callable[[Any, Gathered], Conclusion] | None = None
+    conclude_child: Judge | None = None
     maxima: Budget | None = CONTRACT_MAXIMA
     reply_form: Literal["code", "schema", "longest"] = "code"
     tools: Sequence[str] | None = None
@@ -155,4 +159,5 @@ class Engine:
     pooled_turns: bool = True
     max_subcall_chars: int | None = None
     templates: Sequence[str] = ()
+    answers: bool = False
     final_example: str = 'FINAL("…")'

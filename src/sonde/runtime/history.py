@@ -5,6 +5,7 @@ A compaction turns old turns into one line each; nothing is dropped in silence.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sonde.core.canonical import clip
@@ -24,10 +25,10 @@ class Turn:
 
 
 class History:
-    """System prompt, task, and turns; `messages()` is what the next request carries."""
+    """System prompt, examples, task, and turns; `messages()` is what the next request carries."""
 
-    def __init__(self, system: str, task: str) -> None:
-        self._head = [Message("system", system), Message("user", task)]
+    def __init__(self, system: str, task: str, examples: Sequence[Message] = ()) -> None:
+        self._head = [Message("system", system), *examples, Message("user", task)]
         self._summary: list[str] = []
         self._turns: list[Turn] = []
         self._sent = 0
@@ -35,6 +36,10 @@ class History:
     def add(self, turn: Turn) -> None:
         """One more turn at the end."""
         self._turns.append(turn)
+
+    def retell(self, task: str) -> None:
+        """The task in other words, before anyone has heard it."""
+        self._head[-1] = Message("user", task)
 
     def messages(self) -> list[Message]:
         """Everything, oldest first."""

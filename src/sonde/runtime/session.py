@@ -50,14 +50,16 @@ from sonde.runtime.coding import Coder, has_final_signal
 from sonde.runtime.delegate import Delegation, Errand
 from sonde.runtime.engine import Prefilter
 from sonde.runtime.finish import Outcome, best_effort, conclude, gate_checked, settled
+from sonde.runtime.guided import DONE_ALREADY, HISTORY_TOKENS, REPLY_TOKENS, Guide
 from sonde.runtime.history import History, Turn, one_line
 from sonde.runtime.host import Host
 from sonde.runtime.memory import Memory, Observation
-from sonde.runtime.prompts import render_system, render_task
+from sonde.runtime.prompts import render_examples, render_system, render_task
 from sonde.runtime.wiring import Cancelled, Wiring
 
 SUBMIT_DEADLINE_TURNS = 2
 FIRST, REGENERATED, FOLDED = 0, 1, 2  # the requests that a turn may make
+REPETITION = "repetition"
 
 
 class Session:
@@ -78,7 +80,8 @@ class Session:
         self.host = Host(wiring, scope, path, self.delegation, self.prefilter.review)
         self.guard = SandboxGuard(wiring.registry.names, delegation_keys=self.engine.delegation_keys)
         self.coder = Coder(wiring, self.host, path, self._variables())
-        self.history = History(render_system(self), render_task(self))
+        self.guide = Guide(self.objective, wiring.registry, wiring.task.schema) if wiring.mode == "guided" else None
+        self.history = History(render_system(self), render_task(self), render_examples(self))
         self.state = LoopState.INITIALIZED
         self.memory = Memory()
         self._script: Iterator[dict[str, Any]] | None = (
@@ -131,7 +134,7 @@ class Session:
         """Ask the budget for one more turn, and decide whether it must be the last."""
         self.wiring.check_cancel()
         memory = self.memory
-        if memory.forced is not None:
+        if memory.forced not in (None, REPETITION):
             raise self._out_of_turns(memory.forced)
         self.scope.charge(iterations=1)
         memory.turn += 1
@@ -146,12 +149,14 @@ class Session:
         )
         memory.forced, memory.elapsed_s = started.forced, started.elapsed_s
         self.wiring.emit(started)
-        self._compact(self.wiring.history_tokens)
+        self._compact(self.wiring.history_tokens if self.guide is None else HISTORY_TOKENS)
 
     def _force(self) -> str | None:
         if self.scope.must_finish():
             return "wall_time"
-        return "iterations" if self.scope.left()["iterations"] == 0 else None
+        if self.scope.left()["iterations"] == 0:
+            return "iterations"
+        return REPETITION if self.guide is not None and self.guide.ending else None
 
     def _out_of_turns(self, forced: str) -> BudgetExceeded:
         if forced == "wall_time":
@@ -164,12 +169,15 @@ class Session:
         """The model's reply as an action; a reply that has no usable form is a Say or a FormatFault in words."""
         if self._script is not None:
             return self._scripted()
+        look = self.guide.look() if self.guide is not None and self.memory.forced is None else None
+        if look is not None:
+            return look
         text = self._first_ask()
         if self.memory.forced and not self._finishes(text):
             reminder = observe.REGENERATE.format(final_example=self.final_example)
             text = self._ask(REGENERATED, (Message("assistant", text), Message("user", reminder)))
         self.memory.last_words = text
-        return self._typed(text) if self.wiring.mode == "actions" else self._read(text)
+        return self._read(text) if self.wiring.mode == "code" else self._typed(text)
 
     def _read(self, text: str) -> RunCode | Say:
         if self.engine.reply_form == "longest" and self.errand is None:
@@ -197,7 +205,7 @@ class Session:
             messages=(*messages, *extra),
             kept=kept if not extra else len(messages),
             schema=self._schema(),
-            max_output_tokens=self.engine.max_output_tokens,
+            max_output_tokens=self.engine.max_output_tokens if self.guide is None else REPLY_TOKENS,
         )
         place = Place(session=self.path, turn=self.memory.turn, ordinal=ordinal)
         replied = ask(self.wiring, self.scope, self.model, place, question)
@@ -205,13 +213,17 @@ class Session:
         return replied.text
 
     def _urgent(self) -> str:
-        """What the model must hear before this turn and could not hear after the last one."""
+        """What the model must hear before this turn and could not hear after the last one; a grammar needs no words."""
+        if self.guide is not None:
+            return ""
         if self.memory.forced == "wall_time":
             return observe.TIME_UP.format(final_example=self.final_example)
         first = self.memory.forced == "iterations" and self.memory.turn == 1
         return observe.LAST_TURN.format(final_example=self.final_example) if first else ""
 
     def _schema(self) -> Mapping[str, Any] | None:
+        if self.guide is not None:
+            return self.guide.schema(last=self.memory.forced is not None)
         if self.wiring.mode == "actions":
             return ACTION_SCHEMA
         return CODE_SCHEMA if self.engine.reply_form == "schema" else None
@@ -221,6 +233,8 @@ class Session:
             action = read_action(text, self.guard)
         except FormatFault as fault:
             return Say(text=fault.message)
+        if self.memory.forced == REPETITION and not isinstance(action, Finalize):
+            raise ModelOutputInvalid("the model repeated itself and then did not finish")
         return action
 
     def _scripted(self) -> Action:
@@ -265,10 +279,15 @@ class Session:
         return Observation(text=text, final=final, unseen="\n".join(unseen))
 
     def _call(self, action: CallTool) -> Observation:
+        if self.guide is not None and self.guide.repeats(action):
+            return Observation(text=DONE_ALREADY)
+        args = action.args if self.guide is None else self.guide.arguments(action)
         try:
-            value = self.host.tool_action(action.tool_name, action.args)
+            value = self.host.tool_action(action.tool_name, args)
         except Fault as fault:
             return Observation(text=f"{action.tool_name} failed: {fault.message}")
+        if self.guide is not None:
+            return Observation(text=self.guide.show(action, value))
         text = observe.value_text(action.tool_name, value)
         return Observation(text="\n".join([text, observe.notes_text(self.host.notes)]).strip())
 
@@ -288,7 +307,7 @@ class Session:
         self.memory.prose += 1
         if self.memory.prose >= 2:
             raise ModelOutputInvalid("the model replied twice in a row without code or a usable action")
-        if self.wiring.mode == "actions":
+        if self.wiring.mode != "code":
             return Observation(text=action.text)
         return Observation(text=observe.NUDGE.format(final_example=self.final_example))
 
@@ -304,13 +323,19 @@ class Session:
             self.memory.repaired = True
             reasons = [problem.reason for problem in conclusion.problems]
             self.memory.draft = observation.final.output
-            self.coder.offer("held_final", observation.final.output)
-            self.observe(observe.repair_text(reasons, f"Example: {self.final_example}"))
+            self.observe(self._repair(reasons, observation.final.output))
             return None
         return settled(self, conclusion)
 
+    def _repair(self, reasons: list[str], output: Any) -> str:
+        if self.guide is not None:
+            return self.guide.refused(reasons)
+        self.coder.offer("held_final", output)
+        return observe.repair_text(reasons, f"Example: {self.final_example}")
+
     def _may_repair(self) -> bool:
-        return self.memory.forced is None and self._script is None
+        hopeless = self.guide is not None and not self.guide.lines
+        return self.memory.forced in (None, REPETITION) and self._script is None and not hopeless
 
     def _hold_back(self, observation: Observation) -> bool:
         held = bool(observation.unseen) and not self.memory.held_back and self._may_repair()
@@ -328,17 +353,24 @@ class Session:
 
     def observe(self, text: str) -> None:
         """Tell the model what came of its turn, and what is left."""
-        memory, left = self.memory, self.scope.left()
-        lines = [text, *([observe.CUT] if memory.cut else []), "", self._left_line(left)]
+        memory = self.memory
+        said = self._with_left(text) if self.guide is None else self.guide.ask(text)
+        if self.guide is not None and self.guide.looking:
+            self.history.retell(said)
+            return
+        line = one_line(memory.turn, memory.last_words, text)
+        self.history.add(Turn(number=memory.turn, reply=memory.last_words, observation=said, line=line))
+
+    def _with_left(self, text: str) -> str:
+        left = self.scope.left()
+        lines = [text, *([observe.CUT] if self.memory.cut else []), "", self._left_line(left)]
         turns = left["iterations"]
         example = self.final_example
         if turns == 1:
             lines.append(observe.LAST_TURN.format(final_example=example))
         elif turns <= SUBMIT_DEADLINE_TURNS:
             lines.append(observe.DEADLINE.format(turns=turns, final_example=example))
-        said = "\n".join(lines).strip()
-        line = one_line(memory.turn, memory.last_words, text)
-        self.history.add(Turn(number=memory.turn, reply=memory.last_words, observation=said, line=line))
+        return "\n".join(lines).strip()
 
     def _left_line(self, left: Mapping[str, Any]) -> str:
         return self.engine.left_line(left, elapsed_s=self.memory.elapsed_s, wall_s=self.scope.budget.max_wall_time_sec)

@@ -22,7 +22,8 @@ from sonde.runtime.playing import Played
 from sonde.sandbox import Limits, Saved
 from sonde.tools.registry import ToolRegistry
 
-Mode = Literal["code", "actions"]
+Mode = Literal["code", "actions", "guided"]
+ModeChoice = Mode | Literal["auto"]
 E = TypeVar("E", bound=Event)
 
 

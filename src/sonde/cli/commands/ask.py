@@ -30,7 +30,13 @@ class AskOptions:
     continue_from: Annotated[
         str | None, typer.Option("--continue", metavar="RUN", help="A follow-up with that run's variables and history.")
     ] = None
-    mode: Annotated[str | None, typer.Option(metavar="code|actions", help="The form of the model's replies.")] = None
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            metavar="code|actions|guided",
+            help="The form of the model's replies; otherwise what suits the model: guided for local:, code for others.",
+        ),
+    ] = None
     sandbox_profile: Annotated[
         str | None,
         typer.Option("--profile", metavar="P", help="Language rules: open, analysis, strict, assign-only."),

@@ -14,6 +14,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from sonde.core.canonical import clip, jsonable, sha256_text
+from sonde.models.base import Message, Role
 from sonde.runtime.actions import ACTION_SCHEMA
 from sonde.sandbox.backend import describe
 
@@ -48,7 +49,7 @@ def template_hash(engine: Engine) -> str:
         engine.system,
         engine.child,
         *engine.templates,
-        *(prompt_file(name) for name in ("actions", "convention", "strict", "schema")),
+        *(prompt_file(name) for name in ("actions", "guided", "convention", "strict", "schema")),
     ]
     return sha256_text("\0".join(parts))
 
@@ -56,6 +57,8 @@ def template_hash(engine: Engine) -> str:
 def render_system(session: Session) -> str:
     """The system prompt of a session: rules, functions, how to finish."""
     engine = session.engine
+    if session.guide is not None:
+        return fill(_parts("guided")[0], tools=session.guide.prompt)
     if session.wiring.mode == "actions":
         return fill(
             prompt_file("actions"),
@@ -72,6 +75,19 @@ def render_system(session: Session) -> str:
         form=prompt_file("schema") if engine.reply_form == "schema" else "",
         final=session.final_example,
     )
+
+
+def render_examples(session: Session) -> list[Message]:
+    """Turns of another run that show the form; weak models follow them better than rules."""
+    if session.guide is None:
+        return []
+    roles: tuple[Role, Role] = ("user", "assistant")
+    return [Message(roles[at % 2], text) for at, text in enumerate(_parts("guided")[1:])]
+
+
+def _parts(name: str) -> list[str]:
+    """A prompt file of several messages, between lines of three dashes."""
+    return [part.strip() for part in prompt_file(name).split("\n---\n")]
 
 
 def _purpose(system: str) -> str:
@@ -104,6 +120,8 @@ def profile_text(profile: str) -> str:
 def render_task(session: Session) -> str:
     """The first user message: the task, what there is to look at, the variables, the budget."""
     task = session.wiring.task
+    if session.guide is not None:
+        return session.guide.question
     parts = [f"Task: {session.objective}"]
     if session.errand is None:
         if task.earlier:

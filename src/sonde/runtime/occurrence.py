@@ -1,0 +1,139 @@
+"""Does an answer occur in what was shown? Decided by words, never by a model.
+
+A sentence occurs in a line when everything it says beyond the question stands in that line, or in its path and number: case,
+punctuation and endings aside, numbers exactly. What this does not promise: that the line means what the sentence says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sonde.contexts.files.ranking import split_names, words_of
+
+# 02:30 and 2026-03-08 are one word each: parts of numbers prove nothing
+_WORD = re.compile(r"\d+(?:[.,:/-]\d+)+|[^\W_]+")
+TOKEN = re.compile(r"\w[\w./:@-]*\w|\w")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_ENDING = re.compile(r"(?<=\w\w)(?:ing|ed|es|e|s)$")
+_PLACES = re.compile(r"\b(?:where|files?|path|module|page|document)\b", re.IGNORECASE)
+_EDGES = " \t.,;:!?()[]{}<>\"'`#*=-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line that a tool returned. One without a place, such as a count, is cited by the lines in `examples`."""
+
+    text: str
+    path: str = ""
+    number: int = 0
+    examples: tuple[Line, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """The line as the model sees it."""
+        return f"{self.path}:{self.number}: {self.text}" if self.path else self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Support:
+    """The sentences of an answer that occur, and the lines that bear them; `reason` when none does."""
+
+    answer: str = ""
+    lines: tuple[Line, ...] = ()
+    reason: str = ""
+
+
+def support(answer: str, question: str, lines: Sequence[Line]) -> Support:
+    """What of an answer occurs in the lines. Sentences that do not are left out."""
+    asked = terms(question)
+    kept: dict[str, Line] = {}
+    silent = True
+    for sentence in filter(str.strip, _SENTENCE_END.split(answer.strip())):
+        new = terms(sentence) - asked - _FRAME
+        silent = silent and not new
+        bearer = _bearer(sentence, new, asked, lines) if new else None
+        if bearer is not None:
+            kept.setdefault(sentence.strip(), bearer)
+    if kept:
+        return Support(answer=" ".join(kept), lines=tuple(dict.fromkeys(kept.values())))
+    if silent:
+        return Support(reason=f"the answer {answer[:80]!r} only repeats the question")
+    return Support(reason=f"the answer {answer[:80]!r} does not occur in what the tools returned")
+
+
+def _bearer(sentence: str, new: frozenset[str], asked: frozenset[str], lines: Iterable[Line]) -> Line | None:
+    """The line that holds all new words, and most of the question's."""
+    joined = [word for word in TOKEN.findall(sentence.casefold()) if not word.isalnum() and not terms(word) <= asked]
+    holding = [
+        (len(asked & terms(line.shown)), line)
+        for line in lines
+        if new <= _held(line, joined) and all(word in line.shown.casefold() for word in joined)
+    ]
+    return max(holding, key=lambda each: each[0])[1] if holding else None
+
+
+def _held(line: Line, joined: Iterable[str]) -> frozenset[str]:
+    """What a line can bear out: its words and its number, and the words of its path for a sentence that names the file."""
+    named = any(word in line.path.casefold() for word in joined)
+    return terms(f"{line.text} {line.number} {line.path if named else ''}")
+
+
+def about(lines: Iterable[Line], question: str, *, share: float) -> list[Line]:
+    """The lines that hold at least one of the question's words, and this share of them."""
+    asked = terms(question) - _FRAME or terms(question)
+    least = max(1, share * len(asked))
+    return [line for line in lines if len(asked & terms(line.shown)) >= least]
+
+
+def terms(text: str) -> frozenset[str]:
+    """The words of a text that say something, without their endings."""
+    plain = split_names(text)
+    telling = set(words_of(f"0 {plain}"))  # the number, because words_of takes every word where none says anything
+    words = (word.lower() for word in _WORD.findall(plain))
+    return frozenset(_stem(word) for word in words if word in telling or not word.isalnum())
+
+
+def _stem(word: str) -> str:
+    return _ENDING.sub("", word) if len(word) > 3 and word.isalpha() else word
+
+
+_FRAMING = "answer called contains defined equals file found function hold line located named set value"
+_FRAME = frozenset(map(_stem, _FRAMING.split()))
+"""Words that frame an answer and claim nothing."""
+
+
+def fitting(lines: Sequence[Line], question: str, limit: int) -> list[Line]:
+    """The lines that hold most of the question's words, rare words first; far worse ones are left out."""
+    asked = terms(question)
+    held = [terms(line.shown) & asked for line in lines]
+    often = Counter(word for words in held for word in words)
+    scores = [sum(1 / often[word] for word in words) for words in held]
+    order = sorted(range(len(lines)), key=lambda at: (-scores[at], _start(lines[at], asked)))[:limit]
+    return [lines[at] for at in order if scores[at] > scores[order[0]] / 2 or not scores[order[0]]]
+
+
+def _start(line: Line, asked: frozenset[str]) -> int:
+    """Where the first word of the question stands in a line: early where something is defined, late where it is used."""
+    return next(
+        (match.start() for match in _WORD.finditer(line.text) if _stem(match[0].lower()) in asked), len(line.text)
+    )
+
+
+def copies(lines: Iterable[Line], question: str, *, words: int, limit: int) -> list[str]:
+    """Everything of up to so many words that can be copied out of the lines and is not in the question; paths where it asks for one."""
+    asked = terms(question)
+    places = _PLACES.search(question) is not None
+    found: dict[str, None] = {}
+    for line in lines:
+        at = [match.span() for match in re.finditer(r"\S+", line.text)]
+        spans = [(begin, end) for first, (begin, _) in enumerate(at) for _, end in at[first : first + words]]
+        pieces = [
+            line.path if places else "",
+            line.text.strip(),
+            *(line.text[begin:end].strip(_EDGES) for begin, end in spans),
+        ]
+        found.update(dict.fromkeys(piece for piece in pieces if terms(piece) - asked))
+    return list(found)[:limit]

@@ -12,12 +12,17 @@ from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, setting
 
 if TYPE_CHECKING:
     from sonde.bench.harness import Plan
-    from sonde.bench.questions import Questions
+    from sonde.bench.suite import Suite
 
 Data = Annotated[Path, typer.Option(metavar="DIR", help="The folder of the benchmark's data.")]
 Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the first so many cases.")]
 Only = Annotated[list[str] | None, typer.Option("--case", metavar="KEY", help="Only this case; repeatable.")]
-Baseline = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Also run plain or rule; repeatable.")]
+Baseline = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME", help="Also run plain; rule for traces; no-subcalls or retrieval for questions; repeatable."
+    ),
+]
 Sonde = Annotated[bool, typer.Option("--sonde/--no-sonde", help="Whether the engine with the model is run.")]
 Repeats = Annotated[int, typer.Option(metavar="N", min=1, help="How often each case is run.")]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where results, runs and the page go; a stopped run goes on.")]
@@ -33,9 +38,6 @@ Seeds = Annotated[
     list[int] | None, typer.Option("--data-seed", metavar="N", help="What the data is made from; repeatable.")
 ]
 Tree = Annotated[Path | None, typer.Option(metavar="DIR", help="Python source; the library's asyncio unless told.")]
-Beside = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="Also run plain, no-subcalls or retrieval; repeatable.")
-]
 OUT = Path("bench-results")
 
 
@@ -48,12 +50,12 @@ class MadeOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionOptions:
-    """Which questions are asked, by which methods, how often, and where the results go."""
+class CaseOptions:
+    """Which cases are run, by which methods, how often, and where the results go."""
 
     limit: Limit = None
     case: Only = None
-    baseline: Beside = None
+    baseline: Baseline = None
     sonde: Sonde = True
     repeats: Repeats = 1
     out: Out = OUT
@@ -70,86 +72,50 @@ def trail(
     *,
     data: Data,
     joined: Join = None,
-    limit: Limit = None,
-    case: Only = None,
-    baseline: Baseline = None,
-    sonde: Sonde = True,
-    repeats: Repeats = 1,
-    out: Out = OUT,
+    how: CaseOptions,
     model: ModelOptions,
+    budget: BudgetOptions,
     place: PlaceOptions,
 ) -> int:
     """TRAIL: errors of 21 categories in the spans of agents' traces.
 
     Example: sonde bench trail --data trail --model openai:gpt-4o-mini --limit 4 --baseline plain
     """
-    from sonde.bench.harness import Plan
     from sonde.bench.joined import Joined
     from sonde.bench.trail import Trail
 
-    methods = _methods(baseline, sonde=sonde)
-    suite = Trail(data) if joined is None else Joined(data, joined, out / "joined")
-    plan = Plan(suite=suite, out=out / suite.name, methods=methods, repeats=repeats, chosen=case or (), limit=limit)
-    return _run(plan, model, place)
+    suite = Trail(data) if joined is None else Joined(data, joined, how.out / "joined")
+    return _run(_plan(suite, how), model, place, budget)
 
 
-def whowhen(
-    *,
-    data: Data,
-    limit: Limit = None,
-    case: Only = None,
-    baseline: Baseline = None,
-    sonde: Sonde = True,
-    repeats: Repeats = 1,
-    out: Out = OUT,
-    model: ModelOptions,
-    place: PlaceOptions,
-) -> int:
+def whowhen(*, data: Data, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions) -> int:
     """Who&When: the decisive agent and step of failed multi-agent conversations.
 
     Example: sonde bench whowhen --data whowhen --model openai:gpt-4o-mini --limit 4 --baseline plain
     """
-    from sonde.bench.harness import Plan
     from sonde.bench.whowhen import WhoWhen
 
-    methods = _methods(baseline, sonde=sonde)
-    suite = WhoWhen(data)
-    plan = Plan(suite=suite, out=out / suite.name, methods=methods, repeats=repeats, chosen=case or (), limit=limit)
-    return _run(plan, model, place)
+    return _run(_plan(WhoWhen(data), how), model, place, budget)
 
 
 def seeded(
-    *,
-    data: Data,
-    make: Make = None,
-    limit: Limit = None,
-    case: Only = None,
-    baseline: Baseline = None,
-    sonde: Sonde = True,
-    repeats: Repeats = 1,
-    out: Out = OUT,
-    model: ModelOptions,
-    place: PlaceOptions,
+    *, data: Data, make: Make = None, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions
 ) -> int:
     """Seeded traces: the primary label of traces whose one fault is known.
 
     Example: sonde bench seeded --data seeded --make 100 --no-sonde --baseline rule
     """
-    from sonde.bench.harness import Plan
     from sonde.bench.labels import Seeded
     from sonde.bench.seeded import generate
 
     if make is not None:
         data.mkdir(parents=True, exist_ok=True)
         generate(make).write(data / "traces.jsonl", data / "manifest.json")
-    methods = _methods(baseline, sonde=sonde)
-    suite = Seeded(data)
-    plan = Plan(suite=suite, out=out / suite.name, methods=methods, repeats=repeats, chosen=case or (), limit=limit)
-    return _run(plan, model, place)
+    return _run(_plan(Seeded(data), how), model, place, budget)
 
 
 def niah(
-    *, asked: MadeOptions, how: QuestionOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions
+    *, asked: MadeOptions, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions
 ) -> int:
     """S-NIAH: one number in a haystack.
 
@@ -159,7 +125,7 @@ def niah(
 
 
 def oolong(
-    *, asked: MadeOptions, how: QuestionOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions
+    *, asked: MadeOptions, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions
 ) -> int:
     """OOLONG-style: count and compare what every line means.
 
@@ -169,7 +135,7 @@ def oolong(
 
 
 def pairs(
-    *, asked: MadeOptions, how: QuestionOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions
+    *, asked: MadeOptions, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions
 ) -> int:
     """OOLONG-Pairs-style: all pairs of users with a property.
 
@@ -179,7 +145,7 @@ def pairs(
 
 
 def hops(
-    *, asked: MadeOptions, how: QuestionOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions
+    *, asked: MadeOptions, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions
 ) -> int:
     """Multi-hop questions over 1,000 documents.
 
@@ -192,7 +158,7 @@ def code(
     *,
     tree: Tree = None,
     seed: Seeds = None,
-    how: QuestionOptions,
+    how: CaseOptions,
     model: ModelOptions,
     budget: BudgetOptions,
     place: PlaceOptions,
@@ -204,11 +170,11 @@ def code(
     from sonde.bench.tasks.family import source_questions
 
     suite = source_questions(how.out / "code" / "data", tree, seed or [0])
-    return _run(_question_plan(suite, how), model, place, budget)
+    return _run(_plan(suite, how), model, place, budget)
 
 
 def _ask(
-    name: str, asked: MadeOptions, how: QuestionOptions, shared: tuple[ModelOptions, BudgetOptions, PlaceOptions]
+    name: str, asked: MadeOptions, how: CaseOptions, shared: tuple[ModelOptions, BudgetOptions, PlaceOptions]
 ) -> int:
     from sonde.bench.tasks.family import questions
     from sonde.sandbox.base import parse_size
@@ -216,10 +182,10 @@ def _ask(
     lengths = [parse_size(length) for length in asked.length or []]
     suite = questions(name, how.out / name / "data", lengths=lengths, seeds=asked.seed or [0])
     model, budget, place = shared
-    return _run(_question_plan(suite, how), model, place, budget)
+    return _run(_plan(suite, how), model, place, budget)
 
 
-def _question_plan(suite: Questions, how: QuestionOptions) -> Plan:
+def _plan(suite: Suite, how: CaseOptions) -> Plan:
     from sonde.bench.harness import Plan
 
     return Plan(
@@ -236,13 +202,13 @@ def _methods(baseline: list[str] | None, *, sonde: bool) -> tuple[str, ...]:
     return (*(("sonde",) if sonde else ()), *dict.fromkeys(baseline or ()))
 
 
-def _run(plan: Plan, model: ModelOptions, place: PlaceOptions, *more: BudgetOptions) -> int:
+def _run(plan: Plan, model: ModelOptions, place: PlaceOptions, budget: BudgetOptions) -> int:
     """Run, print the table and keep it beside the results, with a page of plots."""
     from sonde.bench.harness import Bench
     from sonde.bench.page import page
     from sonde.bench.summary import markdown, summarise
 
-    settings = settings_of(model, place, *more)
+    settings = settings_of(model, place, budget)
     results = Bench(plan, settings, settings.model, lambda line: typer.echo(line, err=True)).run()
     summaries = summarise(plan.suite, results)
     table = markdown(plan.suite, summaries)

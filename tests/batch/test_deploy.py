@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
 LAYERS = ("no_new_privs", "rlimits", "landlock", "seccomp")
 
 
@@ -43,3 +49,29 @@ def test_both_files_name_the_layers_that_the_sandbox_needs() -> None:
     for name in ("kuberay.yaml", "Containerfile"):
         text = (DEPLOY / name).read_text()
         assert all(layer in text for layer in LAYERS), name
+
+
+def test_the_container_is_made_of_what_the_project_has() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = (DEPLOY / "Containerfile").read_text()
+    (extras,) = re.findall(r"/src\[([a-z,]+)\]", text)
+    copied = [path for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE) for path in line.split()[:-1]]
+
+    assert copied and all((ROOT / path).exists() for path in copied)
+    assert set(extras.split(",")) <= project["optional-dependencies"].keys()
+    for version in re.findall(r"^FROM python:3\.(\d+)", text, re.MULTILINE):
+        assert int(version) >= int(project["requires-python"].removeprefix(">=3."))
+
+
+def test_the_cluster_is_given_a_command_that_sonde_understands() -> None:
+    _, command, manifest, *flags = shlex.split(documents()["RayJob"]["spec"]["entrypoint"])
+    model_free = [sys.executable, "-m", "sonde", command, manifest, *flags, "--base-url", "http://127.0.0.1:9/v1"]
+
+    said = subprocess.run(model_free, capture_output=True, text=True, check=False)
+
+    assert said.returncode == 2
+    assert manifest in said.stderr, "only the manifest, which is on the cluster's volume, is missing here"
+
+
+def test_the_trial_of_the_container_is_a_sound_script() -> None:
+    assert subprocess.run(["sh", "-n", str(DEPLOY / "trial.sh")], check=False).returncode == 0

@@ -105,7 +105,7 @@ def test_the_prompt_holds_the_categories_their_guide_and_the_steps(tmp_path: Pat
 
 
 def test_a_long_trace_is_read_in_parts_and_the_coverage_names_the_readers(tmp_path: Path) -> None:
-    path = write_trace(tmp_path, steps=30, size=300)
+    path = write_trace(tmp_path, steps=60, size=300)
     before = "answers = llm_batch(label_prompts[:-1])"
 
     def answer(request: ModelRequest) -> str:
@@ -114,11 +114,11 @@ def test_a_long_trace_is_read_in_parts_and_the_coverage_names_the_readers(tmp_pa
     found = investigate(path, ScriptedModel(answer), taxonomy="trail")
 
     covered = report_of(found)["coverage"]
-    assert covered["steps"] == 30
+    assert covered["steps"] == 60
     assert len(covered["readers"]) >= 3
     assert all(reader.startswith("root/1.1.") for reader in covered["readers"])
     assert covered["unread"]
-    assert covered["unread"][-1] == span_id(30)
+    assert covered["unread"][-1] == span_id(60)
     assert span_id(1) not in covered["unread"]
 
 
@@ -205,6 +205,33 @@ def test_many_claims_about_a_long_trace_go_to_the_sceptic_in_groups_with_their_s
     assert f"### step 24 | span {span_id(25)}" not in last
 
 
+def test_each_run_of_a_long_session_is_a_part_with_its_own_task(tmp_path: Path) -> None:
+    path = write_trace(tmp_path, steps=60, size=300)
+    spans = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    runs = [_row(100 + at, "AGENT", 0, {"input.value": f"errand {at}"}) for at in range(3)]
+    for number, span in enumerate(spans[1:]):
+        span["parent_id"] = runs[number // 20]["span_id"]
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in (*spans, *runs)), "utf-8")
+    parts: list[str] = []
+
+    def answer(request: ModelRequest) -> str:
+        words = request.messages[-1].content
+        if "Part " not in words:
+            return submit([finding(1)], "llm_batch(label_prompts)")
+        parts.append(words)
+        return "[]"
+
+    investigate(path, ScriptedModel(answer), taxonomy="trail")
+
+    first = [part for part in parts if "## A new run begins." in part]
+    assert sorted(part.partition("asked:\n")[2].splitlines()[0] for part in first) == [
+        "errand 0",
+        "errand 1",
+        "errand 2",
+    ]
+    assert all(sum(f"errand {at}" in part for at in range(3)) == 1 for part in parts)
+
+
 def test_claims_outside_the_taxonomy_or_the_trace_are_told_and_then_left_out(tmp_path: Path) -> None:
     claims = [finding(1), finding(2, "Bad luck"), {**finding(3), "span_id": "f" * 16}]
     model = ScriptedModel([submit(claims), submit(claims)])
@@ -259,7 +286,7 @@ def test_a_conversation_gets_its_decisive_step_and_the_agent_is_who_spoke_there(
 
 
 def test_a_long_conversation_is_read_in_parts_that_know_the_question(tmp_path: Path) -> None:
-    path, trace_id = conversation(tmp_path, steps=60, size=250)
+    path, trace_id = conversation(tmp_path, steps=60, size=400)
     parts: list[str] = []
 
     def answer(request: ModelRequest) -> str:

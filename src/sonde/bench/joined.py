@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -15,9 +16,11 @@ from typing import Any, cast
 from sonde.bench.scoring import Pair, mean_of
 from sonde.bench.suite import Case
 from sonde.bench.trail import Trail
+from sonde.contexts.traces.importers.trail import duration_us
 from sonde.errors import ConfigError
 
 Json = dict[str, Any]
+PAUSE = timedelta(seconds=1)
 
 
 class Joined(Trail):
@@ -50,8 +53,8 @@ class Joined(Trail):
         path = self.folder / f"{trace_id}.json"
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
-            roots = [span for case in members for span in _spans(case.source)]
-            path.write_text(json.dumps({"trace_id": trace_id, "spans": [_under_one(roots, trace_id)]}), "utf-8")
+            root = _under_one([_spans(case.source) for case in members], trace_id)
+            path.write_text(json.dumps({"trace_id": trace_id, "spans": [root]}), "utf-8")
         return Case(key=key, source=path, trace_id=trace_id)
 
     def score(self, case: Case, predicted: Any) -> dict[str, float]:
@@ -81,11 +84,29 @@ def _walk(span: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield from _walk(child)
 
 
-def _under_one(roots: list[Json], trace_id: str) -> Json:
-    first = min(roots, key=lambda span: str(span["timestamp"]))
-    root = {**first, "trace_id": trace_id, "span_id": trace_id[:16], "parent_span_id": None, "span_name": "session"}
-    return {**root, "child_spans": [_moved({**span, "parent_span_id": trace_id[:16]}, trace_id) for span in roots]}
+def _under_one(members: list[list[Json]], trace_id: str) -> Json:
+    """A root over all of them, each moved in time to come after the one before."""
+    root_id = trace_id[:16]
+    moved: list[Json] = []
+    now = _start(members[0][0])
+    first = now
+    for spans in members:
+        shift = now - min(_start(span) for span in spans)
+        moved += [_moved({**span, "parent_span_id": root_id}, trace_id, shift) for span in spans]
+        now = shift + max(_end(span) for root in spans for span in _walk(root)) + PAUSE
+    root = {**members[0][0], "trace_id": trace_id, "span_id": root_id, "parent_span_id": None, "span_name": "session"}
+    return {**root, "duration": f"PT{(now - first).total_seconds():.6f}S", "child_spans": moved}
 
 
-def _moved(span: Json, trace_id: str) -> Json:
-    return {**span, "trace_id": trace_id, "child_spans": [_moved(child, trace_id) for child in span["child_spans"]]}
+def _moved(span: Json, trace_id: str, shift: timedelta) -> Json:
+    children = [_moved(child, trace_id, shift) for child in span["child_spans"]]
+    when = (_start(span) + shift).isoformat()
+    return {**span, "trace_id": trace_id, "timestamp": when, "child_spans": children}
+
+
+def _start(span: Mapping[str, Any]) -> datetime:
+    return datetime.fromisoformat(str(span["timestamp"]))
+
+
+def _end(span: Mapping[str, Any]) -> datetime:
+    return _start(span) + timedelta(microseconds=duration_us(span["duration"]))

@@ -119,7 +119,7 @@ def _label_prompt(name: str, transcript: Transcript, part: Part, words: Mapping[
     return fill(
         prompt_file(name),
         **words,
-        task=shortened(transcript.task, TASK_CHARS),
+        task=shortened(part.task or transcript.task, TASK_CHARS),
         outline=transcript.outline(OUTLINE_CHARS),
         first=str(part.first),
         last=str(part.last),

@@ -16,19 +16,21 @@ from sonde.contexts.traces.views import Artifact, chunks_of, messages_of, tool_i
 from sonde.core.canonical import canonical_json, sha256_text
 
 WORKING = frozenset({"LLM", "TOOL", "RETRIEVER", "RERANKER", "EMBEDDING", "EVALUATOR", "GUARDRAIL"})
-PART_CHARS = 28_000
+PART_CHARS = 60_000
 MOST_CHARS = 800_000
 EASY_CHARS = 60_000
 LEAST_CHARS = 160
 QUOTED_STEPS = 12
 QUOTED_CHARS = 200
+RUN_TASK_CHARS = 800
 TAIL_SHARE = 0.55  # instructions and errors stand at the end of a text more often than at its beginning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One thing that happened. `number` counts from 0 in the order of time, or is the position that the source gave. `around` is the error
-    in which it ended; `reports` the step of the same agent whose error this one is told.
+    in which it ended; `reports` the step of the same agent whose error this one is told; `begins` the task of a run of agents that begins
+    with it, where the trace holds several.
     """
 
     number: int
@@ -41,11 +43,17 @@ class Step:
     came: str
     around: str = ""
     reports: int | None = None
+    begins: str | None = None
 
     def text(self, room: int) -> str:
         """The step in words, with texts of at most `room` characters each."""
         head = f"### step {self.number} | span {self.span_id} | {self.kind} {self.name} | agent {self.agent}"
-        lines = [head if self.status in {"OK", "UNSET"} else f"{head} | {self.status}"]
+        lines = (
+            []
+            if self.begins is None
+            else [f"## A new run begins. Its task: {shortened(self.begins, RUN_TASK_CHARS)}\n"]
+        )
+        lines.append(head if self.status in {"OK", "UNSET"} else f"{head} | {self.status}")
         if self.reports is not None:
             lines.append(f"[its new input reports the error of step {self.reports}]")
         if self.given:
@@ -61,17 +69,19 @@ class Step:
         said = " ".join((self.came or " ".join(self.given)).split())
         mark = " ERROR" if self.around or self.status == "ERROR" else ""
         mark += "" if self.reports is None else f" is told the error of {self.reports}"
+        mark += "" if self.begins is None else " (a new run begins)"
         return f"{self.number} {self.span_id} {self.kind} {self.name} ({self.agent}){mark}: {said[:room]}".rstrip(": ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Steps that are read together."""
+    """Steps that are read together; `task` is that of the run they belong to, if the trace holds several."""
 
     text: str
     span_ids: tuple[str, ...]
     first: int
     last: int
+    task: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,17 +105,19 @@ class Transcript:
         return shortened("\n".join(step.line(24) for step in self.steps), most)
 
     def parts(self, size: int = PART_CHARS) -> list[Part]:
-        """The steps packed in order into texts of about this size; a step is never split."""
-        packed: list[list[tuple[Step, str]]] = []
+        """The steps packed in order into texts of about this size; a step is never split, and a new run begins a new part."""
+        packed: list[tuple[str | None, list[tuple[Step, str]]]] = []
         filled = size
+        task: str | None = None
         for step in self.steps:
             text = step.text(self.room)
-            if filled + len(text) > size:
-                packed.append([])
+            task = step.begins or task
+            if filled + len(text) > size or step.begins is not None:
+                packed.append((task, []))
                 filled = 0
-            packed[-1].append((step, text))
+            packed[-1][1].append((step, text))
             filled += len(text)
-        return [_part(each) for each in packed]
+        return [_part(task, steps) for task, steps in packed]
 
 
 def transcript_of(spans: Iterable[Span], most: int = MOST_CHARS) -> Transcript:
@@ -127,8 +139,9 @@ def shortened(text: str, room: int) -> str:
 def _steps(spans: Sequence[Span]) -> Iterable[Step]:
     known = {span.summary.span_id: span for span in spans}
     parents = {span.summary.parent_id for span in spans}
+    runs = _runs(spans, known)
     heard = _Heard()
-    failed: dict[str, int] = {}
+    failed: dict[tuple[str, str], int] = {}
     number = 0
     for span in spans:
         if not _did_something(span, is_leaf=span.summary.span_id not in parents):
@@ -136,11 +149,25 @@ def _steps(spans: Sequence[Span]) -> Iterable[Step]:
         step = _step(span, number, heard)
         heard.add(step)
         agent, around = _agent(span, known), _around(span, known)
+        run = _run_of(span, known)
         is_call = step.kind == "LLM"
-        yield replace(step, agent=agent, around=around, reports=failed.pop(agent, None) if is_call else None)
+        reports = failed.pop((run, agent), None) if is_call else None
+        yield replace(step, agent=agent, around=around, reports=reports, begins=runs.pop(run, None))
         if is_call and around:
-            failed[agent] = step.number
+            failed[run, agent] = step.number
         number += 1
+
+
+def _runs(spans: Sequence[Span], known: Mapping[str, Span]) -> dict[str, str]:
+    """The task of each run of agents by the id of its outermost agent; none where there is only one."""
+    outermost = {run for span in spans if (run := _run_of(span, known))}
+    return {run: _input(known[run]) for run in outermost} if len(outermost) > 1 else {}
+
+
+def _run_of(span: Span, known: Mapping[str, Span]) -> str:
+    """The outermost agent around a span that is not the root of the trace; empty when there is none."""
+    around = [each for each in _upwards(span, known) if each.summary.kind == "AGENT" and each.summary.parent_id]
+    return around[-1].summary.span_id if around else ""
 
 
 def _did_something(span: Span, *, is_leaf: bool) -> bool:
@@ -254,6 +281,10 @@ def _task(spans: Sequence[Span]) -> str:
     return ""
 
 
+def _input(span: Span) -> str:
+    return _plain(span.attributes.get("input.value"))
+
+
 def _room(steps: Sequence[Step], most: int) -> int:
     """The longest cut at which all steps together fit; a short trace is cut little."""
     for room in (16_000, 8_000):
@@ -269,8 +300,9 @@ def _length(steps: Sequence[Step], room: int) -> int:
     return sum(len(step.text(room)) for step in steps)
 
 
-def _part(steps: Sequence[tuple[Step, str]]) -> Part:
+def _part(task: str | None, steps: Sequence[tuple[Step, str]]) -> Part:
     return Part(
+        task=task,
         text="\n\n".join(text for _, text in steps),
         span_ids=tuple(step.span_id for step, _ in steps),
         first=steps[0][0].number,

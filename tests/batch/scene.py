@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from sonde.api.settings import Settings, resolve
-from sonde.batch.folder import BatchFolder, ended_of, folder_for
+from sonde.batch.folder import BatchFolder, ended_of, folder_for, started_of
 from sonde.batch.result import ItemResult
-from sonde.runs.rundir import RunDir
+from sonde.core.events import ModelReplied
+from sonde.runs.rundir import JOURNAL, RunDir
 
 HERE = Path(__file__).parent
 PATIENCE_S = 90.0
@@ -39,6 +41,14 @@ class Server:
     def counts(self) -> dict[str, int]:
         """How often each turn of each question was asked."""
         return self.ask()["counts"]
+
+    def by_question(self) -> dict[str, list[int]]:
+        """How often each turn was asked, in the order of turns, by the question's number."""
+        found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for turn, count in self.counts().items():
+            question, length = turn.split()
+            found[question].append((int(length), count))
+        return {question: [count for _, count in sorted(turns)] for question, turns in found.items()}
 
     def extra(self) -> int:
         """How many requests were made more than once."""
@@ -136,6 +146,16 @@ class Scene:
         assert len(ids) == len(set(ids)), "an item has two results"
         return {result.id: result for result in self.folder.finished().values()}
 
+    def replies_on_disk(self) -> dict[str, int]:
+        """How many replies are recorded, by the question's number."""
+        found: dict[str, int] = {}
+        for folder in self.folder.items.iterdir():
+            events = RunDir(folder).read().events if (folder / JOURNAL).exists() else []
+            if started := started_of(events):
+                number = next(word for word in started.objective.split() if word.startswith("#"))
+                found[number] = sum(isinstance(event, ModelReplied) for event in events)
+        return found
+
     def runs_ended(self) -> int:
         """How many run folders hold a run with an end."""
         folders = list(self.folder.items.iterdir()) if self.folder.items.is_dir() else []
@@ -156,5 +176,15 @@ def children(pid: int) -> list[int]:
     return [int(line.split()[0]) for line in listed.stdout.splitlines() if "sonde.batch.worker" in line]
 
 
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
+
+
+def asked_again(server: Server, before: dict[str, list[int]], recorded: dict[str, int]) -> list[str]:
+    """Questions of which a reply was asked for again that was on disk already; `before` is `by_question` of then."""
+    now = server.by_question()
+    return [question for question, turns in recorded.items() if now[question][:turns] != before[question][:turns]]

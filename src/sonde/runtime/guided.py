@@ -30,19 +30,19 @@ SHOWN_LINES = 6
 LINE_CHARS = 240
 ANSWER_CHARS = 200
 QUESTION_CHARS = 1500
-COPIED_WORDS, COPIES, COPY_SHARE = 12, 500, 0.5
+COPY_SHARE = 0.5
 CHOICES = 24
 EXAMPLES = 3
+NEAR_LINES = 2
 BY_OFFSET = frozenset({"slice_text", "context_slice"})  # they ask for numbers that weak models invent
 SETTLED: Mapping[str, Mapping[str, Any]] = {"grep": {"max_matches": 1000, "flags": "F"}}
 """Arguments that are not the model's to choose: counts are to be whole, and it does not write patterns."""
 
 _QUOTED = re.compile(r"\"([^\"]+)\"|(?<!\w)'([^']+)'(?!\w)|`([^`]+)`")
 _FILE = re.compile(r"\.\w{1,5}$")
-COUNTS = re.compile(
-    r"\bhow (?:many|often)\b|\b(?:number|count) of (?:lines|times|matches|occurrences)\b", re.IGNORECASE
-)
-"""Questions that only a count of lines answers."""
+COUNTS = re.compile(r"\bhow (?:many|often)\b|\b(?:number|count) of\b", re.IGNORECASE)
+COUNTED = re.compile(r"\b(?:lines|rows|times|entries|matches|occurrences)\b", re.IGNORECASE)
+"""Together, or the first with an exact name, they make a question that only counting answers."""
 USES = re.compile(r"\b(?:uses?|used|using|calls?|called|imports?|imported)\b", re.IGNORECASE)
 DEFINITION = (
     r"\b(?:def|class|func|fn|function|struct|interface|enum|const|let|var)\s+{name}\b|^\s*{name}\s*(?::[^=]*)?="
@@ -59,7 +59,7 @@ class Guide:
         self.question = clip(" ".join(question.split()), QUESTION_CHARS)
         self.registry = registry
         self.tools = tuple(each for each in registry.tools if each.name not in BY_OFFSET and _simple(each))
-        self.counts = COUNTS.search(question) is not None and bool(phrases(question))
+        self.counts = _counts(self.question)
         self.lines: list[Line] = []
         self.ending = False
         self.looking = False
@@ -162,7 +162,7 @@ class Guide:
     def _finalize(self) -> dict[str, Any]:
         answer: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": ANSWER_CHARS}
         if self._copying:
-            pieces = copies(self._fitting(self._grounds()), self.question, words=COPIED_WORDS, limit=COPIES)
+            pieces = copies(self._fitting(self._grounds()), self.question)
             answer = {"enum": pieces} if pieces else answer
         output = self._output or _closed({"answer": answer})
         definitions = {"$defs": output["$defs"]} if "$defs" in output else {}
@@ -206,6 +206,11 @@ def _leaves(value: Any) -> list[str]:
             return [str(value)]
 
 
+def _counts(question: str) -> bool:
+    exact = bool(names(question)) or COUNTED.search(question) is not None
+    return exact and COUNTS.search(question) is not None and bool(phrases(question))
+
+
 def phrases(question: str) -> list[str]:
     """What to look for, in words of the question: names, then words and pairs of words."""
     words = TOKEN.findall(question)
@@ -241,8 +246,12 @@ def _row(row: Mapping[str, Any]) -> list[Line]:
 
 
 def _lines(path: str, first: int, text: str) -> list[Line]:
-    numbered = enumerate(text.split("\n"), first)
-    return [Line(path=path, number=at, text=clip(line.strip(), LINE_CHARS)) for at, line in numbered if line.strip()]
+    lines = [clip(line.strip(), LINE_CHARS) for line in text.split("\n")]
+    return [
+        Line(path=path, number=first + at, text=line, near="\n".join(lines[max(0, at - NEAR_LINES) : at]))
+        for at, line in enumerate(lines)
+        if line
+    ]
 
 
 def _count(action: CallTool, found: Sequence[Line]) -> list[Line]:

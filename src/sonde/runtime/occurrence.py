@@ -19,16 +19,18 @@ TOKEN = re.compile(r"\w[\w./:@-]*\w|\w")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _ENDING = re.compile(r"(?<=\w\w)(?:ing|ed|es|e|s)$")
 _PLACES = re.compile(r"\b(?:where|files?|path|module|page|document)\b", re.IGNORECASE)
-_EDGES = " \t.,;:!?()[]{}<>\"'`#*=-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line that a tool returned. One without a place, such as a count, is cited by the lines in `examples`."""
+    """A line that a tool returned. `near` is what stood before it: headings say what a line is about. A line without a place, such as a
+    count, is cited by the lines in `examples`.
+    """
 
     text: str
     path: str = ""
     number: int = 0
+    near: str = ""
     examples: tuple[Line, ...] = ()
 
     @property
@@ -70,22 +72,23 @@ def _bearer(sentence: str, new: frozenset[str], asked: frozenset[str], lines: It
     holding = [
         (len(asked & terms(line.shown)), line)
         for line in lines
-        if new <= _held(line, joined) and all(word in line.shown.casefold() for word in joined)
+        if new <= _held(line, sentence, joined) and all(word in line.shown.casefold() for word in joined)
     ]
     return max(holding, key=lambda each: each[0])[1] if holding else None
 
 
-def _held(line: Line, joined: Iterable[str]) -> frozenset[str]:
-    """What a line can bear out: its words and its number, and the words of its path for a sentence that names the file."""
-    named = any(word in line.path.casefold() for word in joined)
-    return terms(f"{line.text} {line.number} {line.path if named else ''}")
+def _held(line: Line, sentence: str, joined: Iterable[str]) -> frozenset[str]:
+    """What a line can bear out: its words, those of its path if the sentence names the file, its number if it names the line."""
+    path = line.path if any(word in line.path.casefold() for word in joined) else ""
+    number = line.number if re.search(rf"(?:\bline |:){line.number}\b", sentence) else ""
+    return terms(f"{line.text} {number} {path}")
 
 
 def about(lines: Iterable[Line], question: str, *, share: float) -> list[Line]:
-    """The lines that hold at least one of the question's words, and this share of them."""
+    """The lines that hold at least one of the question's words, and this share of them with what stands before."""
     asked = terms(question) - _FRAME or terms(question)
     least = max(1, share * len(asked))
-    return [line for line in lines if len(asked & terms(line.shown)) >= least]
+    return [line for line in lines if len(asked & terms(f"{line.near} {line.shown}")) >= least]
 
 
 def terms(text: str) -> frozenset[str]:
@@ -122,18 +125,12 @@ def _start(line: Line, asked: frozenset[str]) -> int:
     )
 
 
-def copies(lines: Iterable[Line], question: str, *, words: int, limit: int) -> list[str]:
-    """Everything of up to so many words that can be copied out of the lines and is not in the question; paths where it asks for one."""
+def copies(lines: Iterable[Line], question: str) -> list[str]:
+    """What can be copied out of the lines and says more than the question: lines, their sentences, and paths where it asks for one."""
     asked = terms(question)
-    places = _PLACES.search(question) is not None
     found: dict[str, None] = {}
     for line in lines:
-        at = [match.span() for match in re.finditer(r"\S+", line.text)]
-        spans = [(begin, end) for first, (begin, _) in enumerate(at) for _, end in at[first : first + words]]
-        pieces = [
-            line.path if places else "",
-            line.text.strip(),
-            *(line.text[begin:end].strip(_EDGES) for begin, end in spans),
-        ]
-        found.update(dict.fromkeys(piece for piece in pieces if terms(piece) - asked))
-    return list(found)[:limit]
+        path = [line.path] if _PLACES.search(question) else []
+        pieces = [*path, line.text, *_SENTENCE_END.split(line.text)]
+        found.update(dict.fromkeys(piece for piece in pieces if terms(piece) - asked - _FRAME))
+    return list(found)

@@ -244,6 +244,18 @@ def test_claims_outside_the_taxonomy_or_the_trace_are_told_and_then_left_out(tmp
     assert any("f" * 16 in gap for gap in found.gaps)
 
 
+def test_a_healthy_trace_may_be_called_healthy_with_proof(tmp_path: Path) -> None:
+    refs = [{"kind": "SPAN", "ref": span_id(1)}, {"kind": "SPAN", "ref": span_id(4)}]
+    given = f"primary_label='instruction_failure', summary='Nothing failed.', confidence=0.2, findings=[], evidence_refs={refs}"
+
+    found = investigate(
+        write_trace(tmp_path), ScriptedModel([f"SUBMIT({given}, remediation=[], gaps=[])"]), taxonomy="trail"
+    )
+
+    assert found.status is RunStatus.SUCCEEDED
+    assert (report_of(found)["findings"], report_of(found)["confidence"]) == ([], 0.2)
+
+
 def test_causes_are_named_by_id_and_point_at_what_was_kept(tmp_path: Path) -> None:
     claims = [finding(3, id=7), finding(3, id=8), finding(2, id=5, caused_by=8), finding(1, id=9, caused_by=4)]
 

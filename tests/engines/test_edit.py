@@ -112,3 +112,21 @@ def test_a_sub_call_may_not_pass_its_own_token_limit(tmp_path: Path) -> None:
     run(tmp_path, ['llm_query("x" * 5000)', 'FINAL("no")', 'FINAL("no")'], events)
 
     assert not [e for e in events if isinstance(e, ModelReplied) and e.session != "root"]
+
+
+def test_allowed_commands_find_the_callers_programs_and_see_no_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "lint-it").write_text("#!/bin/sh\necho linted; env\n")
+    (programs / "lint-it").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv("SOME_API_KEY", "not-for-commands")
+    events: list[Event] = []
+
+    run(tmp_path, ['print(execute_command("lint-it"))', "FINAL('x')", "FINAL('x')"], events, commands=["lint-it"])
+
+    shown = next(str(event.result) for event in events if isinstance(event, HostReturned))
+    assert "linted" in shown
+    assert "not-for-commands" not in shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from sonde.api.asking import check_knobs
 from sonde.api.launch import Job, Launch, OnEvent, run_job
 from sonde.api.settings import Settings, load_settings
 from sonde.contexts.workspace import (
+    PLAIN,
     Approve,
     LocalWorkspace,
     PatientClock,
@@ -30,6 +32,8 @@ from sonde.engines.edit import EDIT
 from sonde.errors import ConfigError
 from sonde.models.base import Model
 
+PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edited:
@@ -43,6 +47,12 @@ class Edited:
     run_dir: Path | None
     gaps: tuple[str, ...]
     annotator_kind: Literal["LLM", "CODE"]
+
+
+def command_environment() -> dict[str, str]:
+    """What allowed commands see of the caller's environment: where programs are, and nothing that could be a key."""
+    found = {name: value for name in PASSED_ON if (value := os.environ.get(name))}
+    return {**PLAIN, **found}
 
 
 def edit(
@@ -71,7 +81,11 @@ def edit(
     chosen = settings or load_settings()
     policy = Policy(commands=tuple(commands))
     is_folder = isinstance(workspace, str | Path)
-    place = LocalWorkspace(Path(workspace), approve=approve, policy=policy) if is_folder else workspace
+    place = (
+        LocalWorkspace(Path(workspace), approve=approve, policy=policy, environment=command_environment())
+        if is_folder
+        else workspace
+    )
     patient = PatientClock(clock or SystemClock())
     context = WorkspaceContext(PatientWorkspace(place, patient), commands=commands)
     job = Job(

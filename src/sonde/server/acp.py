@@ -17,6 +17,7 @@ from typing import Any, cast
 import acp
 from acp.schema import AllowedOutcome, Implementation, PermissionOption, ToolCallLocation, ToolCallUpdate
 
+from sonde.api.editing import command_environment
 from sonde.api.launch import sonde_version
 from sonde.contexts.workspace import Decision, LocalWorkspace, Plan, Policy
 from sonde.errors import SondeError
@@ -52,7 +53,9 @@ class Conversation:
         """Do the task in a thread and wait for its end."""
         self.cancelled, self._accept_all = threading.Event(), False
         task = NewTask(id=f"{self.session_id}.{next(self._numbers)}", prompt=prompt, workspace=str(self._folder))
-        workspace = LocalWorkspace(self._folder, policy=self._policy, approve=self._approve)
+        workspace = LocalWorkspace(
+            self._folder, policy=self._policy, approve=self._approve, environment=command_environment()
+        )
         announced = AnnouncedWorkspace(workspace, self._announce)
         work = self._loop.run_in_executor(None, self._runner.run, task, announced, self._emit, self.cancelled)
         stopped = asyncio.ensure_future(asyncio.to_thread(self.cancelled.wait))

@@ -18,13 +18,14 @@ from sonde.contexts.workspace.base import (
     reject,
 )
 from sonde.contexts.workspace.context import WorkspaceContext
-from sonde.contexts.workspace.local import LocalWorkspace
+from sonde.contexts.workspace.local import PLAIN, LocalWorkspace
 from sonde.contexts.workspace.patience import PatientClock, PatientWorkspace
 from sonde.contexts.workspace.planner import plan_patch
 from sonde.contexts.workspace.policy import Policy
 from sonde.contexts.workspace.wire import Ask, Reply, WireWorkspace
 
 __all__ = [
+    "PLAIN",
     "Action",
     "Applied",
     "Approve",

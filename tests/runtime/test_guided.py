@@ -100,6 +100,7 @@ def test_before_anything_was_seen_there_is_nothing_to_answer_with() -> None:
     assert types(model.requests[0].schema) == {"tool_call"}
     assert answer.status is RunStatus.PARTIAL
     assert "Lions" not in answer.text
+    assert any("found nothing" in gap for gap in answer.gaps)
 
 
 def test_an_invented_answer_comes_back_once_and_may_then_only_be_copied() -> None:
@@ -183,6 +184,15 @@ def test_a_weak_model_is_guided_unless_something_else_is_asked_for() -> None:
     assert started(Weak(["FINAL('8443')"]), mode="code") == "code"
     assert started(Weak([final("8443")]), settings=Settings(mode="actions")) == "actions"
     assert started(ScriptedModel(["FINAL('8443')"])) == "code"
+
+
+def test_a_weak_model_that_is_not_guided_may_not_talk_for_ever() -> None:
+    weak, other = Weak(["FINAL('8443')"] * 3), ScriptedModel(["FINAL('8443')"] * 3)
+    for model in (weak, other):
+        run_in_memory(model, PORT, FilesContext((), texts=TEXTS), mode="code")
+
+    assert weak.requests[0].max_output_tokens == 400
+    assert other.requests[0].max_output_tokens == 4096
 
 
 def test_only_questions_can_be_guided(tmp_path: Path) -> None:

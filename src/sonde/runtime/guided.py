@@ -142,6 +142,8 @@ class Guide:
         return judge(kept, replace(ground, citations=cited))
 
     def _support(self, value: Any) -> Support:
+        if not self.lines:
+            return Support(reason="the tools found nothing that bears on the question, so no answer holds")
         lines = self._grounds()
         if self._output is None:
             answer = cast("Mapping[str, Any]", value).get("answer") if isinstance(value, Mapping) else value

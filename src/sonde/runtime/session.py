@@ -25,7 +25,7 @@ from sonde.errors import (
     SandboxViolation,
     WallTimeLimitReached,
 )
-from sonde.models.base import Message
+from sonde.models.base import Message, suited_mode
 from sonde.runs.tape import Diverged
 from sonde.runtime import observe
 from sonde.runtime.actions import (
@@ -60,6 +60,7 @@ from sonde.runtime.wiring import Cancelled, Wiring
 SUBMIT_DEADLINE_TURNS = 2
 FIRST, REGENERATED, FOLDED = 0, 1, 2  # the requests that a turn may make
 REPETITION = "repetition"
+WEAK_TOKENS = 400  # what a weak model has not said by then it will not say: left alone it talks until the time is up
 
 
 class Session:
@@ -205,12 +206,18 @@ class Session:
             messages=(*messages, *extra),
             kept=kept if not extra else len(messages),
             schema=self._schema(),
-            max_output_tokens=self.engine.max_output_tokens if self.guide is None else REPLY_TOKENS,
+            max_output_tokens=self._reply_tokens(),
         )
         place = Place(session=self.path, turn=self.memory.turn, ordinal=ordinal)
         replied = ask(self.wiring, self.scope, self.model, place, question)
         self.memory.cut = replied.finish_reason == "length"
         return replied.text
+
+    def _reply_tokens(self) -> int:
+        if self.guide is not None:
+            return REPLY_TOKENS
+        most = self.engine.max_output_tokens
+        return min(most, WEAK_TOKENS) if suited_mode(self.model) == "guided" else most
 
     def _urgent(self) -> str:
         """What the model must hear before this turn and could not hear after the last one; a grammar needs no words."""

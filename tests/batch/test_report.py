@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from sonde.batch.driving import BatchOutcome
-from sonde.batch.folder import BatchFolder
+from sonde.batch.folder import BatchFolder, DiskFull
 from sonde.batch.issues import group
 from sonde.batch.manifest import BrokenLine
 from sonde.batch.progress import Progress, duration
@@ -67,6 +68,21 @@ def test_the_report_counts_what_is_there(tmp_path: Path) -> None:
     text = markdown(report)
     assert "3 of 5 items finished; 2 left" in text
     assert "line 7" in text
+
+
+def test_a_report_that_the_disk_does_not_take_is_said_and_leaves_no_halves(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for room in (100, 6_000):  # not even the first file; all but the table
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+        try:
+            with pytest.raises(DiskFull) as said:
+                write_report(some(tmp_path))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+        assert "make room" in said.value.message
+    assert not list(tmp_path.glob(".*"))
+    assert not (tmp_path / "results.parquet").exists()
 
 
 def test_the_page_is_whole_without_scripts_and_shows_hostile_text_as_text(tmp_path: Path) -> None:

@@ -314,10 +314,14 @@ def test_a_full_disk_leaves_no_half_line_and_says_so(path: Path) -> None:
     try:
         with pytest.raises(JournalFailed, match="cannot be written"):
             journal.append(Noted(text="x" * 5_000, seq=1))
+        with pytest.raises(JournalFailed, match="cannot be written"):
+            journal.append(Noted(text="would fit, but after a hole", seq=2))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    journal.append(Noted(text="there is room again", seq=1))
     journal.close()
+    again = Journal(path)
+    again.append(Noted(text="there is room again", seq=1))
+    again.close()
 
     held = read_journal(path)
     assert [event.seq for event in held.events] == [0, 1] and not held.torn and held.tampered_line is None

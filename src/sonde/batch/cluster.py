@@ -76,6 +76,7 @@ class WorkerActor:
         self._order = order
         self._gate = ActorGate(limiter, counts=counts)
         self._station = Station(order, self._gate)
+        self._station.warm()
 
     def problem(self, token: str, version: str) -> str | None:
         """What keeps this node from working; None when nothing does."""

@@ -2,7 +2,7 @@
 
 Arithmetic over a clock, behind one lock: who serves it (the driver's loop, a Ray actor) only passes words on. A request books a slot and
 is told how long to wait for it; what it really used is told afterwards and moves the next slots. In no window of a minute does a rate
-pass its limit by more than one second's worth (1.7 %). The money asked for is set aside until the reply's real cost is known, so the
+pass its limit by more than half a second's worth (0.8 %). The money asked for is set aside until the reply's real cost is known, so the
 cap holds wherever a price is known. It does not know how providers count; a refusal with a wish to wait holds everybody.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sonde.core.deadline import Clock, SystemClock
 
-BURST_S = 1.0
+BURST_S = 0.5
 LATER_S = 0.2  # when others hold what is left of the money: how soon to ask again
 
 
@@ -77,7 +77,7 @@ Answer = Slot | Later | Closed
 
 
 class Pace:
-    """A rate as a line of slots: each booking moves the line on by what it takes. One second's worth may go at once."""
+    """A rate as a line of slots: each booking moves the line on by what it takes. Half a second's worth may go at once."""
 
     def __init__(self, per_minute: float | None, now: float) -> None:
         self._each_s = 60.0 / per_minute if per_minute else 0.0

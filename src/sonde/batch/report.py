@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from sonde.batch.driving import BatchOutcome
+from sonde.batch.folder import DiskFull
 from sonde.batch.issues import ISSUES, Issue, IssueFile
 from sonde.batch.page import render
 from sonde.batch.result import ItemResult
@@ -136,7 +137,20 @@ def _issues(report: dict[str, Any]) -> list[str]:
 
 
 def write_report(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> tuple[dict[str, Any], list[str]]:
-    """report.json, report.md, report.html, issues.json and results.parquet; and what could not be written, in words."""
+    """report.json, report.md, report.html, issues.json and results.parquet; and what was skipped, in words.
+
+    `DiskFull` when the disk does not take them: the results are sound, and a later start writes the report.
+    """
+    try:
+        return _written(outcome, issues)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise DiskFull(
+            f"the report in {outcome.folder.path} cannot be written: {why}; make room and start the batch again"
+        ) from None
+
+
+def _written(outcome: BatchOutcome, issues: Sequence[Issue]) -> tuple[dict[str, Any], list[str]]:
     folder = outcome.folder.path
     report = report_of(outcome, issues)
     write_atomically(folder / "report.json", pretty_json(report))

@@ -10,7 +10,7 @@ import errno
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ from sonde.models import open_model
 from sonde.models.base import Model
 from sonde.runs.journal import JournalBusy, JournalFailed
 from sonde.runs.rundir import RECORD, RunDir, fold
+from sonde.sandbox.forkserver import shared_server
+from sonde.sandbox.policy import profile_named
 
 BUSY_S = 60.0  # how long a run that another process is just leaving is waited for
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -80,6 +82,12 @@ class Station:
             if error.errno not in _FULL:
                 return refused(errand.item, f"{type(error).__name__}: {error}")
             raise DiskFull(f"the disk takes nothing more: {error.strerror}") from None
+
+    def warm(self) -> None:
+        """Have the sandbox's fork server started by the time that the first replies are there."""
+        settings = self.order.settings
+        if settings.model is not None and settings.backend == "kernel":
+            threading.Thread(target=_start_server, args=(settings.sandbox_profile,), daemon=True).start()
 
     def close(self) -> None:
         """Let go of the models."""
@@ -166,6 +174,11 @@ class Station:
                 self._models[name] = open_model(choice.spec, choice.settings)
                 self._open.callback(getattr(self._models[name], "close", lambda: None))
             return self._models[name]
+
+
+def _start_server(profile: str) -> None:
+    with suppress(SandboxUnavailable):  # the first item says what is missing
+        shared_server(profile_named(profile).preload)
 
 
 class Ending:

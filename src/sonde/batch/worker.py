@@ -153,6 +153,7 @@ def main(fd: int) -> None:
     hired: Hired = connection.recv()
     gate = WireGate(wire, counts=hired.counts)
     station = Station(hired.order, gate)
+    station.warm()
     errands: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
     threads = [threading.Thread(target=_serve, args=(station, errands, wire)) for _ in range(hired.threads)]
     for thread in threads:

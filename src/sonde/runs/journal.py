@@ -59,6 +59,7 @@ class Journal:
     def __init__(self, path: str | Path, secrets: Sequence[str] = ()) -> None:
         self.path = Path(path)
         self._forms = secret_forms(secrets)
+        self._failed = ""
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             _lock(self._fd, self.path)
@@ -99,6 +100,8 @@ class Journal:
 
     def _put(self, parts: Sequence[Buffer]) -> None:
         """All of it or nothing; in one call, because joining a megabyte costs more than writing it."""
+        if self._failed:
+            raise JournalFailed(self._failed)  # a smaller event may fit still, but it must not follow a hole
         before = os.fstat(self._fd).st_size
         try:
             written = os.writev(self._fd, parts)
@@ -108,7 +111,8 @@ class Journal:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, before)  # half a line would make every later one look tampered with
-            raise JournalFailed(f"{self.path} cannot be written: {error.strerror}; make room and resume") from None
+            self._failed = f"{self.path} cannot be written: {error.strerror}; make room and resume"
+            raise JournalFailed(self._failed) from None
 
     def sync(self) -> None:
         """Wait until all that was written is on the disk."""

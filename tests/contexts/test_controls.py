@@ -62,6 +62,7 @@ def test_a_library_file_is_a_list_one_control_or_controls() -> None:
         (8, "max_error_spans: yes", "whole number"),
         (8, "applies_when: {planets: [mars]}", "planets"),
         (8, "applies_when: [mars]", "mapping"),
+        (8, "look_in: [attic]", "look_in 'attic' is unknown"),
         (8, "colour: red", "unknown field colour"),
         (8, "violation_patterns: [1]", "list of texts"),
         (3, "title: [a]", "must be text"),

@@ -129,6 +129,12 @@ def test_a_clean_trace_close_to_the_risk_passes_its_control_and_the_others(contr
     assert [each for each, finding in found.items() if finding["pass_fail"] != "pass"] == []
 
 
+def test_markup_in_a_fetched_page_is_not_the_models_output(tmp_path: Path) -> None:
+    found = verdicts(write(tmp_path, output="<html><script>play()</script> Based on my knowledge of shoes</html>"))
+
+    assert {finding["pass_fail"] for finding in found.values()} == {"pass"}
+
+
 def test_a_clean_trace_keeps_them_all(tmp_path: Path) -> None:
     found = verdicts(write(tmp_path))
 

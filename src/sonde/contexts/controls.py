@@ -2,7 +2,7 @@
 
 A control can fail only on evidence, so `required_evidence` is never empty. Patterns are RE2 and case-insensitive: linear time on hostile
 text. An empty list in `applies_when` means "always"; a list that is given must share a member with what the trace has. Scope `span_kinds`
-is our own addition.
+and `look_in`, which narrows where patterns are matched, are our own additions.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ EvidenceNeed = Literal[
     "required_messages",
     "required_span_attributes",
 ]
+Place = Literal["model_input", "model_output", "tool_input", "tool_output", "retrieved"]
+PLACES: tuple[str, ...] = get_args(Place)
 SEVERITIES: tuple[str, ...] = get_args(Severity)
 NEEDS: tuple[str, ...] = get_args(EvidenceNeed)
 MAX_CONTROLS = 50
@@ -39,6 +41,7 @@ _FIELDS = frozenset(
         "version",
         "applies_when",
         "violation_patterns",
+        "look_in",
         "max_error_spans",
         "decision_logic_hint",
         "reference",
@@ -69,6 +72,7 @@ class Control:
     remediation_template: str
     applies_when: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     violation_patterns: tuple[str, ...] = ()
+    look_in: tuple[str, ...] = ()  # places; none means everywhere
     max_error_spans: int | None = None
     decision_logic_hint: str | None = None
     reference: str | None = None
@@ -102,6 +106,7 @@ class Control:
             "applies_when": {name: list(words) for name, words in self.applies_when.items()},
             "required_evidence": list(self.required_evidence),
             "violation_patterns": list(self.violation_patterns),
+            "look_in": list(self.look_in),
             "max_error_spans": self.max_error_spans,
             "remediation_template": self.remediation_template,
             "decision_logic_hint": self.decision_logic_hint,
@@ -245,6 +250,7 @@ class _Reader:
             remediation_template=self._text("remediation_template"),
             applies_when=self._applies_when(),
             violation_patterns=self._patterns(),
+            look_in=self._places(),
             max_error_spans=self._count(),
             decision_logic_hint=self._optional("decision_logic_hint"),
             reference=self._optional("reference"),
@@ -281,6 +287,14 @@ class _Reader:
         if not all(isinstance(item, str) for item in items):
             raise self._wrong(node, f"{name} must be a list of texts")
         return tuple(cast("list[str]", items))
+
+    def _places(self) -> tuple[str, ...]:
+        node = self._lines.get("look_in", self._node)
+        places = self._strings(self._data.get("look_in") or [], node, "look_in")
+        unknown = [place for place in places if place not in PLACES]
+        if unknown:
+            raise self._wrong(node, f"look_in {unknown[0]!r} is unknown; allowed: {', '.join(PLACES)}")
+        return places
 
     def _needs(self) -> tuple[str, ...]:
         node = self._lines["required_evidence"]

@@ -7,6 +7,7 @@ READ_CHARS characters of each text are kept for matching; what was left out is a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sonde.contexts.controls import Control
@@ -111,7 +112,7 @@ class _Seeing:
 
 def rule(control: Control, seen: Seen) -> Ruled:
     """What the rules say of one control."""
-    hits = [(span, found) for span in seen.spans if (found := control.violations(_text(span)))]
+    hits = [(span, found) for span in seen.spans if (found := control.violations(_text(span, control.look_in)))]
     if hits:
         first, found = hits[0]
         why = f"matched {found[0]!r:.80} in span {first.summary.span_id}"
@@ -130,10 +131,26 @@ def rule(control: Control, seen: Seen) -> Ruled:
     return Ruled(control=control, pass_fail="pass", confidence=confidence, excerpts=shown, why="no pattern matched")
 
 
-def _text(span: Span) -> str:
-    """What patterns are matched against: each text is short already."""
+def _text(span: Span, places: tuple[str, ...]) -> str:
+    """What patterns are matched against, all or the named places: each text is short already."""
+    if places:
+        return "\n".join(text for place, text in _placed(span) if place in places)[:MAX_CHARS]
     tool = tool_io_of(span)
     parts = [span.summary.name, span.summary.status_message, error_text(span)]
     parts += [f"{key}: {value}" for key, value in span.attributes.items()]
     parts += [tool.text] if tool else []
     return "\n".join(parts)[:MAX_CHARS]
+
+
+def _placed(span: Span) -> Iterator[tuple[str, str]]:
+    """The texts of a span, each with where it stands."""
+    tool = tool_io_of(span)
+    if tool is not None:
+        yield "tool_input", f"{span.summary.name}\n{tool.row['input']}"
+        yield "tool_output", str(tool.row["output"])
+    elif span.summary.kind == "LLM":
+        for message in messages_of(span):
+            calls = message.row["metadata"].get("tool_calls")
+            yield f"model_{message.row['metadata']['direction']}", f"{message.row['content']}\n{calls or ''}"
+    for chunk in chunks_of(span):
+        yield "retrieved", str(chunk.row["content"])

@@ -6,6 +6,7 @@ Reads are kept small: one of more than 200 lines needs a rationale, and every ra
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sonde.contexts.workspace.base import Action, Passage, Workspace
@@ -36,7 +37,14 @@ class WorkspaceContext:
         """Everything that code may call; the last two change things and are asked for or listed first."""
         reading = [tool(self.list_files), tool(self.read), tool(self.read_file), tool(self.search)]
         writing = [tool(self.apply_patch, read_only=False)]
-        return reading + writing + ([tool(self.execute_command, read_only=False)] if self.commands else [])
+        return reading + writing + ([self._running()] if self.commands else [])
+
+    def _running(self) -> Tool:
+        """The tool for commands, which names those that are allowed."""
+        made = tool(self.execute_command, read_only=False)
+        allowed = ", ".join(repr(command) for command in self.commands)
+        doc = f"Run a command that begins with {allowed}, as {{exitCode, stdout, stderr}}"
+        return replace(made, doc=f"{doc}.\nExample: result = execute_command({self.commands[0]!r})")
 
     def describe(self) -> str:
         """The first files by name, for the prompt."""
@@ -104,7 +112,7 @@ class WorkspaceContext:
         return Observed(rows, tuple(seen), found.truncated)
 
     def apply_patch(self, patch: str) -> dict[str, Any]:
-        r"""Change files by one patch, all or nothing, as {applied, summary, diff}; the user may refuse it.
+        r"""Change files by one patch, all or nothing, as {applied, summary, diff}; the user may refuse it (applied is False).
         Example: result = apply_patch('*** Begin Patch\n*** Update File: a.py\n@@ def f():\n-    x = 1\n+    x = 2\n*** End Patch')
         """
         plan = plan_patch(patch, self.workspace.text)

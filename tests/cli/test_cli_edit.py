@@ -48,6 +48,18 @@ def test_where_nobody_can_answer_nothing_is_written(folder: Path) -> None:
     assert json.loads(done.stdout)["changed"] == []
 
 
+def test_where_nobody_can_answer_it_says_so_before_it_begins(folder: Path) -> None:
+    assert "--yes approves them all" in sonde_edit(folder).stderr
+    assert "--yes approves them all" not in sonde_edit(folder, "--yes").stderr
+
+
+def test_a_folder_that_is_none_is_a_usage_error(folder: Path) -> None:
+    done = sonde_edit(folder / "sample.ts", "--yes")
+
+    assert done.returncode == 2
+    assert "is not a folder" in done.stderr
+
+
 def answers(*lines: str) -> tuple[AtTerminal, io.StringIO]:
     given, out = iter([f"{line}\n" for line in lines]), io.StringIO()
     return AtTerminal(lambda: next(given, ""), out), out

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_program import sonde
+from cli_program import environment, sonde
 
 from sonde.cli import commands
 from sonde.cli.main import command_names
@@ -109,3 +109,43 @@ def test_a_terminal_that_knows_only_ascii_is_no_reason_to_crash(tmp_path: Path) 
     shown = sonde("ask", "größe", "ä.txt", cwd=tmp_path, PYTHONIOENCODING="ascii")
     assert shown.returncode == 0, shown.stderr
     assert "gr\\xf6\\xdfe" in shown.stdout
+
+
+@pytest.mark.parametrize("words", [["-h"], ["ask", "-h"], ["traces", "ls", "-h"]])
+def test_help_is_short_too(words: list[str], tmp_path: Path) -> None:
+    assert sonde(*words, cwd=tmp_path).stdout.startswith(f"Usage: {' '.join(['sonde', *words[:-1]])}")
+
+
+def run_in_shell(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """With `sonde` as a word of the shell."""
+    script = f'sonde() {{ "{sys.executable}" -m sonde "$@"; }}; {command}'
+    return subprocess.run(
+        ["bash", "-c", script], cwd=cwd, env=environment(cwd), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("command", ["sonde --help", "sonde config", "sonde ask INFO log.txt"])
+def test_an_output_that_cannot_be_written_is_exit_code_1_and_one_sentence(command: str, tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text("INFO up\n")
+
+    shown = run_in_shell(f"{command} > /dev/full", tmp_path)
+
+    assert shown.returncode == 1
+    assert "sonde: the output could not be written: No space left on device\n" in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+def test_streams_that_the_caller_has_closed_are_no_reason_to_fail(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text("INFO up\n")
+
+    shown = run_in_shell("sonde ask INFO log.txt >&- <&-", tmp_path)
+
+    assert shown.returncode == 0
+    assert "Traceback" not in shown.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_not_told_about_it(tmp_path: Path) -> None:
+    shown = run_in_shell("sonde config | head -n 1", tmp_path)
+
+    assert shown.stdout.startswith("model")
+    assert shown.stderr == ""

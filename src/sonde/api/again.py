@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sonde.api.launch import Finished, Job, Launch, OnEvent, run_job
+from sonde.api.launch import Finished, Job, Launch, OnEvent, run_for_answer, run_job
 from sonde.api.rebuilding import rebuild
 from sonde.api.settings import Settings, load_settings
 from sonde.core.canonical import hash_value, jsonable
@@ -244,4 +244,4 @@ def branch(
         cancel=cancel or threading.Event(),
         tape=Tape(kept),
     )
-    return run_job(job, launch)
+    return run_for_answer(job, launch)

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel, ValidationError
 
 from sonde.api.continuing import continued
-from sonde.api.launch import Finished, Job, Launch, OnEvent, run_job
+from sonde.api.launch import Finished, Job, Launch, OnEvent, run_for_answer
 from sonde.api.settings import Settings, load_settings
 from sonde.api.sources import Opened, open_context
 from sonde.core.budget import Budget
@@ -100,7 +100,7 @@ def ask(
     job = replace(job, recipe={**job.recipe, **_specs(model, sub_model, chosen), "given": bool(context)})
     if continue_from is not None:
         job = continued(job, chosen, continue_from, runs_dir)
-    return answer_of(run_job(job, launch), schema)
+    return answer_of(run_for_answer(job, launch), schema)
 
 
 def ask_job(

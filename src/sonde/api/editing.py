@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sonde.api.asking import check_knobs
-from sonde.api.launch import Job, Launch, OnEvent, run_job
+from sonde.api.launch import Job, Launch, OnEvent, run_for_answer
 from sonde.api.settings import Settings, load_settings
 from sonde.contexts.workspace import (
     PLAIN,
@@ -81,6 +81,10 @@ def edit(
     chosen = settings or load_settings()
     policy = Policy(commands=tuple(commands))
     is_folder = isinstance(workspace, str | Path)
+    if is_folder and not Path(workspace).is_dir():
+        raise ConfigError(
+            f"{workspace} is not a folder; give the folder to work in, for example: sonde edit 'TASK' src/"
+        )
     place = (
         LocalWorkspace(Path(workspace), approve=approve, policy=policy, environment=command_environment())
         if is_folder
@@ -109,7 +113,7 @@ def edit(
         clock=patient,
         in_memory=in_memory,
     )
-    finished = run_job(job, launch)
+    finished = run_for_answer(job, launch)
     conclusion = finished.ended.conclusion
     return Edited(
         summary=conclusion.text,

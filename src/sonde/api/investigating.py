@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 
 from sonde.api.asking import check_knobs
 from sonde.api.case import ENGINES, Case, Source, absolute, source_of
-from sonde.api.launch import Finished, Job, Launch, OnEvent, run_job
+from sonde.api.launch import Finished, Job, Launch, OnEvent, run_for_answer
 from sonde.api.settings import Settings, load_settings
 from sonde.api.writeback import Writeback
 from sonde.contexts.traces.context import TracesContext
@@ -164,7 +164,7 @@ def investigate(case: Case, options: Options) -> Investigation:
         secrets=tuple(case.place.secrets()),
     )
     try:
-        return investigation_of(run_job(job_of(case, context, options, settings), launch))
+        return investigation_of(run_for_answer(job_of(case, context, options, settings), launch))
     finally:
         context.store.close()
 

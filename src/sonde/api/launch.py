@@ -106,6 +106,28 @@ class Finished:
     annotator: Literal["LLM", "CODE"]
 
 
+class FilesUnwritten(OSError):
+    """The run has ended and its journal is whole, but other files of its folder could not be written. `finished` says so in its gaps."""
+
+    def __init__(self, error: OSError, finished: Finished, run_dir: RunDir) -> None:
+        super().__init__(error.errno, error.strerror, error.filename)
+        gap = (
+            f"the files of {run_dir.path} could not all be written: {error.strerror}; its journal is whole: make room, "
+            f"then `sonde resume {run_dir.run_id}` writes them without asking a model"
+        )
+        conclusion = finished.ended.conclusion
+        conclusion = replace(conclusion, gaps=(*conclusion.gaps, gap))
+        self.finished = replace(finished, ended=replace(finished.ended, conclusion=conclusion))
+
+
+def run_for_answer(job: Job, launch: Launch) -> Finished:
+    """As `run_job`, but a disk that fills up at the very end costs a gap and not the answer, which was paid for."""
+    try:
+        return run_job(job, launch)
+    except FilesUnwritten as unwritten:
+        return unwritten.finished
+
+
 def run_job(job: Job, launch: Launch) -> Finished:
     """Run a job to its end and leave a complete folder."""
     task = _task(job, launch)
@@ -141,14 +163,22 @@ def _run(
         wiring.over.set()
         if journal is not None:
             journal.close()
-    if run_dir is not None:
-        write_artifacts(run_dir, ended, record)
-        if job.files is not None:
-            for name, text in job.files(ended, run_dir.run_id).items():
-                run_dir.write_text(name, text)
-    return Finished(
+    finished = Finished(
         ended=ended, record=record, run_dir=run_dir, annotator=cast("Literal['LLM', 'CODE']", ended.annotator)
     )
+    if run_dir is not None:
+        _write_files(job, finished, run_dir)
+    return finished
+
+
+def _write_files(job: Job, finished: Finished, run_dir: RunDir) -> None:
+    try:
+        write_artifacts(run_dir, finished.ended, finished.record)
+        if job.files is not None:
+            for name, text in job.files(finished.ended, run_dir.run_id).items():
+                run_dir.write_text(name, text)
+    except OSError as error:
+        raise FilesUnwritten(error, finished, run_dir) from error
 
 
 def _secrets(launch: Launch) -> list[str]:

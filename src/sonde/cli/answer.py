@@ -40,7 +40,8 @@ def print_answer(answer: Answer, stream: TextIO, roots: Sequence[Path] = (), *, 
     text = printable(answer.text) if stream.isatty() else answer.text
     stream.write(text.rstrip("\n") + "\n" if text else "")
     if not quiet:
-        stream.writelines(f"{line}\n" for line in _appendix(answer, roots, linked=terminal))
+        appendix = "".join(f"{line}\n" for line in _appendix(answer, roots, linked=terminal))
+        stream.write(appendix if text else appendix.lstrip("\n"))
     stream.flush()
 
 
@@ -71,6 +72,14 @@ def find_cited(path: str, roots: Sequence[Path]) -> Path | None:
     candidates += [root.parent / path for root in roots]
     candidates.append(Path(path))
     return next((candidate.resolve() for candidate in candidates if candidate.is_file()), None)
+
+
+def error_line(answer: Answer | Investigation) -> str | None:
+    """What went wrong, for stderr; of a run that ended partial only what its gaps do not say already."""
+    error = answer.record.error
+    if error is None or (answer.status != "failed" and error.message in answer.gaps):
+        return None
+    return f"sonde: {error.code}: {one_line(error.message, 600)}"
 
 
 def summary_line(answer: Answer | Investigation) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sonde.cli.answer import summary_line
+from sonde.cli.answer import error_line, summary_line
 from sonde.cli.interrupt import soft_stop
 from sonde.cli.options import OutputOptions
 from sonde.cli.text import one_line, printable
@@ -121,8 +121,11 @@ def _print(found: Investigation, output: OutputOptions, *, several: bool, first:
         return
     text = printable(found.text) if sys.stdout.isatty() else found.text
     print(("" if first else "\n") + (text.rstrip("\n") or "no report"), flush=True)
-    error = found.record.error
-    if error is not None and (found.status == "failed" or not output.quiet):
-        print(f"sonde: {error.code}: {one_line(error.message, 600)}", file=sys.stderr)
+    wrong = error_line(found)
+    if wrong is not None and (found.status == "failed" or not output.quiet):
+        print(wrong, file=sys.stderr)
     if not output.quiet:
+        for gap in found.gaps:
+            if gap not in found.text and found.status != "failed":
+                print(f"gap: {one_line(gap, 300)}", file=sys.stderr)
         print(f"judged by {found.annotator_kind} · {summary_line(found)}", file=sys.stderr)

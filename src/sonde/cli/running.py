@@ -13,11 +13,11 @@ from pathlib import Path
 from threading import Event as Flag
 from typing import TYPE_CHECKING
 
-from sonde.cli.answer import as_object, print_answer, summary_line
+from sonde.cli.answer import as_object, error_line, print_answer, summary_line
 from sonde.cli.interrupt import soft_stop
 from sonde.cli.live import View, open_view
 from sonde.cli.options import OutputOptions
-from sonde.cli.text import one_line, printable
+from sonde.cli.text import printable
 
 if TYPE_CHECKING:
     from sonde.api import Answer
@@ -58,8 +58,8 @@ def _print(answer: Answer, output: OutputOptions, roots: Sequence[Path]) -> None
         sys.stdout.write(pretty_json(as_object(answer)).decode())
         return
     print_answer(answer, sys.stdout, roots, quiet=output.quiet)
-    error = answer.record.error
-    if error is not None and (answer.status == "failed" or not output.quiet):
-        print(f"sonde: {error.code}: {one_line(error.message, 600)}", file=sys.stderr)
+    wrong = error_line(answer)
+    if wrong is not None and (answer.status == "failed" or not output.quiet):
+        print(wrong, file=sys.stderr)
     if not output.quiet:
         print(summary_line(answer), file=sys.stderr)

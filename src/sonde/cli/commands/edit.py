@@ -52,18 +52,24 @@ def edit(
     from sonde.cli.approval import approval
     from sonde.cli.interrupt import soft_stop
     from sonde.cli.live import Lines, Silent
+    from sonde.contexts.workspace import reject
     from sonde.engines.edit import LARGE_BUDGET
 
     settings = settings_of(model, budget, place)
     silent = output.json or output.quiet
+    approve = approval(yes=how.yes)
     if not silent:
         print(settings.model_line(), file=sys.stderr)
+        if approve is reject:
+            print(
+                "note: nobody can be asked here, so no change will be written; --yes approves them all", file=sys.stderr
+            )
     view = Silent() if silent else Lines(sys.stderr)
     with soft_stop() as cancel:
         done = run_edit(
             task,
             path,
-            approve=approval(yes=how.yes),
+            approve=approve,
             commands=how.allow_command or (),
             settings=settings,
             budget=LARGE_BUDGET if how.large else None,
@@ -75,7 +81,7 @@ def edit(
 
 
 def _print(done: Edited, output: OutputOptions, path: Path) -> None:
-    from sonde.cli.answer import as_object, print_answer, summary_line
+    from sonde.cli.answer import as_object, error_line, print_answer, summary_line
 
     answer = _as_answer(done)
     if output.json:
@@ -84,9 +90,9 @@ def _print(done: Edited, output: OutputOptions, path: Path) -> None:
         sys.stdout.write(pretty_json({**as_object(answer), "changed": list(done.changed)}).decode())
         return
     print_answer(answer, sys.stdout, [path], quiet=output.quiet)
-    error = answer.record.error
-    if error is not None:
-        print(f"sonde: {error.code}: {error.message}", file=sys.stderr)
+    wrong = error_line(answer)
+    if wrong is not None and (answer.status == "failed" or not output.quiet):
+        print(wrong, file=sys.stderr)
     if not output.quiet:
         print(f"changed: {', '.join(done.changed) or 'nothing'}", file=sys.stderr)
         print(summary_line(answer), file=sys.stderr)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -31,6 +33,19 @@ def register(app: typer.Typer) -> None:
     app.command()(spread(serve))
 
 
+@contextmanager
+def _needing(extra: str) -> Generator[None]:
+    """An import of what the extra of this name, a package of the same name, brings."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != extra:
+            raise
+        raise ConfigError(
+            f"--{extra} needs the extra {extra}: pip install -e '.[{extra}]' in a checkout of Sonde"
+        ) from None
+
+
 def serve(*, how: ServeOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions) -> int:
     """Serve editors and agents on standard input and output until the input ends.
 
@@ -42,14 +57,16 @@ def serve(*, how: ServeOptions, model: ModelOptions, budget: BudgetOptions, plac
     settings = settings_of(model, budget, place)
     commands = how.allow_command or []
     if how.mcp:
-        from sonde.server.mcp import serve_mcp
+        with _needing("mcp"):
+            from sonde.server.mcp import serve_mcp
 
         return serve_mcp(settings)
     from sonde.server.editing import EditRunner
 
     runner = EditRunner(settings, commands)
     if how.acp:
-        from sonde.server.acp import serve_acp
+        with _needing("acp"):
+            from sonde.server.acp import serve_acp
 
         return serve_acp(runner, tuple(commands))
     from sonde.api.launch import sonde_version

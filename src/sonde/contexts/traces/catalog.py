@@ -22,6 +22,13 @@ DEEP_SPANS = 20_000
 SNIPPET = 80
 
 
+def _moment(text: str | None) -> int | None:
+    try:
+        return us_of(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is not a time; write 2026-11-01T12:00:00Z") from None
+
+
 def query_of(
     project: str | None = None,
     *,
@@ -32,10 +39,7 @@ def query_of(
     limit: int = 100,
 ) -> TraceQuery:
     """A query from what people type; ConfigError for a time that is none, FilterRefused for a filter."""
-    try:
-        start_us, end_us = us_of(start), us_of(end)
-    except ValueError as broken:
-        raise ConfigError(f"{broken}; write 2026-11-01T12:00:00Z") from None
+    start_us, end_us = _moment(start), _moment(end)
     condition = parse_filter(filter_expr) if filter_expr else None
     return TraceQuery(project=project, start_us=start_us, end_us=end_us, condition=condition, after=after, limit=limit)
 

@@ -60,7 +60,9 @@ class Inspection:
         return Observed([row.row() for row in page.rows], truncated=page.more)
 
     def list_spans(self, trace_id: str, *, after: str | None = None, limit: int = MAX_ROWS) -> Observed:
-        """Every span of a trace by (start_time, span_id), without content. Page on with after=<last span_id>."""
+        """Every span of a trace by (start_time, span_id), without content. Page on with after=<last span_id>.
+        Rows: {span_id, parent_id, name, span_kind, status_code, status_message, start_time, end_time, latency_ms, trace_id}.
+        """
         return _listed(self._store.summaries(trace_id), after, limit)
 
     def get_spans(
@@ -76,7 +78,7 @@ class Inspection:
         return _listed([span for span in found if type is None or span.kind == type.upper()], after, limit)
 
     def get_span(self, span_id: str) -> Observed:
-        """One span: {summary, attributes, events}. Long texts are cut and marked; get_attribute reads on."""
+        """One span: {summary: a row of list_spans, attributes, events}. Long texts are cut and marked; get_attribute reads on."""
         span = self._store.span(span_id)
         value, note = fitted(
             {"summary": span.summary.row(), **span.content(), **({"gaps": list(span.gaps)} if span.gaps else {})}
@@ -112,7 +114,7 @@ class Inspection:
         return Observed(value, artifact_excerpts(EvidenceKind.MESSAGE, span, found), note)
 
     def get_tool_io(self, span_id: str) -> Observed:
-        """Name, input, output and status of a tool call; None when the span is no tool call."""
+        """Name, input, output and status of a tool call, to be cited as tool:<span_id>; None when the span is no tool call."""
         span = self._store.span(span_id)
         found = tool_io_of(span)
         if found is None:

@@ -116,6 +116,32 @@ def test_without_a_model_it_answers_from_what_it_finds_and_says_how_to_set_one(f
     assert "--model" in sonde("ask", "Which payments ERROR?", "logs", cwd=folder).stderr.splitlines()[0]
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("logs", "no text in the file shares a word"),
+        ("empty", "no file to look into"),
+        ("raw", "no text in the 2 files"),
+    ],
+)
+def test_without_a_model_it_says_why_it_found_nothing(path: str, said: str, folder: Path) -> None:
+    (folder / "empty").mkdir()
+    (folder / "raw").mkdir()
+    (folder / "raw/a.bin").write_bytes(bytes(range(256)))
+    (folder / "raw/b").write_bytes(bytes(range(256)))
+
+    assert said in sonde("ask", "Where is the zebra?", path, "--quiet", cwd=folder).stdout
+
+
+def test_without_a_model_a_question_about_trouble_finds_the_errors(folder: Path) -> None:
+    assert "ERROR" in sonde("ask", "What went wrong?", "logs", "--quiet", cwd=folder).stdout
+
+
+def test_a_pipe_that_is_not_read_is_pointed_out(folder: Path) -> None:
+    assert "give - for it" in sonde("ask", "What is this?", cwd=folder, stdin="text\n").stderr
+    assert sonde("ask", "What is this?", "--json", cwd=folder, stdin="text\n").stderr == ""
+
+
 def test_a_follow_up_knows_the_earlier_run(folder: Path, server: ScriptedServer) -> None:
     ask(folder, server, "logs")
     with ScriptedServer([LOOK, CITE]) as again:

@@ -135,6 +135,17 @@ def test_an_output_that_cannot_be_written_is_exit_code_1_and_one_sentence(comman
     assert "Traceback" not in shown.stderr
 
 
+@pytest.mark.parametrize("extra", ["mcp", "acp"])
+def test_a_protocol_whose_extra_is_not_installed_says_what_to_install(extra: str, tmp_path: Path) -> None:
+    code = f"import sys; sys.modules[{extra!r}] = None; from sonde.cli.main import main; sys.exit(main(['serve', '--{extra}']))"
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert shown.returncode == 2
+    assert f"pip install -e '.[{extra}]'" in shown.stderr
+
+
 def test_streams_that_the_caller_has_closed_are_no_reason_to_fail(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text("INFO up\n")
 

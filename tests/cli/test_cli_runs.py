@@ -78,7 +78,8 @@ def test_prune_asks_first_and_keeps_the_newest(place: Place) -> None:
 def test_two_runs_that_did_the_same_are_equal_and_others_show_where_they_part(place: Place) -> None:
     one, same, other = place.ask(), place.ask(), place.ask("two")
 
-    assert place.data("diff", one, same)["equal"] is True
+    alike = place.data("diff", one, same)
+    assert alike["equal"] is True and alike["citations"]["both"] == 1
     found = place.data("diff", one, other)
     assert found["equal"] is False and found["first_difference"]["what"].startswith("model_replied")
     page = place.run("diff", one, other, "--exit-code")
@@ -121,7 +122,7 @@ def test_a_branch_shares_the_turns_before_k(place: Place) -> None:
     ("words", "hint"),
     [
         (["runs", "show", "nonesuch"], "no runs in"),
-        (["runs", "prune"], "keep"),
+        (["runs", "prune"], "--keep 20"),
         (["runs", "prune", "--older-than", "soon"], "7d"),
         (["runs", "import", "app.log"], "not an exported run"),
         (["diff", "a", "b"], "no runs in"),

@@ -80,7 +80,8 @@ def test_an_incident_with_a_window_and_its_filter(folder: Path) -> None:
         (("incident", "--from", "yesterday"), "2026-11-01T12:00:00Z"),
         (("incident", "--filter", "import os"), "filter refused"),
         (("traces", "ls", "--filter", "x ("), "filter refused"),
-        (("traces", "show", "nope"), "no trace 'nope'"),
+        (("traces", "show", "nope"), "`sonde traces ls` lists them"),
+        (("traces", "export", FIRST, "-o", "traces.jsonl"), "File exists"),
     ],
 )
 def test_what_is_wrong_is_named_and_the_exit_code_is_two(folder: Path, words: tuple[str, ...], said: str) -> None:

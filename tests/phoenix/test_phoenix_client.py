@@ -72,6 +72,19 @@ def test_a_server_that_stays_away_is_unavailable_and_the_run_may_be_tried_again(
     assert "queue is full" in raised.value.message
 
 
+def test_a_server_that_stayed_away_is_asked_only_once_until_it_is_back() -> None:
+    away = [httpx2.ConnectError("refused")] * 5
+    server = Server(in_turn(*away, reply({"data": []}), reply({}, 503), reply({"data": [1]})))
+
+    for _ in range(2):
+        with pytest.raises(PhoenixUnavailable):
+            server.client.get("/v1/projects")
+    assert (len(server.requests), len(server.pauses)) == (5, 3)
+
+    assert server.client.get("/v1/projects") == {"data": []}
+    assert server.client.get("/v1/projects") == {"data": [1]}
+
+
 def test_a_refusal_is_not_repeated() -> None:
     server = Server(lambda _: reply({"detail": "no"}, 422))
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sonde.api import Investigation, Options, Settings
     from sonde.cli.running import Watch
 
-TraceIds = Annotated[list[str], typer.Argument(metavar="TRACE_ID...", help="One run for each.")]
+TraceIds = Annotated[list[str], typer.Argument(metavar="TRACE_ID", help="One run for each.")]
 Start = Callable[["Options"], "Investigation"]
 
 

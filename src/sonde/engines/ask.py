@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
+from sonde.contexts.files import FilesContext
 from sonde.core.budget import Budget
 from sonde.core.canonical import clip, jsonable
 from sonde.core.evidence import Citation, Refuted, merge
@@ -22,6 +23,8 @@ from sonde.runtime.observe import was_shown
 from sonde.runtime.prompts import prompt_file
 
 _INLINE = re.compile(r"\[([^\[\]\n:]+):(\d+(?:-\d+)?(?:, ?\d+(?:-\d+)?)*)\]")
+_TROUBLE = re.compile(r"\b(fail|wrong|br[eo]ke?|crash|outage|incident|problem|cause)", re.IGNORECASE)
+_SIGNS = "error failed failure exception fatal critical panic"
 PASSAGES = 8
 LOOKED_UP_LINES = 200
 
@@ -149,7 +152,7 @@ def fallback(gathered: Gathered) -> Conclusion:
     citations = tuple(merge(kept, passages))
     lines = [f"- {c.path}:{c.start_line}-{c.end_line}: {c.snippet}" for c in citations]
     lines += [f"- {highlight}" for highlight in gathered.highlights]
-    head = "No model has answered this question. These passages bear on it:" if lines else "Nothing was found."
+    head = "No model has answered this question. These passages bear on it:" if lines else _nothing(gathered)
     text = "\n".join([head, *lines])
     output = {
         "answer": text,
@@ -160,11 +163,31 @@ def fallback(gathered: Gathered) -> Conclusion:
     return Conclusion(output=output, text=text, citations=citations)
 
 
+def _nothing(gathered: Gathered) -> str:
+    """Why there is nothing to show: nothing to look into, or other words than the data's."""
+    head = "No model has answered this question, and "
+    if not isinstance(gathered.context, FilesContext):
+        return head + "nothing that was given shares a word with it."
+    count = len(gathered.context.library.entries)
+    if not count:
+        return head + "there is no file to look into: no PATH was given, or it holds none."
+    return (
+        head
+        + f"no text in {'the file' if count == 1 else f'the {count:,} files'} shares a word with it; other words may."
+    )
+
+
 def _passages(gathered: Gathered) -> list[Citation]:
+    """The best passages for the question's words; where there are none and it asks about trouble, for the words of trouble."""
     if "search" not in gathered.registry.names or not gathered.objective.strip():
         return []
+    found = _found(gathered.objective, gathered)
+    return found if found or not _TROUBLE.search(gathered.objective) else _found(_SIGNS, gathered)
+
+
+def _found(query: str, gathered: Gathered) -> list[Citation]:
     try:
-        result = gathered.registry.call("search", {"query": gathered.objective, "limit": PASSAGES})
+        result = gathered.registry.call("search", {"query": query, "limit": PASSAGES})
     except Fault:
         return []
     gathered.prover.log.note(result.excerpts)

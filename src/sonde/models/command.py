@@ -107,9 +107,7 @@ class CommandModel:
             )
         if finished.returncode != 0 and not finished.overflowed:
             raise ModelCallFailed(
-                self._clean(
-                    f"{self.name} {_ending(finished.returncode)}. It said: {finished.stderr_tail or 'nothing'}"
-                ),
+                self._clean(f"{self.name} {_ending(finished.returncode)}. {_last_words(finished.stderr_tail)}"),
                 retryable=finished.returncode < 0 or finished.returncode == TEMPORARY_FAILURE,
                 tokens_in=spent,
                 waited_s=waited,
@@ -167,6 +165,12 @@ def _expand(part: str, values: Mapping[str, str]) -> str:
     for placeholder, value in values.items():
         part = part.replace(placeholder, value)
     return part
+
+
+def _last_words(stderr_tail: str) -> str:
+    return (
+        f"It said: {stderr_tail}" if stderr_tail else "It wrote nothing to stderr; try it by hand: echo Hello | PROGRAM"
+    )
 
 
 def _ending(returncode: int) -> str:

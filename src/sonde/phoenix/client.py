@@ -60,6 +60,7 @@ class PhoenixClient:
         self._attempts = max(1, attempts)
         self._deadline = deadline
         self._wait = wait
+        self._in_vain = 0
         secret = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._http = httpx2.Client(
             base_url=self.base_url,
@@ -86,9 +87,11 @@ class PhoenixClient:
 
     def _request(self, method: str, path: str, params: Params | None, body: Any) -> Json:
         problem = ""
-        for attempt in range(self._attempts):
+        patience = 1 if self._in_vain >= self._attempts else self._attempts  # who was silent so long is asked once only
+        for attempt in range(patience):
             if attempt:
                 self._pause(attempt, problem)
+            self._in_vain += 1
             try:
                 reply = self._http.request(
                     method, path, params=_query(params), json=body, timeout=self._timeout(problem)
@@ -97,12 +100,14 @@ class PhoenixClient:
                 problem = f"{type(failure).__name__} at {method} {path}"
                 continue
             if reply.status_code < 300:
+                self._in_vain = 0
                 return _decoded(reply, path)
             problem = f"{reply.status_code} at {method} {path}: {_detail(reply)}"
             if reply.status_code != 429 and reply.status_code < 500:
+                self._in_vain = 0
                 raise PhoenixRefused(f"Phoenix refused: {problem}", reply.status_code)
         raise PhoenixUnavailable(
-            f"Phoenix at {self.base_url} did not answer after {self._attempts} attempts: {problem}; "
+            f"Phoenix at {self.base_url} did not answer after {self._in_vain} attempts: {problem}; "
             "is it running, and is --source right? Files work too: --source traces.jsonl"
         )
 

@@ -17,7 +17,6 @@ from typing import Any, cast
 from sonde.core.canonical import canonical_json, clip
 from sonde.core.events import (
     AnyEvent,
-    Cited,
     Event,
     HostReturned,
     ModelAsked,
@@ -111,7 +110,7 @@ def compare_events(left: Sequence[AnyEvent], right: Sequence[AnyEvent]) -> Compa
         numbers=_numbers(one, other),
         tools=_tools(left, right),
         evidence=_evidence(_seen(left), _seen(right)),
-        citations=_evidence(_cited(left), _cited(right)),
+        citations=_evidence(_cited(one), _cited(other)),
         same_answer=answers[0] == answers[1],
         left_answer=answers[0],
         right_answer=answers[1],
@@ -211,8 +210,8 @@ def _seen(events: Iterable[AnyEvent]) -> set[str]:
     return {str(each.get("ref")) for event in events if isinstance(event, HostReturned) for each in event.excerpts}
 
 
-def _cited(events: Iterable[AnyEvent]) -> set[str]:
-    return {str(event.citation.get("ref")) for event in events if isinstance(event, Cited)}
+def _cited(record: RunRecord) -> set[str]:
+    return {str(citation.get("ref")) for citation in record.citations}
 
 
 def _evidence(left: set[str], right: set[str]) -> Evidence:

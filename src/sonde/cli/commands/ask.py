@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +56,13 @@ def register(app: typer.Typer) -> None:
     app.command()(spread(ask))
 
 
+def _no_path() -> str:
+    mode = os.fstat(sys.stdin.fileno()).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISREG(mode):
+        return "standard input is not read: give - for it, for example: cat app.log | sonde ask 'QUESTION' -"
+    return "no PATH was given, so there is no data to look at; for example: sonde ask 'QUESTION' logs/"
+
+
 def ask(
     question: Question,
     paths: Paths = None,
@@ -78,11 +87,8 @@ def ask(
     schema = read_schema(how.schema) if how.schema else None
     context = sources(paths or [], code=how.code)
     roots = [Path(path) for path in paths or [] if path != "-"]
-    if not paths and how.continue_from is None:
-        print(
-            "note: no PATH was given, so there is no data to look at; for example: sonde ask 'QUESTION' logs/",
-            file=sys.stderr,
-        )
+    if not (paths or how.continue_from or output.json or output.quiet):
+        print(f"note: {_no_path()}", file=sys.stderr)
 
     def start(watch: Watch) -> Answer:
         return api.ask(

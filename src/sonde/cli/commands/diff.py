@@ -66,7 +66,13 @@ def _table(title: str, pairs: Sequence[Pair]) -> Iterable[str]:
     if pairs:
         yield f"\n{title:24} {'A':>14} {'B':>14}"
     for pair in pairs:
-        yield f"  {pair.name:22} {pair.left:>14,.6g} {pair.right:>14,.6g}" + ("" if pair.left == pair.right else "  *")
+        yield f"  {pair.name:22} {_number(pair.left)} {_number(pair.right)}" + (
+            "" if pair.left == pair.right else "  *"
+        )
+
+
+def _number(value: float) -> str:
+    return f"{value:>14,}" if isinstance(value, int) else f"{value:>14,.4f}"
 
 
 def _sides(title: str, evidence: Evidence) -> Iterable[str]:

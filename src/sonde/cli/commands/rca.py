@@ -35,6 +35,8 @@ def rca(
 ) -> int:
     """Find the root cause of failed traces; every reference is proved. Works without a model, and then says so.
 
+    Example: sonde rca 4f1c2b… --source traces.jsonl
+
     Example: sonde rca 4f1c2b… --source http://localhost:6006 --project checkout
     """
     from sonde import api

@@ -68,8 +68,9 @@ def list_(*, wanted: Filter, place: PlaceOptions) -> int:
 
 def _line(summary: RunSummary) -> str:
     cost = f"${summary.cost_usd:.4f}"
+    turns = f"{summary.iterations:3} {'turn ' if summary.iterations == 1 else 'turns'}"
     return (
-        f"{summary.run_id}  {summary.status:11} {summary.run_type:8} {summary.iterations:3} turns "
+        f"{summary.run_id}  {summary.status:11} {summary.run_type:17} {turns} "
         f"{summary.tokens:>9,} tokens {cost:>9}  {one_line(summary.objective, 60)}"
     )
 
@@ -109,6 +110,10 @@ def prune(
     """Delete run folders; those that are being written stay."""
     from sonde.runs.listing import prune as prune_runs
 
+    if keep is None and older_than is None:
+        from sonde.errors import ConfigError
+
+        raise ConfigError("say what to prune: --keep 20 keeps the newest twenty, --older-than 7d deletes what is older")
     runs_dir, before = settings_of(place).runs_dir, _moment(older_than) if older_than else None
     doomed = prune_runs(runs_dir, keep=keep, before=before, status=status, dry_run=True)
     if not dry_run and doomed and (yes or json or typer.confirm(f"Delete {len(doomed)} runs in {runs_dir}?", err=True)):

@@ -39,7 +39,7 @@ def _needing(extra: str) -> Generator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name != extra:
+        if (error.name or "").partition(".")[0] != extra:
             raise
         raise ConfigError(
             f"--{extra} needs the extra {extra}: pip install -e '.[{extra}]' in a checkout of Sonde"

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 
@@ -55,12 +55,15 @@ def register(app: typer.Typer) -> None:
 def _opened(where: SourceOptions) -> Generator[tuple[TraceStore, str | None]]:
     """The store behind --source and the project in it; what a store cannot find is the caller's mistake."""
     from sonde.api.case import project_in, source_of
+    from sonde.contexts.traces.store import UnknownTrace
 
     settings = settings_of(where)
     place = source_of(settings.source, settings.project, settings.environ)
     store = place.open()
     try:
         yield store, project_in(place, store)
+    except UnknownTrace as unknown:
+        raise ConfigError(f"{unknown.message.partition(';')[0]}; `sonde traces ls` lists them") from None
     except ToolFault as fault:
         raise ConfigError(fault.message) from None
     finally:
@@ -180,7 +183,7 @@ def overview(*, where: SourceOptions, wanted: Wanted) -> int:
 
 
 def export(
-    trace_ids: Annotated[list[str], typer.Argument(metavar="TRACE_ID...")],
+    trace_ids: Annotated[list[str], typer.Argument(metavar="TRACE_ID")],
     *,
     where: SourceOptions,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Otherwise stdout.")] = None,
@@ -192,10 +195,17 @@ def export(
         if output is None:
             count = export_traces(store, trace_ids, sys.stdout)
         else:
-            with output.open("x", encoding="utf-8") as stream:
+            with _new_file(output) as stream:
                 count = export_traces(store, trace_ids, stream)
     print(f"{count} spans", file=sys.stderr)
     return 0
+
+
+def _new_file(path: Path) -> TextIO:
+    try:
+        return path.open("x", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be made: {error.strerror}; choose another place with -o FILE") from None
 
 
 def _print_json(value: Any) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from sonde.cli.options import PlaceOptions, settings_of, spread
 
-RunToShow = Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run to open; otherwise the list.")]
+RunToShow = Annotated[str | None, typer.Argument(metavar="RUN", help="A run to open; otherwise the list.")]
 
 
 def register(app: typer.Typer) -> None:

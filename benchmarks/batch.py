@@ -6,7 +6,8 @@ Every item is an ask of two turns with sandboxed code, a journal and a full run 
 first item handed out to the last result, with the start of local workers in it. Two more columns leave nothing out: `start s` is from
 the start of the command to the first item begun, once a batch; `command s` is the whole command, from its start to its exit. CPU seconds
 are those of the driver, its workers, their sandboxes and Ray's own processes together; the ideal is what the model's delay alone would
-take at this concurrency. On a busy machine compare CPU, not wall time. `--full` goes from 100 to 10,000 items; without it to 1,000.
+take at this concurrency. `others %` is the share of the machine that everybody else used meanwhile (the model server is one of them):
+above a third or so the wall times say little. `--full` goes from 100 to 10,000 items; without it to 1,000.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Figures:
     wall_s: float
     start_s: float
     command_s: float
+    others: float
     cpu_s: float
     worker_mb: float
 
@@ -72,6 +74,7 @@ class Figures:
             "command s": round(self.command_s, 2),
             "CPU ms/item": round(self.cpu_s / self.items * 1e3, 1),
             "MB/worker": round(self.worker_mb, 1),
+            "others %": round(100 * self.others),
         }
 
 
@@ -150,7 +153,7 @@ def measure(place: str, count: int, base_url: str, environ: dict[str, str], fami
         manifest = write_manifest(folder, count)
         command = [sys.executable, "-m", "sonde", "batch", str(manifest), "--runs-dir", str(folder / "runs"), "--json"]
         flags = ["--model", "openai:gpt-4o-mini", "--base-url", base_url, "--concurrency", str(AT_ONCE), "--on", place]
-        before, started = family.cpu_s(), time.time()
+        before, busy, started = family.cpu_s(), busy_s(), time.time()
         process = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, text=True, env=environ, cwd=folder)
         seen = Watching(family)
         out, _ = process.communicate()
@@ -165,9 +168,16 @@ def measure(place: str, count: int, base_url: str, environ: dict[str, str], fami
             wall_s=report["elapsed_s"],
             start_s=first_begun(Path(report["folder"])) - started,
             command_s=ended - started,
+            others=max(0.0, busy_s() - busy - (seen.cpu_s - before)) / (ended - started) / (os.cpu_count() or 1),
             cpu_s=seen.cpu_s - before,
             worker_mb=seen.worker_mb,
         )
+
+
+def busy_s() -> float:
+    """CPU seconds that this machine has worked, for anybody."""
+    user, nice, system, _, _, *interrupts = map(int, Path("/proc/stat").read_text().split(maxsplit=9)[1:9])
+    return (user + nice + system + sum(interrupts)) / TICK
 
 
 def first_begun(batch: Path) -> float:

@@ -12,11 +12,9 @@ reaches this process but frames of data. Does not promise to hide timing, nor to
 from __future__ import annotations
 
 import contextlib
-import keyword
 import os
 import socket
-import threading
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -33,6 +31,7 @@ from sonde.sandbox.policy import FINISH_NAMES, profile_named
 from sonde.sandbox.prepare import Preparation, Prepared
 from sonde.sandbox.result import Unanswered, answered, finished, stopped
 from sonde.sandbox.saved import Body, Restored, Saved, StateNotSaved, StateRefused
+from sonde.sandbox.seat import Seat, check_name
 from sonde.sandbox.share import Share, Shareable, make_share
 from sonde.sandbox.turn import Outcome, Turn, judge_death, private_bytes
 
@@ -75,8 +74,7 @@ class Sandbox:
         self._preparation = Preparation(self.profile, self._functions, session_id, self.limits, host)
         self._shares: dict[str, Share] = {}
         self._pending: dict[str, Any] = {}
-        self._busy = threading.Lock()
-        self._closed = False
+        self._seat = Seat()
         self.restored = Restored()
         server = server or shared_server(self.profile.preload)
         family, state = launch(server, self._config(seed, server), unsafe=unsafe)
@@ -93,8 +91,8 @@ class Sandbox:
 
     def share(self, name: str, content: Shareable) -> None:
         """Give code a text, or a mapping of texts, as one sealed copy; a str is text, a Path is a file to read."""
-        with self._alone():
-            self._check_name(name)
+        with self._seat.taken():
+            check_name(name, self._functions, self._shares)
             if len(self._shares) >= MOST_SHARES:
                 raise ConfigError(f"at most {MOST_SHARES} shares; share one mapping of names to texts instead")
             taken = sum(share.size for share in self._shares.values())
@@ -102,8 +100,8 @@ class Sandbox:
 
     def inject(self, name: str, value: Any) -> None:
         """Set a variable to a plain value (JSON-like or bytes) from the next turn on."""
-        with self._alone():
-            self._check_name(name)
+        with self._seat.taken():
+            check_name(name, self._functions, self._shares)
             try:
                 size = len(frames.encode(value))
             except (ValueError, TypeError):
@@ -121,7 +119,7 @@ class Sandbox:
         wall = self._checked_wall(wall_s)
         if not isinstance(code, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers are not all typed
             raise ConfigError(f"code must be a str, not {type(code).__name__}")
-        with self._alone():
+        with self._seat.taken():
             self._history.turn += 1
             prepared = self._preparation.prepare(code, self._history.state.names)
             if isinstance(prepared, ExecFault):
@@ -130,15 +128,15 @@ class Sandbox:
 
     def rollback(self, turn: int) -> None:
         """Go back to the state after that turn (0 is the beginning); later turns are forgotten."""
-        with self._alone():
+        with self._seat.taken():
             self._history.rollback(turn)
 
     def branch(self) -> Sandbox:
         """A second box that starts from this one's state, at copy-on-write cost. Allowed in the middle of a turn too."""
-        self._check_open()
+        self._seat.check_open()
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        twin._busy = threading.Lock()
+        twin._seat = Seat()
         twin._pending = dict(self._pending)
         twin._shares = dict(self._shares)
         for share in twin._shares.values():
@@ -167,7 +165,7 @@ class Sandbox:
             raise ConfigError(f"max_bytes must be at least {LEAST_SAVED}, not {max_bytes}")
         room = min(max_bytes, self.limits.frame_bytes)
         wall = self._checked_wall(wall_s)
-        with self._alone():
+        with self._seat.taken():
             order = {"room": room - SAVED_SLACK, "without": sorted(without)}
             try:
                 child, answer = self._errand({"save": order}, saved.Answer, wall)
@@ -193,9 +191,9 @@ class Sandbox:
 
     def close(self) -> None:
         """End every process of this box. A second call does nothing."""
-        if self._closed:
+        if self._seat.closed:
             return
-        self._closed = True
+        self._seat.closed = True
         self._family.leave(self._history.clear())
         for share in self._shares.values():
             share.release()
@@ -360,28 +358,6 @@ class Sandbox:
                 f"wall_s must be above zero and at most {self.limits.cpu_seconds} (the CPU limit), not {wall}"
             )
         return wall
-
-    def _check_name(self, name: str) -> None:
-        if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("__"):
-            raise ConfigError(f"{name!r} is not a name for a variable; use letters, digits and _, like 'context'")
-        if name in FINISH_NAMES or name in (self._functions or ()):
-            raise ConfigError(f"{name!r} is a function of the host; choose another name for the variable")
-        if name in self._shares:
-            raise ConfigError(f"{name!r} is shared already; choose another name")
-
-    @contextlib.contextmanager
-    def _alone(self) -> Generator[None]:
-        self._check_open()
-        if not self._busy.acquire(blocking=False):
-            raise ConfigError("this box is in the middle of a turn; use box.branch() for a second one")
-        try:
-            yield
-        finally:
-            self._busy.release()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise SandboxLost("this box is closed; open a new Sandbox")
 
 
 def checked_functions(functions: Collection[str] | None, host: Host | None) -> frozenset[str] | None:

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import keyword
-import threading
 import time
-from collections.abc import Collection, Generator
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -37,6 +35,7 @@ from sonde.sandbox.portable.survey import Marks, survey
 from sonde.sandbox.portable.values import final_value
 from sonde.sandbox.prepare import Preparation, Prepared
 from sonde.sandbox.saved import Restored, Saved, StateNotSaved, StateRefused
+from sonde.sandbox.seat import Seat, check_name
 from sonde.sandbox.share import Shareable, read_share
 from sonde.sandbox.source import Refusal, parse
 
@@ -99,8 +98,7 @@ class MontyBox:
         self._pending: dict[str, Any] = {}
         self._history: list[Kept] = [Kept(turn=0)]
         self._turn = 0
-        self._busy = threading.Lock()
-        self._closed = False
+        self._seat = Seat()
         self._open: contextlib.ExitStack | None = None
         self._session: Any = None
 
@@ -115,16 +113,16 @@ class MontyBox:
 
     def share(self, name: str, content: Shareable) -> None:
         """Give code a text, or a dict of texts; a str is text, a Path is a file to read."""
-        with self._alone():
-            self._check_name(name)
+        with self._seat.taken():
+            check_name(name, self._rules.functions, self._shares)
             value, size = read_share(name, content, self.limits.shared_bytes - self._shared_bytes)
             self._shared_bytes += size
             self._shares[name] = value
 
     def inject(self, name: str, value: Any) -> None:
         """Set a variable to a plain value (JSON-like or bytes) from the next turn on."""
-        with self._alone():
-            self._check_name(name)
+        with self._seat.taken():
+            check_name(name, self._rules.functions, self._shares)
             try:
                 frames.encode(value)
             except (ValueError, TypeError):
@@ -140,7 +138,7 @@ class MontyBox:
             raise ConfigError(f"wall_s must be above zero and at most {self.limits.cpu_seconds}, not {wall}")
         if not isinstance(code, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers are not all typed
             raise ConfigError(f"code must be a str, not {type(code).__name__}")
-        with self._alone():
+        with self._seat.taken():
             self._turn += 1
             prepared = self._prepare(code)
             if isinstance(prepared, ExecFault):
@@ -149,7 +147,7 @@ class MontyBox:
 
     def rollback(self, turn: int) -> None:
         """Go back to the state after that turn (0 is the beginning); later turns are forgotten."""
-        with self._alone():
+        with self._seat.taken():
             kept = [each.turn for each in self._history]
             if turn < kept[0] or turn > self._turn:
                 raise ConfigError(f"there is no kept state after turn {turn}; kept are the states after turns {kept}")
@@ -160,10 +158,10 @@ class MontyBox:
 
     def branch(self) -> MontyBox:
         """A second box that starts from this one's state. Allowed in the middle of a turn too: then from before the turn."""
-        self._check_open()
+        self._seat.check_open()
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        twin._busy = threading.Lock()
+        twin._seat = Seat()
         twin._pending = dict(self._pending)
         twin._shares = dict(self._shares)
         twin._preparation = self._preparation.copy()
@@ -182,7 +180,7 @@ class MontyBox:
 
     def close(self) -> None:
         """End the interpreter's process. A second call does nothing."""
-        self._closed = True
+        self._seat.closed = True
         self._drop_session()
 
     def __enter__(self) -> Self:
@@ -321,28 +319,6 @@ class MontyBox:
         if stack is not None:
             with contextlib.suppress(OSError, RuntimeError, self._rules.monty.MontyError):  # it may be dead already
                 stack.close()
-
-    def _check_name(self, name: str) -> None:
-        if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("__"):
-            raise ConfigError(f"{name!r} is not a name for a variable; use letters, digits and _, like 'context'")
-        if name in FINISH_NAMES or name in (self._rules.functions or ()):
-            raise ConfigError(f"{name!r} is a function of the host; choose another name for the variable")
-        if name in self._shares:
-            raise ConfigError(f"{name!r} is shared already; choose another name")
-
-    @contextlib.contextmanager
-    def _alone(self) -> Generator[None]:
-        self._check_open()
-        if not self._busy.acquire(blocking=False):
-            raise ConfigError("this box is in the middle of a turn; use box.branch() for a second one")
-        try:
-            yield
-        finally:
-            self._busy.release()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise SandboxLost("this box is closed; open a new one")
 
 
 def _too_long(guard: Guard) -> ExecFault:

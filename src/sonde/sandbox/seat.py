@@ -1,0 +1,44 @@
+"""What every box keeps, whatever runs its code: one turn at a time, nothing after it is closed, and names that are free."""
+
+from __future__ import annotations
+
+import contextlib
+import keyword
+import threading
+from collections.abc import Collection, Generator
+
+from sonde.errors import ConfigError, SandboxLost
+from sonde.sandbox.policy import FINISH_NAMES
+
+
+class Seat:
+    """The place of whoever uses a box; a branch has its own."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._busy = threading.Lock()
+
+    @contextlib.contextmanager
+    def taken(self) -> Generator[None]:
+        """Alone with the box, or a ConfigError that says how to have a second one."""
+        self.check_open()
+        if not self._busy.acquire(blocking=False):
+            raise ConfigError("this box is in the middle of a turn; use box.branch() for a second one")
+        try:
+            yield
+        finally:
+            self._busy.release()
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise SandboxLost("this box is closed; open a new one")
+
+
+def check_name(name: str, functions: Collection[str] | None, shared: Collection[str]) -> None:
+    """ConfigError for what cannot be the name of a variable in the code."""
+    if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("__"):
+        raise ConfigError(f"{name!r} is not a name for a variable; use letters, digits and _, like 'context'")
+    if name in FINISH_NAMES or name in (functions or ()):
+        raise ConfigError(f"{name!r} is a function of the host; choose another name for the variable")
+    if name in shared:
+        raise ConfigError(f"{name!r} is shared already; choose another name")

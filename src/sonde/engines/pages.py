@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sonde.core.evidence import EvidenceRef
-from sonde.engines.reports import ComplianceReport, IncidentDossier, RCAReport
+from sonde.engines.reports import ComplianceReport, Finding, IncidentDossier, RCAReport
 
 Link = Callable[[str, str | None], str | None]
 
@@ -48,12 +48,20 @@ def rca_page(report: RCAReport, link: Link = no_link) -> str:
         first = " (first failure)" if finding.first_failure else ""
         cause = f", caused by {finding.caused_by}" if finding.caused_by is not None else ""
         span = _linked(finding.span_id, link(report.trace_id, finding.span_id))
-        lines.append(f"{place}. **{inline(finding.category)}** at {span}{first}{cause}: {inline(finding.why)}")
+        lines.append(
+            f"{place}. **{inline(finding.category)}** at {span}{first}{cause}: {inline(finding.why)} ({_odds(finding)})"
+        )
     if report.decisive is not None:
         decisive = report.decisive
         lines += ["", f"Decisive: {inline(decisive.agent)}, step {decisive.step}: {inline(decisive.why)}"]
     lines += _section("Remediation", report.remediation) + _section("Gaps", report.gaps)
     return "\n".join(lines) + "\n"
+
+
+def _odds(finding: Finding) -> str:
+    """The impact, and whether somebody who doubted it agrees."""
+    checked = "checked" if finding.verified else "not checked"
+    return f"{finding.impact} impact, {checked}, {finding.confidence:.2f}"
 
 
 def compliance_page(report: ComplianceReport, link: Link = no_link) -> str:

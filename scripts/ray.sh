@@ -11,7 +11,8 @@ if [ ! -f "$home/.ready" ]; then
     test -x "$uv" || { echo "run make venv first: $uv is missing" >&2; exit 2; }
     "$uv" venv --quiet --allow-existing --python "$root/.venv/bin/python" "$home"
     # ray:// addresses need the client, which speaks gRPC.
-    "$uv" pip install --quiet --python "$home/bin/python" --editable "$root[cluster,data]" "ray[client]>=2.40" pytest pytest-timeout pytest-randomly pytest-socket hypothesis
+    # Compiled, as pip does: otherwise every worker of every node compiles Ray anew where Python may not write.
+    "$uv" pip install --quiet --compile-bytecode --python "$home/bin/python" --editable "$root[cluster,data]" "ray[client]>=2.40" pytest pytest-timeout pytest-randomly pytest-socket hypothesis
     touch "$home/.ready"
 fi
 [ "${1:-}" = run ] || exit 0

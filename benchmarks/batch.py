@@ -25,7 +25,6 @@ import uuid
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -184,8 +183,11 @@ def busy_s() -> float:
 
 def first_begun(batch: Path) -> float:
     """When the first item began, in seconds since 1970."""
-    lines = (batch / "results.jsonl").read_text().splitlines()
-    return datetime.fromisoformat(min(json.loads(line)["started_at"] for line in lines)).timestamp()
+    begun: list[float] = []
+    for journal in batch.glob("items/*/events.jsonl"):
+        with journal.open() as lines:
+            begun.append(json.loads(lines.readline())["at"])
+    return min(begun)
 
 
 class Watching:

@@ -1,4 +1,4 @@
-"""Traces at scale: index speed, point tools, search and memory over generated span files. `make bench-traces` prints the table.
+"""Traces at scale: index speed, point tools, search and memory over generated span files. Prints the table.
 
     python benchmarks/traces.py --spans 1000000 --form flat
 

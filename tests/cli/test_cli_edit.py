@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pty
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +54,24 @@ def test_where_nobody_can_answer_nothing_is_written(folder: Path) -> None:
 def test_where_nobody_can_answer_it_says_so_before_it_begins(folder: Path) -> None:
     assert "--yes approves them all" in sonde_edit(folder).stderr
     assert "--yes approves them all" not in sonde_edit(folder, "--yes").stderr
+
+
+def test_ctrl_c_at_the_question_ends_the_task_and_nothing_is_written(folder: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "sonde", "edit", "Add normalizeWhitespace", str(folder), "--model", MODEL]
+    command += ["--runs-dir", str(folder.parent / "runs")]
+    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, text=True) as process:
+        os.close(theirs)
+        shown = b""
+        while b"Apply this change?" not in shown:
+            shown += os.read(ours, 65536)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    os.close(ours)
+
+    assert process.returncode == 0
+    assert "cancelled by the user" in said
+    assert "normalizeWhitespace" not in (folder / "sample.ts").read_text()
 
 
 def test_a_folder_that_is_none_is_a_usage_error(folder: Path) -> None:

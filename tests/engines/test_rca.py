@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trace_cases import IO, LOOK, ROOT, SPAN, TOOL, TRACE, failed_trace, model, options, ref, write
+from trace_cases import IO, LOOK, ROOT, SPAN, TOOL, TRACE, calm_trace, failed_trace, model, options, ref, write
 
 import sonde
 from sonde.bench import origin30
-from sonde.engines.rca import RCA, winner
+from sonde.engines.rca import NOTHING_TO_MEND, RCA, winner
 from sonde.engines.reports import RCAReport
 from sonde.errors import ConfigError, ModelCallFailed
 from sonde.testing import ScriptedModel
@@ -69,6 +69,13 @@ def test_without_a_model_the_rule_speaks_and_says_that_it_is_code(traces: Path) 
 
 
 @pytest.mark.requirement("O3")
+def test_without_a_model_and_without_a_failure_nothing_is_to_be_mended(tmp_path: Path) -> None:
+    made = report(sonde.rca(TRACE, write(tmp_path, calm_trace()), options=options()))
+
+    assert made["remediation"] == [NOTHING_TO_MEND]
+    assert "nothing failed" in made["summary"]
+
+
 def test_a_model_that_never_answers_leaves_the_rules_report_marked_code(traces: Path) -> None:
     found = sonde.rca(TRACE, traces, options=options(ScriptedModel([ModelCallFailed("down")] * 9)))
 

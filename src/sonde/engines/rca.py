@@ -45,6 +45,7 @@ REMEDIES = {
     "upstream_dependency_failure": "Retry with backoff, watch the dependency, and degrade gracefully without it.",
     "data_schema_mismatch": "Validate data at the boundary and agree on a versioned schema.",
 }
+NOTHING_TO_MEND = "The rules found nothing to mend: have a model read the trace, or look at one with an error."
 
 
 def prefilter(gathered: Gathered) -> Prefilter:
@@ -213,13 +214,14 @@ def _of_rule(gathered: Gathered) -> Conclusion:
         log, reread = gathered.prover.log, gathered.prover.reread
         proved = refs_of([e for e in gathered.prefilter.excerpts if not log.prove(e, reread)])[:1]
     label = str(rule.get("label") or "instruction_failure")
+    why = str(rule.get("why") or "nothing was found").removesuffix("…").rstrip()
     draft = {
         "trace_id": str(gathered.params["trace_id"]),
         "primary_label": label,
-        "summary": f"By rule, without a model: {rule.get('why') or 'nothing was found'}.",
+        "summary": f"By rule, without a model: {why}.",
         "confidence": _at_most(number(rule.get("confidence"), 0.35), proved),
         "evidence_refs": proved,
-        "remediation": [REMEDIES[label]],
+        "remediation": [REMEDIES[label] if rule.get("span_id") else NOTHING_TO_MEND],
         "gaps": report_gaps([gathered.reason or "no model looked at this trace"], gathered),
         "coverage": _coverage(gathered),
     }

@@ -136,11 +136,12 @@ def test_the_request_rate_holds_over_all_workers(tmp_path: Path) -> None:
         times = server.ask()["times"]
 
     longest = times[-1] - times[0]
-    assert len(times) <= 20 * (longest + 0.5) + 2, "20 a second, and half a second's worth at once"
+    late = 0.5  # the first request may take so long to arrive
+    assert len(times) <= 20 * (longest + 0.5 + late) + 2, "20 a second, and half a second's worth at once"
 
 
 def test_the_token_rate_holds_over_all_workers_by_what_the_server_counts(tmp_path: Path) -> None:
-    each, per_second, at_once = 4000, 48_000, 2
+    each, per_second, at_once, late = 4000, 48_000, 2, 0.5
     times: list[float] = []
 
     def dear(seen: SeenRequest) -> ScriptedReply:
@@ -159,10 +160,10 @@ def test_the_token_rate_holds_over_all_workers_by_what_the_server_counts(tmp_pat
     for number, moment in enumerate(
         times
     ):  # before it went as many tokens as were due, and half a second's worth at once
-        assert (number - at_once) * each <= per_second * (moment - times[0] + 0.5), (
+        assert (number - at_once) * each <= per_second * (moment - times[0] + 0.5 + late), (
             "more than what was in flight is over"
         )
-    assert times[-1] - times[0] >= (40 - at_once) * each / per_second - 0.5
+    assert times[-1] - times[0] >= (40 - at_once) * each / per_second - 0.5 - late
 
 
 def test_a_model_server_that_dies_stops_the_batch_and_fails_no_item(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from sonde.bench.joined import Joined
 from sonde.bench.labels import Seeded
 from sonde.bench.results import Result, append_result, read_results
 from sonde.bench.suite import Suite
-from sonde.bench.summary import markdown, summarise
+from sonde.bench.summary import compared, markdown, summarise
 from sonde.bench.trail import Trail
 from sonde.bench.whowhen import WhoWhen
 from sonde.errors import ConfigError
@@ -102,6 +102,20 @@ def test_trail_scores_spans_and_pairs_whatever_the_gold_spelling(trail: Path, tm
     assert plain.metrics["location_recall"].mean == 0.5
     assert plain.metrics["joint_recall"].mean == 0.0
     assert "| Formatting Errors | 2 | 2 | 2 | 1.00 | 1.00 | 1.00 |" in sonde.tables
+
+
+def test_sonde_stands_beside_a_baseline_on_the_cases_that_both_had(trail: Path, tmp_path: Path) -> None:
+    suite = Trail(trail)
+    results = bench(suite, tmp_path / "out", ScriptedModel(finder), methods=("sonde", "plain"))
+    only = [each for each in results if each.method == "sonde" or each.case.endswith("1")]
+
+    page = compared(suite, only)
+
+    assert "## sonde beside plain on the 1 cases of both" in page
+    assert "| joint_recall | 0.00 | 0.50 | +0.50 |" in page
+    assert "| location_recall | 0.50 | 0.50 | +0.00 |" in page
+    assert "findings" not in page
+    assert compared(suite, [each for each in results if each.method == "plain"]) == ""
 
 
 def test_traces_can_be_joined_to_longer_ones_and_each_is_scored_by_its_own_spans(trail: Path, tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from statistics import fmean
 from typing import Any
 
 from sonde.bench.results import Result
-from sonde.bench.scoring import Spread, mean_of, spread
+from sonde.bench.scoring import Spread, headroom_gain, mean_of, spread
 from sonde.bench.suite import METHODS, Case, Suite
+
+COUNTS = frozenset({"findings", "majority"})  # metrics that are not better when they are higher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,29 @@ def markdown(suite: Suite, summaries: Sequence[Summary]) -> str:
     for each in summaries:
         lines += ["", f"## {each.method}", "", each.tables]
     return "\n".join(lines) + "\n"
+
+
+def compared(suite: Suite, results: Iterable[Result]) -> str:
+    """Sonde beside each baseline on the cases that both were tried on, with the share it won of what the baseline left open."""
+    tried = {method: [r for r in found if r.fits] for method, found in per_method(results).items()}
+    known = {case.key: case for case in suite.cases()}
+    ours = tried.pop("sonde", [])
+    return "".join(_beside(suite, method, theirs, ours, known) for method, theirs in tried.items())
+
+
+def _beside(suite: Suite, method: str, theirs: list[Result], ours: list[Result], known: dict[str, Case]) -> str:
+    both = {each.case for each in theirs} & {each.case for each in ours}
+    if not both:
+        return ""
+    base, value = (_metrics(suite, [r for r in found if r.case in both], known) for found in (theirs, ours))
+    head = ["metric", method, "sonde", "won of what was open"]
+    rows = [
+        [name, f"{base[name]:.2f}", f"{value[name]:.2f}", f"{headroom_gain(base[name], value[name]):+.2f}"]
+        for name in value
+        if name in base and name not in COUNTS and base[name] < 1
+    ]
+    title = f"\n## sonde beside {method} on the {len(both)} cases of both\n\n"
+    return title + "\n".join(map(_row, [head, ["---"] * len(head), *rows])) + "\n"
 
 
 def heads(names: Sequence[str]) -> list[str]:

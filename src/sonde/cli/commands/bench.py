@@ -206,12 +206,12 @@ def _run(plan: Plan, model: ModelOptions, place: PlaceOptions, budget: BudgetOpt
     """Run, print the table and keep it beside the results, with a page of plots."""
     from sonde.bench.harness import Bench
     from sonde.bench.page import page
-    from sonde.bench.summary import markdown, summarise
+    from sonde.bench.summary import compared, markdown, summarise
 
     settings = settings_of(model, place, budget)
     results = Bench(plan, settings, settings.model, lambda line: typer.echo(line, err=True)).run()
     summaries = summarise(plan.suite, results)
-    table = markdown(plan.suite, summaries)
+    table = markdown(plan.suite, summaries) + compared(plan.suite, results)
     title = f"{plan.suite.name}: {settings.model or 'no model'}"
     (plan.out / "results.md").write_text(table, encoding="utf-8")
     (plan.out / "results.html").write_text(page(plan.suite, summaries, results, title), encoding="utf-8")

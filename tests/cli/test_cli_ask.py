@@ -142,6 +142,19 @@ def test_a_pipe_that_is_not_read_is_pointed_out(folder: Path) -> None:
     assert sonde("ask", "What is this?", "--json", cwd=folder, stdin="text\n").stderr == ""
 
 
+def test_ctrl_c_while_a_pipe_is_awaited_ends_it(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    command = [sys.executable, "-m", "sonde", "ask", "What is in there?", "pipe"]
+    with subprocess.Popen(command, cwd=folder, env=environment(folder), stderr=subprocess.PIPE, text=True) as process:
+        writer = os.open(folder / "pipe", os.O_WRONLY)  # waits until it is being read
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        os.close(writer)
+
+    assert process.returncode == 130
+    assert "Traceback" not in said
+
+
 def test_a_follow_up_knows_the_earlier_run(folder: Path, server: ScriptedServer) -> None:
     ask(folder, server, "logs")
     with ScriptedServer([LOOK, CITE]) as again:

@@ -1,8 +1,8 @@
 """Ctrl-C: the first one asks the run to end with the best it has, the second one kills it.
 
-The run looks at `cancel` between its steps. While it waits for a model, for code or for a person's yes it cannot look, so there, and only
-there, the signal breaks the waiting off by KeyboardInterrupt, which the session takes as a cancel too. Anywhere else an exception could
-leave a record half written. SIGTERM counts as a Ctrl-C, so that a service manager gets a complete record too.
+The run looks at `cancel` between its steps. While it waits for a model, for code, for a person's yes or for a pipe it cannot look, so
+there, and only there, the signal breaks the waiting off by KeyboardInterrupt, which the session takes as a cancel too. Anywhere else an
+exception could leave a record half written. SIGTERM counts as a Ctrl-C, so that a service manager gets a complete record too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = "\x1b[?25h"
-_WAITING = ("sonde.models.", "sonde.sandbox.", "sonde.runtime.delegate", "sonde.cli.approval")
+_WAITING = (
+    "sonde.models.",
+    "sonde.sandbox.",
+    "sonde.runtime.delegate",
+    "sonde.cli.approval",
+    "sonde.contexts.files.listing",
+)
 
 
 _STOPPING = "sonde: stopping; the answer so far follows (once more kills)\n"

@@ -99,7 +99,7 @@ class CommandModel:
         spent = prompt_tokens(request)
         if finished.timed_out:
             raise ModelCallFailed(
-                f"{self.name} did not answer within {seconds:g} s and was ended; raise timeout_s if it needs longer",
+                f"{self.name} did not answer within {round(seconds, 2):g} s and was ended; raise timeout_s if it needs longer",
                 retryable=self._settings.count_wait,
                 tokens_in=spent,
                 waited_s=waited,

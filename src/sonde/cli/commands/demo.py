@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME...]", help="Recordings; all of them when none is named.")
+        list[str] | None, typer.Argument(metavar="NAME", help="Recordings; all of them when none is named.")
     ] = None,
     *,
     listed: Annotated[bool, typer.Option("--list", help="Only list the recordings.")] = False,

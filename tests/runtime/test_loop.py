@@ -214,6 +214,18 @@ def test_a_run_out_of_turns_ends_partial_with_the_evidence_it_has() -> None:
     assert all(citation.fallback for citation in answer.citations)
 
 
+def test_a_passage_that_is_shown_instead_of_an_answer_begins_where_it_fits_the_question() -> None:
+    lines = [f"10:{number:02} all is well" for number in range(40)]
+    lines[25] = "10:25 payments: connection refused"
+
+    answer = run_in_memory(
+        None, "Why was the connection of payments refused?", FilesContext((), texts={"app.log": "\n".join(lines)})
+    )
+
+    assert (answer.citations[0].start_line, answer.citations[0].end_line) == (26, 28)
+    assert "app.log:26-28: 10:25 payments: connection refused" in answer.text
+
+
 @pytest.mark.requirement("O5")
 def test_the_model_is_told_the_deadline_and_regenerates_once_when_the_signal_is_missing() -> None:
     model = ScriptedModel(["print(1)", "print(2)", "print(3)", CITED])

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 from sonde.contexts.files import FilesContext
+from sonde.contexts.files.ranking import words_of
 from sonde.core.budget import Budget
 from sonde.core.canonical import clip, jsonable
-from sonde.core.evidence import Citation, Refuted, merge
+from sonde.core.evidence import Citation, Excerpt, Refuted, merge
 from sonde.core.schema import violations
 from sonde.errors import Fault
 from sonde.runtime.engine import Conclusion, Engine, Gathered, Problem
@@ -26,6 +27,7 @@ _INLINE = re.compile(r"\[([^\[\]\n:]+):(\d+(?:-\d+)?(?:, ?\d+(?:-\d+)?)*)\]")
 _TROUBLE = re.compile(r"\b(fail|wrong|br[eo]ke?|crash|outage|incident|problem|cause)", re.IGNORECASE)
 _SIGNS = "error failed failure exception fatal critical panic"
 PASSAGES = 8
+HEART_LINES = 3
 LOOKED_UP_LINES = 200
 
 
@@ -194,10 +196,21 @@ def _found(query: str, gathered: Gathered) -> list[Citation]:
     found: list[Citation] = []
     for excerpt in result.excerpts:
         if excerpt.path:
-            proved = gathered.prover.lines(excerpt.path, excerpt.start_line, excerpt.end_line, signal="file_reference")
+            start, end = _heart(excerpt, query, gathered)
+            proved = gathered.prover.lines(excerpt.path, start, end, signal="file_reference")
             if isinstance(proved, Citation):
                 found.append(proved.model_copy(update={"fallback": True}))
     return found
+
+
+def _heart(excerpt: Excerpt, query: str, gathered: Gathered) -> tuple[int, int]:
+    """The lines of a passage that fit the query best: the first with the most of its words, and those just after it."""
+    lines = (gathered.prover.reread(excerpt) or "").casefold().splitlines()
+    words = {word.casefold() for word in words_of(query)}
+    fits = [sum(word in line for word in words) for line in lines]
+    best = fits.index(max(fits)) if fits else 0
+    start = excerpt.start_line + best
+    return start, min(start + HEART_LINES - 1, excerpt.end_line)
 
 
 ASK = Engine(

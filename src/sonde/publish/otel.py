@@ -6,6 +6,7 @@ process lose spans, and a program that has its own is left alone. Prompts and ot
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ def otlp_exporter(endpoint: str, *, headers: Mapping[str, str] | None = None, ti
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415  # an extra
     except ImportError:
         raise ConfigError(INSTALL) from None
+    # Its retries are not news for a terminal: a program with logging of its own still gets them, and a trace that is not sent is told.
+    logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
     address = endpoint if endpoint.rstrip("/").endswith("/v1/traces") else f"{endpoint.rstrip('/')}/v1/traces"
     return OTLPSpanExporter(endpoint=address, headers=dict(headers or {}), timeout=timeout_s)
 

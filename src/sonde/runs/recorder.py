@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 from sonde.core.deadline import Clock
 from sonde.core.events import AnyEvent, Event, ModelReplied, Noted, stamp
 from sonde.core.record import RecordFold
+from sonde.errors import SondeError
 from sonde.runs.cleaning import encodable
 from sonde.runs.journal import Journal
 from sonde.runs.tape import belongs_to
@@ -71,7 +72,8 @@ class Recorder:
                 listener(event)
             except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises must not end the run
                 self._listeners.remove(listener)
-                self.emit(Noted(text=f"a listener failed and gets no more events: {error!r}", level="warning"))
+                why = error.message if isinstance(error, SondeError) else repr(error)
+                self.emit(Noted(text=f"a listener failed and gets no more events: {why}", level="warning"))
 
     def listen(self, listener: Listener) -> None:
         """Tell this one too, from now on."""

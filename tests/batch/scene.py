@@ -147,14 +147,14 @@ class Scene:
         return {result.id: result for result in self.folder.finished().values()}
 
     def replies_on_disk(self) -> dict[str, int]:
-        """How many replies are recorded, by the question's number."""
+        """How many replies are recorded, by the question's number; a run that was killed before its first one is not among them."""
         found: dict[str, int] = {}
         for folder in self.folder.items.iterdir():
             events = RunDir(folder).read().events if (folder / JOURNAL).exists() else []
             if started := started_of(events):
                 number = next(word for word in started.objective.split() if word.startswith("#"))
                 found[number] = sum(isinstance(event, ModelReplied) for event in events)
-        return found
+        return {number: replies for number, replies in found.items() if replies}
 
     def runs_ended(self) -> int:
         """How many run folders hold a run with an end."""

@@ -257,6 +257,20 @@ def test_a_healthy_trace_may_be_called_healthy_with_proof(tmp_path: Path) -> Non
     assert (report_of(found)["findings"], report_of(found)["confidence"]) == ([], 0.2)
 
 
+def test_reading_has_a_larger_budget_than_looking_and_a_maximum_of_its_own(tmp_path: Path) -> None:
+    path = write_trace(tmp_path)
+
+    read = investigate(path, ScriptedModel([submit([finding(1)])]), taxonomy="trail", max_wall_time_sec=7200)
+    looked = rca(TRACE, path, in_memory=True)
+
+    assert read.record.runtime_ref.budget["max_tokens_total"] == 600_000
+    assert looked.record.runtime_ref.budget["max_tokens_total"] == 200_000
+    with pytest.raises(ConfigError, match="maximum of 7200"):
+        investigate(path, ScriptedModel([]), taxonomy="trail", max_wall_time_sec=7201)
+    with pytest.raises(ConfigError, match="maximum of 300"):
+        rca(TRACE, path, in_memory=True, max_wall_time_sec=301)
+
+
 def test_causes_are_named_by_id_and_point_at_what_was_kept(tmp_path: Path) -> None:
     claims = [finding(3, id=7), finding(3, id=8), finding(2, id=5, caused_by=8), finding(1, id=9, caused_by=4)]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import sonde
+from sonde.core.budget import Budget
 from sonde.models.base import ModelRequest
 from sonde.testing import ScriptedModel
 
@@ -109,3 +110,15 @@ def ref(kind: str, name: str) -> str:
 
 SPAN, IO = ref("SPAN", TOOL), ref("TOOL_IO", f"tool:{TOOL}")
 LOOK = f"print(get_span('{TOOL}')['summary']['status_message'], get_tool_io('{TOOL}'))"
+
+
+def limits_of(budget: Budget) -> tuple[float | None, ...]:
+    """The limits that the contract sets, in its order."""
+    return (
+        budget.max_depth,
+        budget.max_iterations,
+        budget.max_tool_calls,
+        budget.max_subcalls,
+        budget.max_tokens_total,
+        budget.max_wall_time_sec,
+    )

@@ -177,10 +177,6 @@ class EvidenceLog:
         """The excerpt with this ref, of whatever kind."""
         return next((e for e in self.excerpts() if e.ref == ref), None)
 
-    def of_span(self, span_id: str) -> list[Excerpt]:
-        """Everything seen of one span."""
-        return [excerpt for excerpt in self.excerpts() if excerpt.span_id == span_id]
-
     def paths(self) -> list[str]:
         """Files of which something was seen."""
         return sorted(self._lines)

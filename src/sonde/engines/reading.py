@@ -36,8 +36,8 @@ ROOT_OUTLINE_CHARS = 40_000
 TASK_CHARS = 3_000
 ENDING_CHARS = 800
 STEP_CHARS = 6_000
-KEPT = 0.4  # the odds from which on a claim is submitted; `findings.md` names the same number
-GUIDE_PLACE = "{{guide}}"
+KEPT = 0.4  # the odds from which on a claim is submitted
+GUIDE_PLACE, KEPT_PLACE = "{{guide}}", "{{kept}}"
 
 
 def engine_for(params: Mapping[str, Any], context: TracesContext) -> Engine:
@@ -250,7 +250,7 @@ READING = replace(
 )
 FINDINGS = replace(
     READING,
-    system=prompt_file("findings"),
+    system=prompt_file("findings").replace(KEPT_PLACE, str(KEPT)),
     templates=(prompt_file("findings_label"), prompt_file("findings_verify")),
     prefilter=findings_prefilter,
     conclude=conclude,

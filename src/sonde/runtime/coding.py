@@ -24,7 +24,6 @@ STATE_BYTES = 8 << 20
 """Most that a run folder holds of its root session's state."""
 SAVING_S = 10.0
 LOST_CHARS = 1500
-FINAL_NAMES = ("FINAL", "FINAL_VAR", "set_final", "SUBMIT")
 _SIGNAL = re.compile(r"\b(?:FINAL|FINAL_VAR|set_final|SUBMIT)\s*\(|\"type\"\s*:\s*\"finalize\"")
 
 

@@ -206,10 +206,5 @@ def import_message(profile: Profile) -> str:
     return f"`{{module}}` cannot be imported in this sandbox. Allowed modules: {allowed}. For example: import json"
 
 
-def may_import(profile: Profile, module: str) -> bool:
-    """May code of this profile import `module` (submodules go with their package)?"""
-    return profile.modules is None or module.partition(".")[0] in profile.modules
-
-
 def _listed(names: frozenset[str] | None) -> list[str] | None:
     return None if names is None else sorted(names)

@@ -55,7 +55,7 @@ PROGRAMS = {
         title="Files: listing, searching, reading", words=("files.py",), small=("--files", "5000", "--megabytes", "100")
     ),
     "traces": Program(title="Traces: index and reads", words=("traces.py",), small=("--spans", "50000")),
-    "batch": Program(title="Batches", words=("batch.py",), small=("--counts", "50,100")),
+    "batch": Program(title="Batches", words=("batch.py", "--full"), small=("--counts", "50,100")),
     "quick": Program(title="Ratios that are guarded", words=("quick.py",)),
 }
 PEER_PACKAGES = ("pydantic-monty", "smolagents", "RestrictedPython", "rlms", "dspy", "pyrlm-runtime")

@@ -28,13 +28,14 @@ def owner_of(service: str) -> str:
 
 def runbook(team: str) -> list[str]:
     """What a team wants done first, step by step."""
-    # The model can use this but not cite it: citations are read again, and only a context can be. Give files for that.
     return RUNBOOK[team]
 
 
 def main() -> None:
     answer = sonde.ask("Which service failed first, and who must be called?", LOG, tools=[owner_of, runbook])
     print(answer.text)
+    for cited in answer.citations:  # the lines of the log, and the calls: owner_of(service='payments')
+        print("cited:", cited.place, "·", cited.snippet)
     print("tool calls:", answer.record.metrics.tool_calls, "· judged by", answer.annotator_kind)
 
 

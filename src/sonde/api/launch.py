@@ -131,7 +131,7 @@ def run_for_answer(job: Job, launch: Launch) -> Finished:
 def run_job(job: Job, launch: Launch) -> Finished:
     """Run a job to its end and leave a complete folder."""
     task = _task(job, launch)
-    registry = ToolRegistry([*job.context.tools(), *job.tools], job.engine.tools, clock=launch.clock)
+    registry = ToolRegistry(job.context.tools(), job.engine.tools, clock=launch.clock, given=job.tools)
     with opened_models(job, launch.settings) as models:
         job = replace(job, mode=mode_of(job, models[0]))
         finished = _run(job, launch, task, registry, models)
@@ -340,7 +340,7 @@ def summary_text(ended: Ended, record: RunRecord) -> str:
     ]
     if ended.conclusion.citations:
         lines += ["", "## Citations"]
-        lines += [f"- {c.path}:{c.start_line}-{c.end_line} {c.snippet}" for c in ended.conclusion.citations]
+        lines += [f"- {c.place} {c.snippet}" for c in ended.conclusion.citations]
     if ended.conclusion.evidence:
         lines += ["", "## Evidence"]
         lines += [f"- {e.kind.value} {e.ref} ({e.excerpt_hash[:12]})" for e in ended.conclusion.evidence]

@@ -58,7 +58,8 @@ def _appendix(answer: Answer, roots: Sequence[Path], *, linked: bool) -> Iterabl
 def _place(citation: Citation, roots: Sequence[Path], *, linked: bool) -> str:
     """`path:line` or `path:line-line`; with a link where the file is found."""
     if not citation.path:
-        return one_line(f"{citation.kind.value} {citation.ref}", 200)
+        called = citation.place if citation.ref in citation.place else f"{citation.place} [{citation.ref}]"
+        return one_line(called, 300)
     lines = f"{citation.start_line}" + (f"-{citation.end_line}" if citation.end_line > citation.start_line else "")
     shown = one_line(f"{citation.path}:{lines}", 400) + (" (fallback)" if citation.fallback else "")
     target = find_cited(citation.path, roots) if linked else None

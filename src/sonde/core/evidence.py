@@ -99,9 +99,14 @@ class Citation(BaseModel):
     fallback: bool = False
 
     @property
+    def place(self) -> str:
+        """Where it points, in one line."""
+        return f"{self.path}:{self.start_line}-{self.end_line}" if self.path else f"{self.kind.value} {self.ref}"
+
+    @property
     def key(self) -> tuple[str, str]:
         """What makes two citations the same one."""
-        return (self.kind.value, self.ref or f"{self.path}:{self.start_line}-{self.end_line}")
+        return (self.kind.value, self.ref or self.place)
 
 
 class Keyed(Protocol):

@@ -1,20 +1,21 @@
 """The `ask` engine: a question about any context, answered with citations that are proved.
 
 A final value may be text, `{"answer": ..., "citations": [...]}`, or data that fits the user's schema; `[path:12-14]`
-in the text cites too. Without a model, or when the model gave nothing, the passages that bear on the question are
-shown, ranked and cited, and marked as found by CODE.
+in the text cites too, and so does the ref of a call of the user's own tools. Without a model, or when the model gave
+nothing, the passages that bear on the question are shown, ranked and cited, and marked as found by CODE.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from sonde.contexts.files import FilesContext
 from sonde.contexts.files.ranking import words_of
 from sonde.core.budget import Budget
+from sonde.core.calls import CallRef, how_to_cite
 from sonde.core.canonical import clip, jsonable
 from sonde.core.evidence import Citation, Excerpt, Refuted, merge
 from sonde.core.schema import violations
@@ -24,6 +25,7 @@ from sonde.runtime.observe import was_shown
 from sonde.runtime.prompts import prompt_file
 
 _INLINE = re.compile(r"\[([^\[\]\n:]+):(\d+(?:-\d+)?(?:, ?\d+(?:-\d+)?)*)\]")
+_CALLS = re.compile(r"\[(tool:[^\[\]\n]+)\]")
 _TROUBLE = re.compile(r"\b(fail|wrong|br[eo]ke?|crash|outage|incident|problem|cause)", re.IGNORECASE)
 _SIGNS = "error failed failure exception fatal critical panic"
 PASSAGES = 8
@@ -32,7 +34,7 @@ LOOKED_UP_LINES = 200
 
 
 class Pointer(NamedTuple):
-    """Lines that a final value points at, and what for."""
+    """Lines that a final value points at, and what for; a call of a tool has its ref for a path, and no lines beside it."""
 
     path: str
     start_line: int
@@ -45,23 +47,20 @@ def conclude(value: Any, gathered: Gathered, *, look: bool = True) -> Conclusion
 
     With `look`, cited lines that no tool has returned are read now; unless the code has printed them, the model is shown them once.
     """
-    text, pointers = _read(value)
+    text, pointers = _read(value, gathered.registry.given)
     problems: list[Problem] = []
     if gathered.schema is not None:
         wrong = violations(jsonable(value), gathered.schema)
         if wrong:
             reason = "the final value does not fit the schema: " + "; ".join(wrong)
             return Conclusion(output=None, text=text, problems=(Problem(gate="schema", reason=reason),))
-    noted = [Pointer(c.path, c.start_line, c.end_line, c.signal) for c in gathered.citations if not c.fallback]
+    noted = [_pointer(citation) for citation in gathered.citations if not citation.fallback]
     citations, refuted = _prove([*noted, *pointers], gathered, look=look)
     problems.extend(Problem(gate="evidence", reason=reason) for reason in refuted)
     if not text.strip() and value in (None, "", [], {}):
         problems.append(Problem(gate="schema", reason="the final value is empty"))
     if not citations and not refuted:
-        reason = (
-            "the answer has no citation: write [path:start-end] in it for lines that you have read and that prove it"
-        )
-        problems.append(Problem(gate="citations", reason=reason))
+        problems.append(Problem(gate="citations", reason=_uncited(gathered)))
     output = {
         "answer": text,
         "value": jsonable(value),
@@ -73,42 +72,60 @@ def conclude(value: Any, gathered: Gathered, *, look: bool = True) -> Conclusion
 
 def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
     """A child hands back its value as it is; its citations are those it has proved."""
-    text, pointers = _read(value)
+    text, pointers = _read(value, gathered.registry.given)
     proved, refuted = _prove(pointers, gathered, look=True)
     citations = tuple(merge(gathered.citations, proved))
     problems = tuple(Problem(gate="evidence", reason=reason) for reason in refuted)
     return Conclusion(output=jsonable(value), text=text, citations=citations, problems=problems)
 
 
-def _read(value: Any) -> tuple[str, list[Pointer]]:
+def _uncited(gathered: Gathered) -> str:
+    reason = "the answer has no citation: write [path:start-end] in it for lines that you have read and that prove it"
+    given = gathered.registry.given
+    return f"{reason}; {how_to_cite(given, _refs(gathered))}" if given else reason
+
+
+def _refs(gathered: Gathered) -> list[str]:
+    return [excerpt.ref for excerpt in gathered.prover.log.excerpts()]
+
+
+def _pointer(citation: Citation) -> Pointer:
+    if CallRef.read(citation.ref) is not None:
+        return Pointer(citation.ref, 0, 0, citation.signal)
+    return Pointer(citation.path, citation.start_line, citation.end_line, citation.signal)
+
+
+def _read(value: Any, given: Sequence[str]) -> tuple[str, list[Pointer]]:
     if isinstance(value, Mapping):
         fields = cast("Mapping[str, Any]", value)
         answer = fields.get("answer", fields.get("summary"))
         text = answer if isinstance(answer, str) else json.dumps(jsonable(value), ensure_ascii=False)
         listed = cast("Any", fields.get("citations"))
-        given = _pointers(cast("list[Any]", listed) if isinstance(listed, list) else [])
-        return text, [*given, *_inline(text)]
+        listing = _pointers(cast("list[Any]", listed) if isinstance(listed, list) else [], given)
+        return text, [*listing, *_inline(text, given)]
     text = value if isinstance(value, str) else "" if value is None else json.dumps(jsonable(value), ensure_ascii=False)
-    return text, _inline(text)
+    return text, _inline(text, given)
 
 
-def _pointers(items: Iterable[Any]) -> list[Pointer]:
+def _pointers(items: Iterable[Any], given: Sequence[str]) -> list[Pointer]:
     found: list[Pointer] = []
     for item in items:
         match item:
+            case {"ref": str(ref), **rest} | {"path": str(ref), **rest} if ref.startswith("tool:"):
+                found.append(Pointer(ref, 0, 0, str(rest.get("signal") or "reference")))
             case {"path": str(path), "start_line": int(start), **rest}:
                 end = rest.get("end_line", start)
                 signal = str(rest.get("signal") or "reference")
                 found.append(Pointer(path, start, end if isinstance(end, int) else start, signal))
             case str():
-                found.extend(_inline(f"[{item.strip('[]')}]"))
+                found.extend(_inline(f"[{item.strip('[]')}]", given))
             case _:
                 continue
     return found
 
 
-def _inline(text: str) -> list[Pointer]:
-    found: list[Pointer] = []
+def _inline(text: str, given: Sequence[str]) -> list[Pointer]:
+    found = [Pointer(ref, 0, 0) for ref in _calls(text, given)]
     for path, places in _INLINE.findall(text):
         if "." in path or "/" in path:
             for place in places.split(","):
@@ -117,18 +134,32 @@ def _inline(text: str) -> list[Pointer]:
     return found
 
 
+def _calls(text: str, given: Sequence[str]) -> list[str]:
+    """Refs of calls, also invented ones; what names no tool of the user is prose."""
+    parts = [part.strip() for found in _CALLS.findall(text) for part in re.split(r"[,;]", found)]
+    refs = [part for part in parts if part.startswith("tool:")]
+    return [ref for ref in refs if CallRef.read(ref) is not None or ref.split(":")[1] in given]
+
+
 def _prove(pointers: Iterable[Pointer], gathered: Gathered, *, look: bool) -> tuple[list[Citation], list[str]]:
     proved: list[Citation] = []
     refuted: list[str] = []
     for pointer in dict.fromkeys(pointers):
-        found = gathered.prover.lines(pointer.path, pointer.start_line, pointer.end_line, signal=pointer.signal)
-        if isinstance(found, Refuted) and found.unseen and look:
-            found = _looked_up(pointer, found, gathered)
+        found = _proved(pointer, gathered, look=look)
         if isinstance(found, Refuted):
             refuted.append(found.reason)
         else:
             proved.append(found)
     return merge(proved), refuted
+
+
+def _proved(pointer: Pointer, gathered: Gathered, *, look: bool) -> Citation | Refuted:
+    if pointer.path.startswith("tool:"):
+        return gathered.prover.call(pointer.path, signal=pointer.signal)
+    found = gathered.prover.lines(pointer.path, pointer.start_line, pointer.end_line, signal=pointer.signal)
+    if isinstance(found, Refuted) and pointer.path in gathered.registry.given:
+        return Refuted(f"{pointer.path} is a tool and no file; {how_to_cite([pointer.path], _refs(gathered))}")
+    return _looked_up(pointer, found, gathered) if isinstance(found, Refuted) and found.unseen and look else found
 
 
 def _looked_up(pointer: Pointer, refuted: Refuted, gathered: Gathered) -> Citation | Refuted:
@@ -152,7 +183,7 @@ def fallback(gathered: Gathered) -> Conclusion:
     passages = _passages(gathered)
     kept = [citation for citation in gathered.citations if not citation.fallback]
     citations = tuple(merge(kept, passages))
-    lines = [f"- {c.path}:{c.start_line}-{c.end_line}: {c.snippet}" for c in citations]
+    lines = [f"- {c.place}: {c.snippet}" for c in citations]
     lines += [f"- {highlight}" for highlight in gathered.highlights]
     head = "No model has answered this question. These passages bear on it:" if lines else _nothing(gathered)
     text = "\n".join([head, *lines])

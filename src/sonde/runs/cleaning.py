@@ -58,6 +58,16 @@ def encodable(event: Event) -> tuple[Event, bytes]:
         return event, encode(event)
 
 
+def clean_value(value: Any, forms: SecretForms) -> Any:
+    """Plain data as an event that carries it will be written; the same object when there is nothing to take out."""
+    try:
+        line = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        value = rewrite_value(value, _without_surrogates)
+        line = msgspec.json.encode(value)
+    return rewrite_value(value, forms.remove) if any(form in line for form in forms.encoded) else value
+
+
 def rewrite_text(event: Event, change: Callable[[str], str]) -> Event:
     """The event with every text in it changed, keys of free data included; its type stays."""
     fields = {name: value if name == "type" else rewrite_value(value, change) for name, value in as_dict(event).items()}

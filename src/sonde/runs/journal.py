@@ -16,14 +16,17 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from sonde.core.events import SCHEMA_VERSION, AnyEvent, Event, ModelReplied, RunStarted, decode, encode
 from sonde.errors import ConfigError, UnexpectedRuntimeError
-from sonde.runs.cleaning import encodable, rewrite_text, secret_forms
+from sonde.runs.cleaning import clean_value, encodable, rewrite_text, secret_forms
 
 Buffer = bytes | memoryview
+Place = tuple[int, int]
+"""Where a line stands in the file: its first byte and its size."""
 
 LOCK_ATTEMPTS = 20
 _SUM_DIGITS = 16
@@ -60,6 +63,7 @@ class Journal:
         self.path = Path(path)
         self._forms = secret_forms(secrets)
         self._failed = ""
+        self.last: Place = (0, 0)
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             _lock(self._fd, self.path)
@@ -113,6 +117,19 @@ class Journal:
                 os.ftruncate(self._fd, before)  # half a line would make every later one look tampered with
             self._failed = f"{self.path} cannot be written: {error.strerror}; make room and resume"
             raise JournalFailed(self._failed) from None
+        self.last = (before, sum(map(len, parts)))
+
+    def at(self, place: Place) -> AnyEvent | None:
+        """The event that was written there, read from the file; None when the file holds something else by now."""
+        start, size = place
+        try:
+            return decode(os.pread(self._fd, size, start))
+        except (OSError, msgspec.ValidationError, msgspec.DecodeError):
+            return None
+
+    def cleaned(self, value: Any) -> Any:
+        """Plain data as `write` will put it into the file."""
+        return clean_value(value, self._forms)
 
     def sync(self) -> None:
         """Wait until all that was written is on the disk."""

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
 from sonde.core.deadline import Clock
-from sonde.core.events import AnyEvent, Event, ModelReplied, Noted, stamp
+from sonde.core.events import AnyEvent, Event, HostReturned, ModelReplied, Noted, stamp
 from sonde.core.record import RecordFold
 from sonde.errors import SondeError
-from sonde.runs.cleaning import encodable
+from sonde.runs.cleaning import clean_value, encodable, secret_forms
 from sonde.runs.journal import Journal
+from sonde.runs.returned import ReturnedCalls
 from sonde.runs.tape import belongs_to
 
 Listener = Callable[[Event], None]
@@ -38,6 +39,7 @@ class Recorder:
         self._listeners = list(listeners)
         self._lock = threading.RLock()
         self.fold = RecordFold()
+        self._returned = ReturnedCalls(journal)
         self._recorded: dict[tuple[Any, ...], Event] = {}
         self._next = journal.next_seq if journal is not None else 0
         for event in recorded:
@@ -54,6 +56,8 @@ class Recorder:
         with self._lock:
             known = self._recorded.get(event.identity) if event.identity is not None else None
             recorded = cast("E", known) if known is not None else self._write(event)
+            if isinstance(recorded, HostReturned):
+                self._returned.note(recorded, fresh=known is None)
             self._tell(recorded)
         if known is None and self._journal is not None and isinstance(event, ModelReplied):
             self._journal.sync()  # outside the lock: parallel replies then share one wait for the disk
@@ -74,6 +78,15 @@ class Recorder:
                 self._listeners.remove(listener)
                 why = error.message if isinstance(error, SondeError) else repr(error)
                 self.emit(Noted(text=f"a listener failed and gets no more events: {why}", level="warning"))
+
+    def returned(self, ref: str) -> HostReturned | None:
+        """The recorded call behind a ref of `core.calls`, read from the record again; None when this run made no such call."""
+        with self._lock:
+            return self._returned.find(ref)
+
+    def cleaned(self, value: Any) -> Any:
+        """Plain data as an event that carries it will be recorded."""
+        return self._journal.cleaned(value) if self._journal is not None else clean_value(value, secret_forms(()))
 
     def listen(self, listener: Listener) -> None:
         """Tell this one too, from now on."""

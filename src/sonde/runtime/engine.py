@@ -13,7 +13,10 @@ from typing import Any, Literal
 
 from sonde.contexts.base import Context
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
-from sonde.core.evidence import Citation, EvidenceLog, EvidenceRef, Excerpt, Refuted
+from sonde.core.calls import CallCitation, CallRef, how_to_cite, shown_text
+from sonde.core.canonical import sha256_text
+from sonde.core.events import HostReturned
+from sonde.core.evidence import Citation, EvidenceKind, EvidenceLog, EvidenceRef, Excerpt, Refuted
 from sonde.runtime.observe import LeftLine, left_line
 from sonde.tools.registry import ToolRegistry
 
@@ -67,9 +70,15 @@ class Prefilter:
 class Prover:
     """Turns pointers into proved citations and references; only what this run has seen passes."""
 
-    def __init__(self, log: EvidenceLog, reread: Callable[[Excerpt], str | None]) -> None:
+    def __init__(
+        self,
+        log: EvidenceLog,
+        reread: Callable[[Excerpt], str | None],
+        returned: Callable[[str], HostReturned | None] = lambda _ref: None,
+    ) -> None:
         self.log = log
         self.reread = reread
+        self.returned = returned
 
     def lines(self, path: str, start: int, end: int, *, signal: str = "reference") -> Citation | Refuted:
         """Lines of a file as a proved citation with a snippet."""
@@ -86,6 +95,35 @@ class Prover:
             snippet=" ".join(text.split())[:220],
             ref=proved.ref,
         )
+
+    def call(self, ref: str, *, signal: str = "reference") -> CallCitation | Refuted:
+        """What a tool of the user returned, or lines of it, as a proved citation: read again from this run's record."""
+        pointer = CallRef.read(ref)
+        excerpt = None if pointer is None else self.log.find(EvidenceKind.TOOL_IO.value, pointer.base)
+        if pointer is None or excerpt is None:
+            return Refuted(f"[{ref}] names no call of this run; {self.how_to_cite(ref)}", unseen=True)
+        refuted, event = self.log.prove(excerpt, self.reread), self.returned(pointer.base)
+        if refuted is not None or event is None:
+            why = refuted.reason if refuted else f"{pointer.base} is not in this run's record"
+            return Refuted(f"{why}; {self.how_to_cite(ref)}")
+        text = pointer.cut(shown_text(event.result))
+        if text is None:
+            lines = shown_text(event.result).count("\n") + 1
+            return Refuted(f"[{ref}]: {pointer.base} returned lines 1-{lines}; cite those, or all as [{pointer.base}]")
+        return CallCitation(
+            start_line=pointer.start_line,
+            end_line=pointer.end_line,
+            excerpt_hash=sha256_text(text),
+            signal=signal[:48],
+            snippet=" ".join(text.split())[:220],
+            ref=pointer.ref,
+            tool=event.name,
+            arguments=dict(event.args),
+        )
+
+    def how_to_cite(self, ref: str) -> str:
+        """How the tool that a ref names is cited."""
+        return how_to_cite(ref.split(":")[1:2], [each.ref for each in self.log.excerpts()])
 
     def ref(self, kind: str, ref: str) -> EvidenceRef | Refuted:
         """A pointer as a proved reference."""

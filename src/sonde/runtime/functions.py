@@ -11,18 +11,19 @@ from typing import Any
 
 from sonde.core.budget import Scope
 from sonde.core.canonical import jsonable
-from sonde.core.events import Cited, Highlighted
-from sonde.core.evidence import Citation, EvidenceKind, Refuted, merge
+from sonde.core.events import Highlighted
+from sonde.core.evidence import Citation, merge
 from sonde.errors import RunError, ToolFault
+from sonde.runtime.citing import Citing
 from sonde.runtime.delegate import Delegation, Errand, SubcallResult
 from sonde.runtime.engine import Review
-from sonde.runtime.observe import was_shown
 from sonde.runtime.wiring import Wiring
 
 FUNCTIONS = (
     "budget",
     "append_highlight",
     "add_citation",
+    "cite_tool",
     "llm_query",
     "llm_batch",
     "check",
@@ -33,39 +34,34 @@ FUNCTIONS = (
 )
 SHARING = ("sub_rlm", "rlm_batch", "delegate_subcall")
 MAX_HIGHLIGHTS = 80
-MAX_CITATIONS = 120
 
 
 Share = list[str] | dict[str, Any] | None
 """Names in the code; the worker puts the variables in their place, so that they arrive here with their values."""
 
 
-class Functions:
+class Functions(Citing):
     """The functions of one session and what they have gathered. `turn` and `ordinal` say where the code is."""
 
     def __init__(
         self, wiring: Wiring, scope: Scope, session: str, delegation: Delegation, review: Review | None = None
     ) -> None:
-        self.wiring = wiring
+        super().__init__(wiring, session)
         self.scope = scope
-        self.session = session
         self.delegation = delegation
         self.review = review
-        self.turn = 0
-        self.ordinal = 0
-        self.citations: list[Citation] = []
         self.highlights: list[str] = []
         self.subcalls: list[dict[str, Any]] = []
         self.checked: list[dict[str, Any]] = []
         self.notes: list[str] = []
-        self.unseen: list[str] = []
-        self.shown: list[str] = []  # what earlier blocks printed
 
     def offered(self) -> list[Callable[..., Any]]:
         """Those that can work here."""
         functions: list[Callable[..., Any]] = [self.budget, self.append_highlight]
         if "read_file" in self.wiring.registry.names:
             functions.append(self.add_citation)
+        if self.wiring.registry.given:
+            functions.append(self.cite_tool)
         if self._may_ask():
             functions += [self.llm_query, self.llm_batch, self.summarize]
         if self.review is not None:
@@ -250,46 +246,6 @@ class Functions:
             self.wiring.emit(
                 Highlighted(session=self.session, turn=self.turn, ordinal=self.ordinal, text=self.highlights[-1])
             )
-
-    def add_citation(
-        self, path: str, start_line: int, end_line: int, signal: str = "reference", snippet: str = ""
-    ) -> str:
-        """Cite lines of a file as proof of your answer; returns their text. Cite the fewest lines that prove the claim.
-
-        Example: add_citation("src/app.py", 10, 12)
-        """
-        del snippet  # the runtime takes the text from the file, never from the model
-        proved = self.wiring.prover.lines(path, start_line, end_line, signal=signal)
-        if isinstance(proved, Refuted):
-            text = self._look(path, start_line, end_line)
-            proved = self.wiring.prover.lines(path, start_line, end_line, signal=signal)
-            if isinstance(proved, Refuted):
-                raise ToolFault(proved.reason)
-            if not was_shown(text, "\n".join(self.shown)):
-                self.unseen.append(f"{path}:{start_line}-{end_line}: {proved.snippet}")
-        if len(self.citations) < MAX_CITATIONS:
-            self.citations[:] = merge(self.citations, [proved])
-            self.wiring.emit(
-                Cited(
-                    session=self.session,
-                    turn=self.turn,
-                    ordinal=self.ordinal,
-                    citation=proved.model_dump(mode="json"),
-                )
-            )
-        return proved.snippet
-
-    def _look(self, path: str, start_line: int, end_line: int) -> str:
-        if start_line < 1 or end_line < start_line:
-            raise ToolFault(
-                f"{start_line}-{end_line} is not a range of lines; lines count from 1, for example 10 to 12"
-            )
-        args: dict[str, Any] = {"path": path, "start_line": start_line, "end_line": end_line}
-        if end_line - start_line >= 200:
-            args["rationale"] = "the code cites these lines"
-        result = self.wiring.registry.call("read_file", args)
-        self.wiring.log.note(e for e in result.excerpts if e.kind is EvidenceKind.FILE)
-        return str(result.result)
 
 
 def shared(share: Share) -> dict[str, Any]:

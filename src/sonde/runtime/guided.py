@@ -15,10 +15,11 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
 
+from sonde.core.calls import shown_text
 from sonde.core.canonical import canonical_json, clip, jsonable
-from sonde.core.evidence import Citation
+from sonde.core.evidence import Citation, Refuted
 from sonde.runtime.actions import Action, CallTool
-from sonde.runtime.engine import Conclusion, Gathered, Judge, Problem
+from sonde.runtime.engine import Conclusion, Gathered, Judge, Problem, Prover
 from sonde.runtime.occurrence import TOKEN, Line, Support, about, copies, fitting, support, terms
 from sonde.tools.registry import ToolRegistry
 from sonde.tools.spec import Tool
@@ -110,9 +111,9 @@ class Guide:
         """The action's arguments with those that are settled."""
         return {**SETTLED.get(action.tool_name, {}), **action.args}
 
-    def show(self, action: CallTool, value: Any) -> str:
-        """A tool's result as a few lines that fit the question; these are the evidence."""
-        found = lines_of(action, value)
+    def show(self, action: CallTool, value: Any, ref: str = "") -> str:
+        """A tool's result as a few lines that fit the question; these are the evidence. A user's tool is cited by its `ref`."""
+        found = lines_of_call(ref, value) if ref else lines_of(action, value)
         if not found:
             return NOTHING.format(name=action.tool_name)
         counted = [line for line in found if line.examples and self.counts]
@@ -135,8 +136,8 @@ class Guide:
         found = self._support(value)
         if found.reason:
             return Conclusion(output=None, problems=(Problem(gate="evidence", reason=found.reason),))
-        places = [place for line in found.lines for place in (line.examples or (line,)) if place.path]
-        proved = [ground.prover.lines(each.path, each.number, each.number, signal="occurs here") for each in places]
+        places = [place for line in found.lines for place in (line.examples or (line,)) if place.path or place.ref]
+        proved = [_prove(each, ground.prover) for each in places]
         cited = (*ground.citations, *(each for each in proved if isinstance(each, Citation)))
         kept = value if self._output is not None else {"answer": found.answer}
         return judge(kept, replace(ground, citations=cited))
@@ -241,6 +242,19 @@ def lines_of(action: CallTool, value: Any) -> list[Line]:
         case _:
             text = value if isinstance(value, str) else json.dumps(jsonable(value), ensure_ascii=False)
             return [Line(text=clip(text, 4 * LINE_CHARS))] if value else []
+
+
+def lines_of_call(ref: str, value: Any) -> list[Line]:
+    """What a user's tool returned: a text line by line, anything else as one."""
+    if not isinstance(value, str):
+        return [Line(text=clip(shown_text(value), 4 * LINE_CHARS), ref=ref)] if value else []
+    return [replace(line, path="", number=0, ref=f"{ref}:{line.number}-{line.number}") for line in _lines("", 1, value)]
+
+
+def _prove(line: Line, prover: Prover) -> Citation | Refuted:
+    if line.ref:
+        return prover.call(line.ref, signal="occurs here")
+    return prover.lines(line.path, line.number, line.number, signal="occurs here")
 
 
 def _row(row: Mapping[str, Any]) -> list[Line]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import msgspec
 
 from sonde.core.budget import Scope
+from sonde.core.calls import CallRef, call_text, excerpt_of_call
 from sonde.core.canonical import clip, hash_value, jsonable
 from sonde.core.events import HostReturned
 from sonde.core.evidence import Excerpt
@@ -28,6 +29,8 @@ from sonde.tools.registry import ToolRegistry, ToolResult
 
 TRACED_CALLS = 200
 RECORDED_CHARS = 2000
+LISTED_CALLS = 12
+LISTED_CHARS = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,7 @@ class Host(Functions):
 
     def begin(self, turn: int) -> None:
         """A new turn: ordinals start anew."""
-        self.turn, self.ordinal = turn, 0
+        self.turn, self.ordinal, self.citable = turn, 0, 0
         self.notes.clear()
         self.unseen.clear()
 
@@ -116,11 +119,39 @@ class Host(Functions):
         except Fault as fault:
             self._record(call, fault, self.wiring.clock.now() - started)
             raise
+        if call.name in self.wiring.registry.given:
+            result = self._citable(result)
         self.wiring.log.note(result.excerpts)
         recorded = self._record(call, result)
-        if result.truncated:
-            self.notes.append(f"{call.name}: {result.truncated}")
+        self._told(recorded)
         return recorded.result  # as recorded, without key values: what a replay will see
+
+    def _citable(self, result: ToolResult) -> ToolResult:
+        """What a user's tool returned, as the record will hold it and the model sees it: that is the text that is cited."""
+        value = self.wiring.recorder.cleaned(result.result)
+        own = excerpt_of_call(result.tool_name, result.args_hash, value)
+        others = [each for each in result.excerpts if each.kind is not own.kind]
+        return replace(result, result=value, response_hash=hash_value(value), excerpts=(own, *others))
+
+    def _told(self, recorded: HostReturned) -> None:
+        """Remarks for the model about a call: what was cut, and by which ref a user's tool is cited."""
+        self.ref = ""
+        if recorded.truncated:
+            self.notes.append(f"{recorded.name}: {recorded.truncated}")
+        refs = [str(each.get("ref")) for each in recorded.excerpts]
+        own = [ref for ref in refs if CallRef.read(ref) is not None]
+        if own and recorded.name in self.wiring.registry.given:
+            self.ref = own[0]
+            self.refs[own[0].rpartition("-")[0]] = own[0]
+            self._list(recorded)
+
+    def _list(self, recorded: HostReturned) -> None:
+        self.citable += 1
+        if self.citable <= LISTED_CALLS:
+            called = clip(call_text(recorded.name, dict(recorded.args)), LISTED_CHARS)
+            self.notes.append(f"{called} is cited as [{self.ref}]")
+        elif self.citable == LISTED_CALLS + 1:
+            self.notes.append(f"further calls are not listed: cite_tool({recorded.name!r}, {{...}}) cites one of them")
 
     def _recorded(self, call: Call) -> HostReturned | None:
         return self.wiring.tape.host(self.session, call.turn, call.ordinal, _args_hash(call.args))
@@ -129,8 +160,7 @@ class Host(Functions):
         self.wiring.log.note(msgspec.convert(each, Excerpt) for each in recorded.excerpts)
         self.trace.append({"tool_name": recorded.name, "args_hash": recorded.args_hash, "ok": recorded.ok})
         self.wiring.emit(recorded)
-        if recorded.truncated:
-            self.notes.append(f"{recorded.name}: {recorded.truncated}")
+        self._told(recorded)
         if not recorded.ok:
             raise ToolFault(recorded.error or "failed")
         return recorded.result

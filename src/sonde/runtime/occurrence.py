@@ -24,7 +24,7 @@ _PLACES = re.compile(r"\b(?:where|files?|path|module|page|document)\b", re.IGNOR
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """A line that a tool returned. `near` is what stood before it: headings say what a line is about. A line without a place, such as a
-    count, is cited by the lines in `examples`.
+    count, is cited by the lines in `examples`; one of a user's tool by the `ref` of the call.
     """
 
     text: str
@@ -32,6 +32,7 @@ class Line:
     number: int = 0
     near: str = ""
     examples: tuple[Line, ...] = ()
+    ref: str = ""
 
     @property
     def shown(self) -> str:

@@ -294,7 +294,7 @@ class Session:
         except Fault as fault:
             return Observation(text=f"{action.tool_name} failed: {fault.message}")
         if self.guide is not None:
-            return Observation(text=self.guide.show(action, value))
+            return Observation(text=self.guide.show(action, value, self.host.ref))
         text = observe.value_text(action.tool_name, value)
         return Observation(text="\n".join([text, observe.notes_text(self.host.notes)]).strip())
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from sonde.contexts.base import Context
 from sonde.core.budget import Budget
+from sonde.core.calls import CallRef, shown_text
 from sonde.core.deadline import Clock
 from sonde.core.events import Event, Noted, WroteBack
 from sonde.core.evidence import EvidenceLog, Excerpt
@@ -95,13 +96,15 @@ class Wiring:
 
     @property
     def prover(self) -> Prover:
-        """Proves pointers against this run's log and the context as it is now."""
-        return Prover(self.log, self.reread)
+        """Proves pointers against this run's log, its record, and the context as it is now."""
+        return Prover(self.log, self.reread, self.recorder.returned)
 
     def reread(self, excerpt: Excerpt) -> str | None:
-        """The text behind an excerpt, from the context or from what a user's tool returned."""
-        text = self.task.context.reread(excerpt)
-        return self.registry.reread(excerpt) if text is None else text
+        """The text behind an excerpt: from the run's record for what a user's tool returned, from the context for all else."""
+        if CallRef.read(excerpt.ref) is None:
+            return self.task.context.reread(excerpt)
+        event = self.recorder.returned(excerpt.ref)
+        return None if event is None else shown_text(event.result)
 
     def emit(self, event: E) -> E:
         """Put an event on the stream; use what comes back: it is what was recorded. Nobody speaks after the end."""

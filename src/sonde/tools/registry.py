@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import difflib
 import json
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sonde.core.canonical import canonical_json, hash_value, sha256_text
+from sonde.core.calls import excerpt_of_call
+from sonde.core.canonical import hash_value, sha256_text
 from sonde.core.deadline import Clock, SystemClock
-from sonde.core.evidence import EvidenceKind, Excerpt, Observed
+from sonde.core.evidence import Excerpt, Observed
 from sonde.errors import ConfigError, RunError, ToolFault
 from sonde.tools.results import data_text, fit, in_order, plain
 from sonde.tools.spec import Tool, tool
-
-_REMEMBERED_CHARS = 64_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +38,7 @@ class ToolResult:
 
 
 class ToolRegistry:
-    """The tools of a run by name. `allowed` narrows them; None allows all that are given."""
+    """The tools of a run by name. `allowed` narrows them; None allows all that are given. `given` are the user's own, after the others."""
 
     def __init__(
         self,
@@ -49,12 +46,14 @@ class ToolRegistry:
         allowed: Iterable[str] | None = None,
         max_result_bytes: int = 1_000_000,
         clock: Clock | None = None,
+        given: Iterable[Tool | Callable[..., Any]] = (),
     ) -> None:
-        self._tools = _by_name(tools)
+        own = [tool(each) for each in given]
+        self._tools = _by_name([*tools, *own])
+        self._given = frozenset(each.name for each in own)
         self._allowed = frozenset(self._tools if allowed is None else allowed)
         self._max_result_bytes = max_result_bytes
         self._clock = clock or SystemClock()
-        self._shown = _Remembered(_REMEMBERED_CHARS)
         self._refuse_unknown_allowance()
 
     @property
@@ -66,6 +65,11 @@ class ToolRegistry:
     def tools(self) -> tuple[Tool, ...]:
         """The tools that may be called, in the order given."""
         return tuple(self._tools[name] for name in self.names)
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The user's own among them: what they return is cited by the call."""
+        return tuple(name for name in self.names if name in self._given)
 
     @property
     def prompt(self) -> str:
@@ -93,6 +97,11 @@ class ToolRegistry:
             raise found.fault(f"argument {twice[0]!r} is given twice.")
         return {**bound, **kwargs}
 
+    def args_hash(self, name: str, args: Mapping[str, Any]) -> str:
+        """The hash that a call with these arguments has, defaults filled in; a ToolFault for arguments that do not fit."""
+        found = self.get(name)
+        return sha256_text(_args_text(found, found.check(args)))
+
     def call(self, name: str, args: Mapping[str, Any]) -> ToolResult:
         """Run a tool: checked arguments in, plain data in stable order out."""
         found = self.get(name)
@@ -112,19 +121,9 @@ class ToolRegistry:
             response_hash=hash_value(value),
             latency_s=latency,
             # Pointers into text that was cut away would cite what nobody saw: what did come back is cited as the tool's output.
-            excerpts=observed.excerpts if observed and not cut else (self._cite(name, args_hash, value),),
+            excerpts=observed.excerpts if observed and not cut else (excerpt_of_call(name, args_hash, value),),
             truncated=cut or (observed.truncated if observed else None),
         )
-
-    def reread(self, excerpt: Excerpt) -> str | None:
-        """The text behind a TOOL_IO excerpt of this registry; None when it is not (or no longer) held."""
-        return self._shown.get(excerpt.ref) if excerpt.kind is EvidenceKind.TOOL_IO else None
-
-    def _cite(self, name: str, args_hash: str, value: Any) -> Excerpt:
-        text = value if isinstance(value, str) else canonical_json(value)
-        ref = f"tool:{name}:{args_hash[:16]}"
-        self._shown.put(ref, text)
-        return Excerpt(kind=EvidenceKind.TOOL_IO, ref=ref, hash=sha256_text(text))
 
     def _refuse_unknown_allowance(self) -> None:
         unknown = sorted(self._allowed - set(self._tools))
@@ -132,26 +131,6 @@ class ToolRegistry:
             raise ConfigError(
                 f"allowed tools that do not exist: {', '.join(unknown)}; there are {', '.join(self._tools) or 'none'}."
             )
-
-
-class _Remembered:
-    """Texts by ref, the oldest dropped once they pass `limit` characters in all."""
-
-    def __init__(self, limit: int) -> None:
-        self._texts: OrderedDict[str, str] = OrderedDict()
-        self._left = limit
-        self._lock = threading.Lock()
-
-    def get(self, ref: str) -> str | None:
-        return self._texts.get(ref)
-
-    def put(self, ref: str, text: str) -> None:
-        with self._lock:
-            self._left += len(self._texts.pop(ref, "")) - len(text)
-            self._texts[ref] = text
-            while self._left < 0:
-                _, dropped = self._texts.popitem(last=False)
-                self._left += len(dropped)
 
 
 def _by_name(tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:

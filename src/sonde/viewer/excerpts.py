@@ -1,5 +1,6 @@
 """The source text behind a citation, read again: only for places that the run itself cites, only below the folders that it was given, and
-only when the text still has the hash that was recorded. Otherwise the short snippet of the recording is shown, and said to be that.
+only when the text still has the hash that was recorded. Otherwise the short snippet of the recording is shown, and said to be that. What
+a tool of the user returned is read again from the recording, with its tool and arguments.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from sonde.core.calls import CallRef, call_text, shown_text
 from sonde.core.canonical import clip, sha256_text
 from sonde.runs.rundir import pretty_json
 
 LARGEST_FILE = 64 << 20
 RECORDED_TEXT = 4_000
+RETURNED_TEXT = 20_000
+CALL_TEXT = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,7 @@ class Shown:
     signal: str = ""
     fallback: bool = False
     seen_at: int | None = None
+    call: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """As plain data."""
@@ -45,10 +50,22 @@ def shown_excerpts(events: Iterable[Mapping[str, Any]], result_of: Callable[[int
     cited: dict[str, Shown] = {}
     for citation in _citations(listed):
         shown = _show(citation, roots, calls)
+        if shown.call and shown.seen_at is not None and result_of is not None:
+            shown = _returned(shown, result_of(shown.seen_at))
         if not shown.text and shown.seen_at is not None and result_of is not None:
             shown = replace(shown, text=_recorded(result_of(shown.seen_at)))
         cited.setdefault(shown.ref, shown)
     return list(cited.values())
+
+
+def _returned(shown: Shown, result: Any) -> Shown:
+    """A cited call with the text that the recording holds, if it still has the cited hash."""
+    pointer = CallRef.read(shown.ref)
+    text = pointer.cut(shown_text(result)) if pointer is not None else None
+    if text is None or sha256_text(text) != shown.excerpt_hash:
+        return replace(shown, state="changed")
+    shown_now = clip(text, RETURNED_TEXT) if isinstance(result, str) else _recorded(result)
+    return replace(shown, state="verified", text=shown_now)
 
 
 def _recorded(result: Any) -> str:
@@ -112,12 +129,23 @@ def _show(citation: Mapping[str, Any], roots: Iterable[Path], calls: Iterable[Ma
         signal=str(citation.get("signal", "")),
         fallback=bool(citation.get("fallback", False)),
         seen_at=next((call.get("n") for call in calls if _showed(call, citation)), None),
+        call=_called(citation, start, end),
     )
+
+
+def _called(citation: Mapping[str, Any], start: int, end: int) -> str:
+    """The call behind a citation of a user's tool, as code writes it."""
+    arguments: Any = citation.get("arguments")
+    if not isinstance(arguments, dict):
+        return ""
+    return clip(call_text(str(citation.get("tool")), cast("dict[str, Any]", arguments), start, end), CALL_TEXT)
 
 
 def _showed(call: Mapping[str, Any], citation: Mapping[str, Any]) -> bool:
     """Whether this call returned the cited place."""
     path, line, ref = citation.get("path"), int(citation.get("start_line", 0)), citation.get("ref")
+    pointer = CallRef.read(str(ref))
+    ref = pointer.base if pointer is not None else ref
     return any(
         (each.get("path") == path and int(each.get("start_line", 0)) <= line <= int(each.get("end_line", 0)))
         if path

@@ -75,7 +75,7 @@ export class Answer {
       [count(totals.tool_calls), "tool calls"],
       [
         count(this.excerpts.length),
-        this.excerpts.some((each) => each.path) ? `cited, ${proved} verified now` : "cited",
+        this.excerpts.some((each) => each.path || each.call) ? `cited, ${proved} verified now` : "cited",
       ],
     ];
     put(
@@ -230,6 +230,7 @@ export class Answer {
       return this.excerpts.find(
         (each) =>
           each.ref === part.trim() ||
+          (place && each.ref === `${place[1].trim()}:${place[2]}-${place[3] || place[2]}`) ||
           (place &&
             each.path === place[1].trim() &&
             each.start_line === Number(place[2]) &&
@@ -269,7 +270,7 @@ export class Answer {
         "figcaption",
         {},
         h("b", { class: `cite ${excerpt.state}` }, String(this.excerpts.indexOf(excerpt) + 1)),
-        h("span", { class: "where", title: excerpt.ref }, excerpt.path ? excerpt.path : excerpt.ref),
+        h("span", { class: "where", title: excerpt.ref }, excerpt.path || excerpt.call || excerpt.ref),
         excerpt.path ? h("span", { class: "muted" }, `${excerpt.start_line}–${excerpt.end_line}`) : null,
         h("span", { class: `badge ${excerpt.state}`, title: why }, word),
         excerpt.fallback

@@ -192,6 +192,7 @@ const PARTS = {
     return [
       facts([
         ["where", cited.citation.ref],
+        ["call", cited.citation.tool && `${cited.citation.tool} ${JSON.stringify(cited.citation.arguments)}`],
         ["text", copyable(cited.citation.excerpt_hash, "hash of the text")],
         ["signal", cited.citation.signal],
       ]),

@@ -1,0 +1,106 @@
+"""How generated code cites: lines of files, and what the user's own tools returned.
+
+Docstrings here are what models read. Whatever is cited is proved at once; text that the code has not printed is shown to the model
+before it may finish.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sonde.core.calls import call_prefix, call_text, shown_text
+from sonde.core.canonical import clip
+from sonde.core.events import Cited
+from sonde.core.evidence import Citation, EvidenceKind, Refuted, merge
+from sonde.errors import ToolFault
+from sonde.runtime.observe import was_shown
+from sonde.runtime.wiring import Wiring
+
+MAX_CITATIONS = 120
+UNSEEN_CHARS = 400
+
+
+class Citing:
+    """The citations of one session. `turn` and `ordinal` say where the code is."""
+
+    def __init__(self, wiring: Wiring, session: str) -> None:
+        self.wiring = wiring
+        self.session = session
+        self.turn = 0
+        self.ordinal = 0
+        self.citations: list[Citation] = []
+        self.unseen: list[str] = []
+        self.shown: list[str] = []  # what earlier blocks printed
+        self.ref = ""  # by which the last call is cited, if it was of a user's tool
+        self.refs: dict[str, str] = {}  # how the refs of a call begin -> that of its last result in this session
+        self.citable = 0  # calls of user's tools in this turn
+
+    def add_citation(
+        self, path: str, start_line: int, end_line: int, signal: str = "reference", snippet: str = ""
+    ) -> str:
+        """Cite lines of a file as proof of your answer; returns their text. Cite the fewest lines that prove the claim.
+
+        Example: add_citation("src/app.py", 10, 12)
+        """
+        del snippet  # the runtime takes the text from the file, never from the model
+        proved = self.wiring.prover.lines(path, start_line, end_line, signal=signal)
+        if isinstance(proved, Refuted):
+            text = self._look(path, start_line, end_line)
+            proved = self.wiring.prover.lines(path, start_line, end_line, signal=signal)
+            if isinstance(proved, Refuted):
+                raise ToolFault(proved.reason)
+            if not was_shown(text, "\n".join(self.shown)):
+                self.unseen.append(f"{path}:{start_line}-{end_line}: {proved.snippet}")
+        self._cite(proved)
+        return proved.snippet
+
+    def cite_tool(self, name: str, args: dict[str, Any], signal: str = "reference") -> str:
+        """Cite what one of the user's tools returned for these arguments, as proof of your answer; returns the ref, which cites it too
+        when it stands in brackets in the answer.
+
+        Example: ref = cite_tool("NAME", {"argument": value})
+        """
+        given = self.wiring.registry.given
+        if name not in given:
+            raise ToolFault(f"{name!r} is none of the tools that are cited by their calls: {', '.join(given)}")
+        ref = self.refs.get(call_prefix(name, self.wiring.registry.args_hash(name, args)))
+        if ref is None:
+            raise ToolFault(
+                f"{call_text(name, args)} was not called in this session; call it and look at what it returns"
+            )
+        proved = self.wiring.prover.call(ref, signal=signal)
+        if isinstance(proved, Refuted):
+            raise ToolFault(proved.reason)
+        self._show_unseen(ref, proved.place)
+        self._cite(proved)
+        return ref
+
+    def _show_unseen(self, ref: str, place: str) -> None:
+        """A result that the code cites before it has printed it is shown to the model, as lines of a file are."""
+        event, printed = self.wiring.recorder.returned(ref), "\n".join(self.shown)
+        if event is not None and repr(event.result) not in printed and not was_shown(shown_text(event.result), printed):
+            self.unseen.append(f"{place}: {clip(shown_text(event.result), UNSEEN_CHARS)}")
+
+    def _cite(self, proved: Citation) -> None:
+        if len(self.citations) < MAX_CITATIONS:
+            self.citations[:] = merge(self.citations, [proved])
+            self.wiring.emit(
+                Cited(
+                    session=self.session,
+                    turn=self.turn,
+                    ordinal=self.ordinal,
+                    citation=proved.model_dump(mode="json"),
+                )
+            )
+
+    def _look(self, path: str, start_line: int, end_line: int) -> str:
+        if start_line < 1 or end_line < start_line:
+            raise ToolFault(
+                f"{start_line}-{end_line} is not a range of lines; lines count from 1, for example 10 to 12"
+            )
+        args: dict[str, Any] = {"path": path, "start_line": start_line, "end_line": end_line}
+        if end_line - start_line >= 200:
+            args["rationale"] = "the code cites these lines"
+        result = self.wiring.registry.call("read_file", args)
+        self.wiring.log.note(e for e in result.excerpts if e.kind is EvidenceKind.FILE)
+        return str(result.result)

@@ -48,11 +48,7 @@ class Step:
     def text(self, room: int) -> str:
         """The step in words, with texts of at most `room` characters each."""
         head = f"### step {self.number} | span {self.span_id} | {self.kind} {self.name} | agent {self.agent}"
-        lines = (
-            []
-            if self.begins is None
-            else [f"## A new run begins. Its task: {shortened(self.begins, RUN_TASK_CHARS)}\n"]
-        )
+        lines = [] if self.begins is None else [f"## A new run begins.{_told(self.begins)}\n"]
         lines.append(head if self.status in {"OK", "UNSET"} else f"{head} | {self.status}")
         if self.reports is not None:
             lines.append(f"[its new input reports the error of step {self.reports}]")
@@ -128,6 +124,10 @@ def transcript_of(spans: Iterable[Span], most: int = MOST_CHARS) -> Transcript:
     return Transcript(task=_task(listed), steps=steps, room=_room(steps, most), conversation=conversation)
 
 
+def _told(task: str) -> str:
+    return f" Its task: {shortened(task, RUN_TASK_CHARS)}" if task else ""
+
+
 def shortened(text: str, room: int) -> str:
     """Head and tail of a text that is too long, with the cut marked."""
     if len(text) <= room:
@@ -165,8 +165,11 @@ def _runs(spans: Sequence[Span], known: Mapping[str, Span]) -> dict[str, str]:
 
 
 def _run_of(span: Span, known: Mapping[str, Span]) -> str:
-    """The outermost agent around a span that is not the root of the trace; empty when there is none."""
-    around = [each for each in _upwards(span, known) if each.summary.kind == "AGENT" and each.summary.parent_id]
+    """The outermost agent around a span that is not the root of the trace; empty when there is none. A span is not around itself: what an
+    agent says in a conversation is a step, not a run.
+    """
+    wrappers = [each for each in _upwards(span, known) if each is not span]
+    around = [each for each in wrappers if each.summary.kind == "AGENT" and each.summary.parent_id]
     return around[-1].summary.span_id if around else ""
 
 

@@ -7,9 +7,10 @@ Names are loaded when they are used: `import sonde` does nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # importing it takes longer than this file, and Ctrl-C is not caught before the command line runs
 if TYPE_CHECKING:
+    from typing import Any
+
     from sonde.api import (
         Answer,
         Budget,

@@ -16,7 +16,7 @@
     │   ├── SchemaValidationFailed      SCHEMA_VALIDATION_FAILED
     │   ├── EvidenceValidationFailed    EVIDENCE_VALIDATION_FAILED
     │   ├── ModelOutputInvalid          MODEL_OUTPUT_INVALID
-    │   │   └── ModelCallFailed         MODEL_OUTPUT_INVALID     (no reply at all)
+    │   │   └── ModelCallFailed         MODEL_OUTPUT_INVALID     (no reply: not reached, refused, too late)
     │   ├── WritebackFailed             WRITEBACK_FAILED
     │   └── UnexpectedRuntimeError      UNEXPECTED_RUNTIME_ERROR
     └── UsageError                 the caller's mistake; nothing was run (exit code 2)
@@ -164,7 +164,7 @@ class ModelOutputInvalid(RunError):
 class ModelCallFailed(ModelOutputInvalid):
     """One attempt at a model gave no reply. `retry_after` is the server's wish in seconds, `tokens_in` what it may have
     cost, `waited_s` the part of its time that is not the run's own, `returncode` how a program ended, `too_long` that
-    the prompt is more than the model reads.
+    the prompt is more than the model reads, `attempts` how often it was asked in all.
     """
 
     def __init__(
@@ -177,8 +177,10 @@ class ModelCallFailed(ModelOutputInvalid):
         waited_s: float = 0.0,
         returncode: int | None = None,
         too_long: bool = False,
+        attempts: int = 1,
     ) -> None:
         super().__init__(message, retryable=retryable)
+        self.attempts = attempts
         self.returncode = returncode
         self.retry_after = retry_after
         self.tokens_in = tokens_in

@@ -12,7 +12,7 @@ import pytest
 from cli_program import environment, sonde
 
 from sonde.cli import commands
-from sonde.cli.main import command_names
+from sonde.cli.program import command_names
 
 HEAVY = ("rich", "pydantic", "msgspec", "httpx2", "pydantic_ai", "openai", "anthropic", "sonde.api", "sonde.runtime")
 

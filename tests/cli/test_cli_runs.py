@@ -70,7 +70,7 @@ def test_prune_asks_first_and_keeps_the_newest(place: Place) -> None:
     assert place.data("runs", "prune", "--keep", "1", "--dry-run")["pruned"] == [old]
     assert place.run("runs", "prune", "--keep", "1", stdin="n\n").returncode == 0
     assert len(place.data("runs", "list")["runs"]) == 2
-    assert "1 runs gone" in place.run("runs", "prune", "--keep", "1", "--yes").stdout
+    assert "1 run gone" in place.run("runs", "prune", "--keep", "1", "--yes").stdout
     assert [run["run_id"] for run in place.data("runs", "list")["runs"]] == [new]
 
 

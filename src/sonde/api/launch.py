@@ -21,6 +21,7 @@ from sonde.core.deadline import Clock, SystemClock
 from sonde.core.events import AnyEvent, Event, RunResumed, WroteBack
 from sonde.core.record import RunRecord
 from sonde.core.schema import load_schema
+from sonde.core.wording import plural
 from sonde.errors import ConfigError, RunError
 from sonde.models import open_model
 from sonde.models.base import Model, suited_mode
@@ -332,8 +333,9 @@ def summary_text(ended: Ended, record: RunRecord) -> str:
         f"- run: {record.run_id}",
         f"- model: {record.runtime_ref.model_name or 'none'}; judged by {ended.annotator}",
         (
-            f"- used: {usage.iterations} turns, {usage.tool_calls} tool calls, {usage.llm_subcalls} sub-calls, "
-            f"{usage.tokens_in + usage.tokens_out:,} tokens, {usage.cost_usd:.4f} USD, {ended.elapsed_s:.1f} s"
+            f"- used: {plural(usage.iterations, 'turn')}, {plural(usage.tool_calls, 'tool call')}, "
+            f"{plural(usage.llm_subcalls, 'sub-call')}, {plural(usage.tokens_in + usage.tokens_out, 'token')}, "
+            f"{usage.cost_usd:.4f} USD, {ended.elapsed_s:.1f} s"
         ),
         "",
         ended.conclusion.text.strip() or "(no output)",

@@ -10,6 +10,7 @@ from html import escape
 from typing import Any
 
 from sonde.batch.result import ItemResult
+from sonde.core.wording import plural
 
 BINS = 24
 ROWS = 12
@@ -55,7 +56,7 @@ def render(report: Mapping[str, Any], results: Sequence[ItemResult]) -> str:
 
 def _said(report: Mapping[str, Any]) -> str:
     left = f"; {report['left']:,} left, stopped because {report['stopped']}" if report["left"] else ""
-    said = f"{report['finished']:,} of {report['items']:,} items finished{left}"
+    said = f"{report['finished']:,} of {plural(report['items'], 'item')} finished{left}"
     return f'<p class="dim">{escape(said)}</p>'
 
 
@@ -91,7 +92,7 @@ def histogram(title: str, values: Sequence[float], form: str) -> str:
     ]
     middle = sorted(values)[len(values) // 2]
     marks = _axis(form.format(low), form.format(high))
-    return _figure(title, "".join(drawn) + marks, f"{len(values):,} items, median {form.format(middle)}")
+    return _figure(title, "".join(drawn) + marks, f"{plural(len(values), 'item')}, median {form.format(middle)}")
 
 
 def _axis(low: str, high: str) -> str:

@@ -6,6 +6,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from sonde.batch.result import ItemResult
+from sonde.core.wording import plural
 
 WINDOW_S = 60.0
 
@@ -56,7 +57,7 @@ class Progress:
         if self.codes:
             parts.append("failed: " + ", ".join(f"{code} {count}" for code, count in self.codes.most_common(3)))
         if self.deaths:
-            parts.append(f"{self.deaths} workers replaced")
+            parts.append(f"{plural(self.deaths, 'worker')} replaced")
         if self.stopping:
             parts.append(f"stopping: {self.stopping}; {self.running} in flight")
         elif left is not None:

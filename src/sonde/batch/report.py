@@ -17,6 +17,7 @@ from sonde.batch.issues import ISSUES, Issue, IssueFile
 from sonde.batch.page import render
 from sonde.batch.result import ItemResult
 from sonde.batch.table import write_parquet
+from sonde.core.wording import plural
 from sonde.runs.rundir import pretty_json, write_atomically
 
 TOP = 10
@@ -91,14 +92,16 @@ def markdown(report: dict[str, Any]) -> str:
     head = [
         f"# Batch {report['batch']}",
         "",
-        f"- {report['finished']:,} of {report['items']:,} items finished{left}",
+        f"- {report['finished']:,} of {plural(report['items'], 'item')} finished{left}",
         f"- {_counted(report['statuses'])}; judged by {_counted(report['judges'])}",
         f"- cost {cost['total']:.4f} USD (median {cost['median']:.5f}, most {cost['max']:.5f})",
-        f"- {report['tokens_in'] + report['tokens_out']:,} tokens in {report['model_calls']:,} model calls",
+        f"- {plural(report['tokens_in'] + report['tokens_out'], 'token')} in {plural(report['model_calls'], 'model call')}",
         f"- latency median {latency['median']:.2f} s, 95 % within {latency['p95']:.2f} s, longest {latency['max']:.2f} s",
     ]
     if report["workers_replaced"] or report["resumed"]:
-        head.append(f"- {report['workers_replaced']} workers replaced, {report['resumed']} items resumed")
+        head.append(
+            f"- {plural(report['workers_replaced'], 'worker')} replaced, {plural(report['resumed'], 'item')} resumed"
+        )
     return "\n".join([*head, *_broken(report), *_labels(report), *_failed(report), *_issues(report)]) + "\n"
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from sonde.cli.text import link, links_shown, one_line, plural, printable
+from sonde.cli.text import link, links_shown, one_line, printable
+from sonde.core.wording import plural
 
 if TYPE_CHECKING:
     from sonde.api import Answer, Investigation
@@ -90,7 +91,7 @@ def summary_line(answer: Answer | Investigation) -> str:
         str(answer.status),
         plural(usage.iterations, "turn"),
         plural(usage.llm_subcalls, "sub-call"),
-        f"{usage.tokens_in + usage.tokens_out:,} tokens",
+        plural(usage.tokens_in + usage.tokens_out, "token"),
         f"${usage.cost_usd:.4f}",
     ]
     where = f" · {answer.run_dir}" if answer.run_dir else ""

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -92,6 +92,8 @@ def spread(command: Callable[..., int | None]) -> Callable[..., None]:
     shown = [p.replace(annotation=hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in plain]
     for group in groups.values():
         shown += _parameters(group)
+    for parameter in shown:
+        _refuse_empty_paths(parameter.annotation)
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
@@ -111,3 +113,17 @@ def _parameters(group: Any) -> list[inspect.Parameter]:
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
         for f in fields(group)
     ]
+
+
+def path(text: str | Path) -> Path:
+    """The path that was given; an empty one would quietly be the current folder."""
+    if not str(text).strip():
+        raise typer.BadParameter("it is empty; give a path (. is the current folder)")
+    return Path(text)
+
+
+def _refuse_empty_paths(hint: Any) -> None:
+    kind, *described = get_args(hint) or (hint,)
+    if Path in (kind, *get_args(kind), *(part for each in get_args(kind) for part in get_args(each))):
+        for option in described:
+            option.parser = path

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sonde.cli.text import plural
 from sonde.core import events
 from sonde.core.events import ROOT, Event
+from sonde.core.wording import plural
 
 
 @dataclass(slots=True)

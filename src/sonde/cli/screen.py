@@ -18,8 +18,9 @@ from rich.text import Text
 from rich.tree import Tree
 
 from sonde.cli.progress import Branch, Progress
-from sonde.cli.text import one_line, plural, printable, some_lines
+from sonde.cli.text import one_line, printable, some_lines
 from sonde.core.events import ROOT, Event, Noted
+from sonde.core.wording import plural
 
 _MARKS = {"running": ("●", "cyan"), "succeeded": ("✓", "green"), "partial": ("◐", "yellow")}
 

@@ -45,8 +45,3 @@ def link(shown: str, target: Path, line: int) -> str:
 def links_shown(stream: TextIO) -> bool:
     """Whether the stream is a terminal that may get escape sequences."""
     return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
-
-
-def plural(count: int, one: str, many: str = "") -> str:
-    """`1 turn`, `2 turns`."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"

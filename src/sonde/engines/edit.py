@@ -55,8 +55,9 @@ def fallback(gathered: Gathered) -> Conclusion:
     """Nothing can be edited without a model; what was changed before a limit is told."""
     context = gathered.context
     changed = list(getattr(context, "changed", ()))
-    text = f"Stopped: {gathered.reason}."
-    text += f" Changed so far: {', '.join(changed)}." if changed else " Nothing was changed."
+    text = f"Nothing was edited: {gathered.reason}."
+    if changed:
+        text = f"Stopped: {gathered.reason}. Changed so far: {', '.join(changed)}."
     output = {
         "answer": text,
         "value": None,

@@ -159,11 +159,12 @@ class ChatModel:
         return ModelCallFailed(self._clean(text), retryable=True, tokens_in=spent)
 
     def _unreachable(self, error: Exception) -> ModelCallFailed:
-        text = f"could not reach {self._where}: {error or 'no answer in time'}; "
+        text = f"the model could not be reached at {self._where}: {error or 'no answer in time'}; "
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             text += "its certificate is not trusted on this machine: add its authority to the system's certificates"
             return ModelCallFailed(text, retryable=False)
-        return ModelCallFailed(text + "is the server running and OPENAI_BASE_URL right?", retryable=True)
+        text += "check that the server is running and that the address is right (--base-url or OPENAI_BASE_URL)"
+        return ModelCallFailed(text, retryable=True)
 
     def _failed(self, status: int, detail: str, *, wish: float | None = None, spent: int = 0) -> ModelCallFailed:
         text = self._clean(f"{self.name} at {self._where} answered {status}: {detail or 'nothing'}. ")

@@ -25,6 +25,7 @@ ATTEMPT_S = 600.0
 WAITING_S = 86_400.0  # with count_wait=False a person may be behind the command
 PASSED_ON = ("PATH", "HOME", "LANG")
 TEMPORARY_FAILURE = 75  # EX_TEMPFAIL of sysexits.h: "try again later"
+_UNREACHED = "the model could not be reached"
 
 
 class CommandModel:
@@ -53,7 +54,7 @@ class CommandModel:
             try:
                 finished = run_process(call.job, on_text)
             except OSError as error:
-                raise ModelCallFailed(f"could not start {self.name}: {error.strerror or error}") from None
+                raise self._unstartable(error) from None
             text = finished.text or _read(call.last_message)
         waited = 0.0 if self._settings.count_wait else finished.seconds
         self._check(finished, request, seconds, waited)
@@ -107,12 +108,20 @@ class CommandModel:
             )
         if finished.returncode != 0 and not finished.overflowed:
             raise ModelCallFailed(
-                self._clean(f"{self.name} {_ending(finished.returncode)}. {_last_words(finished.stderr_tail)}"),
+                self._clean(
+                    f"{_UNREACHED}: {self.name} {_ending(finished.returncode)}. {_last_words(finished.stderr_tail)}"
+                ),
                 retryable=finished.returncode < 0 or finished.returncode == TEMPORARY_FAILURE,
                 tokens_in=spent,
                 waited_s=waited,
                 returncode=finished.returncode,
             )
+
+    def _unstartable(self, error: OSError) -> ModelCallFailed:
+        why = error.strerror or error
+        return ModelCallFailed(
+            f"{_UNREACHED}: {self.name} could not be started: {why}; check that the program is there and may be executed"
+        )
 
     def _clean(self, text: str) -> str:
         return redact(text, self._settings.secrets())

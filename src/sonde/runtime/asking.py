@@ -14,6 +14,7 @@ from typing import Any
 from sonde.core.budget import Scope, reserved
 from sonde.core.canonical import hash_value
 from sonde.core.events import ModelAsked, ModelFailed, ModelReplied
+from sonde.core.wording import plural
 from sonde.errors import ModelCallFailed
 from sonde.models.base import Message, Model, ModelReply, ModelRequest, OnText, TokenUsage, estimate_tokens
 from sonde.models.prices import price
@@ -96,7 +97,15 @@ def _recount_failures(wiring: Wiring, scope: Scope, place: Place) -> None:
 def _refail(wiring: Wiring, scope: Scope, place: Place, failed: ModelFailed) -> ModelCallFailed:
     """The failure that a replayed run met here."""
     _recount_failures(wiring, scope, place)
-    return ModelCallFailed(failed.message, retryable=failed.retryable, too_long=failed.too_long)
+    return ModelCallFailed(
+        failed.message, retryable=failed.retryable, too_long=failed.too_long, attempts=failed.attempt
+    )
+
+
+def given_up(failure: ModelCallFailed) -> ModelCallFailed:
+    """The failure that ends a session, with how often the model was asked."""
+    text = f"no reply after {plural(failure.attempts, 'attempt')}: {failure.message}"
+    return ModelCallFailed(text, retryable=failure.retryable, attempts=failure.attempts)
 
 
 def _count(wiring: Wiring, scope: Scope, replied: ModelReplied) -> None:
@@ -139,6 +148,7 @@ def _attempt(
             wiring.emit(_failed(place, hashed, failure, attempt=attempt, wait=wait, latency=latency))
             scope.check_spent()
             if wait is None:
+                failure.attempts = attempt
                 raise
             if wiring.cancel.wait(wait):
                 wiring.check_cancel()

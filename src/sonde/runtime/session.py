@@ -45,7 +45,7 @@ from sonde.runtime.actions import (
     read_longest,
     read_schema,
 )
-from sonde.runtime.asking import Place, Question, ask
+from sonde.runtime.asking import Place, Question, ask, given_up
 from sonde.runtime.coding import Coder, has_final_signal
 from sonde.runtime.delegate import Delegation, Errand
 from sonde.runtime.engine import Prefilter
@@ -125,7 +125,7 @@ class Session:
             raise
         except RunError as error:
             self.advance(LoopState.FAILED)
-            return best_effort(self, error)
+            return best_effort(self, given_up(error) if isinstance(error, ModelCallFailed) else error)
 
     def _interrupted(self) -> Cancelled:
         self.wiring.cancel.set()

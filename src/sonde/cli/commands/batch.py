@@ -15,6 +15,7 @@ import typer
 
 from sonde.cli.options import BudgetOptions, ModelOptions, OutputOptions, PlaceOptions, settings_of, spread
 from sonde.cli.text import one_line, printable
+from sonde.core.wording import plural
 from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def _begin(settings: Settings, folder: BatchFolder, items: Manifest, *, silent: 
         print(f"sonde: line {line.number} is no item and is left out: {one_line(line.reason, 300)}", file=sys.stderr)
     if not silent:
         print(printable(settings.model_line()), file=sys.stderr)
-        print(f"batch: {len(items.items):,} items in {folder.path}", file=sys.stderr)
+        print(f"batch: {plural(len(items.items), 'item')} in {folder.path}", file=sys.stderr)
 
 
 @contextmanager

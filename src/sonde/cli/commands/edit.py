@@ -60,7 +60,7 @@ def edit(
     approve = approval(yes=how.yes)
     if not silent:
         print(settings.model_line(), file=sys.stderr)
-        if approve is reject:
+        if approve is reject and settings.model is not None:
             print(
                 "note: nobody can be asked here, so no change will be written; --yes approves them all", file=sys.stderr
             )

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from sonde.cli.options import PlaceOptions, RunName, settings_of, spread
-from sonde.cli.text import one_line, plural
+from sonde.cli.text import one_line
+from sonde.core.wording import plural
 
 
 def register(app: typer.Typer) -> None:

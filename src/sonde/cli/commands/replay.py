@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.cli.options import GivenAgain, OutputOptions, PlaceOptions, RunName, settings_of, spread
-from sonde.cli.text import plural, some_lines
+from sonde.cli.text import some_lines
+from sonde.core.wording import plural
 
 if TYPE_CHECKING:
     from sonde.api.again import Replayed

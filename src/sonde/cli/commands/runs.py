@@ -12,6 +12,7 @@ import typer
 
 from sonde.cli.options import PlaceOptions, RunName, settings_of, spread
 from sonde.cli.text import one_line
+from sonde.core.wording import plural
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -71,7 +72,7 @@ def _line(summary: RunSummary) -> str:
     turns = f"{summary.iterations:3} {'turn ' if summary.iterations == 1 else 'turns'}"
     return (
         f"{summary.run_id}  {summary.status:11} {summary.run_type:17} {turns} "
-        f"{summary.tokens:>9,} tokens {cost:>9}  {one_line(summary.objective, 60)}"
+        f"{summary.tokens:>9,} {'token ' if summary.tokens == 1 else 'tokens'} {cost:>9}  {one_line(summary.objective, 60)}"
     )
 
 
@@ -116,7 +117,11 @@ def prune(
         raise ConfigError("say what to prune: --keep 20 keeps the newest twenty, --older-than 7d deletes what is older")
     runs_dir, before = settings_of(place).runs_dir, _moment(older_than) if older_than else None
     doomed = prune_runs(runs_dir, keep=keep, before=before, status=status, dry_run=True)
-    if not dry_run and doomed and (yes or json or typer.confirm(f"Delete {len(doomed)} runs in {runs_dir}?", err=True)):
+    if (
+        not dry_run
+        and doomed
+        and (yes or json or typer.confirm(f"Delete {plural(len(doomed), 'run')} in {runs_dir}?", err=True))
+    ):
         doomed = prune_runs(runs_dir, keep=keep, before=before, status=status)
     elif not dry_run and doomed:
         return 0
@@ -125,7 +130,10 @@ def prune(
     else:
         print(
             "\n".join(
-                [*(_line(summary) for summary in doomed), f"{len(doomed)} runs {'would go' if dry_run else 'gone'}"]
+                [
+                    *(_line(summary) for summary in doomed),
+                    f"{plural(len(doomed), 'run')} {'would go' if dry_run else 'gone'}",
+                ]
             )
         )
     return 0

@@ -16,6 +16,7 @@ import typer
 from sonde.cli.investigating import SourceOptions
 from sonde.cli.options import settings_of, spread
 from sonde.cli.text import one_line, printable
+from sonde.core.wording import plural
 from sonde.errors import ConfigError, ToolFault
 
 if TYPE_CHECKING:
@@ -111,8 +112,9 @@ def ls(*, where: SourceOptions, wanted: Wanted) -> int:
         return 0
     for row in page.rows:
         shown = row.row()
-        print(f"{row.trace_id}  {shown['start_time'][:19]}Z  {row.span_count:6} spans {row.latency_ms:12,.0f} ms")
-    print(page.more or f"{len(page.rows)} traces", file=sys.stderr)
+        spans = f"{row.span_count:6} {'span ' if row.span_count == 1 else 'spans'}"
+        print(f"{row.trace_id}  {shown['start_time'][:19]}Z  {spans} {row.latency_ms:12,.0f} ms")
+    print(page.more or plural(len(page.rows), "trace"), file=sys.stderr)
     return 0
 
 
@@ -197,7 +199,7 @@ def export(
         else:
             with _new_file(output) as stream:
                 count = export_traces(store, trace_ids, stream)
-    print(f"{count} spans", file=sys.stderr)
+    print(plural(count, "span"), file=sys.stderr)
     return 0
 
 

@@ -1,0 +1,138 @@
+"""The program: finds the command, runs it, and turns errors into a message and an exit code.
+
+Exit codes: 0 succeeded or partial, 1 failed, 2 usage or configuration (`sonde rlms` keeps its own). Only the file of the typed command is
+imported, and those files import nothing heavy, so `sonde --help` stays fast.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import io
+import os
+import pkgutil
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Protocol, cast
+
+import typer
+
+from sonde.cli import commands
+from sonde.cli.text import printable
+from sonde.errors import SondeError, UsageError
+
+ABOUT = """Lower a language model into data that does not fit in a prompt; bring back an answer in which every claim is cited and proved.
+
+    sonde ask "Which service failed first?" logs/
+"""
+_ORDER = (
+    "ask",
+    "edit",
+    "rca",
+    "comply",
+    "incident",
+    "traces",
+    "batch",
+    "runs",
+    "view",
+    "resume",
+    "replay",
+    "branch",
+    "diff",
+    "export",
+    "publish",
+)
+
+
+class CommandFile(Protocol):
+    """What a file in `commands/` offers."""
+
+    def register(self, app: typer.Typer) -> None:
+        """Add the command."""
+        ...
+
+
+def command_names() -> list[str]:
+    """The commands that exist, in the order of the help; those it does not know come last."""
+    names = [module.name for module in pkgutil.iter_modules(commands.__path__)]
+    return sorted(names, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
+
+
+def build(names: Sequence[str]) -> typer.Typer:
+    """The program with these commands."""
+    app = typer.Typer(
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        no_args_is_help=True,
+        name="sonde",
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+    app.callback(help=ABOUT)(_root)
+    for name in names:
+        module = importlib.import_module(f"{commands.__name__}.{name}")
+        cast("CommandFile", module).register(app)
+    return app
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"sonde {version('sonde')}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="The version.")] = False,
+) -> None:
+    del version  # its callback has answered
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. Typer leaves by SystemExit with the exit code; what Sonde or the system refuses comes back here."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    _fill_closed_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character shows its number
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        _run_command(words)
+    except UsageError as error:
+        return _refuse(error.message, 2)
+    except SondeError as error:
+        return _refuse(error.message, 1)
+    except OSError as error:
+        return _unwritable(error)
+    return 0
+
+
+def _run_command(words: list[str]) -> None:
+    names = command_names()
+    try:
+        build([words[0]] if words and words[0] in names else names)(words, prog_name="sonde")
+    finally:
+        sys.stdout.flush()  # here a full disk behind it can still be told; at the interpreter's end it could not
+
+
+def _fill_closed_streams() -> None:
+    """A caller may have closed one of the three: then it is nowhere, so that no file of ours gets its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
+def _unwritable(error: OSError) -> int:
+    """A disk that is full, a reader that has gone. What stdout still holds is dropped: nobody could take it."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if error.errno == errno.EPIPE:
+        return 1
+    where = f"{error.filename}: " if error.filename else "the output could not be written: "
+    return _refuse(f"{where}{error.strerror or error}", 1)
+
+
+def _refuse(message: str, code: int) -> int:
+    with contextlib.suppress(OSError):
+        print(f"sonde: {printable(message)}", file=sys.stderr)
+    return code

@@ -189,6 +189,8 @@ def new_run_id(clock: Clock) -> str:
 
 def find_run(runs_dir: str | Path, id_or_path: str | Path) -> RunDir:
     """The run of this id, of this unique beginning of an id, `last` for the newest, or in this folder."""
+    if not str(id_or_path).strip():
+        raise NoSuchRun("the run's name is empty; give an id, its beginning, `last`, or a folder")
     as_path = Path(id_or_path)
     if (as_path / JOURNAL).is_file():
         return RunDir(as_path)
@@ -211,14 +213,20 @@ def _matching(name: str, ids: Sequence[str], runs_dir: str | Path) -> str:
         return fitting[0]
     if fitting:
         raise NoSuchRun(f"{name!r} begins {len(fitting)} run ids: {', '.join(fitting[:5])}; give more of it")
-    raise NoSuchRun(f"there is no run {name!r} in {runs_dir}; the newest is {ids[-1]} (`sonde runs` lists them)")
+    raise NoSuchRun(
+        f"there is no run {name!r} in {runs_dir}; the newest is {ids[-1]}, also called `last` (`sonde runs` lists them)"
+    )
 
 
 def run_ids(runs_dir: str | Path) -> list[str]:
     """The ids of all runs in a folder, oldest first (ids sort by time)."""
     try:
         entries = [entry.name for entry in os.scandir(runs_dir) if not entry.name.startswith(".")]
-    except OSError:
+    except FileNotFoundError:
         return []
+    except OSError as error:
+        raise NoSuchRun(
+            f"{runs_dir} cannot be listed: {error.strerror}; --runs-dir names the folder of the runs"
+        ) from error
     root = os.fspath(runs_dir)
     return sorted(name for name in entries if os.path.exists(os.path.join(root, name, JOURNAL)))  # noqa: PTH110, PTH118  # thousands of runs

@@ -30,7 +30,10 @@ class AskOptions:
     )
     schema: Annotated[Path | None, typer.Option(metavar="FILE", help="A JSON Schema that the answer must fit.")] = None
     continue_from: Annotated[
-        str | None, typer.Option("--continue", metavar="RUN", help="A follow-up with that run's variables and history.")
+        str | None,
+        typer.Option(
+            "--continue", metavar="RUN", help="A follow-up with the variables and history of that run: an id or last."
+        ),
     ] = None
     mode: Annotated[
         str | None,

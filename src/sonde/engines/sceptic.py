@@ -19,7 +19,7 @@ from sonde.runtime.engine import Review
 GROUP = 24
 SHOWN_CHARS = 100_000
 OUTLINE_CHARS = 20_000
-HIDDEN = frozenset({"confidence", "verified", "doubt", "first_failure", "impact"})
+HIDDEN = frozenset({"confidence", "verified", "doubt", "first_failure", "impact", "id", "caused_by"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def _with_verdict(claim: Mapping[str, Any], verdict: Mapping[str, Any] | None) -
 
 
 def _bare(claim: Mapping[str, Any]) -> dict[str, Any]:
-    """A claim without what would tell the sceptic how sure its author is."""
+    """A claim without what would tell the sceptic how sure its author is, and without numbers that are not the sceptic's."""
     return {str(key): jsonable(value) for key, value in claim.items() if key not in HIDDEN}
 
 

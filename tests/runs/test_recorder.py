@@ -8,7 +8,7 @@ import pytest
 
 from runs.streams import Teller, TickingClock, story, told, write_story
 from sonde.core.canonical import canonical_json
-from sonde.core.events import Event, ModelFailed, ModelReplied, Noted
+from sonde.core.events import Event, ModelFailed, ModelReplied, Noted, TurnStarted
 from sonde.runs.journal import read_journal
 from sonde.runs.recorder import Recorder
 from sonde.runs.rundir import fold
@@ -47,6 +47,23 @@ def test_a_listener_that_raises_is_dropped_with_a_note_and_hurts_nobody() -> Non
     assert len(calls) == 1
     texts = [event.text for event in heard if isinstance(event, Noted)]
     assert sorted(texts)[1:] == ["one", "two"] and "no screen" in min(texts)
+
+
+def test_listeners_that_all_raise_are_all_dropped_and_the_run_goes_on() -> None:
+    def fail(_: Event) -> None:
+        raise RuntimeError("first")
+
+    def fail_too(_: Event) -> None:
+        raise RuntimeError("second")
+
+    heard: list[Event] = []
+    recorder = Recorder(TickingClock(), listeners=[fail, fail_too, heard.append])
+
+    recorder.emit(TurnStarted(turn=1, elapsed_s=0.0))
+    recorder.emit(TurnStarted(turn=2, elapsed_s=0.0))
+
+    assert [event.turn for event in heard if isinstance(event, TurnStarted)] == [1, 2]
+    assert sum(isinstance(event, Noted) for event in heard) == 2
 
 
 def test_a_resumed_run_writes_no_recorded_step_again(tmp_path: Path) -> None:

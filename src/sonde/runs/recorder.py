@@ -72,6 +72,8 @@ class Recorder:
 
     def _tell(self, event: Event) -> None:
         for listener in tuple(self._listeners):
+            if listener not in self._listeners:
+                continue  # dropped meanwhile: the note about another one was too much for it
             try:
                 listener(event)
             except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises must not end the run

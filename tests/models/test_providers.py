@@ -13,7 +13,7 @@ import pytest
 from sonde.core.deadline import Deadline, SystemClock
 from sonde.errors import ConfigError, ModelCallFailed
 from sonde.models import Message, Model, ModelRequest, ModelSettings, Secret, TokenUsage, open_model
-from sonde.testing import ScriptedReply, ScriptedServer
+from sonde.testing import ScriptedReply, ScriptedServer, SeenRequest
 
 INSTALLED = importlib.util.find_spec("pydantic_ai") is not None
 needs_it = pytest.mark.skipif(
@@ -143,3 +143,19 @@ def test_a_missing_key_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with pytest.raises(ConfigError):
         open_model("anthropic:claude-sonnet-4-5", ModelSettings())
+
+
+@needs_it
+def test_a_stop_ends_the_waiting_at_once() -> None:
+    deadline = soon(600)
+
+    def answer(_seen: SeenRequest) -> ScriptedReply:
+        deadline.stop.set()
+        return ScriptedReply(hang=True)
+
+    started = time.monotonic()
+    with ScriptedServer(answer) as server, pytest.raises(ModelCallFailed) as caught:
+        model_of(server).complete(ModelRequest(messages=MESSAGES), deadline=deadline)
+
+    assert time.monotonic() - started < 20
+    assert "interrupted" in caught.value.message and caught.value.tokens_in > 0

@@ -20,6 +20,7 @@ from sonde.core.canonical import hash_value, jsonable
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.events import ROOT, AnyEvent, ModelFailed, ModelReplied, RunEnded, RunResumed, RunStarted, TurnStarted
 from sonde.core.record import RunRecord
+from sonde.core.stopping import Stop
 from sonde.errors import ConfigError
 from sonde.models.base import Model
 from sonde.models.recorded import RecordedModel
@@ -109,7 +110,7 @@ def resume(
         settings=chosen,
         on_event=on_event,
         on_text=on_text,
-        cancel=cancel or threading.Event(),
+        cancel=cancel or Stop(),
         clock=clock or SystemClock(),
         run_dir=recorded.run_dir,
         used_s=used_seconds(recorded.events),
@@ -241,7 +242,7 @@ def branch(
         runs_dir=Path(runs_dir) if runs_dir else None,
         on_event=on_event,
         on_text=on_text,
-        cancel=cancel or threading.Event(),
+        cancel=cancel or Stop(),
         tape=Tape(kept),
     )
     return run_for_answer(job, launch)

@@ -21,6 +21,7 @@ from sonde.core.deadline import Clock, SystemClock
 from sonde.core.evidence import Citation
 from sonde.core.record import RunRecord
 from sonde.core.status import RunStatus
+from sonde.core.stopping import Stop
 from sonde.engines.ask import ASK
 from sonde.errors import ConfigError
 from sonde.models.base import Model
@@ -80,7 +81,7 @@ def ask(
         runs_dir=Path(runs_dir) if runs_dir else None,
         on_event=on_event,
         on_text=on_text,
-        cancel=cancel or threading.Event(),
+        cancel=cancel or Stop(),
         clock=clock or SystemClock(),
         in_memory=in_memory,
     )
@@ -139,7 +140,7 @@ def _specs(model: str | Model | None, sub_model: str | Model | None, settings: S
 
 async def aask(question: str, *context: Any, **options: Any) -> Answer:
     """`ask` for asynchronous programs: the run goes on in a thread; cancelling the task stops the run softly."""
-    cancel: threading.Event = options.pop("cancel", None) or threading.Event()
+    cancel: threading.Event = options.pop("cancel", None) or Stop()
     work = asyncio.get_running_loop().run_in_executor(
         None, functools.partial(ask, question, *context, cancel=cancel, **options)
     )

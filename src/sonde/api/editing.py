@@ -28,6 +28,7 @@ from sonde.core.deadline import Clock, SystemClock
 from sonde.core.evidence import Citation
 from sonde.core.record import RunRecord
 from sonde.core.status import RunStatus
+from sonde.core.stopping import Stop
 from sonde.engines.edit import EDIT
 from sonde.errors import ConfigError
 from sonde.models.base import Model
@@ -109,7 +110,7 @@ def edit(
         runs_dir=Path(runs_dir) if runs_dir else None,
         on_event=on_event,
         on_text=on_text,
-        cancel=cancel or threading.Event(),
+        cancel=cancel or Stop(),
         clock=patient,
         in_memory=in_memory,
     )

@@ -25,6 +25,7 @@ from sonde.core.budget import Budget
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.record import RunRecord
 from sonde.core.status import RunStatus
+from sonde.core.stopping import Stop
 from sonde.engines.reading import engine_for
 from sonde.errors import ConfigError, RunError
 from sonde.models.base import Model
@@ -58,7 +59,7 @@ class Options:
     runs_dir: str | Path | None = None
     on_event: OnEvent | None = None
     on_text: Callable[[str, str], None] | None = None
-    cancel: threading.Event = field(default_factory=threading.Event)
+    cancel: threading.Event = field(default_factory=Stop)
     settings: Settings | None = None
     clock: Clock = field(default_factory=SystemClock)
     cache: Path | None = None

@@ -21,6 +21,7 @@ from sonde.core.deadline import Clock, SystemClock
 from sonde.core.events import AnyEvent, Event, RunResumed, WroteBack
 from sonde.core.record import RunRecord
 from sonde.core.schema import load_schema
+from sonde.core.stopping import Stop, heeding
 from sonde.core.wording import plural
 from sonde.errors import ConfigError, RunError
 from sonde.models import open_model
@@ -81,13 +82,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How it is run: settings, where the folder goes, who watches, who may stop it."""
+    """How it is run: settings, where the folder goes, who watches, who may stop it (`cancel`: a Stop, or any event)."""
 
     settings: Settings
     runs_dir: Path | None = None
     on_event: OnEvent | None = None
     on_text: Callable[[str, str], None] | None = None
-    cancel: threading.Event = field(default_factory=threading.Event)
+    cancel: threading.Event = field(default_factory=Stop)
     clock: Clock = field(default_factory=SystemClock)
     tape: Tape = field(default_factory=Tape)
     recorded: Sequence[AnyEvent] = ()
@@ -133,16 +134,22 @@ def run_job(job: Job, launch: Launch) -> Finished:
     """Run a job to its end and leave a complete folder."""
     task = _task(job, launch)
     registry = ToolRegistry(job.context.tools(), job.engine.tools, clock=launch.clock, given=job.tools)
-    with opened_models(job, launch.settings) as models:
+    with heeding(launch.cancel) as stop, opened_models(job, launch.settings) as models:
         job = replace(job, mode=mode_of(job, models[0]))
-        finished = _run(job, launch, task, registry, models)
+        finished = _run(job, launch, task, registry, models, stop=stop)
     if finished.ended.mistake is not None:
         raise finished.ended.mistake
     return finished
 
 
 def _run(
-    job: Job, launch: Launch, task: Task, registry: ToolRegistry, models: tuple[Model | None, Model | None]
+    job: Job,
+    launch: Launch,
+    task: Task,
+    registry: ToolRegistry,
+    models: tuple[Model | None, Model | None],
+    *,
+    stop: Stop,
 ) -> Finished:
     run_dir = launch.run_dir
     if run_dir is None and not launch.in_memory:
@@ -152,6 +159,7 @@ def _run(
     recorder = Recorder(launch.clock, journal, listeners, launch.recorded)
     run_id = run_dir.run_id if run_dir else new_run_id(launch.clock)
     wiring = _wiring(job, launch, task, registry=registry, recorder=recorder, models=models, run_id=run_id)
+    wiring = replace(wiring, cancel=stop)
     if job.keeps_state and run_dir is not None:
         wiring = replace(wiring, keep=Keep(path=run_dir.path / STATE, clean=secret_forms(_secrets(launch)).remove))
     try:
@@ -230,7 +238,6 @@ def _wiring(
         tape=launch.tape,
         clock=launch.clock,
         run_id=run_id,
-        cancel=launch.cancel,
         mode=mode_of(job, models[0]),
         profile=job.profile,
         backend=job.backend or launch.settings.backend,

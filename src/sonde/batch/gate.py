@@ -69,7 +69,7 @@ class LimitedModel:
         waited_s = self._wait_for_slot(ask)
         with self._flights.flight():
             try:
-                own = deadline if waited_s == 0 else Deadline(deadline.clock, left_s)
+                own = deadline if waited_s == 0 else Deadline(deadline.clock, left_s, stop=deadline.stop)
                 reply = self._model.complete(request, deadline=own, on_text=on_text)
             except ModelCallFailed as failure:
                 self._gate.tell(_failed(ask, failure))

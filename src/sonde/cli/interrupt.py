@@ -1,8 +1,9 @@
 """Ctrl-C: the first one asks the run to end with the best it has, the second one kills it.
 
-The run looks at `cancel` between its steps. While it waits for a model, for code, for a person's yes or for a pipe it cannot look, so
-there, and only there, the signal breaks the waiting off by KeyboardInterrupt, which the session takes as a cancel too. Anywhere else an
-exception could leave a record half written. SIGTERM counts as a Ctrl-C, so that a service manager gets a complete record too.
+The run looks at `cancel` between its steps, and setting it interrupts the model calls of all threads. While the main thread waits for a
+model, for code, for a person's yes or for a pipe it cannot look, so there, and only there, the signal breaks the waiting off by
+KeyboardInterrupt, which the run takes as a cancel too. Anywhere else an exception could leave a record half written. SIGTERM counts as a
+Ctrl-C, so that a service manager gets a complete record too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
+
+from sonde.core.stopping import Stop
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = "\x1b[?25h"
@@ -32,7 +35,7 @@ _STOPPING = "sonde: stopping; the answer so far follows (once more kills)\n"
 @contextmanager
 def soft_stop(said: str | None = _STOPPING) -> Generator[threading.Event]:
     """An event that the first Ctrl-C sets, with a word about it; outside the main thread nothing is caught."""
-    cancel = threading.Event()
+    cancel = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield cancel
         return

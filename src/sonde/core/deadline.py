@@ -1,6 +1,7 @@
 """Time as a value: a clock that tests can freeze and a deadline that every blocking call takes.
 
-A deadline can give waiting time back (`add`): waiting for a person behind a command model is not the run's own time.
+A deadline can give waiting time back (`add`): waiting for a person behind a command model is not the run's own time. It carries the run's
+stop along, because whoever may wait no longer than the deadline may not wait longer than that either. A stop does not expire it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import threading
 import time
 from datetime import UTC, datetime
 from typing import Protocol
+
+from sonde.core.stopping import Stop
 
 
 class Clock(Protocol):
@@ -39,11 +42,12 @@ class SystemClock:
 class Deadline:
     """A point in time that a run, a session or a call must not pass. `seconds=None` never expires.
 
-    `used` are seconds that count already: those of the processes before a resume.
+    `used` are seconds that count already: those of the processes before a resume. `stop` is the run's.
     """
 
-    def __init__(self, clock: Clock, seconds: float | None, *, used: float = 0.0) -> None:
+    def __init__(self, clock: Clock, seconds: float | None, *, used: float = 0.0, stop: Stop | None = None) -> None:
         self.clock = clock
+        self.stop = stop or Stop()
         self.started = clock.now() - used
         self.seconds = math.inf if seconds is None else seconds
         self._given_back = 0.0
@@ -76,7 +80,7 @@ class Deadline:
         """A deadline of its own, at most as far away as this one."""
         mine = self.remaining()
         wanted = mine if seconds is None else min(seconds, mine)
-        return Deadline(self.clock, None if math.isinf(wanted) else wanted)
+        return Deadline(self.clock, None if math.isinf(wanted) else wanted, stop=self.stop)
 
 
 def rfc3339(moment: datetime) -> str:

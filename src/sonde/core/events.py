@@ -175,7 +175,7 @@ class ModelReplied(Event, tag="model_replied", frozen=True, kw_only=True):
 
 
 class ModelFailed(Event, tag="model_failed", frozen=True, kw_only=True):
-    """An attempt gave nothing; `wait_s` until the next one, None when there is none."""
+    """An attempt gave nothing; `wait_s` until the next one, None when there is none. `cancelled`: the run was stopped meanwhile."""
 
     turn: int
     ordinal: int
@@ -188,6 +188,7 @@ class ModelFailed(Event, tag="model_failed", frozen=True, kw_only=True):
     latency_s: float = 0.0
     waited_s: float = 0.0
     too_long: bool = False
+    cancelled: bool = False
 
 
 class CodeStarted(Event, tag="code_started", frozen=True, kw_only=True):

@@ -1,8 +1,8 @@
 """What a model is to the rest of Sonde: one method that takes messages and gives one reply.
 
-Promises: `complete` makes one attempt, returns within the deadline, and fails only with `ModelCallFailed`, whose
-message never holds a key. It does not promise that the reply has the asked form, and it neither retries, counts nor
-records: that is the runtime's work.
+Promises: `complete` makes one attempt, returns within the deadline and soon after its `stop`, and fails only with
+`ModelCallFailed`, whose message never holds a key. It does not promise that the reply has the asked form, and it
+neither retries, counts nor records: that is the runtime's work.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from sonde.core.deadline import Deadline
+from sonde.errors import ModelCallFailed
 
 Role = Literal["system", "user", "assistant"]
 OnText = Callable[[str], None]
@@ -165,6 +166,12 @@ def estimate_tokens(text: str) -> int:
 def estimate_usage(request: ModelRequest, text: str) -> TokenUsage:
     """What the exchange used, when nobody said."""
     return TokenUsage(prompt_tokens(request), estimate_tokens(text), estimated=True)
+
+
+def interrupted(name: str, tokens_in: int, waited_s: float = 0.0) -> ModelCallFailed:
+    """The failure of an attempt that was broken off because the run was stopped; what was sent may have to be paid for."""
+    text = f"{name} was interrupted before it had answered: the run was cancelled"
+    return ModelCallFailed(text, retryable=False, tokens_in=tokens_in, waited_s=waited_s)
 
 
 def prompt_tokens(request: ModelRequest) -> int:

@@ -1,8 +1,9 @@
 """`openai:NAME`: Chat Completions at any address that speaks them, in one small client on httpx2.
 
 Promises: one attempt a call (a refused optional parameter is left out and asked again at once: the refusal is free
-and is remembered), connections reused across threads, the deadline kept even by a server that drips, bodies capped,
-and no key in any message. It does not promise that a reply fits the schema: servers cut JSON at the token limit.
+and is remembered), connections reused across threads, the deadline kept even by a server that drips, a stop that ends
+the waiting for a reply at once (for a connection that is still being made: within ten seconds), bodies capped, and no
+key in any message. It does not promise that a reply fits the schema: servers cut JSON at the token limit.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from sonde.models.base import (
     OnText,
     estimate_tokens,
     estimate_usage,
+    interrupted,
     prompt_tokens,
     redact,
 )
@@ -120,7 +122,7 @@ class ChatModel:
         watch = Watch(attempt)
         try:
             with (
-                self._lines.post(_encode(body), _timeout(attempt)) as response,
+                self._lines.post(_encode(body), _timeout(attempt), attempt.stop) as response,
                 watch.cutting(response),
             ):
                 if response.status_code != 200:
@@ -128,6 +130,8 @@ class ChatModel:
                 _read(response, completion, on_text, attempt)
         except (httpx2.TransportError, NotACompletion, ErrorInBody) as error:
             spent = prompt_tokens(request) + estimate_tokens(completion.text)
+            if attempt.stop.is_set():
+                raise interrupted(self.name, spent) from None
             raise self._failure(error, spent, late=watch.fired or attempt.expired()) from None
         return completion
 

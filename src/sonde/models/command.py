@@ -1,8 +1,9 @@
 """`command:PROGRAM ARGS`: any program that reads a prompt and prints a reply is a model.
 
 Promises: never a shell; the prompt by standard input or by file; output bounded however much is printed; the whole
-process group killed when time is up, when too much was printed, or when the caller is interrupted; an environment of
-PATH, HOME, LANG and what the caller gave. It does not promise to reach processes that left the group on purpose.
+process group killed when time is up, when the run is stopped, when too much was printed, or when the caller is
+interrupted; an environment of PATH, HOME, LANG and what the caller gave. It does not promise to reach processes that
+left the group on purpose.
 """
 
 from __future__ import annotations
@@ -16,8 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sonde.core.deadline import Deadline
+from sonde.core.stopping import Stop
 from sonde.errors import ConfigError, ModelCallFailed
-from sonde.models.base import ModelReply, ModelRequest, ModelSettings, OnText, estimate_usage, prompt_tokens, redact
+from sonde.models.base import (
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    OnText,
+    estimate_usage,
+    interrupted,
+    prompt_tokens,
+    redact,
+)
 from sonde.models.process import Finished, Job, run_process
 from sonde.models.prose import cut_at_stop, render_prompt
 
@@ -50,7 +61,7 @@ class CommandModel:
         """Run the program once; raises `ModelCallFailed`."""
         seconds = self._seconds(deadline)
         with tempfile.TemporaryDirectory(prefix="sonde-model-") as folder:
-            call = self._prepare(render_prompt(request), Path(folder), seconds)
+            call = self._prepare(render_prompt(request), Path(folder), seconds, deadline.stop)
             try:
                 finished = run_process(call.job, on_text)
             except OSError as error:
@@ -76,7 +87,7 @@ class CommandModel:
             raise ModelCallFailed(f"no time was left to ask {self.name}")
         return seconds
 
-    def _prepare(self, prompt: str, folder: Path, seconds: float) -> _Call:
+    def _prepare(self, prompt: str, folder: Path, seconds: float, stop: Stop) -> _Call:
         prompt_file, last_message = folder / "prompt.md", folder / "last-message.md"
         by_file = self._settings.prompt_mode == "file"
         encoded = prompt.encode("utf-8", "replace")
@@ -93,11 +104,14 @@ class CommandModel:
             cwd=self._settings.cwd,
             environment=self._environment,
             seconds=seconds,
+            stop=stop,
         )
         return _Call(job=job, last_message=last_message)
 
     def _check(self, finished: Finished, request: ModelRequest, seconds: float, waited: float) -> None:
         spent = prompt_tokens(request)
+        if finished.stopped:
+            raise interrupted(self.name, spent, waited)
         if finished.timed_out:
             raise ModelCallFailed(
                 f"{self.name} did not answer within {round(seconds, 2):g} s and was ended; raise timeout_s if it needs longer",

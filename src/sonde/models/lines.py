@@ -2,6 +2,7 @@
 
 Each line is a client with a single connection, and idle ones wait on a stack. One shared pool would do the same, but
 it looks through all its connections at every request: with a hundred in flight that cost as much as the rest of a call.
+A stop cuts the socket under whoever reads from it; only a connection that is still being made cannot be cut.
 """
 
 from __future__ import annotations
@@ -10,13 +11,52 @@ import math
 import socket
 import ssl
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx2
 
 from sonde.core.deadline import Deadline
+from sonde.core.stopping import Stop
+
+
+class Line:
+    """A client with one connection, and the socket of it, so that somebody else can cut it."""
+
+    def __init__(self, client: httpx2.Client) -> None:
+        self.client = client
+        self._socket: socket.socket | None = None
+        self._cut = False
+
+    @contextmanager
+    def post(self, url: httpx2.URL, content: bytes, timeout: httpx2.Timeout, stop: Stop) -> Generator[httpx2.Response]:
+        self._cut = False
+        told: dict[str, Any] = {"trace": self._traced}
+        with (
+            stop.cutting(self.cut),
+            self.client.stream("POST", url, content=content, timeout=timeout, extensions=told) as response,
+        ):
+            yield response
+
+    def cut(self) -> None:
+        """Let go of whoever waits for the other side, now or as soon as there is a socket."""
+        self._cut = True
+        if self._socket is not None:
+            shut(self._socket)
+
+    def _traced(self, name: str, info: Mapping[str, Any]) -> None:
+        """A new connection, or the same one with TLS around it: a socket object of its own."""
+        if name.endswith((".connect_tcp.complete", ".start_tls.complete")):
+            self._socket = info["return_value"].get_extra_info("socket")
+            if self._cut:
+                self.cut()
+
+
+def shut(line: socket.socket) -> None:
+    """End a connection under its reader."""
+    with suppress(OSError):  # already closed by the other side
+        socket.socket.shutdown(line, socket.SHUT_RDWR)  # not SSLSocket's: it would pull TLS from under the reader
 
 
 class Lines:
@@ -27,15 +67,15 @@ class Lines:
         self._headers = headers
         self._proxy = proxy
         self._lock = threading.Lock()
-        self._idle: list[httpx2.Client] = []
+        self._idle: list[Line] = []
         self._certificates: ssl.SSLContext | bool | None = None
         self._closed = False
 
     @contextmanager
-    def post(self, content: bytes, timeout: httpx2.Timeout) -> Generator[httpx2.Response]:
+    def post(self, content: bytes, timeout: httpx2.Timeout, stop: Stop) -> Generator[httpx2.Response]:
         line = self._take()
         try:
-            with line.stream("POST", self._url, content=content, timeout=timeout) as response:
+            with line.post(self._url, content, timeout, stop) as response:
                 yield response
         finally:
             self._give_back(line)
@@ -46,9 +86,9 @@ class Lines:
             self._closed = True
             idle, self._idle = self._idle, []
         for line in idle:
-            line.close()
+            line.client.close()
 
-    def _take(self) -> httpx2.Client:
+    def _take(self) -> Line:
         with self._lock:
             if self._idle:
                 return self._idle.pop()  # the last used: its connection is the least likely to have gone stale
@@ -57,14 +97,14 @@ class Lines:
                 self._certificates = httpx2.create_ssl_context(trust_env=False) if secure else False
             options: dict[str, Any] = {"verify": self._certificates, "proxy": self._proxy}
         # the environment (proxies, certificates) is read above, once, and passed down
-        return httpx2.Client(headers=self._headers, trust_env=False, **options)
+        return Line(httpx2.Client(headers=self._headers, trust_env=False, **options))
 
-    def _give_back(self, line: httpx2.Client) -> None:
+    def _give_back(self, line: Line) -> None:
         with self._lock:
             if not self._closed:
                 self._idle.append(line)
                 return
-        line.close()
+        line.client.close()
 
 
 class Watch:
@@ -92,7 +132,4 @@ class Watch:
 
     def _cut(self, line: socket.socket) -> None:
         self.fired = True
-        try:
-            socket.socket.shutdown(line, socket.SHUT_RDWR)  # not SSLSocket's: it would pull TLS from under the reader
-        except OSError:
-            pass  # already closed by the other side
+        shut(line)

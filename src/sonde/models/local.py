@@ -21,7 +21,7 @@ from pathlib import Path
 
 from sonde.core.deadline import Deadline
 from sonde.errors import ConfigError, ModelCallFailed
-from sonde.models.base import ModelReply, ModelRequest, ModelSettings, OnText
+from sonde.models.base import ModelReply, ModelRequest, ModelSettings, OnText, interrupted
 from sonde.models.chat import ChatModel
 
 CONTEXT_TOKENS = 8192
@@ -68,6 +68,8 @@ class LocalModel:
             return self._server
 
     def _start(self, deadline: Deadline) -> _Server:
+        if deadline.stop.is_set():  # it came while another call was starting the server
+            raise interrupted(self.name, 0)
         script = Path(__file__).with_name("local_server.py")
         options = ["--threads", str(self._settings.threads), "--context", str(self._context_tokens)]
         with tempfile.TemporaryFile() as complaints:
@@ -78,9 +80,12 @@ class LocalModel:
                 stderr=complaints,
                 env={},
             )
-            address = _first_line(process, min(START_S, deadline.remaining()))
+            with deadline.stop.cutting(process.kill):
+                address = _first_line(process, min(START_S, deadline.remaining()))
             if not address:
                 _end(process)
+                if deadline.stop.is_set():
+                    raise interrupted(self.name, 0)
                 complaints.seek(0)
                 said = complaints.read()[-500:].decode("utf-8", "replace").strip()
                 raise ModelCallFailed(f"{self.name} did not start: {said or 'it took too long'}", retryable=False)

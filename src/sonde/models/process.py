@@ -1,4 +1,4 @@
-"""Runs one program to its end or to its limit, feeding it and draining it at the same time.
+"""Runs one program to its end, to its limit or to a stop, feeding it and draining it at the same time.
 
 One thread does all three pipes, so that a program that talks before it listens cannot block it. What is kept of the
 output is bounded. Everything of the process group is gone when `run_process` returns or raises.
@@ -19,12 +19,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO
 
+from sonde.core.stopping import Stop
 from sonde.models.base import OnText
 
 MAX_STDOUT_BYTES = 8 * 1024 * 1024
 STDERR_TAIL_BYTES = 2_000
 CHUNK = 64 * 1024
-TICK_S = 0.1  # how often to look whether a program died and left its pipes to somebody else
+TICK_S = 0.1  # how often to look for a stop, and whether a program died and left its pipes to somebody else
 _groups: set[int] = set()
 GRACE_S = 0.5  # between asking the group to end and ending it
 
@@ -38,17 +39,19 @@ class Job:
     cwd: str | None
     environment: Mapping[str, str]
     seconds: float
+    stop: Stop = field(default_factory=Stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """How it ended. `overflowed`: it was ended because it printed more than is kept."""
+    """How it ended. `stopped`: the stop came before its end; `overflowed`: it was ended because it printed more than is kept."""
 
     text: str
     stderr_tail: str
     returncode: int
     seconds: float
     timed_out: bool
+    stopped: bool
     overflowed: bool
 
 
@@ -94,7 +97,7 @@ def run_process(job: Job, on_text: OnText | None = None) -> Finished:
     _end_with_us()
     _groups.add(process.pid)
     try:
-        in_time = _Pump(process, job.stdin, drain, started + job.seconds).run()
+        in_time = _Pump(process, job, drain, started + job.seconds).run()
     finally:
         _groups.discard(process.pid)
         _end_group(process)
@@ -104,7 +107,8 @@ def run_process(job: Job, on_text: OnText | None = None) -> Finished:
         stderr_tail=drain.tail.decode("utf-8", "replace").strip(),
         returncode=process.returncode,
         seconds=time.monotonic() - started,
-        timed_out=not in_time,
+        timed_out=not in_time and not job.stop.is_set(),
+        stopped=not in_time and job.stop.is_set(),
         overflowed=drain.overflowed,
     )
 
@@ -112,22 +116,23 @@ def run_process(job: Job, on_text: OnText | None = None) -> Finished:
 class _Pump:
     """Moves bytes between the three pipes and memory, whichever is ready."""
 
-    def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, drain: _Drain, until: float) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], job: Job, drain: _Drain, until: float) -> None:
         self._process = process
-        self._unsent = memoryview(stdin)
+        self._unsent = memoryview(job.stdin)
+        self._stop = job.stop
         self._drain = drain
         self._until = until
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> bool:
-        """Until the program closed its output, died, or printed too much. False when time ran out first."""
+        """Until the program closed its output, died, or printed too much. False when time ran out or a stop came first."""
         process = self._process
         with self._selector:
             self._register(process.stdin, selectors.EVENT_WRITE, self._feed)
             self._register(process.stdout, selectors.EVENT_READ, self._drain.stdout)
             self._register(process.stderr, selectors.EVENT_READ, self._drain.stderr)
             while self._reading() and not self._drain.overflowed:
-                left = self._until - time.monotonic()
+                left = self._left()
                 if left <= 0:
                     return False
                 ready = self._selector.select(min(TICK_S, left))
@@ -136,6 +141,9 @@ class _Pump:
                 for key, _events in ready:
                     self._move(key)
         return self._drain.overflowed or self._wait_for_end()
+
+    def _left(self) -> float:
+        return 0.0 if self._stop.is_set() else self._until - time.monotonic()
 
     def _register(
         self, pipe: IO[bytes] | None, events: int, action: Callable[[bytes], None] | Callable[[], None]
@@ -167,11 +175,15 @@ class _Pump:
         pipe.close()
 
     def _wait_for_end(self) -> bool:
-        try:
-            self._process.wait(max(0.0, self._until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        while True:
+            left = self._left()
+            try:
+                self._process.wait(max(0.0, min(TICK_S, left)))
+            except subprocess.TimeoutExpired:
+                if left <= 0:
+                    return False
+            else:
+                return True
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

@@ -13,7 +13,7 @@ import inspect
 import math
 import threading
 from collections.abc import Coroutine, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +27,7 @@ from sonde.models.base import (
     OnText,
     TokenUsage,
     estimate_usage,
+    interrupted,
     mend,
     prompt_tokens,
     redact,
@@ -77,7 +78,10 @@ class ProviderModel:
         remaining = attempt.remaining()
         call = self._loop.submit(self._request(request, on_text, remaining))
         try:
-            return call.result(None if math.isinf(remaining) else remaining)
+            with attempt.stop.cutting(call.cancel):
+                return call.result(None if math.isinf(remaining) else remaining)
+        except CancelledError:
+            raise interrupted(self.name, prompt_tokens(request)) from None
         except TimeoutError:
             call.cancel()
             text = f"{self.name} did not finish in time; raise the time limit or ask for less"

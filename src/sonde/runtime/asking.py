@@ -11,15 +11,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from sonde.core.budget import Scope, reserved
 from sonde.core.canonical import hash_value
 from sonde.core.events import ModelAsked, ModelFailed, ModelReplied
 from sonde.core.wording import plural
-from sonde.errors import ModelCallFailed
-from sonde.models.base import Message, Model, ModelReply, ModelRequest, OnText, TokenUsage, estimate_tokens
+from sonde.errors import ModelCallFailed, RunError
+from sonde.models.base import (
+    Message,
+    Model,
+    ModelReply,
+    ModelRequest,
+    OnText,
+    TokenUsage,
+    estimate_tokens,
+    interrupted,
+    prompt_tokens,
+)
 from sonde.models.prices import price
 from sonde.models.retry import backoff, may_retry
-from sonde.runtime.wiring import Wiring
+from sonde.runtime.wiring import Wiring, by_user
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +106,11 @@ def _recount_failures(wiring: Wiring, scope: Scope, place: Place) -> None:
             wiring.emit(failed)
 
 
-def _refail(wiring: Wiring, scope: Scope, place: Place, failed: ModelFailed) -> ModelCallFailed:
+def _refail(wiring: Wiring, scope: Scope, place: Place, failed: ModelFailed) -> RunError:
     """The failure that a replayed run met here."""
     _recount_failures(wiring, scope, place)
+    if failed.cancelled:
+        return by_user()
     return ModelCallFailed(
         failed.message, retryable=failed.retryable, too_long=failed.too_long, attempts=failed.attempt
     )
@@ -139,13 +153,15 @@ def _attempt(
         scope.check_time()
         started = wiring.clock.now()
         try:
-            reply = model.complete(request, deadline=scope.deadline, on_text=_listener(wiring, place))
+            reply = _complete(wiring, scope, model, request, _listener(wiring, place))
         except ModelCallFailed as failure:
             latency = wiring.clock.now() - started
             _give_back(scope, failure.waited_s)
             wait = _wait(wiring, scope, failure, attempt)
             scope.spend(tokens_in=failure.tokens_in, tokens_out=0, cost_usd=0.0)
-            wiring.emit(_failed(place, hashed, failure, attempt=attempt, wait=wait, latency=latency))
+            event = _failed(place, hashed, failure, attempt=attempt, wait=wait, latency=latency)
+            wiring.emit(msgspec.structs.replace(event, cancelled=wiring.cancel.is_set()))
+            wiring.check_cancel()
             scope.check_spent()
             if wait is None:
                 failure.attempts = attempt
@@ -157,6 +173,15 @@ def _attempt(
         return replace(reply, latency_s=reply.latency_s or wiring.clock.now() - started), attempt
 
 
+def _complete(wiring: Wiring, scope: Scope, model: Model, request: ModelRequest, on_text: OnText | None) -> ModelReply:
+    """One attempt. A Ctrl-C that breaks the waiting off is a stop like any other: what was sent is counted."""
+    try:
+        return model.complete(request, deadline=scope.deadline, on_text=on_text)
+    except KeyboardInterrupt:
+        wiring.cancel.set()
+        raise interrupted(model.name, prompt_tokens(request)) from None
+
+
 def _give_back(scope: Scope, seconds: float) -> None:
     """Waiting for a person behind a command is not the run's own time."""
     if seconds:
@@ -165,7 +190,7 @@ def _give_back(scope: Scope, seconds: float) -> None:
 
 
 def _wait(wiring: Wiring, scope: Scope, failure: ModelCallFailed, attempt: int) -> float | None:
-    if not may_retry(attempt, retryable=failure.retryable):
+    if wiring.cancel.is_set() or not may_retry(attempt, retryable=failure.retryable):
         return None
     pause = backoff(attempt, failure.retry_after, wiring.seed)
     return pause if pause < scope.deadline.remaining() else None

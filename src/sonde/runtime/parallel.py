@@ -1,19 +1,20 @@
 """Many calls at once on a bounded number of threads, results in order.
 
-Unlike the standard library's pool it can be left: on cancel or an interrupt the caller goes on after a short grace, and
-calls that still wait for a model are left behind on daemon threads, which end at their next step.
+A cancel interrupts the model calls among them, and the threads end. Unlike the standard library's pool it can be left: what does not hear
+of a cancel (a model or a tool of the user) is left behind after a short grace on daemon threads, which end at their next step.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
 R = TypeVar("R")
 
 LOOK_S = 0.2  # how often the waiting caller looks at `cancel`
-GRACE_S = 1.0  # for calls in flight to land and be counted after a cancel
+GRACE_S = 1.0  # for calls in flight to end and be counted after a cancel
 
 
 class _Batch:
@@ -61,8 +62,16 @@ def in_parallel(one: Callable[[int], R], count: int, at_once: int, cancel: threa
         thread.start()
     while not batch.ended.wait(LOOK_S) and not cancel.is_set():
         pass
-    if batch.error is None and cancel.is_set():
-        batch.ended.wait(GRACE_S)
+    if batch.error is not None:
+        cancel.set()  # a violation, say: the others have nothing left to work for
+    if cancel.is_set():
+        _let_end(threads)
     if batch.error is not None:
         raise batch.error
     return cast("list[R]", batch.results)
+
+
+def _let_end(threads: Iterable[threading.Thread]) -> None:
+    until = time.monotonic() + GRACE_S
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))

@@ -52,7 +52,7 @@ class Run:
         self.task = wiring.task
         self.settings = settings or {}
         self.status = RunStatus.INITIALIZED
-        self.deadline = Deadline(wiring.clock, self.task.budget.max_wall_time_sec, used=used_s)
+        self.deadline = Deadline(wiring.clock, self.task.budget.max_wall_time_sec, used=used_s, stop=wiring.cancel)
         self.scope = Scope(self.task.budget, self.deadline, pooled_turns=self.task.engine.pooled_turns)
         self._replied = False
 

@@ -55,7 +55,7 @@ from sonde.runtime.history import History, Turn, one_line
 from sonde.runtime.host import Host
 from sonde.runtime.memory import Memory, Observation
 from sonde.runtime.prompts import render_examples, render_system, render_task
-from sonde.runtime.wiring import Cancelled, Wiring
+from sonde.runtime.wiring import Cancelled, Wiring, by_user
 
 SUBMIT_DEADLINE_TURNS = 2
 FIRST, REGENERATED, FOLDED = 0, 1, 2  # the requests that a turn may make
@@ -129,7 +129,7 @@ class Session:
 
     def _interrupted(self) -> Cancelled:
         self.wiring.cancel.set()
-        return Cancelled("cancelled by the user", limit="cancelled")
+        return by_user()
 
     def begin_turn(self) -> None:
         """Ask the budget for one more turn, and decide whether it must be the last."""

@@ -14,6 +14,7 @@ from sonde.core.calls import CallRef, shown_text
 from sonde.core.deadline import Clock
 from sonde.core.events import Event, Noted, WroteBack
 from sonde.core.evidence import EvidenceLog, Excerpt
+from sonde.core.stopping import Stop
 from sonde.errors import BudgetExceeded
 from sonde.models.base import Model
 from sonde.runs.recorder import Recorder
@@ -32,6 +33,11 @@ class Cancelled(BudgetExceeded):
     """The user has stopped the run: it ends like one that ran out of time, with the best it has."""
 
     retryable = True
+
+
+def by_user() -> Cancelled:
+    """The user's own stop."""
+    return Cancelled("cancelled by the user", limit="cancelled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +79,7 @@ class Wiring:
     clock: Clock
     run_id: str
     log: EvidenceLog = field(default_factory=EvidenceLog)
-    cancel: threading.Event = field(default_factory=threading.Event)
+    cancel: Stop = field(default_factory=Stop)
     over: threading.Event = field(default_factory=threading.Event)
     noted: set[str] = field(default_factory=set[str])
     mode: Mode = "code"
@@ -121,4 +127,4 @@ class Wiring:
     def check_cancel(self) -> None:
         """Raise when the user has stopped the run."""
         if self.cancel.is_set():
-            raise Cancelled("cancelled by the user", limit="cancelled")
+            raise by_user()

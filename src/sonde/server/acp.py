@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +19,7 @@ from acp.schema import AllowedOutcome, Implementation, PermissionOption, ToolCal
 from sonde.api.editing import command_environment
 from sonde.api.launch import sonde_version
 from sonde.contexts.workspace import Decision, LocalWorkspace, Plan, Policy
+from sonde.core.stopping import Stop
 from sonde.errors import SondeError
 from sonde.server.announced import AnnouncedWorkspace, Kind
 from sonde.server.messages import AssistantMessage, Completion, Event, NewTask, SubcallEnd, SubcallStart
@@ -47,11 +47,11 @@ class Conversation:
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._accept_all = False
-        self.cancelled = threading.Event()
+        self.cancelled = Stop()
 
     async def run(self, prompt: str) -> Completion:
         """Do the task in a thread and wait for its end."""
-        self.cancelled, self._accept_all = threading.Event(), False
+        self.cancelled, self._accept_all = Stop(), False
         task = NewTask(id=f"{self.session_id}.{next(self._numbers)}", prompt=prompt, workspace=str(self._folder))
         workspace = LocalWorkspace(
             self._folder, policy=self._policy, approve=self._approve, environment=command_environment()

@@ -1,8 +1,9 @@
 """One conversation with an editor: lines in, messages out, tasks in threads of their own. Knows nothing of pipes.
 
 Every line that cannot be understood is answered by one recoverable error. Every task ends with exactly one completion, whatever
-happens in it; after its completion nothing more is sent about it. A cancelled task that is stuck in a model call is given up after a
-few seconds: its completion is sent, and what its thread still does reaches nobody.
+happens in it; after its completion nothing more is sent about it. A cancel interrupts the model calls of a task. One that does not end
+all the same, because its code runs on or a tool does not return, is given up after a few seconds: its completion is sent, and what its
+thread still does reaches nobody.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from sonde.contexts.workspace import WireWorkspace
+from sonde.core.stopping import Stop
 from sonde.errors import SondeError
 from sonde.server.messages import (
     HOST,
@@ -42,7 +44,7 @@ class _Task:
     def __init__(self, task: NewTask, requests: Requests) -> None:
         self.task = task
         self.requests = requests
-        self.cancelled = threading.Event()
+        self.cancelled = Stop()
         self.thread: threading.Thread | None = None
 
     def cancel(self) -> None:

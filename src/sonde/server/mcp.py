@@ -28,6 +28,7 @@ from sonde.api.settings import Settings
 from sonde.contexts.workspace.paths import Root
 from sonde.contexts.workspace.policy import Policy
 from sonde.core.events import Event, HostReturned, ModelReplied, SubcallStarted, TurnStarted
+from sonde.core.stopping import Stop
 from sonde.errors import ConfigError
 from sonde.models.base import Model
 from sonde.runs.listing import list_runs
@@ -158,7 +159,7 @@ class Tools:
 async def watched(context: Context, work: Callable[[Watch], T]) -> T:
     """Run the work in a thread; tell the client how it goes, and the work when the client has had enough."""
     loop = asyncio.get_running_loop()
-    cancel = threading.Event()
+    cancel = Stop()
     count = itertools.count(1)
 
     def on_event(event: Event) -> None:

@@ -1,0 +1,67 @@
+"""A request to stop that also reaches those who wait.
+
+Everything that blocks for long on behalf of a run (a socket, a process) says while it waits how it can be let go: `stop.cutting(cut)`.
+Setting the stop calls these, in the thread that sets it. A plain `threading.Event` of a caller does as well: `heeding` watches it.
+It does not promise that whatever is cut has ended when `set` returns, only that it no longer waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+LOOK_S = 0.02  # how often a caller's own event is looked at
+
+
+class Stop(threading.Event):
+    """An event that is set once, by anybody, also by a signal's handler."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cuts: dict[object, Callable[[], object]] = {}
+        self._guard = threading.RLock()  # re-entered when a signal arrives while it is held
+
+    def set(self) -> None:
+        """Stop: from now on and whatever waits."""
+        super().set()
+        with self._guard:  # held on purpose: nobody leaves `cutting`, and reuses what it cut, in the middle of a cut
+            for cut in tuple(self._cuts.values()):
+                cut()
+
+    @contextmanager
+    def cutting(self, cut: Callable[[], object]) -> Generator[None]:
+        """While this lasts a stop calls `cut`, maybe twice; at once if it has come already. It must be quick and not raise."""
+        key = object()
+        with self._guard:
+            self._cuts[key] = cut
+        try:
+            if self.is_set():
+                cut()
+            yield
+        finally:
+            with self._guard:
+                del self._cuts[key]
+
+
+@contextmanager
+def heeding(event: threading.Event) -> Generator[Stop]:
+    """A stop that is set as soon as the event is; the event itself when it is one. Setting it does not set the event."""
+    if isinstance(event, Stop):
+        yield event
+        return
+    stop, over = Stop(), threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            if event.wait(LOOK_S):
+                stop.set()
+                return
+
+    watcher = threading.Thread(target=watch, name="sonde-cancel", daemon=True)
+    watcher.start()
+    try:
+        yield stop
+    finally:
+        over.set()
+        watcher.join()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given, settings, strategies as st
 
 from sonde.batch.limits import Ask, Closed, Later, Limiter, SharedLimits, Slot, Told
@@ -113,3 +115,28 @@ def test_a_model_that_answers_nobody_closes_the_batch_and_one_answer_in_between_
     answer = limiter.book(SMALL)
     assert isinstance(answer, Closed)
     assert "refused" in answer.reason
+
+
+def test_money_set_aside_by_a_worker_that_was_lost_is_free_again() -> None:
+    limiter = Limiter(SharedLimits(max_cost_usd=1.0), clock=FrozenClock())
+    dear = Ask(tokens=1, cost_usd=0.6)
+    limiter.book(dear, "a")
+    limiter.tell(Told(asked=dear, cost_usd=0.1), "a")
+    limiter.book(dear, "a")
+
+    assert isinstance(limiter.book(dear, "b"), Later)
+    limiter.lost("a")
+    assert isinstance(limiter.book(dear, "b"), Slot)
+    assert limiter.spent_usd == 0.1
+
+
+def test_requests_that_waited_for_the_same_moment_do_not_go_at_once() -> None:
+    """Whatever they waited for: the server's wish, or tokens that a large request had taken."""
+    held = Limiter(SharedLimits(requests_per_minute=60), clock=FrozenClock())
+    held.tell(Told(asked=SMALL, failure="429", retry_after_s=30.0))
+    assert [slot(held) for _ in range(3)] == [30.0, 31.0, 32.0]
+
+    crowded = Limiter(SharedLimits(requests_per_minute=60, tokens_per_minute=60_000), clock=FrozenClock())
+    slot(crowded, Ask(tokens=60_000, cost_usd=0.0))
+    times = [slot(crowded, Ask(tokens=1, cost_usd=0.0)) for _ in range(3)]
+    assert times[0] > 59 and all(later - earlier >= 1.0 for earlier, later in pairwise(times))

@@ -71,6 +71,22 @@ def test_a_killed_worker_is_replaced_and_its_items_go_on_from_their_journals(tmp
     assert len(scene.results()) == 24 == scene.runs_ended()
 
 
+def test_the_money_that_a_killed_worker_had_set_aside_is_free_again(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(1)
+    with counting_server(1.0) as server:
+        driver = scene.start(server.base_url, "--concurrency", "1", "--max-cost-usd", "0.005", "--json")
+        try:
+            eventually(lambda: len(server.counts()) == 1)
+            kill(children(driver.pid)[0])
+            out, _ = driver.communicate(timeout=60)
+        finally:
+            driver.kill()
+
+        assert json.loads(out)["workers_replaced"] == 1
+    assert [result.status for result in scene.results().values()] == ["succeeded"]
+
+
 def test_a_killed_driver_loses_nothing_and_the_next_start_pays_nothing_twice(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.write(24)

@@ -36,10 +36,11 @@ LOOK_AT_LIMITS_S = 1.0
 class ActorGate:
     """The limits, asked of the limiter's actor. Where nothing is limited only failures are told, and the success that ends them."""
 
-    def __init__(self, limiter: Any, *, counts: bool) -> None:
+    def __init__(self, limiter: Any, who: str, *, counts: bool) -> None:
         self.counts = counts
         self.stopping = threading.Event()
         self._limiter = limiter
+        self._who = who
         self._failing = False
 
     def book(self, ask: Ask) -> Answer:
@@ -47,7 +48,7 @@ class ActorGate:
         if not self.counts:
             return Slot(delay_s=0.0)
         ray: Any = import_module("ray")
-        answer = self._limiter.book.remote(ask)
+        answer = self._limiter.book.remote(ask, self._who)
         while not self.stopping.is_set():
             ready, _ = ray.wait([answer], timeout=1.0)
             if ready:
@@ -58,7 +59,7 @@ class ActorGate:
         """Tell the actor, without waiting."""
         if self.counts or self._failing or told.failure is not None:
             self._failing = told.failure is not None
-            self._limiter.tell.remote(told)
+            self._limiter.tell.remote(told, self._who)
 
 
 class LimiterActor(Limiter):
@@ -72,9 +73,9 @@ class LimiterActor(Limiter):
 class WorkerActor:
     """A station on some node."""
 
-    def __init__(self, order: Order, limiter: Any, *, counts: bool) -> None:
+    def __init__(self, order: Order, limiter: Any, who: str, *, counts: bool) -> None:
         self._order = order
-        self._gate = ActorGate(limiter, counts=counts)
+        self._gate = ActorGate(limiter, who, counts=counts)
         self._station = Station(order, self._gate)
         self._station.warm()
 
@@ -106,9 +107,10 @@ class WorkerActor:
 
 @dataclass(slots=True, eq=False)
 class Hand:
-    """One actor: being started while `starting` is set, then at its errands."""
+    """One actor: being started while `starting` is set, then at its errands. `who` it is to the limiter."""
 
     actor: Any
+    who: str
     starting: Any
     errands: list[Errand] = field(default_factory=list[Errand])
     alone: bool = False
@@ -184,6 +186,7 @@ class RayCrew:
         self._flights = {ref: flight for ref, flight in self._flights.items() if flight[0] is not hand}
         with suppress(self._ray.exceptions.RayError):
             self._ray.kill(hand.actor)  # a half-dead one must not go on with what others now do
+        self._limiter.lost.remote(hand.who)
         if hand in self._hands:
             self._hands.remove(hand)
             if not self._pausing:
@@ -265,5 +268,6 @@ class RayCrew:
     def _hire(self) -> Hand:
         actor = self._ray.remote(WorkerActor)
         options = actor.options(num_cpus=1, max_concurrency=self._threads + 2, scheduling_strategy="SPREAD")
-        hired = options.remote(self._order, self._limiter, counts=self._limits.limited)
-        return Hand(hired, hired.problem.remote(self._token, sonde_version()))
+        who = secrets.token_hex(8)
+        hired = options.remote(self._order, self._limiter, who, counts=self._limits.limited)
+        return Hand(hired, who, hired.problem.remote(self._token, sonde_version()))

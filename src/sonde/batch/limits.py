@@ -77,18 +77,21 @@ Answer = Slot | Later | Closed
 
 
 class Pace:
-    """A rate as a line of slots: each booking moves the line on by what it takes. Half a second's worth may go at once."""
+    """A rate as a line of slots: each one taken moves the line on by its amount. Half a second's worth may go at once."""
 
     def __init__(self, per_minute: float | None, now: float) -> None:
         self._each_s = 60.0 / per_minute if per_minute else 0.0
         self._free_at = now
         self._burst_s = max(0.0, BURST_S - self._each_s)
 
-    def book(self, amount: float, now: float) -> float:
-        """When it may go."""
-        start = max(now - self._burst_s, self._free_at)
-        self._free_at = start + amount * self._each_s
-        return max(now, start)
+    def free(self, now: float) -> float:
+        """When the next one may go."""
+        return max(now, self._free_at)
+
+    def take(self, amount: float, at: float) -> None:
+        """It goes then, for whatever reason not earlier."""
+        if self._each_s:
+            self._free_at = max(at - self._burst_s, self._free_at) + amount * self._each_s
 
     def correct(self, amount: float) -> None:
         """So much more (or less, below zero) was used than booked."""
@@ -108,15 +111,16 @@ class Limiter:
         self._tokens = Pace(limits.tokens_per_minute, now)
         self._aside_usd = 0.0
         self._flying = 0
+        self._out: dict[str, list[Ask]] = {}
         self._hold_until = now
         self._failures = 0
         self._patience = max(3, 2 * limits.concurrency)
         self._lock = threading.Lock()
 
-    def book(self, ask: Ask) -> Answer:
-        """A slot for this request."""
+    def book(self, ask: Ask, who: str = "") -> Answer:
+        """A slot for this request of this worker."""
         with self._lock:
-            return self._refusal(ask) or self._slot(ask)
+            return self._refusal(ask) or self._slot(ask, who)
 
     def _refusal(self, ask: Ask) -> Later | Closed | None:
         if self.closed is None and self._too_dear(ask):
@@ -131,18 +135,33 @@ class Limiter:
             self.spent_usd >= cap or self.spent_usd + self._aside_usd + ask.cost_usd > cap * (1 + 1e-9)
         )
 
-    def _slot(self, ask: Ask) -> Slot:
+    def _slot(self, ask: Ask, who: str) -> Slot:
         now = self._clock.now()
         self._aside_usd += ask.cost_usd
         self._flying += 1
-        at = max(self._requests.book(1, now), self._tokens.book(ask.tokens, now), self._hold_until)
+        self._out.setdefault(who, []).append(ask)
+        at = max(self._requests.free(now), self._tokens.free(now), self._hold_until)
+        self._requests.take(1, at)
+        self._tokens.take(ask.tokens, at)
         return Slot(delay_s=at - now)
 
-    def tell(self, told: Told) -> None:
+    def _land(self, ask: Ask) -> None:
+        self._flying -= 1
+        self._aside_usd = self._aside_usd - ask.cost_usd if self._flying > 0 else 0.0  # sums of floats drift
+
+    def lost(self, who: str) -> None:
+        """This worker is gone: nobody will tell what became of its requests, and nobody may wait for that."""
+        with self._lock:
+            for ask in self._out.pop(who, []):
+                self._land(ask)
+
+    def tell(self, told: Told, who: str = "") -> None:
         """What the request really used."""
         with self._lock:
-            self._flying -= 1
-            self._aside_usd = self._aside_usd - told.asked.cost_usd if self._flying > 0 else 0.0  # sums of floats drift
+            out = self._out.get(who, [])
+            if told.asked in out:  # not so when nothing is limited, or when its worker was given up for lost
+                out.remove(told.asked)
+                self._land(told.asked)
             self.spent_usd += told.cost_usd
             self._tokens.correct(told.tokens - told.asked.tokens)
             if told.retry_after_s is not None:

@@ -99,9 +99,9 @@ class LocalCrew:
     def _answer(self, worker: Worker, message: Any) -> Happening | None:
         match message:
             case Booking(number=number, ask=ask):
-                _send(worker, Booked(number=number, answer=self._limiter.book(ask)))
+                _send(worker, Booked(number=number, answer=self._limiter.book(ask, str(worker.pid))))
             case Told():
-                self._limiter.tell(message)
+                self._limiter.tell(message, str(worker.pid))
             case Ready():
                 worker.ready = True
                 self._stillborn = 0
@@ -117,6 +117,7 @@ class LocalCrew:
         worker.connection.close()
         worker.process.kill()
         code = worker.process.wait()
+        self._limiter.lost(str(worker.pid))
         self._workers.remove(worker)
         self._stillborn += not worker.ready
         if self._stillborn >= STILLBORN:

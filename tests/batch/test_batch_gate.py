@@ -35,6 +35,15 @@ class ScriptedGate:
         self.told.append(told)
 
 
+class Broken:
+    """A model with a fault of its own."""
+
+    name = "broken"
+
+    def complete(self, request: ModelRequest, *, deadline: Deadline, on_text: OnText | None = None) -> ModelReply:
+        raise ZeroDivisionError
+
+
 def forever() -> Deadline:
     return Deadline(SystemClock(), None)
 
@@ -61,6 +70,24 @@ def test_waiting_for_a_slot_is_not_the_runs_own_time() -> None:
 
     assert reply.waited_s >= 0.06
     assert len(gate.asked) == 2
+
+
+def test_waiting_for_money_that_others_hold_is_not_the_runs_own_time_either() -> None:
+    gate = ScriptedGate([Later(delay_s=0.05), Slot(delay_s=0.0)])
+    model = LimitedModel(ScriptedModel(["ok"]), gate, Flights())
+
+    reply = model.complete(REQUEST, deadline=Deadline(SystemClock(), 0.03))
+
+    assert reply.waited_s >= 0.05
+
+
+def test_what_a_request_had_booked_is_given_back_when_its_model_breaks() -> None:
+    gate = ScriptedGate()
+
+    with pytest.raises(ZeroDivisionError):
+        LimitedModel(Broken(), gate, Flights()).complete(REQUEST, deadline=forever())
+
+    assert [told.asked for told in gate.told] == gate.asked
 
 
 def test_a_failure_is_told_and_goes_on_to_the_run() -> None:

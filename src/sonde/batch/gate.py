@@ -75,6 +75,9 @@ class LimitedModel:
                 self._gate.tell(_failed(ask, failure))
                 failure.waited_s += waited_s
                 raise
+            except BaseException:  # a fault of ours, or an interruption: what it had booked must not stay booked
+                self._gate.tell(Told(asked=ask, tokens=ask.tokens))
+                raise
         self._gate.tell(self._used(ask, reply))
         return replace(reply, waited_s=reply.waited_s + waited_s)
 
@@ -93,6 +96,7 @@ class LimitedModel:
 
     def _wait_for_slot(self, ask: Ask) -> float:
         started = time.monotonic()
+        waited = False
         while True:
             if self._gate.stopping.is_set():
                 self._pause()
@@ -100,8 +104,9 @@ class LimitedModel:
                 case Closed(reason=reason):
                     self._pause(reason)
                 case Later(delay_s=delay):
+                    waited = True
                     self._gate.stopping.wait(delay)
-                case Slot(delay_s=0.0):
+                case Slot(delay_s=0.0) if not waited:
                     return 0.0
                 case Slot(delay_s=delay):
                     if self._gate.stopping.wait(delay):

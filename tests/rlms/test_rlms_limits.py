@@ -28,8 +28,9 @@ def test_a_root_that_only_emits_a_forbidden_import_ends_as_a_sandbox_violation(l
     assert "sandbox_violation" in (loop.output / "summary.md").read_text()
 
 
-def test_another_fault_after_the_refusal_makes_it_a_limit(loop: Loop) -> None:
-    result = loop.work(loop.replies("root", ["import os", "x = 1 / 0"]), max_steps=2)
+@pytest.mark.parametrize("last", ["x = 1 / 0", "x = 1"])
+def test_code_that_ran_after_the_refusal_makes_it_a_limit(loop: Loop, last: str) -> None:
+    result = loop.work(loop.replies("root", ["import os", last]), max_steps=2)
 
     assert (result["error_code"], exit_code(result)) == ("limit_exceeded", 2)
 

@@ -75,7 +75,7 @@ class CallRow:
 
 
 class Watch:
-    """Listens to the run's stream: counts, the last calls, and the last fault of the root's code."""
+    """Listens to the run's stream: counts, the last calls, and the fault of the root's last code."""
 
     def __init__(self, root: RunnerModel, subcall: RunnerModel) -> None:
         self._models = {"root": root, "subcall": subcall}
@@ -90,8 +90,8 @@ class Watch:
                 self.steps = event.turn
             case SubcallStarted():
                 self.subcalls += 1
-            case CodeRan(session=session, fault=dict() as fault) if session == ROOT:
-                self.last_fault = str(fault.get("kind"))
+            case CodeRan(session=session, fault=fault) if session == ROOT:
+                self.last_fault = str(fault.get("kind")) if fault else None
             case ModelReplied():
                 self._call(event, event.text)
             case ModelFailed():

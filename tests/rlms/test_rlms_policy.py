@@ -152,6 +152,18 @@ def test_a_decision_to_run_reaches_the_status_of_the_run(loop: Loop) -> None:
     assert [json.loads(line)["event"] for line in lines] == ["rlms_decision", "rlms_start", "rlms_end"]
 
 
+@pytest.mark.parametrize("metadata", [{}, {"objective": "ship it"}])
+def test_a_decision_is_kept_beside_the_metadata_also_when_that_is_empty(loop: Loop, metadata: dict[str, Any]) -> None:
+    place = loop.tmp / "given.json"
+    place.write_text(json.dumps(metadata))
+
+    decided(loop, {"enabled": True}, "--metadata-file", str(place))
+
+    kept = json.loads((loop.output / "metadata.json").read_text())
+    assert kept.pop("decision")["reason"] == "auto_not_met"
+    assert kept == metadata
+
+
 def test_the_keyword_may_be_looked_for_in_files_of_its_own(loop: Loop) -> None:
     (loop.repo / "b.txt").write_text("RLMS_REQUEST\n")
     report = loop.tmp / "report.md"

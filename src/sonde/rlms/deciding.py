@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from sonde.errors import ConfigError
-from sonde.rlms.canary import read_object
 from sonde.rlms.files import LoopFiles, read_list, sort_out
 from sonde.rlms.layout import METADATA, Decided, Layout
 from sonde.rlms.policy import Decision, LoopPolicy, decide, read_policy
+from sonde.rlms.request import read_metadata
 from sonde.runs.rundir import pretty_json, write_atomically
 
 _STEP = 1_048_576
@@ -64,21 +62,12 @@ def _keep(question: Question, decision: Decision, output: Path) -> None:
         output=output.absolute(), loop_id=question.loop_id, role=question.role, iteration=question.iteration
     )
     layout.make()
-    metadata = {**_metadata(question), "decision": decision.as_dict()}
+    metadata = {**read_metadata(question.metadata_file), "decision": decision.as_dict()}
     layout.keep_inputs(question.context_file_list, metadata)
     write_atomically(layout.output / METADATA, pretty_json(metadata))
     layout.emit("rlms_decision", "run" if decision.should_run else "skip", decision.as_dict())
     if not decision.should_run:
         layout.write_status(Decided.of(metadata), status="skipped")
-
-
-def _metadata(question: Question) -> Mapping[str, Any]:
-    if question.metadata_file is None:
-        return {}
-    found = read_object(Path(question.metadata_file))
-    if not found:
-        raise ConfigError(f"--metadata-file {question.metadata_file!r} does not hold a JSON object")
-    return cast("dict[str, Any]", json.loads(json.dumps(found)))
 
 
 def holds(keyword: str, places: Iterable[Path]) -> bool:

@@ -110,7 +110,7 @@ def read_request(flags: Mapping[str, str | None], environ: Mapping[str, str]) ->
         root=root,
         subcall=_subcall(given, root, repo),
         require_citations=_truth("require_citations", given.get("require_citations", "true")),
-        metadata=_metadata(given.get("metadata_file")),
+        metadata=read_metadata(given.get("metadata_file")),
     )
 
 
@@ -197,7 +197,8 @@ def _words(name: str, text: str | None) -> list[str] | None:
     return words
 
 
-def _metadata(place: str | None) -> Mapping[str, Any]:
+def read_metadata(place: str | None) -> Mapping[str, Any]:
+    """The JSON object in this file; an empty one when no file is named."""
     if not place:
         return {}
     try:

@@ -53,6 +53,25 @@ def test_variables_reach_a_child_only_when_they_are_shared_by_name(call: str) ->
     assert next(event for event in events if isinstance(event, SubcallStarted)).shared == ["n", "rows"]
 
 
+def test_a_child_is_told_only_of_what_it_has() -> None:
+    def answer_as(request: ModelRequest) -> str:
+        if request.messages[1].content.startswith("Task: child"):
+            return "FINAL('done')"
+        return [f"print({call})", FINISH][len(request.messages) // 2 - 1]
+
+    call = "delegate_subcall('child')"
+    model = ScriptedModel(answer_as)
+    run_in_memory(model, "root", files(), budget=Budget(max_depth=1))
+
+    root, child = (
+        next(r for r in model.requests if f"Task: {who}" in r.messages[1].content) for who in ("root", "child")
+    )
+    assert "CONTEXT holds each file's text by path" in root.messages[1].content
+    assert "sub-calls" in root.messages[1].content
+    assert "CONTEXT" not in child.messages[1].content
+    assert "sub-calls" not in child.messages[1].content
+
+
 def test_sharing_a_name_that_is_not_there_is_a_fault_of_the_code() -> None:
     model = ScriptedModel(["delegate_subcall('child', share=['rows'])", LOOK, FINISH])
     answer = run_in_memory(model, "root", files())

@@ -150,6 +150,7 @@ COMPLIANCE = Engine(
     reply_form="schema",
     tools=(
         "overview",
+        "read_trace",
         "list_spans",
         "get_spans",
         "get_span",

@@ -255,6 +255,7 @@ INCIDENT = Engine(
     reply_form="schema",
     tools=(
         "overview",
+        "read_trace",
         "list_traces",
         "list_spans",
         "get_spans",

@@ -258,6 +258,7 @@ RCA = Engine(
     reply_form="schema",
     tools=(
         "overview",
+        "read_trace",
         "list_spans",
         "get_spans",
         "get_span",

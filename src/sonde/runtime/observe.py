@@ -27,7 +27,7 @@ def left_line(left: Mapping[str, Any], *, elapsed_s: float, wall_s: float) -> st
     parts = [
         f"{left['iterations']} turns",
         f"{left['tool_calls']:,} tool calls",
-        f"{left['subcalls']} sub-calls",
+        *([f"{left['subcalls']} sub-calls"] if left.get("depth", 1) > 0 else []),
         f"{left['tokens']:,} tokens",
     ]
     if left.get("cost_usd") is not None:

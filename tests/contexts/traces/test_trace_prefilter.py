@@ -60,6 +60,16 @@ def test_a_branch_holds_the_way_to_the_hot_span_and_is_bounded(tmp_path: Path) -
     assert any("13 spans left out" in gap for gap in found.gaps)
 
 
+def test_a_branch_counts_what_lies_deeper_than_it_shows(tmp_path: Path) -> None:
+    chain = [raw_span(10 + n, parent_id=f"{(2 if n == 0 else 9 + n):016x}") for n in range(6)]
+    found = looked_at(tmp_path, [raw_span(1), raw_span(2, status_code="ERROR"), *chain])
+
+    branch = found.branches[0]
+
+    assert [int(span.span_id, 16) for span in branch.spans] == [2, 10, 11]
+    assert branch.left_out == 4
+
+
 @pytest.mark.parametrize(
     ("span", "label"),
     [

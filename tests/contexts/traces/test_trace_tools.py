@@ -87,7 +87,7 @@ def sample(folder: Path) -> FileStore:
 def test_the_sixteen_tools_of_the_contract_are_there_and_only_read(tmp_path: Path) -> None:
     tools = {tool.name: tool for tool in TracesContext(sample(tmp_path)).tools()}
 
-    assert tools.keys() == SIXTEEN | {"overview", "get_path", "get_attribute", "get_annotations"}
+    assert tools.keys() == SIXTEEN | {"overview", "read_trace", "get_path", "get_attribute", "get_annotations"}
     assert all(tool.read_only and tool.doc for tool in tools.values())
 
 
@@ -324,3 +324,50 @@ def test_config_diffs_are_citable_beside_the_traces(tmp_path: Path) -> None:
 
     assert found.excerpts[0].ref == found.result["diff_ref"]
     assert sha256_text(context.reread(found.excerpts[0]) or "") == found.excerpts[0].hash
+
+
+@pytest.mark.requirement(85)
+def test_a_trace_is_read_aloud_page_by_page_with_its_errors_and_every_shown_span_may_be_cited(tmp_path: Path) -> None:
+    store = sample(tmp_path)
+    context = TracesContext(store)
+    tools = ToolRegistry(context.tools())
+
+    whole = tools.call("read_trace", {"trace_id": TRACE, "chars": 5000})
+    rest = tools.call("read_trace", {"trace_id": TRACE, "first_step": 1})
+
+    assert "[it ended in an error] it timed out" in whole.result
+    assert whole.result.endswith("[end of the trace]")
+    assert [line for line in whole.result.splitlines() if line.startswith("### step")] == [
+        "### step 0 | span 0000000000000002 | TOOL step 2 | agent - | ERROR",
+        "### step 1 | span 0000000000000003 | RETRIEVER step 3 | agent -",
+        "### step 2 | span 0000000000000004 | LLM step 4 | agent -",
+    ]
+    assert "### step 0" not in rest.result
+    assert "### step 2" in rest.result
+    refs = {excerpt.ref for excerpt in whole.excerpts}
+    assert {"0000000000000002", "0000000000000002:attributes", "tool:0000000000000002", "0000000000000004"} <= refs
+    for excerpt in whole.excerpts:
+        again = context.reread(excerpt)
+        assert again is not None
+        assert sha256_text(again) == excerpt.hash
+
+
+def test_a_long_trace_comes_in_pages_of_whole_steps(tmp_path: Path) -> None:
+    said = {"openinference.span.kind": "TOOL", "input.value": "ask", "output.value": "word " * 100}
+    tools = registry(store_of(tmp_path, [raw_span(1), *(raw_span(2 + n, attributes=said) for n in range(8))]))
+
+    first = tools.call("read_trace", {"trace_id": TRACE, "chars": 1400})
+    second = tools.call("read_trace", {"trace_id": TRACE, "chars": 1400, "first_step": 2})
+
+    assert first.result.endswith("[6 more steps: go on with first_step=2]")
+    assert {excerpt.span_id for excerpt in first.excerpts} == {f"{2:016x}", f"{3:016x}"}
+    assert second.result.startswith("### step 2 ")
+
+
+def test_a_step_or_trace_that_is_not_there_is_said(tmp_path: Path) -> None:
+    tools = registry(sample(tmp_path))
+
+    with pytest.raises(ToolFault, match="no step 9; the trace has 3 steps"):
+        tools.call("read_trace", {"trace_id": TRACE, "first_step": 9})
+    with pytest.raises(ToolFault, match="nosuch"):
+        tools.call("read_trace", {"trace_id": "nosuch"})

@@ -76,7 +76,8 @@ class CodeContext:
         return self.files.fingerprint()
 
     def nav_info(self) -> SeenFields:
-        """Size and kind of the code: {total_chars, total_lines, estimated_tokens, language, symbol_count, source_path}.
+        """Size and kind of the code: {total_chars, total_lines, estimated_tokens, language, symbol_count, source_path},
+        and file_count where there are several.
 
         Example: info = nav_info()
         """

@@ -11,7 +11,7 @@ from sonde.contexts.files.listing import Listing
 _NAMED = 40
 
 
-def describe(listing: Listing, *, mapped: bool) -> str:
+def describe(listing: Listing) -> str:
     """The description of a listing, for the prompt."""
     entries = listing.entries.values()
     lines = [f"{len(entries):,} files, {listing.total_bytes:,} bytes. Kinds: {_kinds(listing)}."]
@@ -21,7 +21,6 @@ def describe(listing: Listing, *, mapped: bool) -> str:
     lines += (
         ["Files:", *shown] if len(entries) <= _NAMED else ["Folders (list_files() has all files):", *_folders(listing)]
     )
-    lines.append(_variable(mapped=mapped))
     return "\n".join([*lines, *_left_out(listing)])
 
 
@@ -47,12 +46,6 @@ def _folders(listing: Listing) -> list[str]:
         f"  {shown_name(name)}/ ({files[name]:,} files, {size:,} bytes)" for name, size in sizes.most_common(_NAMED)
     ]
     return rows + ([f"  and {len(sizes) - _NAMED:,} more folders"] if len(sizes) > _NAMED else [])
-
-
-def _variable(*, mapped: bool) -> str:
-    if mapped:
-        return "The variable CONTEXT holds each file's text by path."
-    return "Too large for one variable: use grep, search and read_file; CONTEXT_INDEX lists `offset, bytes, path` for context_slice."
 
 
 def _left_out(listing: Listing) -> list[str]:

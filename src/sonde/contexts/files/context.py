@@ -69,7 +69,7 @@ class FilesContext:
 
     def describe(self) -> str:
         """How many files of what kinds, the first names, and what was left out and why."""
-        return describe(self.library.listing, mapped=self._mapped())
+        return describe(self.library.listing)
 
     def shared(self) -> Mapping[str, Shareable]:
         """CONTEXT, text by path; or CONTEXT_INDEX, a table `offset<TAB>bytes<TAB>path`, when there is too much."""

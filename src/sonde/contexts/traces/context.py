@@ -9,6 +9,7 @@ from typing import Any
 from sonde.contexts.base import Shareable
 from sonde.contexts.configs import ConfigSnapshots
 from sonde.contexts.controls import ControlsLibrary, Scope
+from sonde.contexts.traces.aloud import Aloud
 from sonde.contexts.traces.evidence import text_behind
 from sonde.contexts.traces.inspection import Inspection
 from sonde.contexts.traces.store import TraceStore
@@ -22,6 +23,7 @@ RETURNS = {
     "get_attribute": "dict",
     "get_tool_io": "dict | None",
     "overview": "dict",
+    "read_trace": "str",
     "get_config_diff": "dict",
 }
 
@@ -71,13 +73,15 @@ class TracesContext:
         self.configs = configs or ConfigSnapshots()
         self._trace_ids = tuple(trace_ids)
         self._inspection = Inspection(store)
+        self._aloud = Aloud(store)
         self._policy = PolicyTools(self.controls)
 
     def tools(self) -> Sequence[Tool]:
-        """The sixteen of the contract, and overview, get_path, get_attribute, get_annotations."""
+        """The sixteen of the contract, and overview, read_trace, get_path, get_attribute, get_annotations."""
         look, policy, configs = self._inspection, self._policy, self.configs
         functions: tuple[Callable[..., Any], ...] = (
             look.overview,
+            self._aloud.read_trace,
             look.list_traces,
             look.list_spans,
             look.get_spans,

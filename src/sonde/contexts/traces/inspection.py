@@ -107,14 +107,18 @@ class Inspection:
         return Observed([span.row() for span in path], tuple(span_excerpt(span) for span in path))
 
     def get_messages(self, span_id: str) -> Observed:
-        """Chat messages of a span, inputs before outputs; metadata.index_gap marks that the source dropped some. Cite metadata.ref."""
+        """Chat messages of a span, inputs before outputs, to be cited as MESSAGE with metadata.ref. A message that only calls tools
+        has them in metadata.tool_calls; metadata.index_gap marks that the source dropped some.
+        """
         span = self._store.span(span_id)
         found = messages_of(span)
         value, note = fitted([artifact.row for artifact in found])
         return Observed(value, artifact_excerpts(EvidenceKind.MESSAGE, span, found), note)
 
     def get_tool_io(self, span_id: str) -> Observed:
-        """Name, input, output and status of a tool call, to be cited as tool:<span_id>; None when the span is no tool call."""
+        """Name, input, output and status of a tool call, to be cited as TOOL_IO with artifact_id; None when the span is no tool call.
+        The error of a failed call is the status_message of its span (list_spans, get_span, read_trace).
+        """
         span = self._store.span(span_id)
         found = tool_io_of(span)
         if found is None:
@@ -123,7 +127,7 @@ class Inspection:
         return Observed(value, artifact_excerpts(EvidenceKind.TOOL_IO, span, [found]), note)
 
     def get_retrieval_chunks(self, span_id: str) -> Observed:
-        """Documents that a retriever returned, in its order, with scores."""
+        """Documents that a retriever returned, in its order, with scores, to be cited as RETRIEVAL_CHUNK with artifact_id."""
         span = self._store.span(span_id)
         found = chunks_of(span)
         value, note = fitted([artifact.row for artifact in found])

@@ -97,9 +97,17 @@ def branch_of(tree: Tree, hot: SpanSummary) -> Branch:
     for span in found:
         if len(chosen) < MAX_NODES:
             chosen.setdefault(span.span_id, span)
-    left_out = len({span.span_id for span in (*found, *below_root)}) - len(chosen)
+    left_out = len({span.span_id for span in (*below_root, *_all_below(tree, root))}) - len(chosen)
     spans = tuple(sorted(chosen.values(), key=lambda span: span.order))
     return Branch(hot_span_id=hot.span_id, root_span_id=root.span_id, spans=spans, left_out=left_out)
+
+
+def _all_below(tree: Tree, root: SpanSummary) -> list[SpanSummary]:
+    """The root and everything below it, however deep."""
+    found = [root]
+    for span in found:  # grows while it is walked
+        found += tree.children(span.span_id)
+    return found
 
 
 def _breadth_first(tree: Tree, root: SpanSummary) -> list[SpanSummary]:

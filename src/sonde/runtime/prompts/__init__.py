@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from sonde.runtime.engine import Engine
     from sonde.runtime.session import Session
 
+SHARED_WORDS = {
+    "CONTEXT": "CONTEXT holds each file's text by path.",
+    "context": "context holds the file's text.",
+    "CONTEXT_INDEX": "There is too much for one variable: use grep, search and read_file. "
+    "CONTEXT_INDEX lists `offset, bytes, path` for context_slice.",
+}
 STATE_NAMES = "variables, evidence_refs and hypothesis_candidates are empty and yours; tool_trace and budget_counters are kept up to date."
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _NEEDS = re.compile(r"^\{\{needs (\w+)\}\} ?(.*\n?)", re.MULTILINE)
@@ -130,17 +136,15 @@ def render_task(session: Session) -> str:
         if session.prefilter.text:
             parts.append(session.prefilter.text)
     else:
-        parts.append(
-            f"What there is (CONTEXT is not mapped here; read with the functions):\n{clip(task.context.describe(), 700)}"
-        )
+        parts.append(f"What there is (read it with the functions):\n{clip(task.context.describe(), 700)}")
     if session.errand is not None and session.errand.context:
         shown = clip(json.dumps(jsonable(session.errand.context), ensure_ascii=False), 4000)
         parts.append(f"Given to you (also as the variable `context` and as variables of these names):\n{shown}")
     if session.wiring.mode == "code":
-        names = (
-            [*task.context.shared(), *session.coder.variables] if session.errand is None else session.coder.variables
-        )
-        parts.append(f"Variables: {', '.join([*names, *session.host.counters()])}. {STATE_NAMES}")
+        shared = list(task.context.shared()) if session.errand is None else []
+        names = [*shared, *session.coder.variables, *session.host.counters()]
+        words = [SHARED_WORDS[name] for name in shared if name in SHARED_WORDS]
+        parts.append(" ".join([f"Variables: {', '.join(names)}.", *words, STATE_NAMES]))
     if task.schema is not None and session.errand is None:
         parts.append(f"The final value must fit this JSON schema:\n{json.dumps(task.schema, ensure_ascii=False)}")
     wall = session.scope.budget.max_wall_time_sec

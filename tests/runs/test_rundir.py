@@ -64,12 +64,20 @@ def test_runs_are_found_by_id_beginning_last_and_folder(tmp_path: Path) -> None:
     assert find_run(tmp_path / "elsewhere", first.path) == first
 
 
-@pytest.mark.parametrize("wanted", ["20260101", "nosuch", ""])
+@pytest.mark.parametrize("wanted", ["20260101", "nosuch"])
 def test_an_ambiguous_or_unknown_name_is_refused_with_names(tmp_path: Path, wanted: str) -> None:
     write_story(tmp_path, "20260101-a")
     write_story(tmp_path, "20260101-b")
 
     with pytest.raises(NoSuchRun, match="20260101-b"):
+        find_run(tmp_path, wanted)
+
+
+@pytest.mark.parametrize("wanted", ["", " "])
+def test_an_empty_name_is_not_the_beginning_of_the_only_run(tmp_path: Path, wanted: str) -> None:
+    write_story(tmp_path, "20260101-a")
+
+    with pytest.raises(NoSuchRun, match="is empty"):
         find_run(tmp_path, wanted)
 
 

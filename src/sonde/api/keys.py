@@ -128,10 +128,13 @@ KNOBS: tuple[str, ...] = tuple(key.name for key in _ALL if key.knob)
 def check(key: Key, value: Any, source: str) -> Any:
     """The value in the key's form; ConfigError naming the source, what was there and what belongs there."""
     parsed = _FORMS[key.form](value)
-    if parsed is None:
-        raise ConfigError(f"{key.name} from {source} must be {_EXPECTED[key.form]}, not {_shown(key, value)}")
     if key.choices and parsed not in key.choices:
         raise ConfigError(f"{key.name} from {source} must be one of {', '.join(key.choices)}, not {value!r}")
+    if parsed is None:
+        expected = f"{_EXPECTED[key.form]} ({key.doc})" if key.form == "text" else _EXPECTED[key.form]
+        raise ConfigError(f"{key.name} from {source} must be {expected}, not {_shown(key, value)}")
+    if key.name == "timeout_s" and parsed <= 0:
+        raise ConfigError(f"timeout_s from {source} must be above zero, not {parsed:g}")
     if key.name == "max_parallel" and parsed < 1:
         raise ConfigError(f"max_parallel from {source} must be 1 or more, not {parsed}")
     return parsed

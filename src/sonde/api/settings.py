@@ -144,7 +144,7 @@ def load_settings(*, use: str | None = None, **flags: Any) -> Settings:
 def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], cwd: Path, *, use: str | None = None) -> Settings:
     """Settings from these values; ConfigError names what is wrong, where, and what is allowed. `None` flags are not set."""
     files = find_files(environ, cwd)
-    profile = use or environ.get("SONDE_PROFILE") or None
+    profile = use if use is not None else environ.get("SONDE_PROFILE") or None
     layers = [_flags(flags), _variables(environ), *_file_layers(files, profile)]
     found = {name: hit for name in KEYS if (hit := _first(layers, name)) is not None}
     models = {name: entry for file in reversed(files) for name, entry in file.models.items()}

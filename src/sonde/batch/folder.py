@@ -131,7 +131,7 @@ def folder_for(manifest: Path, runs_dir: Path) -> BatchFolder:
     """The folder of a manifest: the one it lies in when that is a batch, else one named after it."""
     if manifest.name == MANIFEST and (manifest.parent / "items").is_dir():
         return BatchFolder(manifest.parent)
-    digest = hashlib.sha256(str(manifest.absolute()).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(os.fsencode(manifest.absolute())).hexdigest()[:8]
     return named_folder(f"{manifest.stem}-{digest}", runs_dir)
 
 

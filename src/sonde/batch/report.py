@@ -132,8 +132,8 @@ def _issues(report: dict[str, Any]) -> list[str]:
     if not found["top"]:
         return []
     lines = [
-        f"- [{issue['state']}] {issue['label']} in {issue['component'] or 'an unnamed component'}: {issue['count']:,} "
-        f"traces, such as {', '.join(issue['traces'][:2])} ({issue['sample'][:120]})"
+        f"- [{issue['state']}] {issue['label']} in {issue['component'] or 'an unnamed component'}: {plural(issue['count'], 'trace')}, "
+        f"such as {', '.join(issue['traces'][:2])} ({issue['sample'][:120]})"
         for issue in found["top"]
     ]
     return ["", f"## Issues ({_counted(found['states'])})", *lines]

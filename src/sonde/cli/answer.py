@@ -94,5 +94,5 @@ def summary_line(answer: Answer | Investigation) -> str:
         plural(usage.tokens_in + usage.tokens_out, "token"),
         f"${usage.cost_usd:.4f}",
     ]
-    where = f" · {answer.run_dir}" if answer.run_dir else ""
+    where = f" · {printable(str(answer.run_dir))}" if answer.run_dir else ""
     return " · ".join(parts) + where

@@ -11,7 +11,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from sonde.errors import ConfigError
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sonde.contexts.files import FilesContext
 
 PIECE_BYTES = 1 << 20
+MAX_BYTES = 16 << 20
 IN_MEMORY_PIECES = 32
 
 
@@ -26,6 +27,8 @@ def sources(words: list[str], *, code: bool = False) -> list[Any]:
     """What `api.ask` takes as context: the paths, or one context of them together with standard input."""
     paths = [word for word in words if word != "-"]
     for path in paths:
+        if not path.strip():
+            raise ConfigError("a path is empty; give files or folders (. is this one), or - for standard input")
         if not Path(path).exists() and not any(sign in path for sign in "*?["):
             raise ConfigError(f"{path} does not exist; give files or folders, or - for standard input")
     if "-" not in words:
@@ -72,13 +75,28 @@ def _stdin_pieces() -> Iterator[str]:
 
 def read_program(file: str) -> str:
     """The text of a program from a file or from standard input."""
+    if not file.strip():
+        raise ConfigError("the program's file is empty; give its path, or - for standard input")
     try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        data = _bounded(sys.stdin.buffer, file) if file == "-" else _contents(Path(file))
         return data.decode("utf-8")
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+
+
+def _contents(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return _bounded(file, str(path))
+
+
+def _bounded(stream: BinaryIO, name: str) -> bytes:
+    """What a stream holds; one without an end, such as /dev/zero, is refused before it fills the memory."""
+    data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"{name} holds more than {MAX_BYTES >> 20} MiB, which is too much for a program or a schema")
+    return data
 
 
 def named_file(word: str) -> tuple[str, Path]:
@@ -92,10 +110,10 @@ def named_file(word: str) -> tuple[str, Path]:
 def read_schema(path: Path) -> dict[str, Any]:
     """The JSON Schema in a file."""
     try:
-        schema = json.loads(path.read_text("utf-8"))
+        schema = json.loads(_contents(path).decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"--schema {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"--schema {path} is not JSON: {error}") from error
     if not isinstance(schema, dict):
         raise ConfigError(f'--schema {path} must hold an object such as {{"type": "object", "properties": {{}}}}')

@@ -122,6 +122,13 @@ def path(text: str | Path) -> Path:
     return Path(text)
 
 
+def filled(text: str) -> str:
+    """A value that was given; an empty one, as of an unset shell variable, would quietly widen a query."""
+    if not text.strip():
+        raise typer.BadParameter("it is empty; give a value, or leave the option out")
+    return text
+
+
 def _refuse_empty_paths(hint: Any) -> None:
     kind, *described = get_args(hint) or (hint,)
     if Path in (kind, *get_args(kind), *(part for each in get_args(kind) for part in get_args(each))):

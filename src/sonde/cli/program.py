@@ -19,7 +19,7 @@ from typing import Annotated, Protocol, cast
 import typer
 
 from sonde.cli import commands
-from sonde.cli.text import printable
+from sonde.cli.text import clipped, printable
 from sonde.errors import SondeError, UsageError
 
 ABOUT = """Lower a language model into data that does not fit in a prompt; bring back an answer in which every claim is cited and proved.
@@ -128,11 +128,13 @@ def _unwritable(error: OSError) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if error.errno == errno.EPIPE:
         return 1
+    if error.errno == errno.ENAMETOOLONG:
+        return _refuse(f"{error.filename}: no name of a file or folder is that long", 2)
     where = f"{error.filename}: " if error.filename else "the output could not be written: "
     return _refuse(f"{where}{error.strerror or error}", 1)
 
 
 def _refuse(message: str, code: int) -> int:
     with contextlib.suppress(OSError):
-        print(f"sonde: {printable(message)}", file=sys.stderr)
+        print(f"sonde: {clipped(printable(message), 4000)}", file=sys.stderr)
     return code

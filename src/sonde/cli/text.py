@@ -27,6 +27,12 @@ def one_line(text: str, width: int) -> str:
     return flat if len(flat) <= width else flat[: max(1, width - 1)] + "…"
 
 
+def clipped(text: str, limit: int) -> str:
+    """The beginning and the end of a text: what was wrong stands in front, what to do about it at the end."""
+    half = limit // 2
+    return text if len(text) <= limit else f"{text[:half]} … {text[-half:]}"
+
+
 def some_lines(text: str, limit: int, *, tail: bool = False) -> list[str]:
     """The first (or last) lines, with a line that says how many are missing."""
     lines = printable(text).rstrip().split("\n")

@@ -65,7 +65,10 @@ def load_taxonomy(name: str | Path) -> Taxonomy:
     path = Path(name)
     if not path.is_file():
         raise ConfigError(f"there is no taxonomy {str(name)!r}; shipped are sonde and trail, or give a YAML file")
-    return _parse(path.read_text("utf-8"), str(path))
+    try:
+        return _parse(path.read_text("utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the taxonomy {path} cannot be read as UTF-8 text: {error}") from error
 
 
 def _parse(text: str, source: str) -> Taxonomy:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.options import BudgetOptions, ModelOptions, OutputOptions, PlaceOptions, settings_of, spread
+from sonde.cli.options import BudgetOptions, ModelOptions, OutputOptions, PlaceOptions, filled, settings_of, spread
 from sonde.cli.text import one_line, printable
 from sonde.core.wording import plural
 from sonde.errors import ConfigError
@@ -35,8 +35,12 @@ class QueryOptions:
     """Which traces, when there is no manifest."""
 
     all_errors: Annotated[bool, typer.Option("--all-errors", help="Every trace with a span in error.")] = False
-    since: Annotated[str | None, typer.Option(metavar="24h|TIME", help="Traces begun since then.")] = None
-    filter: Annotated[str | None, typer.Option(metavar="EXPR", help="Traces with a span that fits.")] = None
+    since: Annotated[str | None, typer.Option(metavar="24h|TIME", parser=filled, help="Traces begun since then.")] = (
+        None
+    )
+    filter: Annotated[str | None, typer.Option(metavar="EXPR", parser=filled, help="Traces with a span that fits.")] = (
+        None
+    )
     engine: Annotated[str, typer.Option(metavar="E", help="What is done with each: rca or compliance.")] = "rca"
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many traces.")] = None
     source: Annotated[str | None, typer.Option(metavar="PATH|URL", help="Trace files, or a Phoenix server.")] = None
@@ -56,7 +60,7 @@ class BatchFlags:
     concurrency: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="Items at once.")] = 8
     requests_per_minute: Annotated[float | None, typer.Option(metavar="N", help="Of all workers together.")] = None
     tokens_per_minute: Annotated[float | None, typer.Option(metavar="N", help="Of all workers together.")] = None
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="The batch folder's name.")] = None
+    name: Annotated[str | None, typer.Option(metavar="NAME", parser=filled, help="The batch folder's name.")] = None
     compare: Annotated[Path | None, typer.Option(metavar="BATCH", help="Issues against this earlier batch.")] = None
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed items once more.")] = False
     no_writeback: Annotated[bool, typer.Option("--no-writeback", help="Write no annotations to the server.")] = False

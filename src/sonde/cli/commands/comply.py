@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.cli.investigating import CaseOptions, ReportOptions, SourceOptions, TraceIds
-from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, settings_of, spread
+from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, filled, settings_of, spread
 
 if TYPE_CHECKING:
     from sonde.api import Investigation, Options
@@ -22,7 +22,9 @@ class ControlOptions:
 
     controls: Annotated[
         str | None,
-        typer.Option(metavar="VERSION", help="The version of the controls [v1, or the only one of the files]."),
+        typer.Option(
+            metavar="VERSION", parser=filled, help="The version of the controls [v1, or the only one of the files]."
+        ),
     ] = None
     controls_file: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="Controls of your own, YAML or JSON; may be repeated.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.cli.investigating import CaseOptions, ReportOptions, SourceOptions
-from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, settings_of, spread
+from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, filled, settings_of, spread
 
 if TYPE_CHECKING:
     from sonde.api import Investigation, Options
@@ -19,15 +19,19 @@ if TYPE_CHECKING:
 class WindowOptions:
     """Which traces."""
 
-    start: Annotated[str | None, typer.Option("--from", metavar="TIME", help="2026-11-01T00:00Z; from there on.")] = (
-        None
-    )
-    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Up to there, not including it.")] = None
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", parser=filled, help="2026-11-01T00:00Z; from there on.")
+    ] = None
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", parser=filled, help="Up to there, not including it.")
+    ] = None
     filter: Annotated[
-        str | None, typer.Option(metavar="EXPR", help="Traces with a span that fits: status_code == 'ERROR'.")
+        str | None,
+        typer.Option(metavar="EXPR", parser=filled, help="Traces with a span that fits: status_code == 'ERROR'."),
     ] = None
     trace: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="Look at this trace in any case; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="ID", parser=filled, help="Look at this trace in any case; may be repeated."),
     ] = None
     configs: Annotated[Path | None, typer.Option(metavar="DIR", help="Config snapshots: DIR/<tag>/metadata.json.")] = (
         None

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.cli.investigating import CaseOptions, ReportOptions, SourceOptions, TraceIds
-from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, settings_of, spread
+from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, filled, settings_of, spread
 
 if TYPE_CHECKING:
     from sonde.api import Investigation, Options
 
 Taxonomy = Annotated[
-    str | None, typer.Option(metavar="NAME|FILE", help="List every failure too: sonde, trail, or a YAML file.")
+    str | None,
+    typer.Option(metavar="NAME|FILE", parser=filled, help="List every failure too: sonde, trail, or a YAML file."),
 ]
 
 

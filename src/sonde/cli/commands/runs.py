@@ -6,11 +6,11 @@ import re
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sonde.cli.options import PlaceOptions, RunName, settings_of, spread
+from sonde.cli.options import PlaceOptions, RunName, filled, settings_of, spread
 from sonde.cli.text import one_line
 from sonde.core.wording import plural
 
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from sonde.runs.listing import RunSummary
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Status = Annotated[str | None, typer.Option(metavar="S", help="succeeded, partial, failed, running, interrupted.")]
+Status = Annotated[
+    Literal["succeeded", "partial", "failed", "running", "interrupted", "unreadable"] | None,
+    typer.Option(metavar="S", help="succeeded, partial, failed, running, interrupted, unreadable."),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +33,7 @@ class Filter:
     status: Status = None
     type_: Annotated[str | None, typer.Option("--type", metavar="T", help="ask, rca, edit, …")] = None
     text: Annotated[str | None, typer.Option(metavar="TEXT", help="In the id, question or model.")] = None
-    limit: Annotated[int, typer.Option(metavar="N", help="The newest N.")] = 30
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="The newest N.")] = 30
     json: AsJson = False
 
 
@@ -54,9 +57,7 @@ def list_(*, wanted: Filter, place: PlaceOptions) -> int:
     from sonde.runs.listing import list_runs
 
     runs_dir = settings_of(place).runs_dir
-    found = list_runs(
-        runs_dir, status=wanted.status, run_type=wanted.type_, text=wanted.text, limit=max(0, wanted.limit)
-    )
+    found = list_runs(runs_dir, status=wanted.status, run_type=wanted.type_, text=wanted.text, limit=wanted.limit)
     if wanted.json:
         _print_json({"runs": [_plain(summary) for summary in found]})
         return 0
@@ -100,8 +101,10 @@ def _unfinished(path: Path) -> str:
 
 def prune(
     *,
-    keep: Annotated[int | None, typer.Option(metavar="N", help="Keep the newest N.")] = None,
-    older_than: Annotated[str | None, typer.Option(metavar="AGE", help="Only runs older than 12h, 7d, 4w.")] = None,
+    keep: Annotated[int | None, typer.Option(metavar="N", min=0, help="Keep the newest N.")] = None,
+    older_than: Annotated[
+        str | None, typer.Option(metavar="AGE", parser=filled, help="Only runs older than 12h, 7d, 4w.")
+    ] = None,
     status: Status = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -144,9 +147,9 @@ def _moment(age: str) -> datetime:
 
     from sonde.errors import ConfigError
 
-    match = re.fullmatch(r"(\d{1,6})([hdw])", age)
+    match = re.fullmatch(r"(\d{1,4})([hdw])", age)
     if match is None:
-        raise ConfigError(f"--older-than {age}: write a number and h, d or w, e.g. 7d")
+        raise ConfigError(f"--older-than {age}: write a number up to 9999 and h, d or w, e.g. 7d")
     unit = {"h": "hours", "d": "days", "w": "weeks"}[match[2]]
     return datetime.now(UTC) - timedelta(**{unit: int(match[1])})
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 import typer
 
 from sonde.cli.investigating import SourceOptions
-from sonde.cli.options import settings_of, spread
+from sonde.cli.options import filled, settings_of, spread
 from sonde.cli.text import one_line, printable
 from sonde.core.wording import plural
 from sonde.errors import ConfigError, ToolFault
@@ -30,15 +30,18 @@ TraceId = Annotated[str, typer.Argument(metavar="TRACE_ID")]
 class Wanted:
     """Which traces."""
 
-    start: Annotated[str | None, typer.Option("--from", metavar="TIME", help="2026-11-01T00:00Z; from there on.")] = (
-        None
-    )
-    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Up to there, not including it.")] = None
-    filter: Annotated[
-        str | None, typer.Option(metavar="EXPR", help="Traces with a span that fits: status_code == 'ERROR'.")
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", parser=filled, help="2026-11-01T00:00Z; from there on.")
     ] = None
-    after: Annotated[str | None, typer.Option(metavar="ID", help="Go on after this trace.")] = None
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many.")] = 50
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", parser=filled, help="Up to there, not including it.")
+    ] = None
+    filter: Annotated[
+        str | None,
+        typer.Option(metavar="EXPR", parser=filled, help="Traces with a span that fits: status_code == 'ERROR'."),
+    ] = None
+    after: Annotated[str | None, typer.Option(metavar="ID", parser=filled, help="Go on after this trace.")] = None
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 50
     json: AsJson = False
 
 
@@ -75,7 +78,7 @@ def _query(project: str | None, wanted: Wanted) -> TraceQuery:
     from sonde.contexts.traces.catalog import query_of
 
     words = {"start": wanted.start, "end": wanted.end, "filter_expr": wanted.filter, "after": wanted.after}
-    return query_of(project, limit=max(1, wanted.limit), **words)
+    return query_of(project, limit=wanted.limit, **words)
 
 
 def import_(
@@ -142,10 +145,13 @@ def show(trace_id: TraceId, *, where: SourceOptions, json: AsJson = False) -> in
 
 def search(
     pattern: Annotated[
-        str, typer.Argument(metavar="PATTERN", help="A regular expression with --trace; words otherwise.")
+        str,
+        typer.Argument(metavar="PATTERN", parser=filled, help="A regular expression with --trace; words otherwise."),
     ],
     *,
-    trace: Annotated[str | None, typer.Option(metavar="ID", help="Search this trace; needed on a server.")] = None,
+    trace: Annotated[
+        str | None, typer.Option(metavar="ID", parser=filled, help="Search this trace; needed on a server.")
+    ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Read attributes beyond the indexed 4 kB too.")] = False,
     where: SourceOptions,
     json: AsJson = False,
@@ -161,7 +167,7 @@ def search(
     for hit in found["hits"]:
         print(f"{hit['trace_id']} {hit['span_id']} {hit['field']}: {one_line(hit['value_snippet'], 160)}")
     note = found.get("more") or found.get("not_searched")
-    print(note or f"{len(found['hits'])} hits", file=sys.stderr)
+    print(note or plural(len(found["hits"]), "hit"), file=sys.stderr)
     return 0
 
 

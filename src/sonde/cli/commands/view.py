@@ -33,7 +33,7 @@ def view(
     from sonde.viewer.server import ViewerServer
 
     runs_dir = settings_of(place).runs_dir
-    shown = find_run(runs_dir, run) if run else None
+    shown = find_run(runs_dir, run) if run is not None else None
     try:
         server = ViewerServer(runs_dir, port=port, named=[shown] if shown else ())
     except (OSError, OverflowError) as error:

@@ -52,8 +52,9 @@ def files_of(source: Path) -> list[Path]:
     if source.is_file():
         return [source]
     if not source.is_dir():
+        missing = "is neither a file nor a folder" if source.exists() else "does not exist"
         raise ConfigError(
-            f"{source} does not exist; give a trace file, a folder of them, or the address of a Phoenix server"
+            f"{source} {missing}; give a trace file, a folder of them, or the address of a Phoenix server"
         )
     found = sorted(path for path in source.rglob("*") if path.suffix in SUFFIXES and path.is_file())
     if not found:

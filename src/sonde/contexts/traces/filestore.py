@@ -16,11 +16,11 @@ from sonde.contexts.traces.index import SUMMARY_COLUMNS, decode_body, summary_of
 from sonde.contexts.traces.shape import shape_gaps
 from sonde.contexts.traces.span import Span, SpanSummary
 from sonde.contexts.traces.store import Page, TraceQuery, TraceRow, unknown_span, unknown_trace
+from sonde.core.wording import plural
 
 SCANNED_SPANS = 200_000
 _COLUMN_OF = {"name": "name", "span_kind": "kind", "status_code": "status"}
 _SPAN = f"SELECT {SUMMARY_COLUMNS}, body, gaps FROM spans JOIN bodies USING (id)"  # noqa: S608 - constants only
-_PLURAL = {True: "", False: "s"}
 
 
 class FileStore:
@@ -61,9 +61,10 @@ class FileStore:
             "SELECT count(*), coalesce(sum(spans), 0), coalesce(sum(errors), 0) FROM traces"
         )
         bad = self.malformed_count()
-        skipped = f" {bad} malformed record{_PLURAL[bad == 1]} skipped." if bad else ""
+        skipped = f" {plural(bad, 'malformed record')} skipped." if bad else ""
         projects = ", ".join(self.projects()[:10])
-        return f"Trace files {self.source.name}: {traces} traces, {spans} spans, {errors} with errors; projects: {projects}.{skipped}"
+        counted = f"{plural(traces, 'trace')}, {plural(spans, 'span')}, {errors:,} with errors"
+        return f"Trace files {self.source.name}: {counted}; projects: {projects}.{skipped}"
 
     def fingerprint(self) -> str:
         """The hash of the files' content."""

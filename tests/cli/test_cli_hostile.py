@@ -1,0 +1,124 @@
+"""Commands with arguments that nobody should give: each is refused with one message, none is taken for something else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_program import environment, sonde
+
+SPAN = {
+    "trace_id": "t1",
+    "span_id": "s1",
+    "parent_id": None,
+    "name": "agent.run",
+    "start_time": "2026-01-01T00:00:00Z",
+    "end_time": "2026-01-01T00:00:01Z",
+    "status_code": "ERROR",
+    "status_message": "boom",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run in it, shared: what is refused changes nothing."""
+    place = tmp_path_factory.mktemp("hostile")
+    (place / "app.log").write_text("12:01 ERROR payments: timeout\n")
+    (place / "traces.jsonl").write_text(json.dumps(SPAN) + "\n")
+    (place / "latin.yaml").write_bytes(b"name: caf\xe9\n")
+    (place / "deep.json").write_text("[" * 100_000)
+    sonde("ask", "Who failed?", "app.log", "--quiet", cwd=place)
+    return place
+
+
+FILE = ("--source", "traces.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("ask", "Who?", ""), "a path is empty"),
+        (("ask", "Who?", "app.log", "--continue", ""), "the run's name is empty"),
+        (("ask", "Who?", "app.log", "--use", ""), "unknown profile ''"),
+        (("ask", "Who?", "app.log", "--model-timeout", "0"), "must be above zero, not 0"),
+        (("ask", "Who?", "app.log", "--mode", ""), "must be one of auto, code, actions, guided"),
+        (("ask", "Who?", "app.log", "--base-url", ""), "the OpenAI-compatible server"),
+        (("ask", "Who?", "app.log", "--schema", "deep.json"), "deep.json is not JSON"),
+        (("ask", "Who?", "app.log", "--schema", "/dev/zero"), "/dev/zero holds more than 16 MiB"),
+        (("ask", "Who?", "x" * 5000), "no name of a file or folder is that long"),
+        (("exec", ""), "the program's file is empty"),
+        (("exec", "/dev/zero"), "/dev/zero holds more than 16 MiB"),
+        (("view", ""), "the run's name is empty"),
+        (("replay", ""), "the run's name is empty"),
+        (("runs", "show", " "), "the run's name is empty"),
+        (("runs", "--runs-dir", "app.log"), "app.log cannot be listed: Not a directory"),
+        (("runs", "--limit", "0"), "--limit"),
+        (("runs", "--status", "bogus"), "--status"),
+        (("runs", "prune", "--keep", "-1", "--yes"), "--keep"),
+        (("runs", "prune", "--keep", "0", "--older-than", "", "--yes"), "it is empty; give a value"),
+        (("runs", "prune", "--older-than", "99999w", "--yes"), "--older-than 99999w: write a number"),
+        (("batch", "--filter", "", *FILE), "it is empty; give a value"),
+        (("batch", "--all-errors", "--since", "", *FILE), "it is empty; give a value"),
+        (("batch", "--all-errors", "--name", "", *FILE), "it is empty; give a value"),
+        (("rca", "t1", "--taxonomy", "latin.yaml", *FILE), "latin.yaml cannot be read as UTF-8 text"),
+        (("rca", "t1", "--taxonomy", "", *FILE), "it is empty; give a value"),
+        (("comply", "t1", "--controls", "", *FILE), "it is empty; give a value"),
+        (("incident", "--from", "", *FILE), "it is empty; give a value"),
+        (("incident", "--trace", "", *FILE), "it is empty; give a value"),
+        (("traces", "ls", "--filter", "", *FILE), "it is empty; give a value"),
+        (("traces", "ls", "--limit", "-1", *FILE), "--limit"),
+        (("traces", "ls", "--source", "/dev/null"), "/dev/null is neither a file nor a folder"),
+        (("traces", "search", "", *FILE), "it is empty; give a value"),
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error_and_changes_nothing(
+    folder: Path, words: tuple[str, ...], said: str
+) -> None:
+    runs = folder / "artifacts/investigator_runs"
+    before = {path.name for path in runs.iterdir()}
+
+    shown = sonde(*words, cwd=folder)
+
+    assert shown.returncode == 2, shown.stderr
+    assert said in shown.stderr
+    assert "Traceback" not in shown.stderr
+    assert {path.name for path in runs.iterdir()} == before
+
+
+def test_a_message_about_something_huge_is_still_short(folder: Path) -> None:
+    assert len(sonde("ask", "Who?", "x" * 100_000, cwd=folder).stderr) < 5_000
+
+
+def test_a_manifest_whose_name_is_not_utf_8_is_a_batch_like_any_other(folder: Path) -> None:
+    name = os.fsencode(folder) + b"/na\xffme.jsonl"
+    with open(name, "w") as file:  # noqa: PTH123  # a name in bytes
+        file.write('{"id": "a", "engine": "ask", "question": "Who?", "paths": ["app.log"]}\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "sonde", "batch", name],
+        cwd=folder,
+        env=environment(folder),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert b"1 of 1 item finished" in done.stdout
+
+
+def test_a_folder_with_escape_sequences_in_its_name_does_not_reach_the_terminal(folder: Path) -> None:
+    shown = sonde("ask", "Who?", "app.log", "--runs-dir", "runs\x1b[2J", cwd=folder)
+
+    assert shown.returncode == 0
+    assert "\x1b" not in shown.stderr
+
+
+def test_one_trace_is_not_several(folder: Path) -> None:
+    assert "1 trace, 1 span, 1 with errors" in sonde("traces", "import", "traces.jsonl", cwd=folder).stdout
+    assert sonde("traces", "ls", *FILE, cwd=folder).stderr == "1 trace\n"
+    assert sonde("traces", "search", "boom", *FILE, cwd=folder).stderr == "1 hit\n"
+    assert ": 1 trace, such as t1" in sonde("batch", "--all-errors", *FILE, cwd=folder).stdout

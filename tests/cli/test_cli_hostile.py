@@ -89,6 +89,21 @@ def test_what_makes_no_sense_is_a_usage_error_and_changes_nothing(
     assert {path.name for path in runs.iterdir()} == before
 
 
+@pytest.mark.parametrize("journal", [b"", b"\xff\x00garbage\n", b"[" * 100_000 + b"\n"], ids=["empty", "bytes", "deep"])
+@pytest.mark.parametrize("words", [("replay",), ("resume",), ("export",), ("export", "--html")], ids=" ".join)
+def test_a_journal_of_garbage_is_refused_by_every_command(
+    tmp_path: Path, words: tuple[str, ...], journal: bytes
+) -> None:
+    (tmp_path / "runs/r1").mkdir(parents=True)
+    (tmp_path / "runs/r1/events.jsonl").write_bytes(journal)
+
+    shown = sonde(*words, "r1", "--runs-dir", "runs", cwd=tmp_path)
+
+    assert shown.returncode == 2, shown.stderr
+    assert "cut off before its first event" in shown.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"runs"}
+
+
 def test_a_message_about_something_huge_is_still_short(folder: Path) -> None:
     assert len(sonde("ask", "Who?", "x" * 100_000, cwd=folder).stderr) < 5_000
 

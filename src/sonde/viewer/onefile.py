@@ -20,7 +20,7 @@ from sonde.core.events import as_dict
 from sonde.runs.cleaning import rewrite_value
 from sonde.runs.export import redact_events, redact_text
 from sonde.runs.listing import summarise
-from sonde.runs.rundir import RunDir, write_atomically
+from sonde.runs.rundir import NoSuchRun, RunDir, write_atomically
 from sonde.viewer.excerpts import shown_excerpts
 from sonde.viewer.server import STATIC
 from sonde.viewer.stream import slim
@@ -55,6 +55,8 @@ def export_html(run: RunDir, target: str | Path, *, redact: bool = False) -> Pat
 def run_data(run: RunDir, *, redact: bool = False) -> dict[str, Any]:
     """Everything that the page asks a server for."""
     events = redact_events(run.events()) if redact else run.events()
+    if not events:
+        raise NoSuchRun(f"{run.path} was cut off before its first event: there is nothing to show")
     full = [{**as_dict(event), "n": number} for number, event in enumerate(events)]
     summary = asdict(summarise(run.path)) | {"path": run.run_id}
     excerpts: Any = [shown.as_dict() for shown in shown_excerpts(full, lambda number: full[number].get("result"))]

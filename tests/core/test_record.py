@@ -5,19 +5,24 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from pydantic import ValidationError
 
 from runs.streams import Teller, TickingClock, long_story, told
 from sonde.core.events import (
+    ROOT,
     AnyEvent,
+    Cited,
     CodeRan,
     CodeStarted,
     HostReturned,
     ModelReplied,
+    Noted,
     RunEnded,
     RunStarted,
     StatusChanged,
+    SubcallEnded,
     SubcallStarted,
     TurnStarted,
     WroteBack,
@@ -278,6 +283,68 @@ def test_ten_thousand_calls_in_one_block_are_counted_not_listed() -> None:
     assert len(step.tool_trace) + step.tool_trace_omitted == 10_000
     assert all(len(str(trace.result_preview)) <= 2_000 for trace in step.tool_trace)
     assert size(record) < 1_000_000
+
+
+def child(number: int) -> list[AnyEvent]:
+    """A sub-call that ran one block with twenty calls, as wordy as they get."""
+    path = f"{ROOT}/1.{number}"
+    calls = [
+        HostReturned(
+            session=path, turn=1, ordinal=n, name="grep", args="y" * 1_900, args_hash="h", ok=True, result="z" * 5_000
+        )
+        for n in range(20)
+    ]
+    return [
+        SubcallStarted(
+            session=path,
+            call_id=f"c{number}",
+            parent_call_id="r",
+            depth=1,
+            objective="o",
+            input_ref_hash="h",
+            mode="rlm",
+        ),
+        CodeStarted(session=path, turn=1, block=0, code="x" * 9_000),
+        *calls,
+        CodeRan(session=path, turn=1, block=0, ok=True, stdout="o" * 9_000),
+    ]
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_the_record_of_ninety_wordy_children_stays_below_a_megabyte(ended: bool) -> None:
+    start = next(event for event in told() if isinstance(event, RunStarted))
+    ends = [
+        SubcallEnded(session=f"{ROOT}/1.{number}", call_id=f"c{number}", status="succeeded", summary="done")
+        for number in range(90)
+    ]
+
+    record = fold([start, *(event for number in range(90) for event in child(number)), *(ends if ended else [])])
+
+    assert size(record) < 1_000_000
+    runtime = record.runtime_ref
+    assert len(runtime.repl_trajectory) + runtime.repl_trajectory_omitted == 90 + ended
+
+
+def test_the_record_of_long_lists_stays_below_a_megabyte_and_counts_what_is_missing() -> None:
+    start = next(event for event in told() if isinstance(event, RunStarted))
+    start = msgspec.structs.replace(start, input_ref={"trace_ids": [f"{number:032x}" for number in range(20_000)]})
+    cited = [
+        Cited(turn=1, ordinal=n, citation={"kind": "TOOL_IO", "ref": f"tool:t:{n}", "arguments": {"q": "w" * 20_000}})
+        for n in range(100)
+    ]
+    noted = [Noted(text=f"{number} " + "ä" * 600) for number in range(700)]
+    end = RunEnded(
+        status="partial", output="x", output_type="answer", gaps=[f"{number} ö" * 200 for number in range(700)]
+    )
+
+    record = fold([start, *cited, *noted, end])
+
+    assert size(record) < 1_000_000
+    assert len(record.input_ref.trace_ids) + record.input_ref.trace_ids_omitted == 20_000
+    assert len(record.citations) + record.citations_omitted == 100
+    assert len(record.notes) + record.notes_omitted == 700
+    assert len(record.gaps) + record.gaps_omitted == 700
+    assert record.notes and record.gaps and record.citations
 
 
 def test_a_large_output_is_given_by_path_and_hash() -> None:

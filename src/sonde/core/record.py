@@ -7,7 +7,7 @@ that a record stays below 1 MB whatever the run did. The types are in `run_recor
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -47,14 +47,16 @@ from sonde.core.run_record import (
     WritebackRef,
 )
 from sonde.core.status import RUN_TRANSITIONS, LoopState, RunStatus
-from sonde.core.trajectory import Bounded, ReplStep, Trajectory, written_bytes
+from sonde.core.trajectory import Bounded, ReplStep, Trajectory, that_fit, written_bytes
 from sonde.errors import ErrorCode
 
 __all__ = ["RecordFold", "RunRecord", "moment", "percentile"]
 
 LIST_LIMIT = 500
 STATES_LIMIT = 2_000
-SUBCALLS_BYTES = 150_000
+SUBCALLS_BYTES = 120_000
+CITATIONS_BYTES = 100_000
+LIST_BYTES = 40_000
 INLINE_OUTPUT_BYTES = 20_000
 
 
@@ -205,7 +207,10 @@ class RecordFold:
         start = self._start
         if start is None:
             raise ValueError("no run_started event was folded; there is nothing to record")
-        input_ref = InputRef.model_validate(start.input_ref)
+        input_ref = _input_ref(start)
+        citations = that_fit(list(self._citations.values())[:LIST_LIMIT], CITATIONS_BYTES)
+        notes, gaps = self._notes, self._end.gaps if self._end else []
+        kept_notes, kept_gaps = _kept(notes), _kept(gaps)
         return RunRecord(
             schema_version=start.schema_version,
             run_id=start.run_id,
@@ -221,10 +226,12 @@ class RecordFold:
             error=self._recorded_error(),
             objective=clip(start.objective, 2_000),
             annotator_kind=self._end.annotator_kind if self._end else "CODE",
-            gaps=[clip(gap, 500) for gap in self._end.gaps[:LIST_LIMIT]] if self._end else [],
-            notes=self._notes[:LIST_LIMIT],
-            citations=list(self._citations.values())[:LIST_LIMIT],
-            citations_omitted=max(0, len(self._citations) - LIST_LIMIT),
+            gaps=kept_gaps,
+            gaps_omitted=len(gaps) - len(kept_gaps),
+            notes=kept_notes,
+            notes_omitted=len(notes) - len(kept_notes),
+            citations=citations,
+            citations_omitted=len(self._citations) - len(citations),
             metrics=self.metrics(),
             state=self._state(start, input_ref),
         )
@@ -246,7 +253,7 @@ class RecordFold:
         return self._start.at if self._start else self._last_at
 
     def _runtime_ref(self, start: RunStarted) -> RuntimeRef:
-        states = self._states.get(ROOT, [])
+        states, steps = self._states.get(ROOT, []), self._trajectory.steps()
         subcalls = Bounded(SUBCALLS_BYTES)
         for session, known in self._subcalls.items():
             subcalls.add(known | {"state_trajectory": self._states.get(session, [])[:LIST_LIMIT]})
@@ -265,8 +272,8 @@ class RecordFold:
             state_trajectory_omitted=max(0, len(states) - STATES_LIMIT),
             subcall_metadata=[SubcallMetadata.model_validate(item) for item in subcalls.items()],
             subcall_metadata_omitted=subcalls.omitted,
-            repl_trajectory=[ReplStep.model_validate(step) for step in self._trajectory.steps()],
-            repl_trajectory_omitted=self._trajectory.omitted,
+            repl_trajectory=[ReplStep.model_validate(step) for step in steps.items()],
+            repl_trajectory_omitted=steps.omitted,
             scaffold=start.scaffold,
             layers=start.layers,
             unsafe="unsafe" in start.layers or bool(start.settings.get("unsafe", False)),
@@ -305,7 +312,8 @@ class RecordFold:
         return None if status is not RunStatus.FAILED else _unexplained()
 
     def _state(self, start: RunStarted, input_ref: InputRef) -> RunState:
-        used = self._usage
+        used, seen = self._usage, list(self._evidence)
+        ids = that_fit([clip(ref, 200) for ref in seen[:LIST_LIMIT]], LIST_BYTES)
         return RunState(
             run_id=start.run_id,
             engine_type=cast("RunType", start.run_type),
@@ -319,8 +327,8 @@ class RecordFold:
                 tokens_total=used["tokens_in"] + used["tokens_out"],
             ),
             artifacts=Artifacts(
-                intermediate_evidence_ids=[clip(ref, 200) for ref in list(self._evidence)[:LIST_LIMIT]],
-                intermediate_evidence_omitted=max(0, len(self._evidence) - LIST_LIMIT),
+                intermediate_evidence_ids=ids,
+                intermediate_evidence_omitted=len(seen) - len(ids),
                 final_output=self._final_output(),
             ),
         )
@@ -331,6 +339,17 @@ class RecordFold:
             return None
         small = written_bytes(end.output) <= INLINE_OUTPUT_BYTES
         return end.output if small else {"artifact_path": "result.json", "sha256": end.output_hash}
+
+
+def _kept(texts: Sequence[str]) -> list[str]:
+    return that_fit([clip(text, 500) for text in texts[:LIST_LIMIT]], LIST_BYTES)
+
+
+def _input_ref(start: RunStarted) -> InputRef:
+    """What was asked for; of thousands of traces the first, for the journal has them all."""
+    asked = InputRef.model_validate(start.input_ref)
+    kept = that_fit(asked.trace_ids, LIST_BYTES)
+    return asked.model_copy(update={"trace_ids": kept, "trace_ids_omitted": len(asked.trace_ids) - len(kept)})
 
 
 def _citations_of(output: Any) -> list[dict[str, Any]]:

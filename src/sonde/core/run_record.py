@@ -35,6 +35,7 @@ class InputRef(Part):
 
     project_name: str | None = None
     trace_ids: list[str] = []
+    trace_ids_omitted: int = 0
     time_window: TimeWindow = TimeWindow()
     filter_expr: str | None = None
     controls_version: str | None = None
@@ -197,7 +198,9 @@ class RunRecord(Part):
     objective: str = ""
     annotator_kind: str = "CODE"
     gaps: list[str] = []
+    gaps_omitted: int = 0
     notes: list[str] = []
+    notes_omitted: int = 0
     citations: list[dict[str, Any]] = []
     citations_omitted: int = 0
     metrics: Metrics

@@ -7,8 +7,9 @@ a long run the first and the last steps stay. Every omission is counted. The jou
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Literal, cast
+from collections.abc import Callable, Iterable
+from copy import copy
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 from pydantic import BaseModel, ConfigDict
@@ -19,8 +20,9 @@ from sonde.core.events import CodeRan, CodeStarted, Event, HostReturned, ModelRe
 TEXT_LIMIT = 2_000
 CODE_LIMIT = 8_192
 CALLS_LIMIT = 20
-BYTES_LIMIT = 500_000
+BYTES_LIMIT = 450_000
 
+T = TypeVar("T")
 _frozen = ConfigDict(frozen=True)
 
 
@@ -99,6 +101,23 @@ class Bounded:
         """What was kept, in order."""
         return self._head + [item for _, item in self._tail]
 
+    def copy(self) -> Bounded:
+        """The same, to be added to without changing this one."""
+        other = copy(self)
+        other._head, other._tail = list(self._head), deque(self._tail)
+        return other
+
+
+def that_fit(items: Iterable[T], limit: int) -> list[T]:
+    """As many of the first items as fit into so many bytes; one that is too large is passed over."""
+    found: list[T] = []
+    for item in items:
+        size = written_bytes(item)
+        if size <= limit:
+            found.append(item)
+            limit -= size
+    return found
+
 
 def written_bytes(item: Any) -> int:
     """How many bytes this takes in an indented file, at the depth of the record's lists."""
@@ -107,7 +126,7 @@ def written_bytes(item: Any) -> int:
 
 
 class Trajectory:
-    """Folds the events of all sessions into steps. A step is done when its session's next one starts."""
+    """Folds the events of all sessions into steps. A step is done when its session's next one starts, or the session ends."""
 
     def __init__(self) -> None:
         self._steps = Bounded(BYTES_LIMIT)
@@ -149,6 +168,7 @@ class Trajectory:
             step["fault"] = clip(f"{event.fault.get('kind', 'error')}: {event.fault.get('message', '')}", TEXT_LIMIT)
 
     def _answered(self, event: SubcallEnded) -> None:
+        self._close(event.session)
         asked = self._asked.pop(event.session, None)
         answer = self._answers.pop(event.session, "")
         above = parent_of(event.session)
@@ -169,22 +189,23 @@ class Trajectory:
         held = self._open.get(session)
         return held if held is not None and held["turn"] == turn else self._fresh(session, turn, 0)
 
-    def _fresh(self, session: str, turn: int, block: int) -> dict[str, Any]:
+    def _close(self, session: str) -> None:
         done = self._open.pop(session, None)
         if done is not None:
             self._steps.add(done)
+
+    def _fresh(self, session: str, turn: int, block: int) -> dict[str, Any]:
+        self._close(session)
         step = ReplStep(session=session, turn=turn, block=block).model_dump(mode="json")
         self._open[session] = step
         return step
 
-    def steps(self) -> list[dict[str, Any]]:
-        """All steps that are kept, those still open last."""
-        return self._steps.items() + list(self._open.values())
-
-    @property
-    def omitted(self) -> int:
-        """How many steps between the first and the last were left out."""
-        return self._steps.omitted
+    def steps(self) -> Bounded:
+        """The steps so far, those still open last."""
+        kept = self._steps.copy()
+        for step in self._open.values():
+            kept.add(step)
+        return kept
 
 
 def _keep(step: dict[str, Any], name: str, item: Callable[[], dict[str, Any]]) -> None:

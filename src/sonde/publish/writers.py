@@ -11,6 +11,8 @@ import msgspec
 from sonde.core.annotation import Annotation
 from sonde.core.events import WroteBack
 
+AT_ONCE = 100  # rows; what a failure leaves unknown is at most so many
+
 
 class Written(Protocol):
     """What a server says after a write."""
@@ -44,18 +46,17 @@ class Published:
 
 
 def publish(annotations: Sequence[Annotation], writer: Writer, failures: tuple[type[Exception], ...]) -> Published:
-    """Write them level by level; a failure keeps what was written before it."""
+    """Write them level by level, a hundred at a time; a failure keeps what was written before it."""
     ids: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     for level in ("trace", "span"):
         rows = [each.row() for each in annotations if each.level == level]
-        if not rows:
-            continue
-        try:
-            written = writer.write(level, rows)
-        except failures as error:
-            return Published(ids=ids, unknown=unknown, error=str(error))
-        ids, unknown = ids + written.ids, unknown + written.unknown
+        for at in range(0, len(rows), AT_ONCE):
+            try:
+                written = writer.write(level, rows[at : at + AT_ONCE])
+            except failures as error:
+                return Published(ids=ids, unknown=unknown, error=str(error))
+            ids, unknown = ids + written.ids, unknown + written.unknown
     return Published(ids=ids, unknown=unknown)
 
 

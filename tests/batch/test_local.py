@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 import sys
@@ -15,6 +16,8 @@ import pytest
 
 from batch.counting_server import reply
 from batch.scene import Scene, children, counting_server, eventually, kill
+from sonde.api.settings import resolve
+from sonde.batch.folder import MANIFEST, folder_for
 from sonde.batch.limits import SharedLimits
 from sonde.batch.manifest import read_manifest
 from sonde.batch.running import BatchOptions, run_batch
@@ -278,6 +281,21 @@ def test_broken_lines_are_named_the_rest_runs_and_the_exit_code_says_so(tmp_path
     }
     report = json.loads((scene.folder.path / "report.json").read_text())
     assert [line["line"] for line in report["broken_lines"]] == [4]
+
+
+def test_a_batch_runs_in_a_folder_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+    place = tmp_path / os.fsdecode(b"caf\xe9")
+    place.mkdir()
+    scene = Scene(place)
+    scene.write(1, ['{"id": "gone", "engine": "ask", "question": "What?", "paths": ["gone.txt"]}'])
+    settings = resolve({"runs_dir": str(tmp_path / "runs")}, {"PATH": os.environ["PATH"]}, tmp_path)
+    folder = folder_for(scene.manifest, tmp_path / "runs")
+
+    outcome = run_batch(read_manifest(scene.manifest), folder, settings, options())
+    again = read_manifest(folder.path / MANIFEST)
+
+    assert sorted((result.id, result.status) for result in outcome.results) == [("gone", "refused"), ("q0", "partial")]
+    assert list(again.items) == list(read_manifest(scene.manifest).items)
 
 
 def test_a_failed_item_is_tried_again_only_when_asked_for(tmp_path: Path) -> None:

@@ -22,12 +22,14 @@ from sonde.errors import ConfigError
 ENGINES = ("ask", "rca", "compliance", "incident")
 _TEXTS = ("id", "engine", "question", "source", "project", "taxonomy", "controls", "start", "end", "filter", "configs")
 _LISTS = ("paths", "trace_ids")
+_PLACES = ("paths", "source", "configs")
 _KNOWN = {
     "ask": {"id", "engine", "question", "paths", "code", "schema"},
     "rca": {"id", "engine", "trace_ids", "source", "project", "taxonomy"},
     "compliance": {"id", "engine", "trace_ids", "source", "project", "controls"},
     "incident": {"id", "engine", "trace_ids", "source", "project", "start", "end", "filter", "configs"},
 }
+_HALF = re.compile("[\ud800-\udfff]")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _EXAMPLE = '{"id": "q1", "engine": "ask", "question": "What is this?", "paths": ["README.md"]}'
 
@@ -48,7 +50,9 @@ class Item:
 
     def line(self) -> str:
         """The item as a line of a manifest."""
-        return canonical_json({"id": self.id, "engine": self.engine, **self.fields})
+        whole = {"id": self.id, "engine": self.engine, **self.fields}
+        text = canonical_json(whole)
+        return text if _is_sound(text) else json.dumps(whole, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +135,7 @@ def _items(line: bytes, folder: Path) -> list[Item]:
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        data: Any = json.loads(line)
+        data: Any = json.loads(line, parse_constant=_refuse_constant)
     except UnicodeDecodeError:
         raise _NoItem("it is not UTF-8") from None
     except ValueError as error:
@@ -142,6 +146,15 @@ def _object(line: bytes) -> dict[str, Any]:
         raise _NoItem(f"it is not an object; a line reads {_EXAMPLE}")
     given = cast("dict[str, Any]", data)
     return {"engine": "ask" if "question" in given else "", **given}
+
+
+def _refuse_constant(word: str) -> Any:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _is_sound(text: str) -> bool:
+    """Whether UTF-8 can hold it: half a character it cannot. Names of files may be like that, nothing else."""
+    return _HALF.search(text) is None
 
 
 def _check(data: Mapping[str, Any]) -> None:
@@ -157,6 +170,8 @@ def _check(data: Mapping[str, Any]) -> None:
     for name in _LISTS:
         if name in data and not _is_texts(data[name]):
             raise _NoItem(f"{name} must be a list of texts")
+    if not _is_sound(canonical_json({name: value for name, value in data.items() if name not in _PLACES})):
+        raise _NoItem("it holds half a character, such as \\ud800, which is no text")
     if "id" not in data:
         raise _NoItem("it has no id")
     if not isinstance(data.get("code", False), bool) or not isinstance(data.get("schema", {}), dict):

@@ -85,13 +85,18 @@ Spans = Callable[[str], Mapping[str, Component]]
 
 def refused(item: Item, message: str) -> ItemResult:
     """An item that could not be started."""
-    return ItemResult(id=item.id, key=item.key, engine=item.engine, status="refused", message=message[:CLIP])
+    return ItemResult(id=item.id, key=item.key, engine=item.engine, status="refused", message=_words(message))
 
 
 def given_up(item: Item, message: str) -> ItemResult:
     """An item that cannot be brought to its end: its worker dies of it, or meets a fault of ours."""
     code = "UNEXPECTED_RUNTIME_ERROR"
-    return ItemResult(id=item.id, key=item.key, engine=item.engine, status="failed", code=code, message=message[:CLIP])
+    return ItemResult(id=item.id, key=item.key, engine=item.engine, status="failed", code=code, message=_words(message))
+
+
+def _words(message: str) -> str:
+    """Clipped, and writable: a message may name a file whose name is not UTF-8."""
+    return message[:CLIP].encode("utf-8", "backslashreplace").decode()
 
 
 def result_of(item: Item, run: FinishedRun, *, resumed: bool = False, spans: Spans | None = None) -> ItemResult:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -49,7 +50,7 @@ FILE = ("--source", "traces.jsonl")
         (("ask", "Who?", "app.log", "--base-url", ""), "the OpenAI-compatible server"),
         (("ask", "Who?", "app.log", "--schema", "deep.json"), "deep.json is not JSON"),
         (("ask", "Who?", "app.log", "--schema", "/dev/zero"), "/dev/zero holds more than 16 MiB"),
-        (("ask", "Who?", "x" * 5000), "no name of a file or folder is that long"),
+        (("edit", "Rename it", "x" * 5000), "no name of a file or folder is that long"),
         (("exec", ""), "the program's file is empty"),
         (("exec", "/dev/zero"), "/dev/zero holds more than 16 MiB"),
         (("view", ""), "the run's name is empty"),
@@ -123,6 +124,27 @@ def test_a_manifest_whose_name_is_not_utf_8_is_a_batch_like_any_other(folder: Pa
 
     assert done.returncode == 0, done.stderr
     assert b"1 of 1 item finished" in done.stdout
+
+
+UNPRIVILEGED = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search", "--"] if os.geteuid() == 0 else []
+
+
+@pytest.mark.skipif(bool(UNPRIVILEGED) and shutil.which("setpriv") is None, reason="root reads everything")
+@pytest.mark.parametrize("words", [("ask", "Who?"), ("traces", "ls", "--source")], ids=" ".join)
+@pytest.mark.parametrize("name", ["secret.jsonl", "locked", "locked/inside"])
+def test_what_may_not_be_read_is_said_to_be_so(tmp_path: Path, words: tuple[str, ...], name: str) -> None:
+    (tmp_path / "secret.jsonl").touch(0o000)
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "locked/inside").touch()
+    (tmp_path / "locked").chmod(0o000)
+    command = [*UNPRIVILEGED, sys.executable, "-m", "sonde", *words, name]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
+    )
+    (tmp_path / "locked").chmod(0o700)  # so that the folder can be removed again
+
+    assert done.returncode == 2
+    assert "permission denied" in done.stderr.lower()
 
 
 def test_a_folder_with_escape_sequences_in_its_name_does_not_reach_the_terminal(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import itertools
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -27,15 +28,26 @@ def sources(words: list[str], *, code: bool = False) -> list[Any]:
     """What `api.ask` takes as context: the paths, or one context of them together with standard input."""
     paths = [word for word in words if word != "-"]
     for path in paths:
-        if not path.strip():
-            raise ConfigError("a path is empty; give files or folders (. is this one), or - for standard input")
-        if not Path(path).exists() and not any(sign in path for sign in "*?["):
-            raise ConfigError(f"{path} does not exist; give files or folders, or - for standard input")
+        _check(path)
     if "-" not in words:
         return [Path(path) for path in paths]
     if code:
         raise ConfigError("--code works on files and folders; leave out -")
     return [_with_stdin(paths)]
+
+
+def _check(path: str) -> None:
+    """Refuse what cannot be looked at: an unreadable file would be taken for one without an answer."""
+    if not path.strip():
+        raise ConfigError("a path is empty; give files or folders (. is this one), or - for standard input")
+    try:
+        exists = Path(path).exists()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    if exists and not os.access(path, os.R_OK):
+        raise ConfigError(f"{path} cannot be read: permission denied")
+    if not exists and not any(sign in path for sign in "*?["):
+        raise ConfigError(f"{path} does not exist; give files or folders, or - for standard input")
 
 
 def _with_stdin(paths: list[str]) -> FilesContext:

@@ -49,10 +49,11 @@ class Indexed:
 
 def files_of(source: Path) -> list[Path]:
     """The trace files behind a path: itself, or everything with a known ending in the folder, sorted by name."""
+    exists = _may_be_read(source)
     if source.is_file():
         return [source]
     if not source.is_dir():
-        missing = "is neither a file nor a folder" if source.exists() else "does not exist"
+        missing = "is neither a file nor a folder" if exists else "does not exist"
         raise ConfigError(
             f"{source} {missing}; give a trace file, a folder of them, or the address of a Phoenix server"
         )
@@ -60,6 +61,17 @@ def files_of(source: Path) -> list[Path]:
     if not found:
         raise ConfigError(f"{source} holds no trace files ({', '.join(SUFFIXES)})")
     return found
+
+
+def _may_be_read(source: Path) -> bool:
+    """Whether it exists; ConfigError when it is there and may not be read."""
+    try:
+        exists = source.exists()
+    except OSError as error:
+        raise ConfigError(f"{source} cannot be read: {error.strerror}") from error
+    if exists and not os.access(source, os.R_OK):
+        raise ConfigError(f"{source} cannot be read: permission denied")
+    return exists
 
 
 def open_index(source: Path, cache: Path, *, project: str | None = None) -> Indexed:

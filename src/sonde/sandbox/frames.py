@@ -12,9 +12,11 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import msgspec
+
+from sonde.sandbox.worker.nesting import DEEPEST, too_deep
 
 HEADER = struct.Struct("<BIII")
 LENGTH = struct.Struct("<Q")
@@ -39,16 +41,20 @@ class OutOfTime(Exception):
     """The deadline passed while waiting for the worker."""
 
 
+Count = Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)]
+"""No length is larger. An integer without a bound may have 4,300 digits here, and be too large for whoever adds or writes it."""
+
+
 class Stream(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     head: str
     tail: str
-    total: int
+    total: Count
 
 
 class FaultReport(msgspec.Struct):
     kind: str
     message: str
-    line: int | None
+    line: Count | None
     hint: str | None
     traceback: str
 
@@ -59,7 +65,7 @@ class Report(msgspec.Struct):
     out: Stream
     err: Stream
     fault: FaultReport | None
-    variables: list[tuple[str, str, int]]
+    variables: list[tuple[str, str, Count]]
     rebound: list[str]
 
 
@@ -113,6 +119,8 @@ def parse_body(kind: int, text: bytes | memoryview, raw: bytes | memoryview) -> 
     """The body of a frame, with its raw bytes put where the JSON refers to them."""
     if len(text) > MOST_PARTS and sum(map(bytes(text).count, (b",", b"[", b"{"))) > MOST_PARTS:
         raise BadFrame(f"a value of more than {MOST_PARTS} parts")
+    if too_deep(bytes(text)):
+        raise BadFrame(f"a value nested more than {DEEPEST} deep")
     try:
         body: Body = _decoders[kind].decode(text)
         pieces = _split(bytes(raw), body.raw)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar, get_args
+from typing import TypeVar
 
 import msgspec
 
@@ -15,7 +15,8 @@ from sonde.sandbox.worker.report import MESSAGE_CHARS, SHOWN_VARIABLES
 
 NAME_CHARS = 200
 SHOWN_REBOUND = 20
-KINDS = frozenset(get_args(FaultKind))
+TOLD: dict[str, FaultKind] = {"error": "error", "syntax": "syntax", "import": "import", "memory": "memory"}
+"""Kinds that a worker may report of itself. That a turn was stopped or lost, or broke a rule, is for us to say."""
 NOTHING = Captured("", "", 0)
 
 T = TypeVar("T")
@@ -99,11 +100,12 @@ def _captured(stream: Stream) -> Captured:
 def _fault(report: FaultReport | None) -> ExecFault | None:
     if report is None:
         return None
-    kind = report.kind if report.kind in KINDS else "error"
+    message = report.message[:MESSAGE_CHARS]
     return ExecFault(
-        kind=kind,  # pyright: ignore[reportArgumentType] - one of KINDS, as just checked
-        message=report.message[:MESSAGE_CHARS],
+        kind=TOLD.get(report.kind, "error"),
+        message=message,
         line=report.line if report.line is None or report.line > 0 else None,
         hint=report.hint and report.hint[:MESSAGE_CHARS],
-        traceback=report.traceback[-2 * MESSAGE_CHARS :],
+        traceback=report.traceback[-2 * MESSAGE_CHARS :]
+        or message,  # a memory fault without one would be of a lost turn
     )

@@ -15,6 +15,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from .nesting import DEEPEST, too_deep
+
 SOCKET = 3
 CALL, DONE, READY = 1, 2, 3
 HEADER = struct.Struct("<BIII")
@@ -61,6 +63,8 @@ def send(kind: int, sequence: int, fields: dict[str, Encoded], limit: int) -> No
     size = sum(map(len, raw))
     if len(text) > MOST_PARTS and sum(map(text.count, (b",", b"[", b"{"))) > MOST_PARTS:
         raise ValueError(f"the value has more than {MOST_PARTS} parts: pass less, or as bytes")
+    if too_deep(text):
+        raise ValueError(f"the value is nested more than {DEEPEST} deep: pass it flatter")
     if len(text) + size > limit or len(text) > TEXT_BYTES:
         most = min(limit, TEXT_BYTES)
         raise ValueError(f"the value takes {len(text) + size} bytes, the limit is {most}: pass less, or in pieces")

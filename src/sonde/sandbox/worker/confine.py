@@ -62,7 +62,10 @@ def _put_on(
 
 
 def _limit(config: Mapping[str, Any], mapped: int) -> None:
-    """No RLIMIT_NPROC: zero would make the one permitted fork fail, and it does not bind root anyway."""
+    """No RLIMIT_NPROC: zero would make the one permitted fork fail, and it does not bind root anyway.
+
+    No huge pages: what a kept state holds is counted by its page faults, and one fault would be two megabytes.
+    """
     limits = {
         resource.RLIMIT_AS: mapped + config["memory"] + config["shared"],
         resource.RLIMIT_CPU: config["cpu"],
@@ -75,6 +78,7 @@ def _limit(config: Mapping[str, Any], mapped: int) -> None:
         hard = resource.getrlimit(which)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(which, (value, value))
+    kernel.call("prctl", tables.PR_SET_THP_DISABLE, 1)
 
 
 def address_space() -> int:

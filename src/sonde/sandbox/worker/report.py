@@ -128,4 +128,9 @@ def type_name(value: Any) -> str:
 def sized(value: Any) -> int:
     """Only types whose len() is ours to trust: a class of the code could loop in it."""
     kind = type_of(value)
-    return len(value) if any(kind is each for each in SIZED) else -1
+    if not any(kind is each for each in SIZED):
+        return -1
+    try:
+        return len(value)
+    except OverflowError:  # range(10**30)
+        return -1

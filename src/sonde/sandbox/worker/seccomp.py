@@ -88,11 +88,14 @@ def allowlist(machine: str, more: tuple[str, ...] = ()) -> Code:
 
 def _argument_rules(numbers: dict[str, int]) -> Code:
     no_exec, no_share = (2, "lacks", 4), (3, "lacks", 1)  # PROT_EXEC; MAP_SHARED, which would survive a rollback
+    no_huge = (3, "lacks", 0x40000)  # MAP_HUGETLB: no count of resident memory has these pages in it
     denied = refuse(errno.EACCES)
-    code = _when(numbers["mmap"], (no_exec, no_share), ALLOW, denied)
+    code = _when(numbers["mmap"], (no_exec, no_share, no_huge), ALLOW, denied)
     code += _when(numbers["mprotect"], (no_exec,), ALLOW, denied)
     code += _when(numbers["clone"], (_is(0, tables.FORK_FLAGS), _is(1, 0)), ALLOW, KILL)
     code += _when(numbers["clone3"], (), refuse(errno.ENOSYS), KILL)
+    for name in tables.CLOCKS:
+        code += _when(numbers[name], ((0, "lacks", tables.DYNAMIC_CLOCK),), ALLOW, refuse(errno.EINVAL))
     for command in tables.FCNTL:
         code += _when(numbers["fcntl"], ((1, "low", command),), ALLOW, None)
     code += _when(numbers["fcntl"], (), refuse(errno.EINVAL), KILL)

@@ -19,6 +19,7 @@ FORK_FLAGS = CLONE_PARENT | SIGCHLD
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_NO_NEW_PRIVS = 38
+PR_SET_THP_DISABLE = 41
 PR_SET_VMA = 0x53564D41
 
 ALLOWED = (
@@ -26,7 +27,7 @@ ALLOWED = (
     *("munmap", "brk", "mremap", "membarrier", "rseq", "sched_yield", "getcpu"),
     *("rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "restart_syscall"),
     *("getpid", "gettid", "getppid", "getuid", "geteuid", "getgid", "getegid", "getpgrp", "getrusage", "times"),
-    *("clock_gettime", "clock_getres", "gettimeofday", "time", "nanosleep", "clock_nanosleep"),
+    *("gettimeofday", "time", "nanosleep"),
     *("poll", "ppoll", "select", "pselect6", "getrandom", "exit", "exit_group"),
 )
 
@@ -44,14 +45,18 @@ SOFT = {
     "set_robust_list": errno.ENOSYS,
 }
 
+CLOCKS = ("clock_gettime", "clock_getres", "clock_nanosleep")
+DYNAMIC_CLOCK = 1 << 31
+"""Negative numbers are clocks of processes and devices: by them anyone may ask for the CPU time of any process of the machine."""
+
 FCNTL = (0, 1, 2, 3, 4, 1030)
 """DUPFD, GETFD, SETFD, GETFL, SETFL, DUPFD_CLOEXEC. Never SETOWN and SETSIG: they aim a signal at any process of the user."""
 
 FUTEX = tuple(operation | flag for operation in (0, 1, 3, 4, 5, 9, 10) for flag in (0, 128, 256, 384))
 """Waiting and waking, private or not, on either clock. Not the priority-inheriting ones, the door of many kernel exploits."""
 
-MADVICE = (4, 8, 14, 15)
-"""DONTNEED, FREE, HUGEPAGE, NOHUGEPAGE: what malloc asks for. Others change what a fork inherits."""
+MADVICE = (4, 8, 15)
+"""DONTNEED, FREE, NOHUGEPAGE: what malloc asks for. Others change what a fork inherits, or how memory is counted."""
 
 NUMBERS: dict[str, dict[str, int]] = {
     "x86_64": {

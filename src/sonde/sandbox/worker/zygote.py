@@ -33,13 +33,22 @@ def main(control_fd: int, supervisor: int, modules: list[str]) -> None:
     seccomp.assemble()
     gc.collect()
     gc.freeze()
-    control = socket.socket(fileno=control_fd)
+    control = _lowest(control_fd)
     control.send(marshal.dumps(("ready", os.getpid(), sys.version)))
     Zygote(control).serve(watch)
 
 
+def _lowest(control_fd: int) -> socket.socket:
+    """The control socket under the lowest free number: it came under the supervisor's, which may be above all that a worker closes."""
+    control = socket.socket(fileno=os.dup(control_fd))
+    os.close(control_fd)
+    return control
+
+
 MEMORY_EXIT = 99
 """A worker that could not even report for lack of memory."""
+MOST_DESCRIPTORS = 4096
+"""More than a zygote ever has: it opens few, each under the lowest free number."""
 WALL = 0x40000000
 """__WALL: children of every kind, whatever signal they end with."""
 
@@ -130,7 +139,7 @@ def start_worker(descriptor: int, origin: Origin, names: dict[str, Any]) -> None
     null = os.open("/dev/null", os.O_RDWR)
     for target, source in ((0, null), (1, null), (2, null), (channel.SOCKET, descriptor)):
         os.dup2(source, target, inheritable=False)
-    os.closerange(channel.SOCKET + 1, 4096)
+    os.closerange(channel.SOCKET + 1, MOST_DESCRIPTORS)
     config: dict[str, Any] = channel.receive()
     try:
         session = Session(config, names)

@@ -1,0 +1,107 @@
+"""What a worker can reach at all: every system call by number, clocks of others, descriptors, memory that is not counted."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import resource
+import time
+from collections.abc import Iterator
+
+import pytest
+from watching import RAW, kept_pids, kind, run
+
+from sonde.sandbox import ForkServer, Limits, Sandbox
+from sonde.sandbox.policy import PROFILES
+from sonde.sandbox.worker.tables import ALLOWED, NUMBERS, SOFT
+
+RULED = {"mmap", "mprotect", "clone", "clone3", "fcntl", "futex", "madvise", "prctl"} | {
+    "clock_gettime",
+    "clock_getres",
+    "clock_nanosleep",
+}
+"""Calls that are judged by their arguments."""
+PROBES = {335, 336}
+"""uretprobe and uprobe: the kernel lets them past every filter, and they do nothing outside of a probe."""
+HIGHEST = 512
+X32 = 0x40000000
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86_64")
+
+
+@pytest.fixture(name="box")
+def _box() -> Iterator[Sandbox]:
+    with Sandbox("open", limits=Limits(wall_s=5)) as box:
+        run(box, RAW)
+        yield box
+
+
+def unnamed_calls() -> list[int]:
+    named = {*ALLOWED, *SOFT, *RULED}
+    known = {number for name, number in NUMBERS["x86_64"].items() if name in named}
+    return [number for number in range(HIGHEST) if number not in known | PROBES]
+
+
+@pytest.mark.requirement("O10")
+def test_every_system_call_that_no_table_names_is_a_violation(box: Sandbox) -> None:
+    survived = [number for number in unnamed_calls() if kind(box.execute(f"raw({number}, -1, -1, -1)")) != "violation"]
+
+    assert survived == []
+
+
+def test_every_system_call_of_the_x32_kind_is_a_violation(box: Sandbox) -> None:
+    numbers = [X32 | number for number in (*range(64), 157, 317, 512, 513, 520, 522, 545)]
+
+    assert [each for each in numbers if kind(box.execute(f"raw({each}, -1, -1, -1)")) != "violation"] == []
+
+
+def test_clocks_of_the_machine_are_read_and_clocks_of_processes_are_not(box: Sandbox) -> None:
+    assert (
+        run(box, "import time\nprint(*(time.clock_gettime(each) >= 0 for each in range(8)))") == "True " * 7 + "True\n"
+    )
+    code = f"for pid in (os.getpid(), os.getppid(), 1, {os.getpid()}):\n"
+    code += "    print([raw(call, ~pid << 3 | 2, 1, 0, 0) for call in (228, 229, 230)], ctypes.get_errno())"
+
+    assert time.clock_gettime(~os.getpid() << 3 | 2) > 0  # as anybody else may
+    assert run(box, code) == f"[-1, -1, -1] {errno.EINVAL}\n" * 4
+
+
+def test_pages_that_no_count_sees_are_refused(box: Sandbox) -> None:
+    huge_table, huge_advice = (
+        "raw(9, 0, 1 << 21, 3, 0x40022, -1, 0)",
+        "raw(28, raw(9, 0, 1 << 22, 3, 0x22, -1, 0), 1 << 22, 14)",
+    )
+
+    assert run(box, f"print({huge_table}, ctypes.get_errno())") == f"-1 {errno.EACCES}\n"
+    assert run(box, f"print({huge_advice}, ctypes.get_errno())") == f"-1 {errno.EINVAL}\n"
+
+
+def test_kept_states_are_bounded_by_memory_also_when_the_kernel_likes_huge_pages() -> None:
+    touch = "import mmap\nsize = 60 << 20\nm = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE)\n"
+    touch += "try: m.madvise(mmap.MADV_HUGEPAGE)\nexcept OSError: pass\nm[::4096] = bytes(size // 4096)"
+    with Sandbox("open", limits=Limits(memory="200MiB")) as box:
+        for _ in range(10):
+            run(box, touch)
+
+        assert 2 <= len(kept_pids(box)) <= 5
+
+
+def test_a_supervisor_with_thousands_of_descriptors_passes_none_of_them_on() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 6000:
+        pytest.skip("this user may not open that many")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 6000), hard))
+    null = os.open(os.devnull, os.O_RDONLY)
+    taken = [null]
+    try:
+        while taken[-1] < 4500:
+            taken.append(os.dup(null))
+        server = ForkServer(PROFILES["open"].preload)
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with Sandbox("open", server=server) as box:
+        assert run(box, f"{RAW}\nprint([fd for fd in range(6000) if raw(72, fd, 1) >= 0])") == "[0, 1, 2, 3]\n"
+    server.close()

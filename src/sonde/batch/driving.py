@@ -11,6 +11,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from sonde.batch.crew import Crew, Done, Halted, Happening, Left, Lost
 from sonde.batch.folder import BatchFolder, DiskFull, ResultLines
 from sonde.batch.manifest import BrokenLine
@@ -130,6 +132,9 @@ class Drive:
 
     def _keep(self, errand: Errand, result: ItemResult) -> None:
         assert self._lines is not None
+        if result.status == "failed" and not result.cost_usd:  # given up: what it had paid for is in its journal
+            spent = self.folder.spent(errand.item, errand.attempt)
+            result = msgspec.structs.replace(result, cost_usd=spent, attempt=errand.attempt)
         try:
             self._lines.append(result)
         except DiskFull as error:

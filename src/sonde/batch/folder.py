@@ -26,7 +26,8 @@ from sonde.batch.manifest import Item
 from sonde.batch.result import ItemResult
 from sonde.core.events import AnyEvent, ModelReplied, RunEnded, RunStarted
 from sonde.errors import ConfigError, RunError
-from sonde.runs.rundir import JOURNAL, RunDir, write_atomically
+from sonde.runs.journal import JournalUnreadable
+from sonde.runs.rundir import JOURNAL, NoSuchRun, RunDir, write_atomically
 
 MANIFEST = "manifest.jsonl"
 RESULTS = "results.jsonl"
@@ -67,10 +68,8 @@ class BatchFolder:
                 f"the batch folder {self.path} cannot be made: {error.strerror}; choose --runs-dir"
             ) from None
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(fd, self.path)
             yield
-        except BlockingIOError:
-            raise ConfigError(f"another `sonde batch` is at work in {self.path}; wait for it or stop it") from None
         finally:
             os.close(fd)
 
@@ -79,20 +78,36 @@ class BatchFolder:
         write_atomically(self.path / MANIFEST, "".join(f"{item.line()}\n" for item in items).encode())
 
     def finished(self) -> dict[str, ItemResult]:
-        """What results.jsonl says, by key; a torn last line counts as not written."""
-        found: dict[str, ItemResult] = {}
+        """What results.jsonl says last of each item, by key."""
+        return {result.key: result for result in self.all_results()}
+
+    def all_results(self) -> list[ItemResult]:
+        """Every line of results.jsonl, those of failed attempts too; a torn last line counts as not written."""
+        found: list[ItemResult] = []
         with contextlib.suppress(FileNotFoundError):
             for line in self.results.read_bytes().splitlines():
                 with contextlib.suppress(msgspec.DecodeError):
-                    result = _decode.decode(line)
-                    found[result.key] = result
+                    found.append(_decode.decode(line))
         return found
+
+    def spent(self, item: Item, attempt: int) -> float:
+        """What the journal of an item's run says that it has cost; nothing where there is none or it cannot be read."""
+        with contextlib.suppress(NoSuchRun, JournalUnreadable):
+            return spent_of(self.run_dir(item, attempt).read().events)
+        return 0.0
 
     def touched(self) -> set[str]:
         """The names of run folders that hold a journal."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self.items) as entries:
             return {entry.name for entry in entries if os.path.exists(os.path.join(entry.path, JOURNAL))}  # noqa: PTH110, PTH118  # thousands
         return set()
+
+
+def _lock(fd: int, folder: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(f"another `sonde batch` is at work in {folder}; wait for it or stop it") from None
 
 
 class ResultLines:

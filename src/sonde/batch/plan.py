@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sonde.batch.folder import BatchFolder, ended_of, spent_of
+from sonde.batch.folder import BatchFolder, ended_of
 from sonde.batch.manifest import Item
 from sonde.batch.result import ItemResult
 from sonde.batch.station import Errand
@@ -28,7 +28,8 @@ class Plan:
 
 def plan_batch(items: Sequence[Item], folder: BatchFolder, *, retry_failed: bool = False) -> Plan:
     """What is left to do. A refused item is tried again; a failed one only when asked for, in a folder of its own."""
-    known, touched = folder.finished(), folder.touched()
+    lines, touched = folder.all_results(), folder.touched()
+    known = {result.key: result for result in lines}
     finished: dict[str, ItemResult] = {}
     begun: list[Errand] = []
     fresh: list[Errand] = []
@@ -40,8 +41,9 @@ def plan_batch(items: Sequence[Item], folder: BatchFolder, *, retry_failed: bool
         errand = Errand(item=item, attempt=_attempt(item, result, folder))
         name = folder.run_dir(item, errand.attempt).run_id
         (begun if name in touched else fresh).append(errand)
-    spent = sum(result.cost_usd for result in known.values()) + sum(_spent(folder, errand) for errand in begun)
-    return Plan(finished=finished, errands=(*begun, *fresh), interrupted=len(begun), spent_usd=spent)
+    paid = {(result.key, result.attempt): result.cost_usd for result in lines}
+    paid |= {(errand.item.key, errand.attempt): folder.spent(errand.item, errand.attempt) for errand in begun}
+    return Plan(finished=finished, errands=(*begun, *fresh), interrupted=len(begun), spent_usd=sum(paid.values()))
 
 
 def _attempt(item: Item, result: ItemResult | None, folder: BatchFolder) -> int:
@@ -54,10 +56,3 @@ def _attempt(item: Item, result: ItemResult | None, folder: BatchFolder) -> int:
     except JournalUnreadable:
         ended = False  # refused again, with the reason
     return result.attempt + 1 if ended else result.attempt
-
-
-def _spent(folder: BatchFolder, errand: Errand) -> float:
-    try:
-        return spent_of(folder.run_dir(errand.item, errand.attempt).read().events)
-    except JournalUnreadable:
-        return 0.0  # its worker says what is wrong with it

@@ -1,0 +1,108 @@
+"""What a batch has spent so far: every attempt of every start counts, also of items that were given up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from runs.streams import told
+from sonde.batch.crew import Happening, Lost
+from sonde.batch.driving import drive
+from sonde.batch.folder import BatchFolder, ResultLines
+from sonde.batch.manifest import Item
+from sonde.batch.plan import plan_batch
+from sonde.batch.result import ItemResult
+from sonde.batch.station import Errand
+from sonde.core.events import ModelReplied, RunEnded
+from sonde.errors import ConfigError
+
+ITEM = Item(id="a", engine="ask", fields={"question": "What?"})
+
+
+@dataclass(slots=True)
+class DyingCrew:
+    """Every worker dies of its errand."""
+
+    errands: list[Errand] = field(default_factory=list[Errand])
+
+    def room(self, *, alone: bool = False) -> bool:
+        return not self.errands
+
+    def give(self, errand: Errand, *, alone: bool = False) -> None:
+        self.errands.append(errand)
+
+    def wait(self, timeout_s: float) -> Sequence[Happening]:
+        lost, self.errands = self.errands, []
+        return [Lost(errands=tuple(lost), how="signal 9")]
+
+    def pause(self) -> None: ...
+
+    def closed(self) -> str | None: ...
+
+    def spent(self, usd: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> BatchFolder:
+    folder = BatchFolder(tmp_path / "batch")
+    folder.items.mkdir(parents=True)
+    return folder
+
+
+def finish(folder: BatchFolder, *results: ItemResult) -> None:
+    lines = ResultLines(folder.results)
+    for result in results:
+        lines.append(result)
+    lines.close()
+
+
+def begun(folder: BatchFolder, attempt: int) -> float:
+    """A run that was cut off; what its replies have cost."""
+    run = folder.run_dir(ITEM, attempt)
+    run.path.mkdir()
+    journal = run.journal()
+    events = [event for event in told() if not isinstance(event, RunEnded)]
+    for event in events:
+        journal.append(event)
+    journal.close()
+    return sum(event.cost_usd or 0.0 for event in events if isinstance(event, ModelReplied))
+
+
+def result(attempt: int, cost_usd: float, status: str = "failed") -> ItemResult:
+    return ItemResult(id="a", key=ITEM.key, engine="ask", status=status, cost_usd=cost_usd, attempt=attempt)  # pyright: ignore[reportArgumentType]  # a status
+
+
+def test_a_failed_attempt_still_counts_after_the_next_one(folder: BatchFolder) -> None:
+    finish(folder, result(1, 0.4), result(2, 0.3, "succeeded"))
+
+    plan = plan_batch([ITEM], folder)
+
+    assert plan.spent_usd == pytest.approx(0.7)
+    assert [each.attempt for each in plan.finished.values()] == [2]
+
+
+def test_an_item_that_is_given_up_keeps_its_attempt_and_what_it_has_cost(folder: BatchFolder) -> None:
+    finish(folder, result(1, 0.4))
+    cost = begun(folder, 2)
+    errand = Errand(item=ITEM, attempt=2)
+    plan = plan_batch([], folder)
+
+    outcome = drive(replace(plan, errands=(errand,)), folder, DyingCrew())
+
+    (given_up,) = outcome.results
+    assert (given_up.status, given_up.attempt, given_up.cost_usd) == ("failed", 2, pytest.approx(cost))
+    assert cost > 0
+    for retry in (False, True):
+        assert plan_batch([ITEM], folder, retry_failed=retry).spent_usd == pytest.approx(0.4 + cost)
+
+
+def test_a_machine_without_room_for_a_process_is_not_another_batch(folder: BatchFolder) -> None:
+    with pytest.raises(BlockingIOError), folder.held():
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    with folder.held(), pytest.raises(ConfigError, match="another"), folder.held():
+        pass

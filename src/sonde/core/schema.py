@@ -2,7 +2,8 @@
 
 It knows type, enum, const, properties, required, additionalProperties, items, prefixItems, minItems, maxItems,
 uniqueItems, minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf, minLength, maxLength, pattern, anyOf,
-oneOf, allOf, not, and local $ref. A keyword it does not know is refused when the schema is loaded, rather than passed
+oneOf, allOf, not, and local $ref. A keyword it does not know, a rule that makes no sense (a type that is none, a pattern
+that cannot be read) and a $ref that leads nowhere or in a circle are refused when the schema is loaded, rather than passed
 over when a value is judged. Words that only describe (title, format, …) are allowed.
 """
 
@@ -26,7 +27,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "null": lambda v: v is None,
     "boolean": lambda v: isinstance(v, bool),
     "integer": lambda v: (isinstance(v, int) and not isinstance(v, bool)) or (isinstance(v, float) and v.is_integer()),
-    "number": lambda v: isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v),
+    "number": lambda v: (isinstance(v, int) and not isinstance(v, bool)) or (isinstance(v, float) and math.isfinite(v)),
     "string": lambda v: isinstance(v, str),
     "array": lambda v: isinstance(v, list),
     "object": lambda v: isinstance(v, dict),
@@ -39,6 +40,7 @@ def load_schema(schema: Any) -> dict[str, Any]:
         raise ConfigError(f"a JSON schema is an object, not {type(schema).__name__}")
     found = cast("dict[str, Any]", schema)
     _check_keywords(found, "#")
+    _check_refs(found, found)
     return found
 
 
@@ -52,8 +54,36 @@ def _check_keywords(schema: Any, where: str) -> None:
             raise ConfigError(
                 f"{where}: the keyword {key!r} is not supported; supported: {', '.join(sorted(_KEYWORDS))}"
             )
+        if key in _RULES and not _RULES[key][0](value):
+            raise ConfigError(f"{where}/{key} must be {_RULES[key][1]}, not {clip(repr(value), 80)}")
         for name, part in _subschemas(key, value):
             _check_keywords(part, f"{where}/{key}{name}")
+
+
+def _check_refs(schema: Any, root: Schema) -> None:
+    """Every $ref, wherever it stands, leads to a schema and not back to itself."""
+    if isinstance(schema, dict):
+        _follow(schema, root, ())
+        for key, value in cast("dict[str, Any]", schema).items():
+            for _, part in _subschemas(key, value):
+                _check_refs(part, root)
+
+
+def _follow(schema: Any, root: Schema, above: tuple[str, ...]) -> None:
+    """Go on to whatever judges the same value; who goes deeper into the value comes to an end with it."""
+    if isinstance(schema, bool):
+        return
+    if not isinstance(schema, dict):
+        raise ConfigError(f"$ref {above[-1]!r} leads to no schema")
+    parts = cast("dict[str, Any]", schema)
+    ref = parts.get("$ref")
+    if ref is not None:
+        if ref in above:
+            raise ConfigError(f"$ref {ref!r} leads in a circle: that schema means itself and nothing else")
+        _follow(_resolve(ref, root), root, (*above, ref))
+    for key in ("anyOf", "oneOf", "allOf", "not"):
+        for _, part in _subschemas(key, parts.get(key)) if key in parts else ():
+            _follow(part, root, above)
 
 
 def _subschemas(key: str, value: Any) -> list[tuple[str, Any]]:
@@ -76,9 +106,7 @@ def _judge(value: Any, schema: Any, root: Schema, where: str) -> list[str]:
         return []
     if schema is False:
         return [f"{where} is not allowed"]
-    if "$ref" in schema:
-        return _judge(value, _resolve(schema["$ref"], root), root, where)
-    found: list[str] = []
+    found = _judge(value, _resolve(schema["$ref"], root), root, where) if "$ref" in schema else list[str]()
     for key, rule in schema.items():
         check = _KEYWORDS.get(key)
         if check is not None:
@@ -162,6 +190,20 @@ def _bound(kind: type, measure: Callable[[Any], float], fits: Callable[[float, f
     return check
 
 
+def _itself(number: float) -> float:
+    """Not as a float: there are integers that none can hold."""
+    return number
+
+
+def _is_multiple(number: float, of: float) -> bool:
+    if isinstance(number, int) and isinstance(of, int):
+        return number % of == 0
+    try:
+        return math.isclose(number / of, round(number / of))
+    except OverflowError:
+        return False  # beyond all floats, where nobody can tell
+
+
 def _unique(value: Any, rule: Any, _schema: Any, _root: Schema, where: str) -> list[str]:
     if not rule or not isinstance(value, list):
         return []
@@ -205,11 +247,11 @@ _KEYWORDS: dict[str, Callable[..., list[str]]] = {
     "minItems": _bound(list, len, lambda n, rule: n >= rule, "of a length of at least"),
     "maxItems": _bound(list, len, lambda n, rule: n <= rule, "of a length of at most"),
     "uniqueItems": _unique,
-    "minimum": _bound(float, float, lambda n, rule: n >= rule, "at least"),
-    "maximum": _bound(float, float, lambda n, rule: n <= rule, "at most"),
-    "exclusiveMinimum": _bound(float, float, lambda n, rule: n > rule, "above"),
-    "exclusiveMaximum": _bound(float, float, lambda n, rule: n < rule, "below"),
-    "multipleOf": _bound(float, float, lambda n, rule: math.isclose(n / rule, round(n / rule)), "a multiple of"),
+    "minimum": _bound(float, _itself, lambda n, rule: n >= rule, "at least"),
+    "maximum": _bound(float, _itself, lambda n, rule: n <= rule, "at most"),
+    "exclusiveMinimum": _bound(float, _itself, lambda n, rule: n > rule, "above"),
+    "exclusiveMaximum": _bound(float, _itself, lambda n, rule: n < rule, "below"),
+    "multipleOf": _bound(float, _itself, _is_multiple, "a multiple of"),
     "minLength": _bound(str, len, lambda n, rule: n >= rule, "of a length of at least"),
     "maxLength": _bound(str, len, lambda n, rule: n <= rule, "of a length of at most"),
     "pattern": _pattern,
@@ -218,3 +260,49 @@ _KEYWORDS: dict[str, Callable[..., list[str]]] = {
     "allOf": _all_of,
     "not": _not,
 }
+
+
+def _is_number(rule: Any) -> bool:
+    return isinstance(rule, int | float) and not isinstance(rule, bool) and math.isfinite(rule)
+
+
+def _is_count(rule: Any) -> bool:
+    return isinstance(rule, int) and not isinstance(rule, bool) and rule >= 0
+
+
+def _is_texts(rule: Any) -> bool:
+    return isinstance(rule, list) and all(isinstance(each, str) for each in cast("list[Any]", rule))
+
+
+def _is_type(rule: Any) -> bool:
+    names = cast("list[Any]", rule) if isinstance(rule, list) else [rule]
+    return bool(names) and all(isinstance(name, str) and name in _TYPES for name in names)
+
+
+def _is_pattern(rule: Any) -> bool:
+    try:
+        re.compile(rule)
+    except (re.error, TypeError, RecursionError):
+        return False
+    return isinstance(rule, str)
+
+
+_Rule = tuple[Callable[[Any], bool], str]
+_NUMBER: _Rule = (_is_number, "a number")
+_COUNT: _Rule = (_is_count, "a whole number from 0 on")
+_PARTS: _Rule = (lambda rule: isinstance(rule, list) and bool(cast("list[Any]", rule)), "a list of schemas, not empty")
+_NAMED: _Rule = (lambda rule: isinstance(rule, dict), "an object of schemas")
+_RULES: dict[str, _Rule] = {
+    "$ref": (lambda rule: isinstance(rule, str), "text, such as #/$defs/Item"),
+    "type": (_is_type, f"one of {', '.join(_TYPES)}, or a list of them"),
+    "enum": (lambda rule: isinstance(rule, list), "a list of values"),
+    "required": (_is_texts, "a list of names"),
+    "pattern": (_is_pattern, "a regular expression"),
+    "uniqueItems": (lambda rule: isinstance(rule, bool), "true or false"),
+    "multipleOf": (lambda rule: _is_number(rule) and rule > 0, "a number above 0"),
+    **dict.fromkeys(("properties", "$defs", "definitions"), _NAMED),
+    **dict.fromkeys(("anyOf", "oneOf", "allOf", "prefixItems"), _PARTS),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _NUMBER),
+    **dict.fromkeys(("minItems", "maxItems", "minLength", "maxLength"), _COUNT),
+}
+"""What the value of a keyword must be."""

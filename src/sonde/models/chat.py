@@ -195,7 +195,7 @@ def _endpoint(base_url: str) -> httpx2.URL:
     except httpx2.InvalidURL:
         url = httpx2.URL("")
     if url.scheme not in {"http", "https"} or not url.host:
-        raise ConfigError("the base URL must look like https://host/v1; check OPENAI_BASE_URL")
+        raise ConfigError("the base URL must look like https://host/v1; check --base-url or OPENAI_BASE_URL")
     return url
 
 

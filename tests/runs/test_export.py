@@ -97,6 +97,13 @@ def test_redaction_leaves_ordinary_text_and_numbers_alone() -> None:
     assert redact_text(text) == text
 
 
+@pytest.mark.timeout(20)
+def test_redaction_of_a_text_that_is_made_to_be_slow_takes_its_length_and_not_its_square() -> None:
+    text = "-eyJ" * 100_000
+
+    assert redact_text(text) == text
+
+
 def test_fields_with_telling_names_are_redacted(tmp_path: Path) -> None:
     run = write_story(tmp_path / "runs")
     journal = run.journal()
@@ -123,6 +130,36 @@ def test_a_changed_export_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"result\.json"):
         unpack_run(tmp_path / "forged.tar.gz", tmp_path / "other")
+
+
+def test_a_file_that_the_manifest_does_not_know_is_refused(tmp_path: Path) -> None:
+    packed = export_run(write_story(tmp_path / "runs"), tmp_path / "a")
+    parts = contents(packed)
+    parts[MANIFEST] = json.dumps(json.loads(parts[MANIFEST]) | {"files": {}}).encode()
+    (tmp_path / "forged").mkdir()
+    with tarfile.open(tmp_path / "forged.tar.gz", "w:gz") as archive:
+        for name, data in parts.items():
+            (tmp_path / "forged" / name).write_bytes(data)
+            archive.add(tmp_path / "forged" / name, f"run-1/{name}")
+
+    with pytest.raises(ConfigError, match="manifest"):
+        unpack_run(tmp_path / "forged.tar.gz", tmp_path / "other")
+
+
+def test_an_export_that_was_damaged_on_its_way_is_refused_or_gives_the_same_run(tmp_path: Path) -> None:
+    run = write_story(tmp_path / "runs")
+    sound = export_run(run, tmp_path / "a").read_bytes()
+    damaged = tmp_path / "damaged.tar.gz"
+    refused = 0
+    for place in range(16, len(sound) - 8, 11):
+        damaged.write_bytes(sound[:place] + bytes([sound[place] ^ 0x55]) + sound[place + 1 :])
+        try:
+            back = unpack_run(damaged, tmp_path / f"at-{place}")
+        except ConfigError:
+            refused += 1
+        else:  # the damage was in the padding of the archive
+            assert back.events() == run.events()
+    assert refused > 20
 
 
 def test_an_archive_writes_only_our_names_into_its_own_folder(tmp_path: Path) -> None:

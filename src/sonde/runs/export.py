@@ -11,6 +11,7 @@ import hashlib
 import io
 import re
 import tarfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -151,14 +152,26 @@ def unpack_run(source: str | Path, runs_dir: str | Path) -> RunDir:
     content = dict(_members(Path(source)))
     if MANIFEST not in content or JOURNAL not in content:
         raise ConfigError(f"{source} is not an exported run: it has no {MANIFEST} or no {JOURNAL}")
-    manifest = msgspec.json.decode(content.pop(MANIFEST), type=dict[str, Any])
-    for name, digest in manifest.get("files", {}).items():
-        if hashlib.sha256(content.get(name, b"")).hexdigest() != digest:
+    manifest = _manifest(content.pop(MANIFEST), source)
+    for name in {**manifest.files, **content}:
+        if hashlib.sha256(content.get(name, b"")).hexdigest() != manifest.files.get(name):
             raise ConfigError(f"{name} in {source} does not have the hash of its manifest: the file was changed")
-    run = RunDir.create(runs_dir, Path(str(manifest.get("run_id", ""))).name or "imported")
+    run = RunDir.create(runs_dir, Path(manifest.run_id).name or "imported")
     for name, data in content.items():
         write_atomically(run.path / name, data)
     return run
+
+
+class _Manifest(msgspec.Struct):
+    run_id: str
+    files: dict[str, str]
+
+
+def _manifest(data: bytes, source: str | Path) -> _Manifest:
+    try:
+        return msgspec.json.decode(data, type=_Manifest)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{source} is not an exported run: its {MANIFEST} cannot be read ({error})") from None
 
 
 def _members(source: Path) -> Iterable[tuple[str, bytes]]:
@@ -172,5 +185,5 @@ def _members(source: Path) -> Iterable[tuple[str, bytes]]:
                     file = archive.extractfile(member)
                     assert file is not None  # a file that is one
                     yield name, file.read()
-    except (OSError, tarfile.TarError, EOFError) as error:
+    except (OSError, tarfile.TarError, EOFError, zlib.error) as error:
         raise ConfigError(f"{source} is not an exported run: {error}") from None

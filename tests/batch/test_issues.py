@@ -44,6 +44,14 @@ def test_the_same_failure_with_other_numbers_and_ids_is_one_issue_with_its_times
     assert len(issue.traces) == 5
 
 
+def test_words_of_any_script_tell_issues_apart() -> None:
+    lost, refused = "нет соединения с базой {n}", "неверный пароль для {n}"
+
+    issues = group([found(1, words=lost), found(2, words=lost), found(3, words=refused)])
+
+    assert sorted(issue.count for issue in issues) == [1, 2]
+
+
 def test_another_label_component_or_wording_is_another_issue() -> None:
     results = [
         found(1),

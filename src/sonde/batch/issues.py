@@ -26,7 +26,7 @@ REPRESENTATIVES = 5
 WORDS = 40
 ISSUES = "issues.json"
 State = Literal["new", "ongoing", "reopened", "gone"]
-_TOKEN = re.compile(r"[a-z][a-z_]+")
+_TOKEN = re.compile(r"[^\W\d_][^\W\d]+")
 _ID = re.compile(r"\b(?=[0-9a-f-]*\d)[0-9a-f]{6,}(?:-[0-9a-f]+)*\b|\b\S*\d\S*\b")
 
 

@@ -229,6 +229,7 @@ def test_a_changed_file_is_parsed_again(tmp_path: Path) -> None:
     "source",
     [
         "def broken(:\n",
+        "text = f'" + "{a}" * 200_000 + "'\n",
         "print 'python 2'\n",
         "x = '\\d'\n" + "(" * 500 + ")" * 500,
         "def f():\n\tpass\n        pass\n",

@@ -136,6 +136,9 @@ def test_without_a_list_of_functions_an_unknown_call_goes_to_the_host_but_a_buil
         ("-" * 100_000 + "1", "too-deep"),
         ("x" + ".a" * 100_000, "too-deep"),
         ("(" * 1_000, "syntax"),
+        ("x = f'" + "{a}" * 150_000 + "'", "too-long"),
+        ("x = f'''" + "{a}\n" * 100_000 + "'''", "too-long"),
+        ("x = f'" + "{a}\\\n" * 90_000 + "'", "too-long"),
         ("x = 'abc", "syntax"),
     ],
 )

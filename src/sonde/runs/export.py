@@ -37,7 +37,7 @@ SECRETS: Sequence[re.Pattern[str]] = [
     re.compile(r"\bAIza[A-Za-z0-9_-]{30,}"),
     re.compile(r"\bxox[abposr]-[A-Za-z0-9-]{10,}"),
     re.compile(r"\bhf_[A-Za-z0-9]{30,}"),
-    re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"),
+    re.compile(r"\beyJ[A-Za-z0-9_-]{8,2000}\.[A-Za-z0-9_-]{8,20000}\.[A-Za-z0-9_-]{8,}"),  # bounded: else quadratic
     re.compile(r"(?i)(?<=bearer )[A-Za-z0-9._~+/=-]{12,}"),
     re.compile(r"(?<=://)[^\s/:@'\"]{1,100}:[^\s/@'\"]{1,200}(?=@)"),
 ]

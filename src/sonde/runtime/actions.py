@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, cast
 
 from sonde.core.canonical import canonical_json
 from sonde.errors import FormatFault, SandboxViolation
+from sonde.sandbox.source import Refusal, parse
 
 DELEGATION_KEYS = frozenset(
     {
@@ -107,6 +108,8 @@ class Say:
 Action: TypeAlias = RunCode | CallTool | Delegate | Synthesize | Finalize | Say
 
 _FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
+_JSON_FENCE = re.compile(r"^[ \t]*```(?:json)?[^\S\n]*\n(.*?)\n[ \t]*```", re.MULTILINE | re.DOTALL)
+"""Only at the start of a line: then whatever could open a second one closes the first, and no reply is scanned twice."""
 _LANGUAGES = frozenset({"", "python", "py", "python3", "repl"})
 
 
@@ -127,9 +130,8 @@ def fenced_blocks(text: str, *, any_language: bool = False) -> list[str]:
 
 def bare_code(text: str) -> bool:
     """True for a reply that is Python and does something: a call, an assignment, a definition."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parse(text)
+    if isinstance(tree, Refusal):
         return False
     deeds = (ast.Call, ast.Assign, ast.AugAssign, ast.FunctionDef, ast.Import, ast.ImportFrom, ast.For, ast.Raise)
     return any(isinstance(node, deeds) for node in ast.walk(tree))
@@ -188,7 +190,7 @@ def _json_object(text: str) -> dict[str, Any] | None:
 
 
 def _json_fences(text: str) -> list[str]:
-    return re.findall(r"```(?:json)?\s*\n(.*?)\n```", text, re.DOTALL)
+    return _JSON_FENCE.findall(text)
 
 
 def read_action(text: str, guard: SandboxGuard) -> Action:

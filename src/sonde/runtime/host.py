@@ -16,7 +16,7 @@ import msgspec
 
 from sonde.core.budget import Scope
 from sonde.core.calls import CallRef, call_text, excerpt_of_call
-from sonde.core.canonical import clip, hash_value, jsonable
+from sonde.core.canonical import canonical_json, clip, hash_value, jsonable
 from sonde.core.events import HostReturned
 from sonde.core.evidence import Excerpt
 from sonde.errors import Fault, ToolFault
@@ -29,6 +29,11 @@ from sonde.tools.registry import ToolRegistry, ToolResult
 
 TRACED_CALLS = 200
 RECORDED_CHARS = 2000
+RECORDED_ARGS = 1_000_000
+"""Characters of one call's arguments on the stream, as many as a result may have: a loop of long ones would fill the disk."""
+RECORDED_NAMES = 20
+ERROR_CHARS = 20_000
+"""A tool's complaint often quotes what it was given, however long that is."""
 LISTED_CALLS = 12
 LISTED_CHARS = 160
 
@@ -86,8 +91,7 @@ class Host(Functions):
             registry = self.wiring.registry if name in self.wiring.registry.names else self.own
             bound = registry.bind(name, tuple(args), args.named)
         except ToolFault as fault:
-            self._record(Call(turn=self.turn, ordinal=self.ordinal, name=name, args={}), fault)
-            raise
+            raise self._failed(Call(turn=self.turn, ordinal=self.ordinal, name=name, args={}), fault) from None
         return self.call(name, bound)
 
     def call(self, name: str, bound: Mapping[str, Any]) -> Any:
@@ -98,8 +102,7 @@ class Host(Functions):
         try:
             result = self.own.call(name, bound)
         except Fault as fault:
-            self._record(call, fault)
-            raise
+            raise self._failed(call, fault) from None
         return self._record(call, result).result
 
     def tool_action(self, name: str, args: Mapping[str, Any]) -> Any:
@@ -117,8 +120,7 @@ class Host(Functions):
         try:
             result = self.wiring.registry.call(call.name, call.args)
         except Fault as fault:
-            self._record(call, fault, self.wiring.clock.now() - started)
-            raise
+            raise self._failed(call, fault, self.wiring.clock.now() - started) from None
         if call.name in self.wiring.registry.given:
             result = self._citable(result)
         self.wiring.log.note(result.excerpts)
@@ -165,6 +167,12 @@ class Host(Functions):
             raise ToolFault(recorded.error or "failed")
         return recorded.result
 
+    def _failed(self, call: Call, fault: Fault, latency: float = 0.0) -> Fault:
+        """The fault as it is recorded, which is what the code hears, so that a replay hears it too."""
+        short = fault if len(fault.message) <= ERROR_CHARS else ToolFault(clip(fault.message, ERROR_CHARS))
+        self._record(call, short, latency)
+        return short
+
     def _record(self, call: Call, came: ToolResult | Fault, latency: float = 0.0) -> HostReturned:
         tool = call.name in self.wiring.registry.names
         event = HostReturned(
@@ -172,7 +180,7 @@ class Host(Functions):
             turn=call.turn,
             ordinal=call.ordinal,
             name=call.name,
-            args=jsonable(call.args) if tool else clipped(jsonable(call.args)),
+            args=recorded_args(call.args, whole=tool),
             args_hash=_args_hash(call.args),
             ok=isinstance(came, ToolResult),
             tool=tool,
@@ -189,6 +197,17 @@ class Host(Functions):
             )
         self.trace.append({"tool_name": call.name, "args_hash": event.args_hash, "ok": event.ok})
         return self.wiring.emit(event)
+
+
+def recorded_args(args: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
+    """The arguments of a call as the stream carries them: those of a tool whole, unless that would take too much of it."""
+    plain: dict[str, Any] = jsonable(args)
+    if not whole or len(canonical_json(plain)) > RECORDED_ARGS:
+        plain = clipped(plain)
+    if len(canonical_json(plain)) <= RECORDED_ARGS:
+        return plain
+    shown = list(plain.items())[:RECORDED_NAMES]
+    return {clip(name, RECORDED_CHARS): clip(canonical_json(value), RECORDED_CHARS) for name, value in shown}
 
 
 def clipped(value: Any) -> Any:

@@ -7,6 +7,7 @@ Does not promise that the tree compiles; CPython's compiler has a few rules of i
 from __future__ import annotations
 
 import ast
+import re
 import threading
 import warnings
 from dataclasses import dataclass
@@ -14,7 +15,12 @@ from dataclasses import dataclass
 MAX_SOURCE_CHARS = 500_000
 """A syntax tree costs about 300 bytes of the parent's memory for each character; a turn's code never needs this much."""
 
+MAX_FIELD_WORK = 1_000_000_000
+"""Fields times characters of f-strings, about a second: CPython 3.11 looks for each field from the start of its string again."""
+
 _EXCERPT_CHARS = 120
+_F_STRING = re.compile(r"""(?i)\b(?:f|fr|rf)["']""")
+_LONG_F_STRING = re.compile(r"""(?is)\b(?:f|fr|rf)(\"{3}|'{3}).*?(?:\1|\Z)""")
 _quiet = threading.Lock()  # warning filters belong to the whole process: one thread at a time may swap them
 
 
@@ -36,6 +42,8 @@ def parse(code: str) -> ast.Module | Refusal:
     code = plain_text(code)
     if len(code) > MAX_SOURCE_CHARS:
         return _too_long(code)
+    if has_too_many_fields(code):
+        return _too_many_fields()
     try:
         with _quiet, warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -46,6 +54,15 @@ def parse(code: str) -> ast.Module | Refusal:
         return _too_deep()
     except ValueError as error:  # null bytes, lone surrogates
         return _bad_text(code, error)
+
+
+def has_too_many_fields(code: str) -> bool:
+    """Would f-strings keep the parser busy for longer than anybody waits? A string is within a line, or in triple quotes."""
+    if code.count("{") * len(code) <= MAX_FIELD_WORK:
+        return False
+    lines = filter(_F_STRING.search, code.replace("\\\n", "").splitlines())
+    pieces = (*lines, *(found.group() for found in _LONG_F_STRING.finditer(code)))
+    return sum(piece.count("{") * len(piece) for piece in pieces) > MAX_FIELD_WORK
 
 
 def plain_text(code: str) -> str:
@@ -63,6 +80,15 @@ def _too_long(code: str) -> Refusal:
         rule="too-long",
         reason=f"the code has {len(code):,} characters; at most {MAX_SOURCE_CHARS:,} are run in one turn.",
         example="text = context  # data belongs in shared variables, not in the source\nprint(text[:500])",
+    )
+
+
+def _too_many_fields() -> Refusal:
+    return Refusal(
+        line=1,
+        rule="too-long",
+        reason="the code has f-strings of too many fields to be read.",
+        example='text = ", ".join(f"{row}" for row in rows)  # one field in a loop instead of thousands',
     )
 
 

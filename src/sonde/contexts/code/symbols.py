@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sonde.contexts.code.grammars import Definition, GrammarMissing, definitions, language_of
+from sonde.sandbox.source import has_too_many_fields
 
 SIGNATURE_CHARS = 200
 _quiet = threading.Lock()
@@ -85,6 +86,8 @@ def _of_definition(found: Definition) -> Symbol:
 def _of_python(text: str) -> Iterator[Symbol]:
     # Python ends lines at a lone carriage return too; a space in its place keeps the numbers those of our lines.
     source = text.replace("\r", " ")
+    if has_too_many_fields(source):
+        raise ValueError("f-strings of too many fields")
     with _quiet, warnings.catch_warnings():  # an invalid escape in somebody's code is not our warning to print
         warnings.simplefilter("ignore")
         tree = ast.parse(source)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -241,6 +243,9 @@ def test_every_limit_but_time_has_the_documents_one_code() -> None:
         {"max_depth": -1},
         {"max_tool_calls": "many"},
         {"max_subcalls": True},
+        {"max_iterations": None},
+        {"max_tokens_total": math.inf},
+        {"max_tool_calls": -math.inf},
     ],
 )
 def test_a_budget_that_makes_no_sense_is_refused(knobs: dict[str, Any]) -> None:
@@ -269,6 +274,17 @@ def test_the_contracts_maxima_bind_and_are_named(knob: str, maximum: int) -> Non
     assert getattr(CONTRACT_MAXIMA.override(CONTRACT_MAXIMA, **{knob: maximum}), knob) == maximum
     with pytest.raises(ConfigError, match=f"{knob}={maximum + 1} .*{maximum}"):
         CONTRACT_MAXIMA.override(CONTRACT_MAXIMA, **{knob: maximum + 1})
+
+
+def test_a_budget_without_an_end_in_time_survives_its_record_and_can_be_shared() -> None:
+    endless = Budget(max_wall_time_sec=math.inf)
+
+    again = Budget(**msgspec.json.decode(msgspec.json.encode(endless.as_dict())))
+
+    assert again == endless
+    share = Scope(again, Deadline(SystemClock(), again.max_wall_time_sec)).share(2)
+    assert share.left()["seconds"] == math.inf
+    assert not share.must_finish()
 
 
 @pytest.mark.requirement(91)

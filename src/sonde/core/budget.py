@@ -18,12 +18,13 @@ from sonde.core.deadline import Deadline
 from sonde.errors import ConfigError, RecursionLimitReached, WallTimeLimitReached
 
 FORCED_FINISH_SHARE = 0.9
+_UNLIMITED = ("max_tokens_per_subcall", "max_cost_usd", "max_wall_time_sec")
 LANDING_S = 0.5  # how often a call that waits for others looks at the clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a run may use. The defaults are those of `ask`; None means no limit of that kind."""
+    """What a run may use. The defaults are those of `ask`. Cost, tokens of a sub-call and time may be None: no limit."""
 
     max_iterations: int = 60
     max_depth: int = 3
@@ -36,12 +37,16 @@ class Budget:
     sampling_seed: int | None = None
 
     def __post_init__(self) -> None:
+        if self.max_wall_time_sec is None:  # pyright: ignore[reportUnnecessaryComparison]  # so a record writes infinity
+            object.__setattr__(self, "max_wall_time_sec", math.inf)
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is None or field.name == "sampling_seed":
+            if field.name == "sampling_seed" or (value is None and field.name in _UNLIMITED):
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
                 raise ConfigError(f"{field.name} must be a number, not {value!r}")
+            if math.isinf(value) and field.name not in _UNLIMITED:
+                raise ConfigError(f"{field.name} must be a whole number, not {value!r}")
             if value < 0 or (value == 0 and field.name in ("max_iterations", "max_tokens_total", "max_wall_time_sec")):
                 raise ConfigError(f"{field.name} must be above zero, not {value!r}")
 

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from runs.streams import Teller, TickingClock, long_story, story, told
 from sonde.api.settings import Settings
-from sonde.core.events import Event, ModelReplied, Noted
+from sonde.core.events import Event, ModelReplied, Noted, RunEnded
 from sonde.publish.otel import TraceNotSent, TraceSender, otlp_exporter, readable_spans, send_trace
 from sonde.publish.spans import RunSpan, spans_of, trace_id
 from sonde.runs.recorder import Recorder
@@ -132,6 +132,18 @@ def test_content_is_left_out_unless_it_is_allowed() -> None:
     assert model["llm.input_messages.0.message.role"] == "system"
     assert model["llm.input_messages.3.message.content"] == "Output of turn 1"
     assert model["llm.output_messages.0.message.role"] == "assistant"
+
+
+def test_the_error_of_a_run_may_quote_its_answer_and_is_content_too() -> None:
+    words = "the final value does not fit the schema: value must be integer, not 'the key is under the mat'"
+    error = {"code": "SCHEMA_VALIDATION_FAILED", "message": words, "stage": "runtime_validation", "retryable": False}
+    events = [*(event for event in told() if not isinstance(event, RunEnded)), RunEnded(status="failed", error=error)]
+
+    kept, allowed = (spans_of(events, content=content)[0] for content in (False, True))
+
+    assert "under the mat" not in str(spans_of(events))
+    assert kept.error == "SCHEMA_VALIDATION_FAILED"
+    assert allowed.error == words
 
 
 def test_failures_are_errors() -> None:

@@ -169,8 +169,8 @@ class _Fold:
         self._say(span, "input", event.objective)
 
     def _run_ended(self, event: RunEnded) -> None:
-        failed = event.status == "failed"
-        reason = str((event.error or {}).get("message", event.status)) if failed else None
+        shown = "message" if self.content else "code"  # messages quote the answer that did not fit
+        reason = str((event.error or {}).get(shown, event.status)) if event.status == "failed" else None
         span = self._close(f"session {ROOT}", event, reason)
         if span is not None:
             span.attributes |= {"sonde.status": event.status, "sonde.annotator_kind": event.annotator_kind}

@@ -177,6 +177,15 @@ def test_a_program_that_does_not_exist_is_a_wrong_configuration(loop: Loop) -> N
     assert (result["error_code"], exit_code(result)) == ("invalid_config", 2)
 
 
+def test_a_list_that_is_too_large_is_refused_and_not_cut(loop: Loop) -> None:
+    loop.files.write_bytes(b"src/a.py\n" * 1_800_000)
+
+    result = loop.work(loop.replies("root", [CITED]))
+
+    assert (result["ok"], result.get("error_code")) == (False, "invalid_config")
+    assert "16 MB" in result["error"]
+
+
 @pytest.mark.parametrize("names", [(), ("missing.py",), ("image.bin",)])
 def test_a_list_without_a_readable_file_is_a_wrong_configuration(loop: Loop, names: tuple[str, ...]) -> None:
     (loop.repo / "image.bin").write_bytes(os.urandom(4096))

@@ -145,9 +145,13 @@ def read_list(list_file: str) -> list[str]:
     """The paths of a newline list, blank lines left out."""
     try:
         with Path(list_file).open("rb") as file:
-            text = file.read(_LISTED_BYTES)
+            text = file.read(_LISTED_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"--context-file-list {list_file!r} cannot be read: {error.strerror}") from None
+    if len(text) > _LISTED_BYTES:
+        raise ConfigError(
+            f"--context-file-list {list_file!r} is larger than {_LISTED_BYTES // 10**6} MB; list fewer files"
+        )
     lines = os.fsdecode(text).split("\n")
     return [line.strip("\r") for line in lines if line.strip()]
 

@@ -6,6 +6,7 @@ unfinished: it is read again when the file has grown.
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class Malformed:
 
 def decode(data: bytes) -> tuple[Any, tuple[str, ...]]:
     """The JSON value of these bytes and what had to be replaced; ValueError when it is no JSON."""
+    data = data.removeprefix(codecs.BOM_UTF8)
     try:
         return msgspec.json.decode(data), ()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -110,17 +112,32 @@ def document(stream: BinaryIO, size: int) -> Iterator[Record | Malformed]:
 def is_lines(stream: BinaryIO) -> bool:
     """True when the first line that is not blank is a JSON value by itself and not the opening of a longer document."""
     stream.seek(0)
-    while data := stream.readline(MAX_LINE_BYTES):
-        if data.isspace():
-            continue
-        try:
-            value, _ = decode(data)
-        except ValueError:
-            return not _opens_document(data)
-        return isinstance(value, dict)
-    return True
+    first = _filled_line(stream)
+    if not first:
+        return True
+    try:
+        value, _ = decode(first)
+    except ValueError:
+        return not _opens_document(first, _filled_line(stream))
+    return isinstance(value, dict)
 
 
-def _opens_document(data: bytes) -> bool:
-    """A line such as `{`, `[` or `{"spans": [` begins a document that goes on."""
-    return data.strip()[:1] in (b"{", b"[") and data.rstrip()[-1:] in (b"{", b"[", b",")
+def _filled_line(stream: BinaryIO) -> bytes:
+    while (data := stream.readline(MAX_LINE_BYTES)).isspace():
+        pass
+    return data
+
+
+def _opens_document(first: bytes, second: bytes) -> bool:
+    """A line such as `{`, `[` or `{"spans": [` begins a document that goes on; one before a whole object is only broken."""
+    opened = first.removeprefix(codecs.BOM_UTF8).strip()
+    if opened[:1] != b"{":
+        return opened[:1] == b"["
+    return opened[-1:] in (b"{", b"[", b":") or bool(second and not _is_object(second))
+
+
+def _is_object(data: bytes) -> bool:
+    try:
+        return isinstance(decode(data)[0], dict)
+    except ValueError:
+        return False

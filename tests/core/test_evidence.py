@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -122,3 +125,25 @@ def test_a_citation_without_a_ref_is_known_by_its_lines() -> None:
     one = Citation(path="a", start_line=1, end_line=2, excerpt_hash="x")
 
     assert merge([one], [one.model_copy(update={"snippet": "other"})]) == [one]
+
+
+def test_a_citation_is_proved_while_other_sessions_look_at_the_same_file() -> None:
+    excerpts = [Excerpt.of_lines("a.py", line, line, f"line {line}") for line in range(1, 400)]
+    log, stop = EvidenceLog(), threading.Event()
+    log.note(excerpts)
+
+    def look() -> None:
+        while not stop.is_set():
+            log.note(excerpts)
+
+    before, looking = sys.getswitchinterval(), threading.Thread(target=look)
+    sys.setswitchinterval(1e-6)
+    looking.start()
+    try:
+        proofs = [log.prove_lines("a.py", 200, 201, lambda e: f"line {e.start_line}") for _ in range(20_000)]
+    finally:
+        stop.set()
+        looking.join()
+        sys.setswitchinterval(before)
+
+    assert not [proof for proof in proofs if isinstance(proof, Refuted)]

@@ -190,8 +190,10 @@ class EvidenceLog:
         """Logged excerpts, unchanged to this day, that together hold these lines; or the reason why there are none."""
         chosen: list[Excerpt] = []
         line = start_line
+        with self._lock:  # only to look: another session may just be replacing one of them
+            seen = list(self._lines.get(path, ()))
         while line <= end_line:
-            fitting = [e for e in self._lines.get(path, ()) if e.start_line <= line <= e.end_line]
+            fitting = [e for e in seen if e.start_line <= line <= e.end_line]
             if not fitting:
                 return Refuted(
                     f"lines {start_line}-{end_line} of {path} were not returned by any tool in this run; "

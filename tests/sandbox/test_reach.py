@@ -6,6 +6,8 @@ import errno
 import os
 import platform
 import resource
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -65,6 +67,35 @@ def test_clocks_of_the_machine_are_read_and_clocks_of_processes_are_not(box: San
 
     assert time.clock_gettime(~os.getpid() << 3 | 2) > 0  # as anybody else may
     assert run(box, code) == f"[-1, -1, -1] {errno.EINVAL}\n" * 4
+
+
+WAIT = """
+page = ctypes.cast(ctypes.CDLL(None).syscall, ctypes.c_void_p).value & ~4095
+def futex(operation, value, seconds=0):
+    patience = ctypes.create_string_buffer(struct.pack("qq", seconds, 0))
+    return raw(202, page, operation, value, ctypes.addressof(patience))
+"""
+
+
+def test_two_sessions_have_no_word_of_memory_in_common_to_wait_on(box: Sandbox) -> None:
+    """Outside, and without the private flag, whoever waits on a page of libc is woken by whoever names the same page."""
+    witness = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"{RAW}{WAIT}\nprint(flush=True)\nprint(futex(0, ctypes.c_uint32.from_address(page).value, 1))",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert witness.stdout is not None
+    witness.stdout.readline()
+    code = f"{WAIT}\nfor _ in range(100_000):\n    if futex(1, 1) > 0: print('woken')"
+
+    assert run(box, code) == ""
+    assert witness.stdout.read() == "-1\n"  # nobody woke it
+    witness.stdout.close()
+    witness.wait()
 
 
 def test_pages_that_no_count_sees_are_refused(box: Sandbox) -> None:

@@ -52,8 +52,9 @@ DYNAMIC_CLOCK = 1 << 31
 FCNTL = (0, 1, 2, 3, 4, 1030)
 """DUPFD, GETFD, SETFD, GETFL, SETFL, DUPFD_CLOEXEC. Never SETOWN and SETSIG: they aim a signal at any process of the user."""
 
-FUTEX = tuple(operation | flag for operation in (0, 1, 3, 4, 5, 9, 10) for flag in (0, 128, 256, 384))
-"""Waiting and waking, private or not, on either clock. Not the priority-inheriting ones, the door of many kernel exploits."""
+FUTEX = tuple(operation | flag for operation in (0, 1, 3, 4, 5, 9, 10) for flag in (128, 384))
+"""Waiting and waking within the process, on either clock. Without the private flag, a word in a page of libc is one that every
+process of the machine may wait on: two sessions could talk. Not the priority-inheriting ones, the door of many kernel exploits."""
 
 MADVICE = (4, 8, 15)
 """DONTNEED, FREE, NOHUGEPAGE: what malloc asks for. Others change what a fork inherits, or how memory is counted."""

@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-from trace_samples import TRACE, raw_span
+from trace_samples import TRACE, raw_span, store_of
 
 from sonde.contexts.traces.filestore import FileStore
+from sonde.contexts.traces.inspection import Inspection
 
 FIRST, SECOND = "0000000000000001", "0000000000000002"
 
@@ -45,3 +46,42 @@ def test_a_broken_first_line_costs_only_itself(tmp_path: Path, broken: str) -> N
     with FileStore(path) as store:
         assert [span.span_id for span in store.summaries(TRACE)] == [FIRST, SECOND]
         assert [bad["line"] for bad in store.malformed()] == [1]
+
+
+def test_an_error_as_the_otel_sdk_prints_it_stays_an_error_with_its_words(tmp_path: Path) -> None:
+    raw = raw_span(1, status={"status_code": "ERROR", "description": "boom"})
+    del raw["status_code"], raw["status_message"]
+
+    (summary,) = store_of(tmp_path, [raw]).summaries(TRACE)
+
+    assert (summary.status, summary.status_message) == ("ERROR", "boom")
+
+
+def test_events_of_a_flat_span_may_be_written_as_in_otlp(tmp_path: Path) -> None:
+    pair = {"key": "exception.message", "value": {"stringValue": "boom"}}
+    event = {"name": "exception", "timeUnixNano": "1760000001000000000", "attributes": [pair]}
+
+    (found,) = store_of(tmp_path, [raw_span(1, events=[event])]).span(FIRST).events
+
+    assert found.attributes == {"exception.message": "boom"}
+    assert found.row()["timestamp"] == "2025-10-09T08:53:21.000000Z"
+
+
+def test_keys_with_digits_that_are_no_numbers_are_ordinary_keys(tmp_path: Path) -> None:
+    odd = {"llm.input_messages.².message.content": "x", "llm.input_messages.3.message.content": "y", " a.².b": "z"}
+
+    store = store_of(tmp_path, [raw_span(1, attributes=odd)])
+
+    assert [row["content"] for row in Inspection(store).get_messages(FIRST).value] == ["y"]
+    assert store.span(FIRST).attributes["a.².b"] == "z"
+
+
+def test_content_in_parts_is_shown_and_not_taken_for_empty(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "hello"}, {"type": "image_url", "image_url": {"url": "http://x/y.png"}}]
+    messages = [{"message": {"role": "user", "content": parts}}]
+
+    store = store_of(tmp_path, [raw_span(1, attributes={"llm.input_messages": messages})])
+
+    (message,) = Inspection(store).get_messages(FIRST).value
+    assert "hello" in message["content"]
+    assert "http://x/y.png" in message["content"]

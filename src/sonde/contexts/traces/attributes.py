@@ -180,7 +180,7 @@ def _renumber_key(key: str, ranks: Mapping[str, Mapping[int, int]]) -> str:
     parts = key.split(".")
     prefix, result = parts[0], [parts[0]]
     for position, part in enumerate(parts[1:], start=1):
-        rank = ranks.get(prefix, {}).get(int(part)) if part.isdigit() and position < len(parts) - 1 else None
+        rank = ranks.get(prefix, {}).get(int(part)) if part.isdecimal() and position < len(parts) - 1 else None
         result.append(part if rank is None else str(rank))
         prefix = f"{prefix}.{part}"
     return ".".join(result)
@@ -192,7 +192,7 @@ def _hole_gap(prefix: str, indices: set[int]) -> str:
 
 def _clean_key(key: str) -> str:
     parts = [part.strip() for part in key.split(".")]
-    return ".".join(str(int(part)) if part.isdigit() else part for part in parts if part) or key
+    return ".".join(str(int(part)) if part.isdecimal() else part for part in parts if part) or key
 
 
 def _parsed(text: str) -> Any:

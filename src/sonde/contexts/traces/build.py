@@ -62,7 +62,8 @@ def build_span(
 def status_of(value: Any) -> str:
     """OK, ERROR or UNSET from numbers, words, `STATUS_CODE_…` or an OTLP status object."""
     if isinstance(value, Mapping):
-        value = cast("Mapping[str, Any]", value).get("code")
+        table = cast("Mapping[str, Any]", value)
+        value = table.get("code", table.get("status_code"))
     if isinstance(value, int):
         return _STATUS_NUMBERS.get(value, "UNSET")
     word = str(value or "UNSET").upper().removeprefix("STATUS_CODE_")

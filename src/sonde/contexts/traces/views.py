@@ -85,7 +85,7 @@ def indexed(table: Table, prefix: str) -> dict[int, dict[str, Any]]:
     for key, value in table.items():
         if key.startswith(start):
             number, dot, rest = key[len(start) :].partition(".")
-            if dot and number.isdigit():
+            if dot and number.isdecimal():
                 found.setdefault(int(number), {})[rest] = value
     return found
 
@@ -129,7 +129,8 @@ def _message(item: Table, direction: str, position: int, *, gap: bool) -> Row:
 
 
 def _content(item: Table) -> str:
-    content = item.get("message.content", item.get("content"))
+    content = nested(item, "message.content")
+    content = nested(item, "content") if content is None else content
     if content is not None:
         return content if isinstance(content, str) else canonical_json(content)
     parts = indexed(item, "message.contents")

@@ -73,19 +73,22 @@ def _kind(row: Json) -> str | None:
 
 def _message(row: Json, status: Any) -> Any:
     if isinstance(status, Mapping):
-        return cast("Json", status).get("message")
+        return cast("Json", status).get("message") or cast("Json", status).get("description")
     return row.get("status_message") or row.get("statusMessage")
 
 
 def _attributes(row: Json) -> Json:
     table: Json = {key.removeprefix("attributes."): row[key] for key in row if key.startswith("attributes.")}
     for name in _ATTRIBUTES:
-        found = row.get(name)
-        if isinstance(found, dict):
-            table |= cast("Json", found)
-        elif isinstance(found, list):
-            table |= otlp.attributes(cast("list[Json]", found))
+        table |= _table(row.get(name))
     return table
+
+
+def _table(found: Any) -> Json:
+    """Attributes as an object, or as OTLP's list of pairs."""
+    if isinstance(found, list):
+        return otlp.attributes(cast("list[Json]", found))
+    return cast("Json", found) if isinstance(found, dict) else {}
 
 
 def _events(raw: Any) -> Iterator[RawEvent]:
@@ -93,9 +96,8 @@ def _events(raw: Any) -> Iterator[RawEvent]:
     for item in items:
         if isinstance(item, dict):
             event = {str(key).lower(): value for key, value in cast("Json", item).items()}
-            found = event.get("attributes")
-            table = cast("Json", found) if isinstance(found, dict) else {}
-            yield str(event.get("name", "")), event.get("timestamp", event.get("time_unix_nano")), table
+            moment = _first(event, ("timestamp", "time_unix_nano", "timeunixnano"))
+            yield str(event.get("name", "")), moment, _table(event.get("attributes"))
 
 
 def _project(row: Json) -> str:

@@ -47,6 +47,11 @@ class ErrorCode(StrEnum):
     UNEXPECTED_RUNTIME_ERROR = "UNEXPECTED_RUNTIME_ERROR"
 
 
+WORTH_REPEATING = frozenset(
+    {ErrorCode.RECURSION_LIMIT_REACHED, ErrorCode.WALL_TIME_LIMIT_REACHED, ErrorCode.WRITEBACK_FAILED}
+)
+
+
 class SondeError(Exception):
     """The root of everything Sonde raises on purpose."""
 
@@ -61,6 +66,11 @@ class SondeError(Exception):
             self.stage = stage
         if retryable is not None:
             self.retryable = retryable
+
+    def row(self) -> dict[str, str | bool]:
+        """The error as a record carries it. By the contract a run is worth repeating only after a budget or a write-back."""
+        again = self.retryable and self.code in WORTH_REPEATING
+        return {"code": self.code.value, "message": self.message, "stage": self.stage, "retryable": again}
 
 
 class Fault(SondeError):

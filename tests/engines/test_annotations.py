@@ -213,7 +213,7 @@ def test_a_server_that_dies_under_a_tool_ends_the_run_with_the_rules_report(serv
 
     assert (found.status, found.annotator_kind) == ("partial", "CODE")
     error = found.record.error
-    assert error is not None and (error.code, error.retryable) == ("TOOL_CALL_FAILED", True)
+    assert error is not None and (error.code, error.retryable) == ("TOOL_CALL_FAILED", False)
     assert found.report is not None and found.report["primary_label"] == "tool_failure"
 
 
@@ -245,4 +245,4 @@ def test_a_server_that_is_not_there_fails_the_run_with_a_record(tmp_path: Path) 
     assert (found.status, found.report) == ("failed", None)
     assert found.run_dir is not None
     recorded = json.loads((found.run_dir / "run_record.json").read_text())["error"]
-    assert (recorded["code"], recorded["retryable"]) == ("TOOL_CALL_FAILED", True)
+    assert (recorded["code"], recorded["retryable"]) == ("TOOL_CALL_FAILED", False)

@@ -418,12 +418,16 @@ def test_no_model_at_all_still_gives_an_honest_answer() -> None:
     assert any("--model" in gap for gap in answer.gaps)
 
 
-def test_a_model_that_never_answers_fails_the_run_and_says_why() -> None:
-    answer = run_in_memory(ScriptedModel([ModelCallFailed("401: the key is wrong")]), "?", files())
+@pytest.mark.requirement(115)
+@pytest.mark.parametrize("retryable", [True, False])
+def test_a_model_that_never_answers_fails_the_run_and_says_why(retryable: bool) -> None:
+    failure = ModelCallFailed("401: the key is wrong", retryable=retryable, retry_after=0.0)
+    answer = run_in_memory(ScriptedModel(lambda _: failure), "?", files())
 
     assert answer.status is RunStatus.FAILED
     assert answer.record.error is not None
     assert "401" in answer.record.error.message
+    assert not answer.record.error.retryable  # by the contract only after a budget or a write-back
 
 
 @pytest.mark.requirement("O7")

@@ -16,7 +16,7 @@ from sonde.engines.pages import page_of
 from sonde.errors import RunError, ToolFault, WritebackFailed
 from sonde.phoenix import AnnotationWriter, PhoenixClient
 from sonde.publish.writers import Published, as_lines, event_of, publish as write
-from sonde.runtime.run import Ended, error_dict
+from sonde.runtime.run import Ended
 
 Judge = Literal["LLM", "CODE"]
 REPORT = "report.md"
@@ -63,8 +63,8 @@ class Writeback:
         return {REPORT: page, ANNOTATIONS: as_lines(self.annotations(output, ended.annotator, run_id))}
 
 
-def _error(reason: str, run_id: str) -> dict[str, Any] | None:
-    return error_dict(WritebackFailed(f"{reason}; the report stands, `sonde publish {run_id}` tries again"))
+def _error(reason: str, run_id: str) -> dict[str, Any]:
+    return WritebackFailed(f"{reason}; the report stands, `sonde publish {run_id}` tries again").row()
 
 
 def _written(annotations: list[Annotation], place: Source) -> Published:

@@ -222,14 +222,7 @@ class Delegation:
                 tokens_in=used[0],
                 tokens_out=used[1],
                 cost_usd=used[2],
-                error=None
-                if error is None
-                else {
-                    "code": error.code.value,
-                    "message": error.message,
-                    "stage": error.stage,
-                    "retryable": error.retryable,
-                },
+                error=None if error is None else error.row(),
             )
         )
 

@@ -17,7 +17,6 @@ from sonde.errors import (
     BudgetExceeded,
     ModelCallFailed,
     RunError,
-    SondeError,
     UnexpectedRuntimeError,
     UsageError,
     WritebackFailed,
@@ -120,7 +119,7 @@ class Run:
 
     def _advance(self, status: RunStatus, error: RunError | None = None) -> None:
         self.status = advance(RUN_TRANSITIONS, self.status, status)
-        self.wiring.emit(StatusChanged(status=status.value, error=error_dict(error)))
+        self.wiring.emit(StatusChanged(status=status.value, error=None if error is None else error.row()))
 
     def _end(self, outcome: Outcome) -> Ended:
         unwritten = self._write_back(outcome)
@@ -137,7 +136,7 @@ class Run:
                 output_hash=hash_value(output),
                 annotator_kind=outcome.annotator,
                 gaps=list(outcome.conclusion.gaps),
-                error=error_dict(outcome.error),
+                error=None if outcome.error is None else outcome.error.row(),
                 elapsed_s=round(elapsed, 3),
             )
         )
@@ -184,13 +183,6 @@ class Run:
             context=task.context.describe(),
             layers=wiring.layers,
         )
-
-
-def error_dict(error: SondeError | None) -> dict[str, Any] | None:
-    """An error as the record carries it."""
-    if error is None:
-        return None
-    return {"code": error.code.value, "message": error.message, "stage": error.stage, "retryable": error.retryable}
 
 
 def _without_writeback(outcome: Outcome, failed: WritebackFailed) -> Outcome:

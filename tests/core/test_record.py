@@ -230,6 +230,13 @@ def test_a_failed_write_back_makes_a_success_partial_until_one_succeeds() -> Non
     assert mended.status is RunStatus.SUCCEEDED and mended.error is None
 
 
+def test_writing_back_again_a_week_later_does_not_complete_the_run_later() -> None:
+    events = told()
+    later = WroteBack(status="succeeded", at=events[-1].at + 7 * 86_400)
+
+    assert fold([*events, later]).completed_at == fold(events).completed_at
+
+
 def test_the_rules_of_the_contract_hold_for_records_that_others_write() -> None:
     good = fold(told()).model_dump(mode="json")
 

@@ -217,7 +217,7 @@ class RecordFold:
             run_type=cast("RunType", start.run_type),
             status=self.status(),
             started_at=moment(start.at),
-            completed_at=moment(self._last_at) if self._end else None,
+            completed_at=moment(max(start.at, self._end.at)) if self._end else None,
             dataset_ref=DatasetRef.model_validate(start.dataset_ref),
             input_ref=input_ref,
             runtime_ref=self._runtime_ref(start),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,28 @@ def test_a_flood_of_names_is_refused_before_it_is_taken_apart(path: Path) -> Non
 
     with pytest.raises(StateRefused, match="names and sources"):
         saved_state(path)
+
+
+@pytest.fixture
+def deep_stack() -> Iterator[None]:
+    """A program may allow itself more recursion than its stack has room for; a file must not be able to use that."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1_000_000)
+    yield
+    sys.setrecursionlimit(before)
+
+
+@pytest.mark.usefixtures("deep_stack")
+def test_a_deep_file_or_answer_does_not_take_the_stack_of_a_program_that_raised_its_limit(path: Path) -> None:
+    deep = "[" * 400_000 + "]" * 400_000
+    path.write_text(f'{{"format":"sonde state","version":1,"sha256":"","body":{deep}}}')
+    with pytest.raises(StateRefused, match="nested"):
+        saved_state(path)
+    answer = "{'variables': [], 'left_out': [], 'definitions': [], 'graph': b'[' * 400_000 + b']' * 400_000}"
+    with Sandbox("open") as box:
+        run(box, f"import sys\nsys.modules['worker.saving'].Saving.run = lambda self: {answer}")
+        with pytest.raises(StateNotSaved, match="nested"):
+            box.save(path.with_name("other.json"))
 
 
 def test_the_gate_reads_forged_definitions(path: Path) -> None:

@@ -23,11 +23,13 @@ import msgspec
 
 from sonde.errors import ConfigError, RunError
 from sonde.sandbox.base import Variable
+from sonde.sandbox.worker.nesting import DEEPEST, too_deep
 
 FORMAT = "sonde state"
 VERSION = 1
 MAX_BYTES = 32 << 20
 LARGEST_FILE = 128 << 20
+TOO_DEEP = f"it is nested more than {DEEPEST} deep"
 OUTER_BYTES = 8 << 20
 """Most of a state that this process takes apart itself: names, reasons and sources. A byte of JSON can become twenty of objects."""
 NAME_CHARS = 200
@@ -176,6 +178,8 @@ def write(path: Path, answer: Answer, *, max_bytes: int, clean: Callable[[str], 
 
 def _body(answer: Answer, clean: Callable[[str], str]) -> Body:
     graph = clean(answer.graph.decode()).encode()
+    if too_deep(graph):
+        raise ValueError(TOO_DEEP)
     msgspec.json.decode(graph, type=msgspec.Raw)  # it is JSON, and still is after the cleaning
     return Body(
         variables=answer.variables,
@@ -196,6 +200,8 @@ def saved_state(path: str | Path) -> Saved:
 def read(path: str | Path) -> tuple[Saved, Body]:
     """The state in a file; StateRefused when it is not one that this version can load."""
     content = _content(Path(path))
+    if too_deep(content):
+        raise StateRefused(f"{path} is not a state as Sonde writes it: {TOO_DEEP}")
     try:
         marked = msgspec.json.decode(content, type=Marked)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

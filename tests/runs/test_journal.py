@@ -13,7 +13,8 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import quote
+from typing import Any
+from urllib.parse import quote, quote_plus
 
 import msgspec
 import pytest
@@ -199,6 +200,18 @@ def test_key_values_planted_everywhere_never_reach_the_journal(tmp_path: Path, s
 def _traces(key: str) -> list[str]:
     encoded = base64.b64encode(key.encode()).decode().rstrip("=")
     return [key, json.dumps(key, ensure_ascii=False)[1:-1], quote(key, safe=""), encoded, "1234567890"]
+
+
+@pytest.mark.parametrize("key", ["wJalr/XUtn+FEMI=", "pässwort für alle", os.fsdecode(b"caf\xe9-and-more")])
+@pytest.mark.parametrize("spelling", [str, quote, quote_plus, json.dumps])
+def test_any_key_is_removed_as_python_programs_spell_it(path: Path, key: str, spelling: Callable[[Any], str]) -> None:
+    planted = spelling(os.fsencode(key)) if spelling in (quote, quote_plus) else spelling(key)
+    write(path, Noted(text=f"it is {planted}!"), secrets=(key,))
+
+    (event,) = read_journal(path).events
+
+    assert isinstance(event, Noted)
+    assert event.text.replace('"', "") == f"it is {REMOVED}!"
 
 
 def test_key_values_are_removed_from_keys_and_nested_values_too(path: Path) -> None:

@@ -7,10 +7,11 @@ out what merely looks like a secret is for exports.
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 import msgspec
 
@@ -39,8 +40,10 @@ def secret_forms(secrets: Sequence[str]) -> SecretForms:
     found: set[str] = set()
     for secret in secrets:
         if len(secret) >= SHORTEST_SECRET:
-            plain = base64.b64encode(secret.encode("utf-8", "surrogatepass")).decode()
-            found |= {secret, quote(secret, safe=""), plain.rstrip("="), _quoted(secret)}
+            raw = secret.encode("utf-8", "surrogateescape")  # a variable of the environment need not be UTF-8
+            plain = base64.b64encode(raw).decode()
+            found |= {secret, quote(raw, safe=""), quote(raw), quote_plus(raw), plain.rstrip("=")}
+            found |= {_quoted(secret), json.dumps(secret)[1:-1]}
     spellings = tuple(sorted(found, key=lambda spelling: (-len(spelling), spelling)))
     return SecretForms(spellings, tuple(_quoted(spelling).encode() for spelling in spellings))
 

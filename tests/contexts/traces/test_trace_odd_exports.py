@@ -7,10 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-from trace_samples import TRACE, raw_span, store_of
+from trace_samples import TRACE, Json, raw_span, store_of
 
 from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.inspection import Inspection
+from sonde.contexts.traces.transcript import transcript_of
 
 FIRST, SECOND = "0000000000000001", "0000000000000002"
 
@@ -85,3 +86,56 @@ def test_content_in_parts_is_shown_and_not_taken_for_empty(tmp_path: Path) -> No
     (message,) = Inspection(store).get_messages(FIRST).value
     assert "hello" in message["content"]
     assert "http://x/y.png" in message["content"]
+
+
+LANGFUSE = {
+    "id": TRACE,
+    "timestamp": "2026-01-01T00:00:00Z",
+    "observations": [
+        {
+            "id": FIRST,
+            "type": "GENERATION",
+            "startTime": "2026-01-01T00:00:00Z",
+            "input": [{"role": "user", "content": "the question"}],
+            "output": "the answer",
+        }
+    ],
+}
+LANGSMITH = {
+    "id": FIRST,
+    "trace_id": TRACE,
+    "run_type": "llm",
+    "start_time": "2026-01-01T00:00:00",
+    "inputs": {"messages": [{"role": "user", "content": "the question"}]},
+    "outputs": {"generations": [[{"text": "the answer"}]]},
+}
+MIXED = raw_span(
+    1,
+    attributes={
+        "openinference.span.kind": "LLM",
+        "llm.input_messages": [{"message": {"role": "user", "content": "the question"}}],
+        "output.value": "the answer",
+    },
+)
+
+
+@pytest.mark.parametrize("record", [LANGFUSE, LANGSMITH, MIXED])
+def test_a_plain_answer_to_chat_messages_is_a_message_too(tmp_path: Path, record: Json) -> None:
+    store = store_of(tmp_path, [record])
+
+    asked, said = Inspection(store).get_messages(FIRST).value
+    (step,) = transcript_of(store.spans(TRACE)).steps
+
+    assert (asked["content"], asked["metadata"]["direction"]) == ("the question", "input")
+    assert said["metadata"]["direction"] == "output"
+    assert "the answer" in said["content"]
+    assert "the answer" in step.came
+
+
+def test_a_name_of_a_reply_is_not_taken_for_its_words(tmp_path: Path) -> None:
+    asked = json.dumps([{"role": "user", "parts": [{"type": "text", "content": "q"}]}])
+    genai = {"gen_ai.operation.name": "chat", "gen_ai.input.messages": asked, "gen_ai.response.model": "m-1"}
+
+    store = store_of(tmp_path, [raw_span(1, attributes=genai)])
+
+    assert [row["content"] for row in Inspection(store).get_messages(FIRST).value] == ["q"]

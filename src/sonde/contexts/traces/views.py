@@ -39,14 +39,17 @@ class Artifact:
 
 
 def messages_of(span: Span) -> list[Artifact]:
-    """Chat messages of an LLM span in order, inputs first; input and output text of any other span."""
+    """Chat messages of a span in order, inputs first; for a side that has none, its input or output text."""
     found: list[Row] = []
     for direction, prefixes in _SIDES:
         for prefix in prefixes:
             items = indexed(span.attributes, prefix)
             gap = any(text.startswith(f"{prefix}:") for text in span.gaps)
             found += [_message(items[index], direction, index, gap=gap) for index in sorted(items)]
-    found = found or _event_messages(span) or _plain_messages(span)
+    found = found or _event_messages(span)
+    heard = {row["metadata"]["direction"] for row in found}
+    found += [row for row in _plain_messages(span) if row["metadata"]["direction"] not in heard]
+    found.sort(key=lambda row: row["metadata"]["direction"] == "output")
     return [_message_artifact(span, message) for message in found]
 
 
@@ -174,12 +177,18 @@ def _plain_messages(span: Span) -> list[Row]:
     rows: list[Row] = []
     for direction, role, keys in (("input", "user", _INPUT), ("output", "assistant", _OUTPUT)):
         key = next((key for key in keys if span.attributes.get(key) is not None), None)
-        if key is not None:
+        if key is not None and not (direction == "output" and _names_the_reply(span.attributes)):
             value = span.attributes[key]
             content = value if isinstance(value, str) else canonical_json(value)
             metadata = {"direction": direction, "position": 0, "source": key}
             rows.append({"role": role, "content": content, "metadata": metadata})
     return rows
+
+
+def _names_the_reply(table: Table) -> bool:
+    """True where the output is only the id and model of a reply, which GenAI names are translated to, and not its words."""
+    names = {key: str(value) for key in ("id", "model") if (value := table.get(f"gen_ai.response.{key}"))}
+    return bool(names) and table.get("output.value") == json.dumps(names, ensure_ascii=False)
 
 
 _INPUT = ("input.value", "traceloop.entity.input")

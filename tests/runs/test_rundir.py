@@ -6,9 +6,11 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from runs.streams import TickingClock, write_story
+from runs.streams import TickingClock, told, write_story
+from sonde.core.events import RunStarted
 from sonde.errors import ConfigError
 from sonde.runs.journal import JournalUnreadable
 from sonde.runs.rundir import RECORD, NoSuchRun, RunDir, find_run, new_run_id, write_atomically
@@ -62,6 +64,16 @@ def test_runs_are_found_by_id_beginning_last_and_folder(tmp_path: Path) -> None:
     assert find_run(tmp_path, "20260102") == second
     assert find_run(tmp_path, "last") == second
     assert find_run(tmp_path / "elsewhere", first.path) == first
+
+
+def test_the_last_run_is_the_one_that_began_last_whatever_its_name(tmp_path: Path) -> None:
+    start = next(event for event in told() if isinstance(event, RunStarted))
+    for name, later in (("b-second", 60.0), ("z-first", 0.0), ("a-third", 120.0)):
+        journal = RunDir.create(tmp_path, name).journal()
+        journal.append(msgspec.structs.replace(start, at=start.at + later))
+        journal.close()
+
+    assert find_run(tmp_path, "last").run_id == "a-third"
 
 
 @pytest.mark.parametrize("wanted", ["20260101", "nosuch"])

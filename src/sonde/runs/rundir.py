@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ SUMMARY = "summary.md"
 ANSWER = "answer.md"
 STATE = "state.json"
 """The variables that the root session ended with, for a follow-up; a file of `sonde.sandbox`."""
+_TIMED_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{9}")
 
 
 class NoSuchRun(ConfigError):
@@ -203,9 +205,28 @@ def find_run(runs_dir: str | Path, id_or_path: str | Path) -> RunDir:
     return RunDir(Path(runs_dir) / _matching(name, ids, runs_dir))
 
 
+class _Started(msgspec.Struct):
+    at: float = 0.0
+
+
+def _newest(ids: Sequence[str], runs_dir: str | Path) -> str:
+    """The run that began last. Its name says so, except for items of a batch, which are named after their ids."""
+    if all(_TIMED_ID.fullmatch(run_id) for run_id in ids):
+        return ids[-1]
+    return max(ids, key=lambda run_id: (_began(Path(runs_dir, run_id, JOURNAL)), run_id))
+
+
+def _began(journal: Path) -> float:
+    try:
+        with journal.open("rb") as file:
+            return msgspec.json.decode(file.readline(), type=_Started).at
+    except (OSError, msgspec.DecodeError):
+        return 0.0
+
+
 def _matching(name: str, ids: Sequence[str], runs_dir: str | Path) -> str:
     if name == "last":
-        return ids[-1]
+        return _newest(ids, runs_dir)
     if name in ids:
         return name
     fitting = [run_id for run_id in ids if run_id.startswith(name)]
@@ -214,12 +235,12 @@ def _matching(name: str, ids: Sequence[str], runs_dir: str | Path) -> str:
     if fitting:
         raise NoSuchRun(f"{name!r} begins {len(fitting)} run ids: {', '.join(fitting[:5])}; give more of it")
     raise NoSuchRun(
-        f"there is no run {name!r} in {runs_dir}; the newest is {ids[-1]}, also called `last` (`sonde runs` lists them)"
+        f"there is no run {name!r} in {runs_dir}; the newest is {_newest(ids, runs_dir)}, also called `last` (`sonde runs` lists them)"
     )
 
 
 def run_ids(runs_dir: str | Path) -> list[str]:
-    """The ids of all runs in a folder, oldest first (ids sort by time)."""
+    """The ids of all runs in a folder, in order; those of `new_run_id` are then in the order of their times."""
     try:
         entries = [entry.name for entry in os.scandir(runs_dir) if not entry.name.startswith(".")]
     except FileNotFoundError:

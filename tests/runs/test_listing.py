@@ -7,9 +7,11 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from runs.streams import write_long_story, write_story
+from runs.streams import told, write_long_story, write_story
+from sonde.core.events import RunStarted
 from sonde.errors import ConfigError
 from sonde.runs.listing import list_runs, prune
 from sonde.runs.rundir import RECORD, RunDir
@@ -47,6 +49,17 @@ def test_going_on_killed_and_broken_runs_are_listed_as_what_they_are(tmp_path: P
         "broken": "unreadable",
         "old-record": "running",
     }
+
+
+def test_a_killed_run_with_a_question_of_megabytes_can_be_resumed_and_says_so(tmp_path: Path) -> None:
+    journal = RunDir.create(tmp_path, "long").journal()
+    start = next(event for event in told() if isinstance(event, RunStarted))
+    journal.append(msgspec.structs.replace(start, objective="why? " * 500_000))
+    journal.close()
+
+    (summary,) = list_runs(tmp_path)
+
+    assert (summary.status, summary.run_type) == ("interrupted", start.run_type)
 
 
 def test_runs_are_filtered_by_status_type_and_text(tmp_path: Path) -> None:
@@ -92,6 +105,15 @@ def test_pruning_by_age_and_status_and_as_a_rehearsal(tmp_path: Path) -> None:
 def test_pruning_everything_must_be_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="keep="):
         prune(tmp_path)
+
+
+def test_keeping_less_than_nothing_is_refused_and_deletes_nothing(tmp_path: Path) -> None:
+    write_story(tmp_path)
+
+    with pytest.raises(ConfigError, match="keep"):
+        prune(tmp_path, keep=-1)
+
+    assert len(list_runs(tmp_path)) == 1
 
 
 def test_a_linked_run_folder_is_not_deleted(tmp_path: Path) -> None:

@@ -21,8 +21,6 @@ from sonde.errors import ConfigError
 from sonde.runs.journal import is_being_written
 from sonde.runs.rundir import JOURNAL, RECORD, run_ids
 
-_HEAD = 1 << 20
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
@@ -139,7 +137,7 @@ def summarise(path: Path) -> RunSummary:
 def _unrecorded(path: Path, running: bool) -> RunSummary:
     try:
         with (path / JOURNAL).open("rb") as file:
-            start = _starts.decode(file.readline(_HEAD))
+            start = _starts.decode(file.readline())
     except (OSError, msgspec.MsgspecError):
         return RunSummary(run_id=path.name, path=path, status="running" if running else "unreadable")
     return RunSummary(
@@ -164,6 +162,8 @@ def prune(
     """Delete runs: all but the newest `keep`, or those started before a time; with `status`, only such ones. What went is returned."""
     if keep is None and before is None:
         raise ConfigError("say what to prune: keep=20 keeps the newest twenty, before=<time> deletes what is older")
+    if keep is not None and keep < 0:
+        raise ConfigError(f"keep is {keep}; it must be 0 or more")
     doomed = list(_doomed(list_runs(runs_dir, status=status), keep, before))
     for summary in doomed:
         if not dry_run:

@@ -17,7 +17,7 @@ from sonde.batch.folder import BatchFolder, DiskFull
 from sonde.batch.issues import group
 from sonde.batch.manifest import BrokenLine
 from sonde.batch.progress import Progress, duration
-from sonde.batch.report import markdown, write_report
+from sonde.batch.report import markdown, report_of, write_report
 from sonde.batch.result import FoundFailure, ItemResult, Status
 from sonde.batch.table import write_parquet
 
@@ -50,6 +50,13 @@ def some(folder: Path) -> BatchOutcome:
     finding = FoundFailure(label="tool_failure", component=EVIL, words="timed out")
     failed = result(3, "failed", code="MODEL_OUTPUT_INVALID", message=EVIL, label=None)
     return outcome(folder, result(1, findings=[finding], trace_ids=["t1"]), result(2), failed)
+
+
+def test_95_percent_of_the_items_are_within_the_95th_percentile_and_no_more_need_be(tmp_path: Path) -> None:
+    report = report_of(outcome(tmp_path, *(result(number) for number in range(1, 21))))
+
+    assert report["latency_s"]["p95"] == 19.0
+    assert report["latency_s"]["max"] == 20.0
 
 
 def test_the_report_counts_what_is_there(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from sonde.batch.issues import ISSUES, Issue, IssueFile
 from sonde.batch.page import render
 from sonde.batch.result import ItemResult
 from sonde.batch.table import write_parquet
+from sonde.core.record import percentile
 from sonde.core.wording import plural
 from sonde.runs.rundir import pretty_json, write_atomically
 
@@ -80,7 +81,7 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
     return {
         "total": round(sum(ordered), 6),
         "median": ordered[len(ordered) // 2],
-        "p95": ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))],
+        "p95": percentile(ordered, 95),
         "max": ordered[-1],
     }
 

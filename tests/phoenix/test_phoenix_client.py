@@ -116,6 +116,38 @@ def test_keys_and_headers_are_sent_and_never_shown() -> None:
     assert KEY not in shown and "t-secret" not in shown
 
 
+@pytest.mark.parametrize("status", [401, 503])
+def test_a_server_that_repeats_what_it_was_sent_does_not_show_the_key(status: int) -> None:
+    def repeat(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(status, text=f"no: {request.headers['authorization']} {request.headers['x-tenant']}")
+
+    server = Server(repeat, api_key=KEY, headers={"x-tenant": "t-secret"})
+
+    with pytest.raises((PhoenixRefused, PhoenixUnavailable)) as raised:
+        server.client.get("/v1/projects")
+
+    assert "no: [key removed]" in str(raised.value)
+    assert KEY not in str(raised.value) and "t-secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("secret", [{"api_key": "px\u2019s"}, {"headers": {"x-tenant": "ä"}}, {"api_key": "a\nb"}])
+def test_a_key_that_cannot_be_sent_is_refused_without_showing_it(secret: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        PhoenixClient("http://phoenix.test:6006", **secret)
+
+    assert "\u2019" not in raised.value.message and "ä" not in raised.value.message
+
+
+def test_a_reply_that_cannot_be_unpacked_is_tried_again_and_then_said() -> None:
+    garbled = {"content-encoding": "gzip"}
+    server = Server(lambda _: httpx2.Response(200, content=b"no gzip", headers=garbled), attempts=2)
+
+    with pytest.raises(PhoenixUnavailable):
+        server.client.get("/v1/projects")
+
+    assert len(server.requests) == 2
+
+
 def test_redirects_are_not_followed_with_the_key() -> None:
     server = Server(lambda _: httpx2.Response(302, headers={"location": "http://evil.test/"}), api_key=KEY)
 

@@ -62,9 +62,11 @@ class PhoenixClient:
         self._wait = wait
         self._in_vain = 0
         secret = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        sent = _checked_headers({**secret, **dict(headers or {})})
+        self._secrets = sorted({api_key or "", *sent.values()} - {""}, key=len, reverse=True)
         self._http = httpx2.Client(
             base_url=self.base_url,
-            headers={**secret, **dict(headers or {}), "accept": "application/json"},
+            headers={**sent, "accept": "application/json"},
             transport=transport,
             trust_env=False,  # a proxy from the environment would see the key
             follow_redirects=False,
@@ -96,13 +98,13 @@ class PhoenixClient:
                 reply = self._http.request(
                     method, path, params=_query(params), json=body, timeout=self._timeout(problem)
                 )
-            except httpx2.TransportError as failure:
+            except httpx2.RequestError as failure:
                 problem = f"{type(failure).__name__} at {method} {path}"
                 continue
             if reply.status_code < 300:
                 self._in_vain = 0
                 return _decoded(reply, path)
-            problem = f"{reply.status_code} at {method} {path}: {_detail(reply)}"
+            problem = f"{reply.status_code} at {method} {path}: {self._detail(reply)}"
             if reply.status_code != 429 and reply.status_code < 500:
                 self._in_vain = 0
                 raise PhoenixRefused(f"Phoenix refused: {problem}", reply.status_code)
@@ -121,6 +123,23 @@ class PhoenixClient:
 
     def _pause(self, attempt: int, problem: str) -> None:
         self._wait(min(FIRST_PAUSE_S * 2 ** (attempt - 1), MAX_PAUSE_S, self._timeout(problem)))
+
+    def _detail(self, reply: httpx2.Response) -> str:
+        """The server's own words, one line of them; what was sent in the headers is taken out, for some servers repeat it."""
+        said = reply.text[:4_000]
+        for secret in self._secrets:
+            said = said.replace(secret, "[key removed]")
+        return " ".join(said[:300].split())
+
+
+def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if not (name + value).isascii() or "\n" in value.strip():
+            shown = "the API key" if name == "authorization" else f"the header {name!r}"
+            raise ConfigError(
+                f"{shown} for Phoenix holds a character that cannot be sent, such as a curly quote; copy it again"
+            )
+    return {name: value.strip() for name, value in headers.items()}
 
 
 def _checked_url(text: str) -> str:
@@ -164,8 +183,3 @@ def _json(content: bytes) -> Any:
         return msgspec.json.decode(content)
     except msgspec.DecodeError:
         return json.loads(content.decode("utf-8", "replace"))
-
-
-def _detail(reply: httpx2.Response) -> str:
-    """The server's own words, one line of them."""
-    return " ".join(reply.text[:300].split())

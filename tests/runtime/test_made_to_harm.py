@@ -13,7 +13,7 @@ from sonde.contexts.files import FilesContext
 from sonde.core.budget import Budget
 from sonde.core.events import Event, HostReturned
 from sonde.core.status import RunStatus
-from sonde.testing import ScriptedModel, run_in_memory
+from sonde.testing import FrozenClock, ScriptedModel, run_in_memory
 
 TEXTS = {"a.txt": "alpha\nbeta is 42\n"}
 CITED = "add_citation('a.txt', 2, 2)\nFINAL('beta is 42')"
@@ -58,6 +58,24 @@ def test_a_final_value_of_a_thousand_lists_is_an_error_of_the_code_and_not_the_e
 
     assert answer.status is RunStatus.SUCCEEDED
     assert "nested more than" in model.requests[1].messages[-1].content
+
+
+def test_a_loop_of_slow_calls_that_cost_nothing_ends_with_the_time_of_the_run() -> None:
+    clock = FrozenClock()
+    served: list[Event] = []
+
+    def tick(event: Event) -> None:
+        if isinstance(event, HostReturned):
+            served.append(event)
+            clock.advance(2.0)
+
+    model = ScriptedModel(["```python\nfor _ in range(500): append_highlight('x')\n```"])
+    files, budget = FilesContext((), texts=TEXTS), Budget(max_wall_time_sec=20)
+
+    answer = run_in_memory(model, "?", files, budget=budget, clock=clock, on_event=tick)
+
+    assert answer.status is RunStatus.PARTIAL
+    assert len(served) <= 11
 
 
 LONG_CALLS = {

@@ -86,6 +86,7 @@ class Host(Functions):
     def __call__(self, name: str, args: Args) -> Any:
         """Serve one call of the code; a Fault arrives there as an exception, a RunError ends the turn."""
         self.wiring.check_cancel()
+        self.scope.check_time()  # our time does not count as the code's: a loop of slow calls would go on for ever
         self.ordinal += 1
         try:
             registry = self.wiring.registry if name in self.wiring.registry.names else self.own

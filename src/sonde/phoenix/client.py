@@ -21,6 +21,7 @@ TIMEOUT_S = 30.0
 ATTEMPTS = 4
 FIRST_PAUSE_S = 0.5
 MAX_PAUSE_S = 8.0
+SHORTEST_SECRET = 8  # a header of one letter is no secret, and letters are everywhere
 MAX_REPLY_BYTES = 512 * 1024 * 1024
 Json = dict[str, Any]
 Params = Mapping[str, str | int | Sequence[str] | None]
@@ -63,7 +64,8 @@ class PhoenixClient:
         self._in_vain = 0
         secret = {"authorization": f"Bearer {api_key}"} if api_key else {}
         sent = _checked_headers({**secret, **dict(headers or {})})
-        self._secrets = sorted({api_key or "", *sent.values()} - {""}, key=len, reverse=True)
+        held = {api_key or "", *sent.values()}
+        self._secrets = sorted((value for value in held if len(value) >= SHORTEST_SECRET), key=len, reverse=True)
         self._http = httpx2.Client(
             base_url=self.base_url,
             headers={**sent, "accept": "application/json"},

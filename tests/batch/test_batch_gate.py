@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import Pipe
 
 import pytest
 
 from sonde.batch.gate import Flights, LimitedModel, Paused
 from sonde.batch.limits import Answer, Ask, Closed, Later, Slot, Told
+from sonde.batch.worker import Wire, WireGate
 from sonde.core.deadline import Deadline, SystemClock
 from sonde.errors import ModelCallFailed
 from sonde.models.base import Message, ModelReply, ModelRequest, OnText
@@ -149,3 +152,17 @@ def test_a_run_that_pauses_waits_for_its_other_requests_to_land() -> None:
         thread.join(30)
 
     assert landed == ["late", "paused"]
+
+
+@pytest.mark.timeout(20)
+def test_who_asks_after_the_stop_is_not_left_waiting_for_a_driver_that_is_gone() -> None:
+    near, far = Pipe()
+    gate = WireGate(Wire(near), counts=True)
+    far.close()
+    gate.stop()
+
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(gate.book, Ask(tokens=1, cost_usd=0.0)).result(timeout=10)
+
+    assert isinstance(answer, Closed)
+    near.close()

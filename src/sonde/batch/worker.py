@@ -25,6 +25,7 @@ from sonde.batch.station import Errand, Order, Station
 from sonde.core.deadline import SystemClock
 from sonde.errors import RunError, SandboxUnavailable
 
+STOPS = "the batch stops"
 LANDING_S = 60.0  # for replies in flight when the driver died
 
 
@@ -97,6 +98,8 @@ class WireGate:
             return Slot(delay_s=0.0)
         answer: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         with self._lock:
+            if self.stopping.is_set():  # nobody may be there any more to answer
+                return Closed(reason=STOPS)
             self._asked += 1
             number = self._asked
             self._answers[number] = answer
@@ -122,7 +125,7 @@ class WireGate:
         with self._lock:
             waiting, self._answers = self._answers, {}
         for answer in waiting.values():
-            answer.put(Closed(reason="the batch stops"))
+            answer.put(Closed(reason=STOPS))
 
 
 def attempt(station: Station, errand: Errand) -> Done | Left | Halted:

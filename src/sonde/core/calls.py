@@ -17,7 +17,7 @@ from pydantic import ConfigDict
 from sonde.core.canonical import canonical_json, sha256_text
 from sonde.core.evidence import Citation, EvidenceKind, Excerpt
 
-_REF = re.compile(r"(tool:(\w+):[0-9a-f]{8}-[0-9a-f]{8})(?::(\d+)(?:-(\d+))?)?")
+_REF = re.compile(r"(tool:(\w+):[0-9a-f]{8}-[0-9a-f]{8})(?::(\d{1,9})(?:-(\d{1,9}))?)?")
 _EXAMPLE = "[tool:{name}:0a1b2c3d-4e5f6071]"
 
 

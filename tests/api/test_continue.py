@@ -164,3 +164,22 @@ def test_the_model_hears_what_the_new_profile_did_not_let_in(data: Path) -> None
     heard = model.requests[1].messages[-1].content
     assert "Not restored from the earlier run: json" in heard
     assert "4711" in heard.partition("Not restored")[2]
+
+
+@pytest.mark.parametrize("finish", ["FINAL('still 42 [a.txt:2]')", "add_citation('a.txt', 2, 2)\nFINAL('still 42')"])
+def test_lines_that_the_earlier_answer_cited_may_be_cited_at_once(data: Path, finish: str) -> None:
+    _, _, first = asked(data, ["print(read_file('a.txt'))", "FINAL('42 [a.txt:2]')"])
+    answer, model, second = asked(data, [finish], continue_from=first)
+
+    assert "Lines that it cited, as they are now:\n[a.txt:2-2]\nbeta is 42" in model.requests[0].messages[1].content
+    assert (answer.status, len(model.requests)) == (RunStatus.SUCCEEDED, 1)
+    assert [citation.place for citation in answer.citations] == ["a.txt:2-2"]
+    assert replay(second, settings=Settings()).equal
+
+
+def test_lines_that_changed_since_are_shown_as_they_are(data: Path) -> None:
+    _, _, first = asked(data, ["print(read_file('a.txt'))", "FINAL('42 [a.txt:2]')"])
+    (data / "a.txt").write_text("alpha\nbeta is 43\n")
+    _, model, _ = asked(data, ["FINAL('now 43 [a.txt:2]')"], continue_from=first)
+
+    assert "[a.txt:2-2]\nbeta is 43" in model.requests[0].messages[1].content

@@ -125,7 +125,7 @@ def test_a_citation_of_lines_nobody_has_read_is_shown_before_it_counts() -> None
 
     answer = run_in_memory(model, "?", files())
 
-    assert "cited without having been read" in told(model)
+    assert "it cites what you have not read yet" in told(model)
     assert answer.status is RunStatus.SUCCEEDED
 
 
@@ -136,7 +136,7 @@ def test_a_citation_of_lines_that_code_printed_from_the_context_counts_at_once()
     answer = run_in_memory(model, "?", files())
 
     assert answer.status is RunStatus.SUCCEEDED
-    assert "cited without having been read" not in told(model)
+    assert "it cites what you have not read yet" not in told(model)
 
 
 def test_counters_are_named_among_the_changed_variables() -> None:

@@ -10,14 +10,17 @@ from typing import Any, cast
 from sonde.api.launch import Job
 from sonde.api.settings import Settings
 from sonde.api.sources import open_context
+from sonde.contexts.base import Context
 from sonde.core.canonical import clip
 from sonde.core.events import ROOT, AnyEvent, CodeRan, CodeStarted, RunEnded, RunStarted
+from sonde.core.evidence import EvidenceKind, Excerpt
 from sonde.errors import ConfigError
 from sonde.runs.rundir import JOURNAL, STATE, RunDir, find_run
 from sonde.runtime.playing import Played, played_blocks, variables_line
 from sonde.sandbox import Saved, saved_state
 
 EARLIER_CHARS = 12_000
+CITED_CHARS = 6_000
 MOST_RUNS = 20
 MOST_NAMES = 60
 LOST_CHARS = 1500
@@ -42,7 +45,8 @@ def continued(job: Job, settings: Settings, run: str | Path, runs_dir: str | Pat
     recipe["continues"] = str(run_dir.path.absolute())
     carried = state_of(recipe["continues"])
     recipe["state"] = {"path": str(carried.path), "sha256": carried.sha256} if carried is not None else None
-    recipe["earlier"] = story(events, variables_line(events) if carried is None else carried_line(carried))
+    told = story(events, variables_line(events) if carried is None else carried_line(carried))
+    recipe["earlier"] = told + cited_lines(events, context)
     job = replace(job, context=context, recipe=recipe, earlier=recipe["earlier"], carried=carried)
     return job if carried is not None else replace(job, played=played(recipe["continues"]))
 
@@ -91,6 +95,25 @@ def played(run: str | None, depth: int = 0) -> tuple[Played, ...]:
     started = next((event for event in events if isinstance(event, RunStarted)), None)
     before = started.settings.get("continues") if started is not None else None
     return (*played(before, depth + 1), *played_blocks(events))
+
+
+def cited_lines(events: Sequence[AnyEvent], context: Context) -> str:
+    """The lines that the answer cited, as they are now: what was read once need not be read again to be cited again."""
+    ended = next((event for event in events if isinstance(event, RunEnded)), None)
+    output = cast("dict[str, Any]", (ended.output if ended is not None else None) or {})
+    shown: list[str] = []
+    for each in cast("list[dict[str, Any]]", output.get("citations") or []):
+        pointer = _excerpt(each)
+        text = context.reread(pointer) if pointer.start_line > 0 else None
+        if text and len(text) <= CITED_CHARS - sum(map(len, shown)):
+            shown.append(f"[{pointer.ref}]\n{text}")
+    return "\nLines that it cited, as they are now:\n" + "\n".join(shown) if shown else ""
+
+
+def _excerpt(citation: Mapping[str, Any]) -> Excerpt:
+    path, start, end = str(citation["path"]), int(citation["start_line"]), int(citation["end_line"])
+    kind, ref = EvidenceKind(citation["kind"]), f"{path}:{start}-{end}"
+    return Excerpt(kind=kind, ref=ref, path=path, start_line=start, end_line=end, hash=citation["excerpt_hash"])
 
 
 def story(events: Sequence[AnyEvent], variables: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sonde.core.calls import call_prefix, call_text, shown_text
 from sonde.core.canonical import clip
-from sonde.core.events import Cited
+from sonde.core.events import ROOT, Cited
 from sonde.core.evidence import Citation, EvidenceKind, Refuted, merge
 from sonde.errors import ToolFault
 from sonde.runtime.observe import was_shown
@@ -30,7 +30,7 @@ class Citing:
         self.ordinal = 0
         self.citations: list[Citation] = []
         self.unseen: list[str] = []
-        self.shown: list[str] = []  # what earlier blocks printed
+        self.shown = [wiring.task.earlier] if session == ROOT else []  # what the first prompt and earlier blocks showed
         self.ref = ""  # by which the last call is cited, if it was of a user's tool
         self.refs: dict[str, str] = {}  # how the refs of a call begin -> that of its last result in this session
         self.citable = 0  # calls of user's tools in this turn

@@ -95,7 +95,7 @@ print(list_files()[:20])
 and finish with {final_example} when you know the answer."""
 
 HELD_BACK = """\
-Your final value was held back once, because this block also showed something you have not seen yet:
+Your final value was held back once:
 {shown}
 Your value: {value}
 If it still holds, finish with it in a block that prints nothing: FINAL(held_final)"""

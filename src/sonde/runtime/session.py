@@ -281,8 +281,8 @@ class Session:
         ran = self.coder.run(action, self.memory.turn)
         text = "\n".join([*ran.texts, observe.notes_text(self.host.notes)]).strip()
         final = None if ran.final is None else Finalize(output=ran.final.value)
-        unseen = [ran.printed] if ran.printed else []
-        unseen += [f"cited without having been read: {each}" for each in self.host.unseen]
+        unseen = [f"this block also printed what you have not seen yet:\n{ran.printed}"] if ran.printed else []
+        unseen += [f"it cites what you have not read yet: {each}" for each in self.host.unseen]
         return Observation(text=text, final=final, unseen="\n".join(unseen))
 
     def _call(self, action: CallTool) -> Observation:

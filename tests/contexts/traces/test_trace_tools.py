@@ -336,6 +336,7 @@ def test_a_trace_is_read_aloud_page_by_page_with_its_errors_and_every_shown_span
     rest = tools.call("read_trace", {"trace_id": TRACE, "first_step": 1})
 
     assert "[it ended in an error] it timed out" in whole.result
+    assert "document d (score 0.75): some text" in whole.result
     assert whole.result.endswith("[end of the trace]")
     assert [line for line in whole.result.splitlines() if line.startswith("### step")] == [
         "### step 0 | span 0000000000000002 | TOOL step 2 | agent - | ERROR",
@@ -352,6 +353,24 @@ def test_a_trace_is_read_aloud_page_by_page_with_its_errors_and_every_shown_span
         assert sha256_text(again) == excerpt.hash
 
 
+def test_what_is_out_of_the_ordinary_is_said(tmp_path: Path) -> None:
+    model = {"openinference.span.kind": "LLM", "output.value": "it is", "llm.finish_reason": "length"}
+    rows = [
+        raw_span(1),
+        raw_span(
+            2,
+            attributes={"openinference.span.kind": "RETRIEVER", "input.value": "seats"},
+            end_time=START_NS + 70 * 10**9,
+        ),
+        raw_span(3, attributes=model),
+    ]
+
+    told = registry(store_of(tmp_path, rows)).call("read_trace", {"trace_id": TRACE}).result
+
+    assert "| agent - | took 70 s\n[new input]\n<user> seats\n[output]\n(no output is recorded)" in told
+    assert "| agent - | cut off: length\n[output]\nit is" in told
+
+
 def test_a_long_trace_comes_in_pages_of_whole_steps(tmp_path: Path) -> None:
     said = {"openinference.span.kind": "TOOL", "input.value": "ask", "output.value": "word " * 100}
     tools = registry(store_of(tmp_path, [raw_span(1), *(raw_span(2 + n, attributes=said) for n in range(8))]))
@@ -361,7 +380,7 @@ def test_a_long_trace_comes_in_pages_of_whole_steps(tmp_path: Path) -> None:
 
     assert first.result.endswith("[6 more steps: go on with first_step=2]")
     assert {excerpt.span_id for excerpt in first.excerpts} == {f"{2:016x}", f"{3:016x}"}
-    assert second.result.startswith("### step 2 ")
+    assert second.result.startswith("[steps 2 to 3 of a trace of 8 steps]\n\n### step 2 ")
 
 
 def test_a_step_or_trace_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -110,7 +110,10 @@ class FilesContext:
 
         Example: paths = list_files("*.md")
         """
-        entries = self.library.matching(glob) if glob else list(self.library.entries.values())
+        try:
+            entries = self.library.matching(glob) if glob else list(self.library.entries.values())
+        except ToolFault as nothing:  # for a search a wrong glob is a fault; for a list that there is none is an answer
+            return Observed([], truncated=nothing.message)
         shown = [entry.path for entry in entries[start : start + LISTED]]
         after = start + len(shown)
         cut = (

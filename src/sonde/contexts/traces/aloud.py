@@ -28,7 +28,7 @@ class Aloud:
 
     def read_trace(self, trace_id: str, first_step: int = 0, chars: int = PAGE_CHARS) -> Observed:
         """What happened in a trace, step by step in words: what was new to each step and what came out, errors included.
-        From first_step on, about `chars` characters; the last line says how to go on. Every shown span may be cited.
+        From first_step on, about `chars` characters; the first line says which steps, the last how to go on. Every shown span may be cited.
         Example: print(read_trace(trace_id))
         """
         steps = self._transcript(trace_id).steps
@@ -36,7 +36,8 @@ class Aloud:
         if start == len(steps):
             raise ToolFault(f"there is no step {first_step}; the trace has {len(steps)} steps, counted from 0")
         shown = _page(steps[start:], max(500, min(chars, MOST_CHARS)))
-        text = "\n\n".join([*(words for _, words in shown), _ending(steps, start + len(shown))])
+        head = f"[steps {shown[0][0].number} to {shown[-1][0].number} of a trace of {len(steps)} steps]"
+        text = "\n\n".join([head, *(words for _, words in shown), _ending(steps, start + len(shown))])
         return Observed(text, self._excerpts([step for step, _ in shown]))
 
     def _transcript(self, trace_id: str) -> Transcript:
@@ -60,7 +61,7 @@ def _page(steps: Sequence[Step], room: int) -> list[tuple[Step, str]]:
     shown: list[tuple[Step, str]] = []
     used = 0
     for step in steps:
-        words = step.text(room // 3)
+        words = step.text(room // 3, most=room // 2)
         used += len(words)
         if shown and used > room:
             break

@@ -20,6 +20,12 @@ def remember_source(filename: str, source: str) -> None:
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
 
 
+MODULES = frozenset(
+    "json re math statistics collections itertools functools operator datetime textwrap hashlib random time".split()
+)
+"""What code likes to use without an import."""
+
+
 def describe(error: BaseException, filename: str, compiled: bool) -> dict[str, Any]:
     """The fault as the supervisor and, in the end, the model reads it."""
     frames = _generated_frames(error.__traceback__)
@@ -59,6 +65,8 @@ def _hint(error: BaseException) -> str | None:
         return "To finish with an answer call FINAL(value); to end the block just let it end."
     if isinstance(error, MemoryError):
         return "Work on slices of the shared text instead of whole copies, and delete what is no longer needed."
+    if isinstance(error, NameError) and error.name in MODULES:
+        return f"Nothing is imported beforehand: write `import {error.name}` first."
     return None
 
 

@@ -39,6 +39,14 @@ def test_every_allowed_module_can_be_imported_and_used_in_analysis() -> None:
     assert result.stdout == "4.0 bb [1] 2 Mapping\n"
 
 
+@pytest.mark.parametrize("module", ["json", "re", "collections"])
+def test_a_module_that_was_not_imported_is_told_how(module: str) -> None:
+    result = run(f"print({module}.__name__)")
+
+    assert result.fault is not None
+    assert result.fault.hint == f"Nothing is imported beforehand: write `import {module}` first."
+
+
 @pytest.mark.requirement(81)
 @pytest.mark.requirement(119)
 def test_blocked_and_unlisted_modules_raise_an_import_error_that_code_can_catch() -> None:

@@ -21,7 +21,7 @@ def remember_source(filename: str, source: str) -> None:
 
 
 MODULES = frozenset(
-    "json re math statistics collections itertools functools operator datetime textwrap hashlib random time".split()
+    "json re math statistics collections itertools functools operator datetime textwrap hashlib".split()
 )
 """What code likes to use without an import."""
 

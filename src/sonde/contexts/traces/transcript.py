@@ -147,7 +147,7 @@ def shortened(text: str, room: int) -> str:
 def _fewer(texts: list[str], most: int) -> list[str]:
     """The first and the last texts that fit, with the number of those between."""
     head = _fitting(texts, most - int(most * TAIL_SHARE))
-    tail = _fitting(texts[:head:-1], int(most * TAIL_SHARE))
+    tail = _fitting(texts[: head - 1 : -1], int(most * TAIL_SHARE))
     left = len(texts) - head - tail
     return [*texts[:head], f"[... {left} messages left out ...]", *texts[len(texts) - tail :]] if left > 0 else texts
 

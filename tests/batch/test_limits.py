@@ -140,3 +140,15 @@ def test_requests_that_waited_for_the_same_moment_do_not_go_at_once() -> None:
     slot(crowded, Ask(tokens=60_000, cost_usd=0.0))
     times = [slot(crowded, Ask(tokens=1, cost_usd=0.0)) for _ in range(3)]
     assert times[0] > 59 and all(later - earlier >= 1.0 for earlier, later in pairwise(times))
+
+
+def test_of_two_requests_in_flight_the_one_that_lands_frees_its_own_money_only() -> None:
+    limiter = Limiter(SharedLimits(max_cost_usd=1.0), clock=FrozenClock())
+    large, small = Ask(tokens=1, cost_usd=0.6), Ask(tokens=1, cost_usd=0.3)
+    limiter.book(large)
+    limiter.book(small)
+
+    limiter.tell(Told(asked=small))
+
+    assert isinstance(limiter.book(large), Later)
+    assert isinstance(limiter.book(small), Slot)

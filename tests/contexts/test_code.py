@@ -244,6 +244,12 @@ def test_code_that_cannot_be_parsed_stays_readable(source: str) -> None:
     assert call(context, "nav_read", "a.py").result.startswith("# a.py:1-")
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["a." * 500_000, "../" * 300_000, "x" * 5_000_000], ids=["dots", "parents", "long"])
+def test_a_name_that_is_longer_than_any_path_is_answered_at_once(repository: CodeContext, name: str) -> None:
+    assert call(repository, "nav_read", name).result.startswith("Error:")
+
+
 def test_lone_carriage_returns_and_form_feeds_do_not_shift_lines() -> None:
     context = CodeContext(texts={"a.py": 's = """a\rb"""\r\n\x0c\r\ndef f():\r\n    return 1\r\n'})
 

@@ -269,3 +269,15 @@ def test_large_binary_files_do_not_keep_text_from_being_shared(root: Path) -> No
     assert context.shared() == {"CONTEXT": {"a.txt": root / "a.txt"}}
     assert "video.mp4" in call(context, "list_files").result
     assert call(context, "search", "one").result[0]["path"] == "a.txt"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("glob", ["[" * 500_000, "x" * 5_000_000, "**/" * 500_000], ids=["brackets", "long", "deep"])
+def test_a_glob_that_is_longer_than_any_path_is_refused_at_once(root: Path, glob: str) -> None:
+    context = write(root, {"a.txt": "alpha"})
+
+    listed = call(context, "list_files", glob)
+    with pytest.raises(ToolFault, match="characters"):
+        call(context, "grep", "alpha", f"{glob}*")
+
+    assert listed.result == [] and "characters" in (listed.truncated or "")

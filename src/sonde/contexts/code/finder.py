@@ -23,6 +23,8 @@ from sonde.core.deadline import Deadline, SystemClock
 
 _KEPT_FILES = 20_000
 _SOURCE_BYTES = 16_000_000
+NAME_CHARS = 4096
+"""No path and no symbol is longer, and every beginning of a dotted name is tried as a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,8 @@ class Finder:
     def find(self, name: str) -> list[Found]:
         """Everything the name can mean, best reading first; empty when nothing is called so."""
         name = name.strip()
+        if len(name) > NAME_CHARS:
+            return []
         if self.single:
             return self._in_file(self.single, name)
         path, mark, symbol = name.rpartition(":")

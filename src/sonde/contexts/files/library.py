@@ -23,6 +23,8 @@ from sonde.contexts.files.text import Text, open_text, signature
 from sonde.contexts.patterns import Pattern, compiled, escaped
 from sonde.errors import ToolFault
 
+GLOB_CHARS = 4096
+"""No path is longer, and to read a glob takes time by the square of its brackets."""
 _HASHED_FILES, _HASHED_BYTES = 2_000, 64_000_000
 V = TypeVar("V")
 
@@ -183,6 +185,10 @@ class _Recent(Generic[V]):
 
 def glob_pattern(glob: str) -> Pattern:
     """A glob as a pattern over whole paths: `*` and `?` stay within a folder, `**` does not, `{a,b}` is either."""
+    if len(glob) > GLOB_CHARS:
+        raise ToolFault(
+            f"a glob of {len(glob)} characters: no path is longer than {GLOB_CHARS}. For example: src/**/*.py"
+        )
     tokens = re.findall(r"\*\*/|\*\*|\*|\?|\[[^\]]+\]|\{[^{}]*\}|.", glob, re.DOTALL)
     return compiled("".join(map(_glob_token, tokens)))
 

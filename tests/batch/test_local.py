@@ -48,6 +48,28 @@ def test_every_item_gets_a_run_and_a_result_and_a_second_start_runs_nothing(tmp_
     assert sorted(asked.values()) == [1] * 16
 
 
+@pytest.mark.parametrize("lost", [["result.json"], ["result.json", "run_record.json"]])
+def test_files_that_a_kill_kept_from_being_written_are_written_by_the_next_start(
+    tmp_path: Path, lost: list[str]
+) -> None:
+    scene = Scene(tmp_path)
+    scene.write(1)
+    with counting_server() as server:
+        settings = scene.settings(server.base_url)
+        run_batch(read_manifest(scene.manifest), scene.folder, settings, options())
+        (folder,) = scene.folder.items.iterdir()
+        before = {name: json.loads((folder / name).read_text()) for name in lost}
+        for name in lost:
+            (folder / name).unlink()
+        scene.folder.results.unlink()
+
+        run_batch(read_manifest(scene.manifest), scene.folder, settings, options())
+
+        assert server.extra() == 0
+    assert {name: json.loads((folder / name).read_text()) for name in lost} == before
+    assert before["result.json"]["citations"]
+
+
 def test_new_lines_of_a_manifest_are_run_and_the_old_ones_are_not(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     with counting_server() as server:

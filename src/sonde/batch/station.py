@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sonde.api.again import resume
 from sonde.api.asking import ask_job
@@ -29,11 +29,12 @@ from sonde.batch.result import Component, FinishedRun, ItemResult, Spans, refuse
 from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.span import time_text
 from sonde.core.events import AnyEvent, Event, RunEnded
+from sonde.core.run_record import RunRecord
 from sonde.errors import SandboxUnavailable, UnexpectedRuntimeError, UsageError
 from sonde.models import open_model
 from sonde.models.base import Model
 from sonde.runs.journal import JournalBusy, JournalFailed
-from sonde.runs.rundir import RECORD, RunDir, fold
+from sonde.runs.rundir import RECORD, RESULT, RunDir, fold
 from sonde.sandbox.forkserver import shared_server
 from sonde.sandbox.policy import profile_named
 
@@ -202,21 +203,28 @@ class Ending:
 def mended(run_dir: RunDir, events: Sequence[AnyEvent], ended: RunEnded) -> FinishedRun:
     """A run that has ended already; the views that a full disk or a kill kept from being written are written now."""
     record = fold(events)
+    if not (run_dir.path / RESULT).is_file():
+        run_dir.write_result(_result(run_dir, record, ended))
     if not (run_dir.path / RECORD).is_file():
-        run_dir.write_result(
-            {
-                "run_id": run_dir.run_id,
-                "status": record.status.value,
-                "annotator_kind": ended.annotator_kind,
-                "output": ended.output,
-                "output_hash": ended.output_hash,
-                "citations": record.citations,
-                "gaps": ended.gaps,
-                "error": ended.error,
-            }
-        )
         run_dir.write_record(record)
     return FinishedRun(record=record, ended=ended)
+
+
+def _result(run_dir: RunDir, record: RunRecord, ended: RunEnded) -> dict[str, Any]:
+    """result.json as the run itself would have written it."""
+    whole: Any = ended.output
+    output = cast("dict[str, Any]", whole) if isinstance(whole, dict) else dict[str, Any]()
+    return {
+        "run_id": run_dir.run_id,
+        "status": record.status.value,
+        "annotator_kind": ended.annotator_kind,
+        "output": ended.output,
+        "output_hash": ended.output_hash or None,
+        "citations": output.get("citations", record.citations),
+        "evidence_refs": output.get("evidence_refs", []),
+        "gaps": ended.gaps,
+        "error": None if record.error is None else record.error.model_dump(mode="json"),
+    }
 
 
 def _await_free(run_dir: RunDir) -> None:

@@ -181,8 +181,3 @@ class Limiter:
         """Correct upwards: a limiter that was lost with its machine starts again from what the results say."""
         with self._lock:
             self.spent_usd = max(self.spent_usd, spent_usd)
-
-    def close(self, reason: str) -> None:
-        """Nothing more goes out."""
-        with self._lock:
-            self.closed = self.closed or reason

@@ -2,7 +2,8 @@
 
 Promises that no process of a session outlives both its ends: the zygote kills all when this process is gone, a thread here
 kills all when the zygote is gone, and the kernel kills a state when the zygote dies (PDEATHSIG). What is left: if both are
-killed at once, a hostile child that has not yet asked for its socket lives until its CPU limit.
+killed at once, within the seconds that a new child has to ask for its socket, a hostile one that does not ask outlives them: until
+its CPU limit, or for as long as it sleeps. It is confined and has nobody to talk to.
 """
 
 from __future__ import annotations

@@ -139,3 +139,16 @@ def test_a_name_of_a_reply_is_not_taken_for_its_words(tmp_path: Path) -> None:
     store = store_of(tmp_path, [raw_span(1, attributes=genai)])
 
     assert [row["content"] for row in Inspection(store).get_messages(FIRST).value] == ["q"]
+
+
+def test_a_trace_whose_span_ids_are_taken_by_another_trace_does_not_vanish_in_silence(tmp_path: Path) -> None:
+    other = "f" * 32
+    rows = [raw_span(1), raw_span(2), raw_span(1, trace_id=other), raw_span(2, trace_id=other), raw_span(2)]
+
+    store = store_of(tmp_path, rows)
+
+    assert "1 trace, 2 spans" in store.describe()
+    assert "2 malformed records skipped" in store.describe()
+    assert [bad["line"] for bad in store.malformed()] == [3, 4]
+    assert f"span {FIRST} of trace {other}" in store.malformed()[0]["reason"]
+    assert store.gaps(TRACE) == [f"span id {SECOND} appears again (line 5); the first one was kept"]

@@ -167,7 +167,7 @@ def _fill(path: Path, work: _Work, before: _Before | None) -> None:
     try:
         for state in work.states:
             if earlier.hashes.get(state.name) != state.sha256:
-                tally.add(state, _read_into(writer, work.source / state.name, earlier.places.get(state.name, Place())))
+                tally.add(state, _read_into(writer, work.source, state.name, earlier.places.get(state.name, Place())))
         if before is None and tally.spans == 0:
             raise ConfigError(_nothing_readable(work.source, tally))  # noqa: TRY301 - the index under way is abandoned below
     except BaseException:
@@ -204,11 +204,11 @@ class _Progress:
     form: str
 
 
-def _read_into(writer: IndexWriter, path: Path, place: Place) -> _Progress:
+def _read_into(writer: IndexWriter, source: Path, name: str, place: Place) -> _Progress:
     progress = _Progress(place=place, spans=0, malformed=0, kept=[], form="unknown")
-    for item in read(path, place):
+    for item in read(source / name, place):
         if isinstance(item, Imported):
-            writer.add(item.span, item.line)
+            writer.add(item.span, item.line, name)
             progress.spans += 1
             progress.form = item.form
             progress.place = Place(item.end, item.line)

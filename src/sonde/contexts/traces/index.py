@@ -62,7 +62,7 @@ class _Batch:
     spans: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     bodies: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     words: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
-    lines: list[int] = field(default_factory=list[int])
+    places: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     projects: list[str] = field(default_factory=list[str])
     size: int = 0
 
@@ -80,11 +80,13 @@ class IndexWriter:
         self._batch = _Batch()
         self._queue: queue.Queue[_Batch | None] = queue.Queue(maxsize=2)
         self._failure: sqlite3.Error | None = None
+        self._clashes = 0
+        self._clashing: list[tuple[str, Malformed]] = []
         self._thread = threading.Thread(target=self._write_batches, name="sonde-index", daemon=True)
         self._thread.start()
 
-    def add(self, span: Span, line: int = 0) -> None:
-        """Queue one span."""
+    def add(self, span: Span, line: int = 0, file: str = ".") -> None:
+        """Queue one span of this line of a file."""
         self._last += 1
         summary = span.summary
         body = encode_body(span)
@@ -93,7 +95,7 @@ class IndexWriter:
         batch.spans.append((self._last, *_columns(summary), deep))
         batch.bodies.append((self._last, body, _gaps_text(span.gaps)))
         batch.words.append((self._last, words))
-        batch.lines.append(line)
+        batch.places.append((file, line))
         batch.projects.append(self._project or span.project)
         batch.size += len(body)
         if len(batch.spans) >= BATCH_SPANS or batch.size >= BATCH_BYTES:
@@ -156,25 +158,37 @@ class IndexWriter:
         run(_UPSERT_TRACE, _trace_rows(batch))
 
     def _repeated(self, batch: _Batch) -> set[int]:
-        """Positions of spans whose id is taken; each is told as a gap of its trace."""
+        """Positions of spans whose id is taken: told as a gap of their trace, or as malformed when another trace has the id."""
         ids = msgspec.json.encode([row[2] for row in batch.spans]).decode()
-        query = "SELECT spans.span_id FROM json_each(?) JOIN spans ON spans.span_id = json_each.value"
-        taken = {span_id for (span_id,) in self._connection.execute(query, (ids,))}
+        query = "SELECT spans.span_id, spans.trace_id FROM json_each(?) JOIN spans ON spans.span_id = json_each.value"
+        taken = dict(self._connection.execute(query, (ids,)).fetchall())
         repeated: set[int] = set()
         for position, row in enumerate(batch.spans):
             if row[2] in taken:
                 repeated.add(position)
-                gap = f"span id {row[2]} appears again (line {batch.lines[position]}); the first one was kept"
-                self._connection.execute("INSERT INTO gaps VALUES (?, ?)", (row[1], gap))
-            taken.add(row[2])
+                self._tell(row[1], row[2], taken[row[2]], batch.places[position])
+            taken.setdefault(row[2], row[1])
         return repeated
+
+    def _tell(self, trace_id: str, span_id: str, owner: str, place: tuple[str, int]) -> None:
+        file, line = place
+        if owner == trace_id:
+            gap = f"span id {span_id} appears again (line {line}); the first one was kept"
+            self._connection.execute("INSERT INTO gaps VALUES (?, ?)", (trace_id, gap))
+            return
+        reason = f"span {span_id} of trace {trace_id}: trace {owner} has a span of that id, and ids must differ"
+        self._clashes += 1
+        if len(self._clashing) < KEPT_MALFORMED:
+            self._clashing.append((file, Malformed(line, 0, reason)))
 
     def _finish(
         self, files: Iterable[tuple[Any, ...]], malformed: Iterable[tuple[str, Malformed]], meta: Mapping[str, str]
     ) -> None:
         run = self._connection
         run.execute("DELETE FROM malformed WHERE unfinished")
-        rows = [(name, bad.line, bad.reason, bad.unfinished) for name, bad in malformed]
+        told = [*malformed, *self._clashing]
+        rows = [(name, bad.line, bad.reason, bad.unfinished) for name, bad in told]
+        meta = {**meta, "malformed": str(int(meta["malformed"]) + self._clashes)}
         run.executemany("INSERT INTO malformed VALUES (?, ?, ?, ?)", rows)
         run.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", files)
         run.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [("version", str(VERSION)), *meta.items()])

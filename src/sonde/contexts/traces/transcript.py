@@ -214,8 +214,9 @@ def _runs(spans: Sequence[Span], known: Mapping[str, Span], above: _Above) -> di
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a span stands: the nearest agent, by its own name for itself, and the outermost agent around it that is not the root of the trace.
-    A span is not around itself: what an agent says in a conversation is a step, not a run. `inside` is the run of the spans below.
+    """Where a span stands: the nearest agent, by its own name for itself, and the run, which is the outermost agent around the span that
+    is not the root of the trace. A span is not around itself: what an agent says in a conversation is a step, not a run. `inside` is the
+    run of the spans below.
     """
 
     agent: str = "-"

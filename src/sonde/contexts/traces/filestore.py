@@ -88,12 +88,12 @@ class FileStore:
     def traces(self, query: TraceQuery) -> Page:
         """Traces by (start, id); at most SCANNED_SPANS spans are opened for a filter."""
         rows: list[TraceRow] = []
-        scanned = 0
+        scanned, last = 0, query.after
         for row in self._trace_rows(query):
             if query.condition is not None:
                 if scanned >= SCANNED_SPANS:
-                    return Page(tuple(rows), f"{scanned} spans were scanned; go on with after={row.trace_id!r}")
-                scanned += row.span_count
+                    return Page(tuple(rows), f"{scanned} spans were scanned; go on with after={last!r}")
+                scanned, last = scanned + row.span_count, row.trace_id
                 if not self._has_match(row.trace_id, query):
                     continue
             if len(rows) == query.limit:
@@ -104,6 +104,8 @@ class FileStore:
     def _trace_rows(self, query: TraceQuery) -> Iterator[TraceRow]:
         where, values = _trace_conditions(query)
         if query.after is not None:
+            if not self._all("SELECT 1 FROM traces WHERE trace_id = ?", (query.after,)):
+                raise unknown_trace(query.after)
             where.append("(start_us, trace_id) > (SELECT start_us, trace_id FROM traces WHERE trace_id = ?)")
             values.append(query.after)
         condition = f" WHERE {' AND '.join(where)}" if where else ""

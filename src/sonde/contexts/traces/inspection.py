@@ -179,19 +179,24 @@ class _Search:
         """Rows by (start, span_id, field), the excerpts behind them and why it stopped."""
         rows: list[Row] = []
         excerpts: dict[str, Excerpt] = {}
+        last = after
         waiting = after is not None
         for span in store.spans(trace_id):
             if waiting:
                 waiting = span.summary.span_id != after
                 continue
             if len(rows) >= self._limit or self._scanned > SCANNED_CHARS:
-                return Observed(rows, tuple(excerpts.values()), _stopped(len(rows), self._scanned, rows, span))
+                note = f"{len(rows)} matches after {self._scanned} characters; go on with after={last!r}"
+                return Observed(rows, tuple(excerpts.values()), note)
+            last = span.summary.span_id
             for row in self._in_span(span):
                 rows.append(row)
                 excerpt = (
                     span_excerpt(span.summary) if row["field"] in {"name", "status_message"} else content_excerpt(span)
                 )
                 excerpts[excerpt.ref] = excerpt
+        if waiting:
+            raise unknown_span(str(after))
         return Observed(rows, tuple(excerpts.values()))
 
     def _in_span(self, span: Span) -> list[Row]:
@@ -207,11 +212,6 @@ class _Search:
                 ids = {"trace_id": span.summary.trace_id, "span_id": span.summary.span_id}
                 rows.append({**ids, "field": field, "value_snippet": snippet})
         return rows
-
-
-def _stopped(found: int, scanned: int, rows: list[Row], span: Span) -> str:
-    last = rows[-1]["span_id"] if rows else span.summary.span_id
-    return f"{found} matches after {scanned} characters; go on with after={last!r}"
 
 
 def _fields_of(span: Span) -> list[tuple[str, str]]:

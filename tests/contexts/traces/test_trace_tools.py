@@ -280,6 +280,16 @@ def test_search_in_texts_gives_sorted_distinct_matches(tmp_path: Path) -> None:
     assert tools.call("search", {"text_or_chunks": "b2 a1 B2", "pattern": "[ab][0-9]"}).result == ["B2", "a1", "b2"]
     chunks = tools.call("get_retrieval_chunks", {"span_id": "0000000000000003"}).result
     assert tools.call("search", {"text_or_chunks": chunks, "pattern": "t.xt"}).result == ["text"]
+    assert tools.call("search", {"text_or_chunks": "é1 日本2 😀", "pattern": r"[^ ]*\d|."}).result == [
+        " ",
+        "é1",
+        "日本2",
+        "😀",
+    ]
+    assert tools.call("search", {"text_or_chunks": "ééxéx", "pattern": "x?"}).result == ["x"]
+    assert tools.call("search", {"text_or_chunks": "x" * 1_000_000, "pattern": "x"}).result == [
+        "x"
+    ]  # not by its square
     with pytest.raises(ToolFault):
         tools.call("search", {"text_or_chunks": 5, "pattern": "x"})
 

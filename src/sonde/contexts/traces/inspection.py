@@ -236,12 +236,14 @@ def matcher(pattern: str) -> Pattern:
 
 
 def _matches(found: Pattern, text: str) -> Iterator[str]:
-    """Every match that is not empty, left to right."""
-    start = 0
-    while start <= len(text) and (match := found.search(text, start)) is not None:
+    """Every match that is not empty, left to right. In bytes: RE2 would encode a whole str again for each match."""
+    data, start = text.encode("utf-8", "replace"), 0
+    while start <= len(data) and (match := found.search(data, start)) is not None:
         if match.end() > match.start():
-            yield text[match.start() : match.end()]
+            yield data[match.start() : match.end()].decode("utf-8", "replace")
         start = max(match.end(), match.start() + 1)
+        while start < len(data) and data[start] & 0xC0 == 0x80:  # within a character
+            start += 1
 
 
 def _texts(value: Any) -> list[str]:

@@ -17,6 +17,7 @@ from sonde.contexts.files.library import Library
 from sonde.contexts.files.lines import read_lines
 from sonde.contexts.files.listing import Entry
 from sonde.contexts.files.ranking import Passage, Place, Ranking, passages
+from sonde.contexts.files.slices import READ_BYTES
 from sonde.contexts.files.text import Unreadable
 from sonde.contexts.patterns import Pattern, compiled, escaped
 from sonde.core.deadline import Deadline
@@ -26,7 +27,7 @@ INDEXED_BYTES = 32_000_000
 INDEXED_FILES = 20_000
 HITS = 5_000
 _AROUND = 8
-_LINE_CHARS = 16_384
+_SHOWN_CHARS, _RANKED_CHARS = 16_384, 65_536
 _SAMPLES, _SAMPLE_BYTES = 64, 262_144
 
 
@@ -43,7 +44,7 @@ class Search:
         """The best passages for the words."""
         with self._lock:
             if self._small():
-                return self._shown(self._whole_index().best(words, limit), None)
+                return self._shown(self._whole_index().best(words, limit), words, None)
             return self._among_hits(words, limit, deadline)
 
     def _small(self) -> bool:
@@ -56,7 +57,7 @@ class Search:
         return self._index
 
     def _cache_file(self) -> Path | None:
-        return self._cache_dir / f"search-2-{self._library.stamp()}.sqlite" if self._cache_dir else None
+        return self._cache_dir / f"search-3-{self._library.stamp()}.sqlite" if self._cache_dir else None
 
     def _cached(self) -> Ranking | None:
         file = self._cache_file()
@@ -75,16 +76,18 @@ class Search:
                 whole = text.decode(text.read(text.start, text.size)).removesuffix("\n")
         except (Unreadable, OSError):
             return ()
-        return (line[:_LINE_CHARS] for line in whole.split("\n")) if whole else ()
+        return whole.split("\n") if whole else ()
 
     def _among_hits(self, words: list[str], limit: int, deadline: Deadline) -> Observed:
         expected = estimate_hits(self._library, words)
         rare = [word for word in words if expected[word] <= HITS] or [min(words, key=lambda word: expected[word])]
         blocks, complete = self._gather(rare, deadline)
-        ranking = Ranking.build(self._around(blocks))
+        cut: list[str] = []
+        ranking = Ranking.build(self._around(blocks, cut))
         try:
             common = [word for word in words if word not in rare]
-            return self._shown(ranking.best(words, limit), _bounds(rare, common, complete, deadline))
+            bounds = [_bounds(rare, common, complete, deadline), _unread(cut)]
+            return self._shown(ranking.best(words, limit), words, " ".join(filter(None, bounds)) or None)
         finally:
             ranking.close()
 
@@ -110,8 +113,8 @@ class Search:
         except (Unreadable, OSError):
             return
 
-    def _around(self, hits: dict[str, set[int]]) -> Iterator[Passage]:
-        """The lines around each hit, as blocks of 8 lines that a word was found in."""
+    def _around(self, hits: dict[str, set[int]], cut: list[str]) -> Iterator[Passage]:
+        """The lines around each hit, as blocks of 8 lines that a word was found in; `cut` is told where they are too long."""
         for path, blocks in hits.items():
             try:
                 entry = self._library.entry(path)
@@ -119,18 +122,21 @@ class Search:
                     index = self._library.index(entry, text)
                     for block in sorted(blocks):
                         first, last = max(1, block * _AROUND), min(block * _AROUND + _AROUND - 1, index.total)
-                        yield Passage(path, first, last, read_lines(text, index, first, last)[: _LINE_CHARS * 4])
+                        lines = read_lines(text, index, first, last)
+                        cut += [path] if len(lines) > _RANKED_CHARS else []
+                        yield Passage(path, first, last, lines[:_RANKED_CHARS])
             except (Unreadable, OSError):
                 continue
 
-    def _shown(self, places: list[Place], bounds: str | None) -> Observed:
+    def _shown(self, places: list[Place], words: list[str], bounds: str | None) -> Observed:
         rows: list[dict[str, Any]] = []
         excerpts: list[Excerpt] = []
         for place in places:
             shown = self._text(place)
             if shown is not None:
-                rows.append({**place._asdict(), "text": shown, "score": round(place.score, 4)})
-                excerpts.append(Excerpt.of_lines(place.path, place.start_line, place.end_line, shown))
+                rows.append({**place._asdict(), "text": _window(shown, words), "score": round(place.score, 4)})
+                if len(shown) <= READ_BYTES:
+                    excerpts.append(Excerpt.of_lines(place.path, place.start_line, place.end_line, shown))
         return Observed(rows, tuple(excerpts), bounds)
 
     def _text(self, place: Place) -> str | None:
@@ -140,6 +146,25 @@ class Search:
                 return read_lines(text, self._library.index(entry, text), place.start_line, place.end_line)
         except (Unreadable, OSError):
             return None
+
+
+def _window(text: str, words: list[str]) -> str:
+    """The passage, or of a very long one the part around the rarest of the words."""
+    if len(text) <= _SHOWN_CHARS:
+        return text
+    lowered = text.lower()
+    found = [word for word in words if word in lowered]
+    at = lowered.find(min(found, key=lowered.count)) if found else 0
+    begin = max(0, min(at - _SHOWN_CHARS // 2, len(text) - _SHOWN_CHARS))
+    end = begin + _SHOWN_CHARS
+    return f"{'…' if begin else ''}{text[begin:end]}{'…' if end < len(text) else ''}"
+
+
+def _unread(cut: list[str]) -> str | None:
+    if not cut:
+        return None
+    files = ", ".join(map(repr, list(dict.fromkeys(cut))[:3]))
+    return f"Of very long lines only the beginning was ranked ({files}); grep looks at all of them."
 
 
 def estimate_hits(library: Library, words: list[str]) -> dict[str, float]:

@@ -116,6 +116,8 @@ class CodeContext:
         found = self._finder.find(scope)
         if not found:
             return Observed([self._error(scope)])
+        if len(found) > 1:
+            return Observed([f"Error: {scope!r} is defined {len(found)} times; name one: {self._listed(found)}"])
         first = found[0]
         inside = self._finder.parsed(first.path).members(first.symbol.name if first.symbol else "")
         return Observed([symbol.signature for symbol in inside])

@@ -110,6 +110,8 @@ class FilesContext:
 
         Example: paths = list_files("*.md")
         """
+        if start < 0:
+            raise ToolFault(f"start is {start}; it counts from 0.")
         try:
             entries = self.library.matching(glob) if glob else list(self.library.entries.values())
         except ToolFault as nothing:  # for a search a wrong glob is a fault; for a list that there is none is an answer

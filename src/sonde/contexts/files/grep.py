@@ -54,7 +54,7 @@ def compile_pattern(pattern: str, flags: str = "") -> Pattern:
         raise ToolFault(
             f"unknown flag {', '.join(unknown)}; flags are i (any case), w (whole words), F (plain text, no regex)."
         )
-    if _LINE_BREAK.search(pattern):
+    if "\n" in pattern if "F" in flags else _LINE_BREAK.search(pattern):
         raise ToolFault(
             "a pattern is matched against one line at a time, so it cannot hold a line break; grep for one line and read_file around it."
         )

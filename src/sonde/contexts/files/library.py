@@ -189,8 +189,12 @@ def glob_pattern(glob: str) -> Pattern:
         raise ToolFault(
             f"a glob of {len(glob)} characters: no path is longer than {GLOB_CHARS}. For example: src/**/*.py"
         )
+    return compiled(f"(?s){_glob_source(glob)}")
+
+
+def _glob_source(glob: str) -> str:
     tokens = re.findall(r"\*\*/|\*\*|\*|\?|\[[^\]]+\]|\{[^{}]*\}|.", glob, re.DOTALL)
-    return compiled("".join(map(_glob_token, tokens)))
+    return "".join(map(_glob_token, tokens))
 
 
 def _glob_token(token: str) -> str:
@@ -201,7 +205,7 @@ def _glob_token(token: str) -> str:
         negated = token[1] in "!^"
         return f"[{'^' if negated else ''}{escaped(token[2 if negated else 1 : -1]).replace(chr(92) + '-', '-')}]"
     if token[0] == "{" and len(token) > 1:
-        return f"(?:{'|'.join(escaped(part) for part in token[1:-1].split(','))})"
+        return f"(?:{'|'.join(_glob_source(part) for part in token[1:-1].split(','))})"
     return escaped(token)
 
 

@@ -29,7 +29,7 @@ def read(entry: Entry, text: Text, index: LineIndex, first: int, last: int) -> O
 
 def with_numbers(seen: Observed, first: int) -> Observed:
     """The same lines, each with its number before it; what is cited is the text without."""
-    lines = str(seen.value).split("\n") if seen.value else []
+    lines = str(seen.value).split("\n") if seen.excerpts else []  # nothing is cited of an empty file, an empty line is
     return Observed("\n".join(f"{at}: {line}" for at, line in enumerate(lines, first)), seen.excerpts, seen.truncated)
 
 
@@ -63,6 +63,8 @@ def _whole_characters(text: Text, begin: int, end: int) -> tuple[int, int]:
     for _ in range(3):  # a character has at most three bytes after its first; more of them are not UTF-8
         begin -= begin > text.start and _continues(text, begin)
         end -= begin < end < text.size and _continues(text, end)
+    for _ in range(4):  # less than a character was asked for: it comes whole
+        end += begin == end < text.size or (end - begin < 4 and end < text.size and _continues(text, end))
     return begin, end
 
 

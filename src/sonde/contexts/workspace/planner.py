@@ -86,7 +86,8 @@ def patched(path: str, text: str, hunks: Sequence[Hunk], notes: list[str]) -> st
     places = place_hunks(FileLines(path, [line.text for line in lines]), hunks)
     final_newline = not lines or bool(lines[-1].ending)
     whole = lines
-    for hunk, place in sorted(zip(hunks, places, strict=True), key=lambda pair: pair[1].start, reverse=True):
+    located = sorted(enumerate(zip(hunks, places, strict=True)), key=lambda each: (each[1][1].start, each[0]))
+    for _, (hunk, place) in reversed(located):
         old = lines[place.start : place.start + len(hunk.old)]
         if place.loose:
             notes.append(f"{path} line {place.start + 1}: matched with white space ignored")

@@ -8,6 +8,7 @@ texts, so whoever applies it needs no patch logic: it checks path, base hash and
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -83,6 +84,7 @@ class FileChange:
                     new_text=self.old_text,
                     old_text=self.new_text or "",
                     target=self.path if self.target else None,
+                    form=self.form,
                 )
 
     def diff(self) -> str:
@@ -90,18 +92,24 @@ class FileChange:
         old, new = self.old_text, self.new_text or ""
         before = "/dev/null" if self.action is Action.ADD else f"a/{self.path}"
         after = "/dev/null" if self.action is Action.DELETE else f"b/{self.writes}"
-        lines = list(difflib.unified_diff(old.splitlines(), new.splitlines(), before, after, lineterm=""))
+        lines = list(difflib.unified_diff(_diffed(old), _diffed(new), before, after, lineterm=""))
         return "\n".join(lines or [f"--- {before}", f"+++ {after}"]) + "\n"
 
     def summary(self) -> str:
         """One line for people and models, such as `sample.ts: updated +4 -1`."""
-        lines = self.diff().splitlines()[2:]
+        lines = self.diff().split("\n")[2:]
         added = sum(line.startswith("+") for line in lines)
         removed = sum(line.startswith("-") for line in lines)
         done = {"add": "added", "update": "updated", "delete": "deleted", "move": f"moved to {self.target}"}[
             self.action
         ]
         return f"{self.path}: {done} +{added} -{removed}"
+
+
+def _diffed(text: str) -> list[str]:
+    """Lines as a patch counts them, the last one marked where nothing ends it."""
+    *lines, last = re.split(r"\r\n|\n|\r", text)
+    return [*lines, f"{last}\n\\ No newline at end of file"] if last else lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,7 @@ class Transaction:
         text, form = decode(change.path, *found)
         if sha256_text(text) != change.base_hash:
             raise PatchRefused(f"{change.path} has changed since it was read; read it again and make a new patch")
-        return Step(change, found[0], form)
+        return Step(change, found[0], change.form or form)
 
     def _stage(self, path: str, data: bytes, form: Form) -> str:
         with self.root.parent(path, create=self.folders) as (folder, _):

@@ -33,6 +33,8 @@ from sonde.models.prices import price
 from sonde.models.retry import backoff, may_retry
 from sonde.runtime.wiring import Wiring, by_user
 
+FIRST, REGENERATED, FOLDED = 0, 1, 2  # the requests that a turn may make
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -67,13 +69,15 @@ def request_hash(question: Question) -> str:
 def ask(wiring: Wiring, scope: Scope, model: Model, place: Place, question: Question) -> ModelReplied:
     """The reply to a question, from the tape or from the model; raises BudgetExceeded or ModelCallFailed."""
     hashed = request_hash(question)
-    failed = wiring.tape.failure(place.session, place.turn, place.ordinal)
-    if failed is not None:
-        raise _refail(wiring, scope, place, failed)
-    recorded = wiring.tape.reply(place.session, place.turn, place.ordinal, hashed)
-    if recorded is not None:
+    failed = _failed_before(wiring, place)
+    recorded = None if failed else wiring.tape.reply(place.session, place.turn, place.ordinal, hashed)
+    if failed is not None or recorded is not None:
         wiring.emit(_asked(place, question, hashed, model, question.max_output_tokens))
-        return _recount(wiring, scope, place, recorded)
+    _recount_failures(wiring, scope, place)
+    if failed is not None:
+        raise _refail(failed)
+    if recorded is not None:
+        return _recount(wiring, scope, recorded)
     estimate = sum(estimate_tokens(message.content) + 4 for message in question.messages)
     expected = price(model.name, TokenUsage(estimate, question.max_output_tokens)) or 0.0
     with reserved(scope, estimate, question.max_output_tokens, expected) as reservation:
@@ -91,8 +95,21 @@ def ask(wiring: Wiring, scope: Scope, model: Model, place: Place, question: Ques
     return replied
 
 
-def _recount(wiring: Wiring, scope: Scope, place: Place, recorded: ModelReplied) -> ModelReplied:
-    _recount_failures(wiring, scope, place)
+def _failed_before(wiring: Wiring, place: Place) -> ModelFailed | None:
+    """The failure that ended this request in the recorded run. A resume asks again, unless the run has gone on from there: with the
+    failure of a sub-call, or after a conversation that was too long was folded and the model has replied.
+    """
+    tape = wiring.tape
+    if tape.strict:
+        return tape.failure(place.session, place.turn, place.ordinal)
+    last = next((each for each in tape.failures(place.session, place.turn, place.ordinal) if each.wait_s is None), None)
+    if last is None or tape.reply(place.session, place.turn, place.ordinal) is not None:
+        return None
+    folded = last.too_long and tape.reply(place.session, place.turn, FOLDED) is not None
+    return last if folded or tape.words_only or tape.subcall(place.session) is not None else None
+
+
+def _recount(wiring: Wiring, scope: Scope, recorded: ModelReplied) -> ModelReplied:
     wiring.emit(recorded)
     _count(wiring, scope, recorded)
     scope.check_spent()
@@ -100,15 +117,15 @@ def _recount(wiring: Wiring, scope: Scope, place: Place, recorded: ModelReplied)
 
 
 def _recount_failures(wiring: Wiring, scope: Scope, place: Place) -> None:
+    """Attempts on the tape count as they did, also those that a crash left without a reply; a resume has them in its record already."""
     for failed in wiring.tape.failures(place.session, place.turn, place.ordinal):
         scope.spend(tokens_in=failed.tokens_in, tokens_out=0, cost_usd=0.0)
-        if wiring.tape.strict:
+        if not wiring.recorder.replayed():
             wiring.emit(failed)
 
 
-def _refail(wiring: Wiring, scope: Scope, place: Place, failed: ModelFailed) -> RunError:
+def _refail(failed: ModelFailed) -> RunError:
     """The failure that a replayed run met here."""
-    _recount_failures(wiring, scope, place)
     if failed.cancelled:
         return by_user()
     return ModelCallFailed(

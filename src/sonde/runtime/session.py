@@ -45,7 +45,7 @@ from sonde.runtime.actions import (
     read_longest,
     read_schema,
 )
-from sonde.runtime.asking import Place, Question, ask, given_up
+from sonde.runtime.asking import FIRST, FOLDED, REGENERATED, Place, Question, ask, given_up
 from sonde.runtime.coding import Coder, has_final_signal
 from sonde.runtime.delegate import Delegation, Errand
 from sonde.runtime.engine import Prefilter
@@ -58,7 +58,6 @@ from sonde.runtime.prompts import render_examples, render_system, render_task
 from sonde.runtime.wiring import Cancelled, Wiring, by_user
 
 SUBMIT_DEADLINE_TURNS = 2
-FIRST, REGENERATED, FOLDED = 0, 1, 2  # the requests that a turn may make
 REPETITION = "repetition"
 WEAK_TOKENS = 400  # what a weak model has not said by then it will not say: left alone it talks until the time is up
 

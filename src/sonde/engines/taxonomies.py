@@ -41,7 +41,9 @@ class Taxonomy:
     def find(self, name: str) -> str | None:
         """The category of this name, however it is spelt; None when there is none."""
         wanted = _plain(name)
-        return next((each.name for each in self.categories if _plain(each.name) == wanted), None)
+        return next(
+            (n for each in self.categories if (n := each.name) == name or (wanted and _plain(n) == wanted)), None
+        )
 
     def category_of(self, error: str) -> str | None:
         """The first category one of whose patterns is in the words of an error."""
@@ -54,7 +56,7 @@ class Taxonomy:
 
 
 def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", " ", name.casefold()).strip()
+    return re.sub(r"[\W_]+", " ", name.casefold()).strip()
 
 
 def load_taxonomy(name: str | Path) -> Taxonomy:
@@ -101,7 +103,9 @@ def _category(item: Any, source: str) -> Category:
 
 
 def _patterns(given: Any, where: str) -> tuple[re.Pattern[str], ...]:
+    if not isinstance(given, list):
+        raise ConfigError(f"{where}: patterns is a list of regular expressions, not {given!r:.80}")
     try:
-        return tuple(re.compile(str(each), re.IGNORECASE) for each in given)
-    except (TypeError, re.error) as error:
+        return tuple(re.compile(str(each), re.IGNORECASE) for each in cast("list[Any]", given))
+    except re.error as error:
         raise ConfigError(f"{where}: patterns is a list of regular expressions: {error}") from None

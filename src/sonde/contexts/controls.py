@@ -157,7 +157,9 @@ class ControlsLibrary:
     def select(
         self, controls_version: str, scope: Scope, *, overrides: Sequence[str] = (), limit: int = MAX_CONTROLS
     ) -> list[Control]:
-        """Controls of a version that apply, and the overrides whether they do or not: most severe first, then by id."""
+        """Controls of a version that apply, and the overrides whether they do or not: most severe first, then by id. Where they are more
+        than `limit`, the overrides and the most severe.
+        """
         if controls_version not in self.versions():
             raise ToolFault(f"no controls of version {controls_version!r}; versions: {', '.join(self.versions())}")
         forced = {self.get(control_id, controls_version).control_id for control_id in overrides}
@@ -166,7 +168,9 @@ class ControlsLibrary:
             for (control_id, version), control in self._controls.items()
             if version == controls_version and (control_id in forced or control.applies(scope))
         ]
-        return sorted(chosen, key=lambda c: (SEVERITIES.index(c.severity), c.control_id))[:limit]
+        chosen.sort(key=lambda c: (SEVERITIES.index(c.severity), c.control_id))
+        kept = {c.control_id for c in sorted(chosen, key=lambda c: c.control_id not in forced)[:limit]}
+        return [control for control in chosen if control.control_id in kept]
 
     def _known(self, version: str) -> str:
         return ", ".join(sorted(control_id for control_id, known in self._controls if known == version)) or "none"
@@ -192,6 +196,8 @@ def parse_controls(text: str, source: str) -> list[Control]:
     except yaml.MarkedYAMLError as broken:
         line = broken.problem_mark.line + 1 if broken.problem_mark else 1
         raise ConfigError(f"{source}:{line}: not YAML or JSON: {broken.problem}") from None
+    except (yaml.YAMLError, RecursionError) as broken:
+        raise ConfigError(f"{source}: not YAML or JSON: {' '.join(str(broken).split())}") from None
     return [_Reader(node, source).control() for node in _control_nodes(root, source)]
 
 
@@ -226,13 +232,13 @@ class _Reader:
         self._node = node
         if not isinstance(node, yaml.MappingNode):
             raise self._wrong(node, "a control is a mapping of fields")
-        self._lines: dict[str, Any] = {
-            str(key.value): value for key, value in cast("list[tuple[Any, Any]]", node.value)
-        }
         try:
             self._data = cast("dict[str, Any]", _constructed(node))
         except yaml.MarkedYAMLError as broken:
             raise self._wrong(node, f"not plain data: {broken.problem}") from None
+        self._lines: dict[str, Any] = {  # after the data: only then are the fields of `<<` in it
+            str(key.value): value for key, value in cast("list[tuple[Any, Any]]", node.value)
+        }
 
     def control(self) -> Control:
         """The checked control."""
@@ -259,7 +265,9 @@ class _Reader:
     def _refuse_unknown(self) -> None:
         for name in self._data:
             if name not in _FIELDS:
-                raise self._wrong(self._lines[name], f"unknown field {name}; known: {', '.join(sorted(_FIELDS))}")
+                raise self._wrong(
+                    self._lines.get(name, self._node), f"unknown field {name}; known: {', '.join(sorted(_FIELDS))}"
+                )
 
     def _version(self) -> str:
         value = self._data.get("controls_version", self._data.get("version"))

@@ -7,11 +7,12 @@ Any fail makes the trace non_compliant; else anything insufficient, or nothing a
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from sonde.contexts.controls import Control, infer_scope
+from sonde.contexts.controls import MAX_CONTROLS, Control, infer_scope
 from sonde.contexts.traces.context import TracesContext
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.engines.controls_rule import Ruled, rule, see
@@ -32,7 +33,7 @@ COMPLIANCE_BUDGET = Budget(
 )
 
 
-def selected(gathered: Gathered) -> list[Control]:
+def selected(gathered: Gathered, limit: int = MAX_CONTROLS) -> list[Control]:
     """The controls that apply to this trace, most severe first."""
     context = cast("TracesContext", gathered.context)
     summaries = context.store.summaries(str(gathered.params["trace_id"]))
@@ -40,7 +41,8 @@ def selected(gathered: Gathered) -> list[Control]:
     if scope.span_kinds == frozenset({"UNKNOWN"}):  # instrumentation without kinds: what is unknown excludes no control
         scope = replace(scope, span_kinds=None)
     overrides = cast("Sequence[str]", gathered.params.get("overrides", ()))
-    return context.controls.select(str(gathered.params["controls_version"]), scope, overrides=overrides)
+    version = str(gathered.params["controls_version"])
+    return context.controls.select(version, scope, overrides=overrides, limit=limit)
 
 
 def prefilter(gathered: Gathered) -> Prefilter:
@@ -56,8 +58,14 @@ def prefilter(gathered: Gathered) -> Prefilter:
         variables={"trace_id": trace_id, "controls": rows, "controls_version": gathered.params["controls_version"]},
         text=text,
         excerpts=tuple(excerpt for each in ruled for excerpt in each.excerpts),
-        gaps=(*seen.gaps, *context.store.gaps(trace_id)),
+        gaps=(*_unjudged(gathered), *seen.gaps, *context.store.gaps(trace_id)),
     )
+
+
+def _unjudged(gathered: Gathered) -> list[str]:
+    every = len(selected(gathered, limit=sys.maxsize))
+    left = every - MAX_CONTROLS
+    return [f"{left} of {every} controls that apply were not judged: at most {MAX_CONTROLS} are"] if left > 0 else []
 
 
 def _row(ruled: Ruled) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from sonde.contexts.controls import Control
 from sonde.contexts.traces.evidence import artifact_excerpts, content_excerpt, span_excerpt
-from sonde.contexts.traces.prefilter import shortened
+from sonde.contexts.traces.prefilter import READ_CHARS, shortened
 from sonde.contexts.traces.rules import error_text
 from sonde.contexts.traces.span import Span
 from sonde.contexts.traces.store import TraceStore
@@ -83,7 +83,10 @@ def see(store: TraceStore, trace_id: str) -> Seen:
         chunks=tuple(seen.chunks),
         messages=tuple(seen.messages),
         attributes=tuple(seen.attributes),
-        gaps=(f"{left} of {len(summaries)} spans were not opened by the rules",) if left else (),
+        gaps=(
+            *([f"{left} of {len(summaries)} spans were not opened by the rules"] if left else []),
+            *_unread(seen.cut),
+        ),
     )
 
 
@@ -96,10 +99,13 @@ class _Seeing:
         self.chunks: list[Excerpt] = []
         self.messages: list[Excerpt] = []
         self.attributes: list[Excerpt] = []
+        self.cut: list[str] = []
 
     def add(self, span: Span) -> None:
         """Look at one span; nothing long of it is kept."""
-        self.spans.append(shortened(span))
+        short = shortened(span)
+        self.spans.append(short)
+        self.cut += [span.summary.span_id] if short.attributes != span.attributes else []
         tool = tool_io_of(span)
         self.tool_io += artifact_excerpts(EvidenceKind.TOOL_IO, span, [tool] if tool else [])
         if len(self.chunks) < SHOWN:
@@ -108,6 +114,13 @@ class _Seeing:
             self.messages += artifact_excerpts(EvidenceKind.MESSAGE, span, messages_of(span)[:SHOWN])
         if span.attributes and len(self.attributes) < SHOWN:
             self.attributes.append(content_excerpt(span))
+
+
+def _unread(cut: list[str]) -> list[str]:
+    if not cut:
+        return []
+    named = ", ".join(cut[:SHOWN]) + (" and others" if len(cut) > SHOWN else "")
+    return [f"of {len(cut)} spans only the first {READ_CHARS} characters of each text were read by the rules: {named}"]
 
 
 def rule(control: Control, seen: Seen) -> Ruled:

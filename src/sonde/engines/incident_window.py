@@ -34,8 +34,8 @@ def prefilter(gathered: Gathered) -> Prefilter:
     chosen, spans, gaps = _choose(context, gathered.params)
     if not chosen:
         raise EvidenceValidationFailed("no trace lies in this window; widen --from and --to, or name trace ids")
-    changes, diffs = _changes(context, gathered.params)
     timeline = _timeline(spans)
+    changes, diffs = _changes(context, gathered.params, seconds(timeline[0].start_us) if timeline else "", gaps)
     roots = [span for each in chosen for span in spans[each.facts.trace_id] if span.span_id == each.facts.root_span_id]
     shown = (span_excerpt(span) for span in (*roots, *timeline))
     return Prefilter(
@@ -121,13 +121,23 @@ def seconds(microseconds: int) -> str:
     return f"{text[:19]}Z" if text.endswith("Z") else text
 
 
-def _changes(context: TracesContext, params: Mapping[str, Any]) -> tuple[list[dict[str, Any]], tuple[Excerpt, ...]]:
-    """The last changes up to the end of the window: what came after it cannot have caused it."""
+def _changes(
+    context: TracesContext, params: Mapping[str, Any], first_error: str, gaps: list[str]
+) -> tuple[list[dict[str, Any]], tuple[Excerpt, ...]]:
+    """The last changes up to the end of the window, what came after it cannot have caused it; and the last before the first error."""
     query = cast("TraceQuery | None", params.get("query"))
     end = None if query is None or query.end_us is None else seconds(query.end_us)
     snapshots = context.configs.list_config_snapshots(str(params.get("project") or ""), end_time=end)
     created = {row["snapshot_id"]: row["created_at"] for row in snapshots}
-    pairs = list(pairwise(snapshots))[-CHANGES_SHOWN:]
+    every = list(pairwise(snapshots))
+    before = [pair for pair in every if pair[1]["created_at"] <= first_error]
+    pairs = every[-CHANGES_SHOWN:]
+    if before and before[-1] not in pairs:
+        pairs = [before[-1], *pairs[1:]]
+    if len(every) > len(pairs):
+        gaps.append(
+            f"{len(every) - len(pairs)} of {len(every)} config changes are not shown; get_config_diff compares any two"
+        )
     diffs = [context.configs.get_config_diff(a["snapshot_id"], b["snapshot_id"]) for a, b in pairs]
     found = [each for each in diffs if each.value["paths"]]
     rows = [{**each.value, "created_at": created[each.value["target_snapshot_id"]]} for each in found]

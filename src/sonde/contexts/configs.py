@@ -180,7 +180,10 @@ def _load(folder: Path, project_name: str) -> Snapshot:
         raise ConfigError(
             f'{folder / METADATA}: created_at is missing, for example: {{"created_at": "2026-11-01T12:00:00Z"}}'
         )
-    created = _moment(str(data["created_at"]))
+    try:
+        created = _moment(str(data["created_at"]))
+    except ToolFault as broken:
+        raise ConfigError(f"{folder / METADATA}: created_at: {broken.message}") from None
     assert created is not None
     files = sorted(
         item.relative_to(folder).as_posix() for item in folder.rglob("*") if item.is_file() and not item.is_symlink()

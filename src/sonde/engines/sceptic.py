@@ -82,7 +82,7 @@ def _bare(claim: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def listed(text: str) -> list[dict[str, Any]]:
-    """The objects of the first JSON list in an answer, whatever stands around it."""
+    """The objects of the first JSON list in an answer that has some, whatever stands around it."""
     decoder = json.JSONDecoder()
     at = text.find("[")
     while at >= 0:
@@ -90,7 +90,14 @@ def listed(text: str) -> list[dict[str, Any]]:
             found, _ = decoder.raw_decode(text, at)
         except ValueError:
             found = None
-        if isinstance(found, list):
-            return [fields_of(each) for each in cast("list[Any]", found) if fields_of(each)]
+        except RecursionError:  # a model that repeats itself: thousands of brackets, each of which would be tried
+            return []
+        objects = (
+            [fields for each in cast("list[Any]", found) if (fields := fields_of(each))]
+            if isinstance(found, list)
+            else []
+        )
+        if objects:
+            return objects
         at = text.find("[", at + 1)
     return []

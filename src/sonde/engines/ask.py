@@ -24,7 +24,7 @@ from sonde.runtime.engine import Conclusion, Engine, Gathered, Problem
 from sonde.runtime.observe import was_shown
 from sonde.runtime.prompts import prompt_file
 
-_INLINE = re.compile(r"\[([^\[\]\n:]+):(\d+(?:-\d+)?(?:, ?\d+(?:-\d+)?)*)\]")
+_INLINE = re.compile(r"\[([^\[\]\n:]+):(\d{1,9}(?:-\d{1,9})?(?:, ?\d{1,9}(?:-\d{1,9})?)*)\]")
 _CALLS = re.compile(r"\[(tool:[^\[\]\n]+)\]")
 _TROUBLE = re.compile(r"\b(fail|wrong|br[eo]ke?|crash|outage|incident|problem|cause)", re.IGNORECASE)
 _SIGNS = "error failed failure exception fatal critical panic"
@@ -236,7 +236,7 @@ def _found(query: str, gathered: Gathered) -> list[Citation]:
 
 def _heart(excerpt: Excerpt, query: str, gathered: Gathered) -> tuple[int, int]:
     """The lines of a passage that fit the query best: the first with the most of its words, and those just after it."""
-    lines = (gathered.prover.reread(excerpt) or "").casefold().splitlines()
+    lines = (gathered.prover.reread(excerpt) or "").casefold().split("\n")
     words = {word.casefold() for word in words_of(query)}
     fits = [sum(word in line for word in words) for line in lines]
     best = fits.index(max(fits)) if fits else 0

@@ -187,7 +187,7 @@ def _placed(fields: dict[str, Any], gathered: Gathered) -> dict[str, Any]:
 def _step_number(value: Any) -> int:
     try:
         return int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return -1
 
 

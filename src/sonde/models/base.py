@@ -137,7 +137,7 @@ class ModelSettings:
 
     def secrets(self) -> tuple[str, ...]:
         """Every value in here that must not be shown, written or recorded."""
-        key = (self.api_key.reveal(),) if self.api_key else ()
+        key = (self.api_key.reveal().strip(),) if self.api_key else ()  # as it is sent
         return (*key, *self.env.values(), *_passwords(self.base_url, self.proxy))
 
 

@@ -145,21 +145,22 @@ class ChatModel:
             return _ParameterRefused(name)
         wish = retry_after(response.headers, attempt.clock.utc())
         spent = prompt_tokens(request) if status >= 500 else 0  # a server that broke may have run the model first
-        return self._failed(status, error_detail(content), wish=wish, spent=spent)
+        return self._failed(status, error_detail(content, self._clean), wish=wish, spent=spent)
 
     def _failure(self, error: Exception, spent: int, *, late: bool) -> ModelCallFailed:
         """The failure of an attempt that got no status, or a good one, and may have cost something."""
         if isinstance(error, ErrorInBody):
-            return self._failed(error_status(error.error), describe_error(error.error), spent=spent)
+            return self._failed(error_status(error.error), describe_error(error.error, self._clean), spent=spent)
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
             return self._unreachable(error)
         if late or isinstance(error, httpx2.TimeoutException):
             text = f"{self.name} at {self._where} did not finish in time; raise the time limit or ask for less"
             return ModelCallFailed(text, retryable=True, tokens_in=spent)
+        why = error.told(self._clean) if isinstance(error, NotACompletion) else str(error)
         if isinstance(error, NotACompletion) and not error.cut:
-            text = f"{self._where} answered with something else than a chat completion; {error}. Check OPENAI_BASE_URL."
+            text = f"{self._where} answered with something else than a chat completion; {why}. Check OPENAI_BASE_URL."
             return ModelCallFailed(self._clean(text), retryable=False, tokens_in=spent)
-        text = f"the connection to {self._where} broke before the reply was complete: {error}"
+        text = f"the connection to {self._where} broke before the reply was complete: {why}"
         return ModelCallFailed(self._clean(text), retryable=True, tokens_in=spent)
 
     def _unreachable(self, error: Exception) -> ModelCallFailed:

@@ -36,6 +36,7 @@ ATTEMPT_S = 600.0
 WAITING_S = 86_400.0  # with count_wait=False a person may be behind the command
 PASSED_ON = ("PATH", "HOME", "LANG")
 TEMPORARY_FAILURE = 75  # EX_TEMPFAIL of sysexits.h: "try again later"
+SAID_CHARS = 2000  # of what it wrote to stderr; cut only after keys were taken out: half a key would no longer be found
 _UNREACHED = "the model could not be reached"
 
 
@@ -122,9 +123,8 @@ class CommandModel:
             )
         if finished.returncode != 0 and not finished.overflowed:
             raise ModelCallFailed(
-                self._clean(
-                    f"{_UNREACHED}: {self.name} {_ending(finished.returncode)}. {_last_words(finished.stderr_tail)}"
-                ),
+                self._clean(f"{_UNREACHED}: {self.name} {_ending(finished.returncode)}. ")
+                + _last_words(self._clean(finished.stderr_tail)[-SAID_CHARS:].strip()),
                 retryable=finished.returncode < 0 or finished.returncode == TEMPORARY_FAILURE,
                 tokens_in=spent,
                 waited_s=waited,

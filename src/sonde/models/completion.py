@@ -8,21 +8,28 @@ must not run.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from sonde.models.base import OnText, TokenUsage, mend
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
+SEEN_BYTES = 4096
 
 
 class NotACompletion(Exception):
-    """The body is something else. `cut` says that it was one as far as it went."""
+    """The body is something else. `cut` says that it was one as far as it went; `seen` is how it begins."""
 
-    def __init__(self, message: str, *, cut: bool = False) -> None:
+    def __init__(self, message: str, *, cut: bool = False, seen: bytes = b"") -> None:
         super().__init__(message)
         self.cut = cut
+        self.seen = seen[:SEEN_BYTES]
+
+    def told(self, clean: Callable[[str], str]) -> str:
+        """What is wrong, with a glimpse of what came; `clean` takes keys out before it is cut: half a key would no longer be found."""
+        glimpse = clean(self.seen.decode("utf-8", "replace"))[:80]
+        return f"{self}: {glimpse!r}" if glimpse else str(self)
 
 
 class ErrorInBody(Exception):
@@ -54,13 +61,13 @@ def read_completion(body: bytes, completion: Completion) -> None:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
-        raise NotACompletion(f"the body is not JSON: {_glimpse(body)}") from None
+        raise NotACompletion("the body is not JSON", seen=body) from None
     if not isinstance(value, dict):
-        raise NotACompletion(f"the body is not an object: {_glimpse(body)}")
+        raise NotACompletion("the body is not an object", seen=body)
     document = cast("dict[str, Any]", value)
     choice = _take(completion, document)
     if choice is None:
-        raise NotACompletion(f"the body has no choices: {_glimpse(body)}")
+        raise NotACompletion("the body has no choices", seen=body)
     completion.pieces.append(_content(choice.get("message")) or str(choice.get("text") or ""))
     completion.done = True
 
@@ -81,7 +88,7 @@ def _take_event(completion: Completion, data: bytes, on_text: OnText) -> None:
     try:
         event = cast("dict[str, Any]", json.loads(data))
     except (ValueError, RecursionError):
-        raise NotACompletion(f"an event of the stream is not JSON: {_glimpse(data)}", cut=True) from None
+        raise NotACompletion("an event of the stream is not JSON", cut=True, seen=data) from None
     choice = _take(completion, event)
     if choice is not None and (piece := _content(choice.get("delta") or choice.get("message"))):
         completion.pieces.append(piece)
@@ -152,7 +159,3 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _string(value: object) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _glimpse(body: bytes) -> str:
-    return repr(body[:80].decode("utf-8", "replace"))

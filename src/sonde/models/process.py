@@ -23,7 +23,7 @@ from sonde.core.stopping import Stop
 from sonde.models.base import OnText
 
 MAX_STDOUT_BYTES = 8 * 1024 * 1024
-STDERR_TAIL_BYTES = 2_000
+STDERR_TAIL_BYTES = 16_000
 CHUNK = 64 * 1024
 TICK_S = 0.1  # how often to look for a stop, and whether a program died and left its pipes to somebody else
 _groups: set[int] = set()

@@ -109,7 +109,7 @@ class ProviderModel:
 
     def _failure(self, error: Any, errors: ModuleType, spent: int) -> ModelCallFailed:
         if isinstance(error, errors.ModelHTTPError):
-            detail = describe_error(error.body)
+            detail = describe_error(error.body, self._clean)
             text = self._clean(f"{self.name} answered {error.status_code}: {detail}. ")
             text += advice(error.status_code, self.name, detail)
             retryable = is_retryable(error.status_code, detail)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
@@ -24,26 +24,26 @@ def is_retryable(status: int, detail: str = "") -> bool:
     return (status in _RETRYABLE or status >= 500) and "insufficient_quota" not in detail
 
 
-def error_detail(body: bytes) -> str:
-    """What the server said, in one line."""
+def error_detail(body: bytes, clean: Callable[[str], str] = str) -> str:
+    """What the server said, in one line. `clean` takes keys out before the line is cut: half a key would no longer be found."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
-        return _one_line(body.decode("utf-8", "replace"))
+        return _one_line(body.decode("utf-8", "replace"), clean)
     if not isinstance(value, dict):
-        return _one_line(str(value))
+        return _one_line(str(value), clean)
     document = cast("dict[str, Any]", value)
-    return describe_error(document.get("error") or document.get("detail") or document)
+    return describe_error(document.get("error") or document.get("detail") or document, clean)
 
 
-def describe_error(error: object) -> str:
+def describe_error(error: object, clean: Callable[[str], str] = str) -> str:
     """The message of an error object, with its code where that says more."""
     if not isinstance(error, Mapping):
-        return _one_line(str(error))
+        return _one_line(str(error), clean)
     fields = cast("Mapping[str, Any]", error)
     message = str(fields.get("message") or json.dumps(dict(fields), default=str))
     notes = [str(fields[key]) for key in ("code", "type") if isinstance(fields.get(key), str)]
-    return _one_line(" ".join([message, *(f"[{note}]" for note in notes[:1])]))
+    return _one_line(" ".join([message, *(f"[{note}]" for note in notes[:1])]), clean)
 
 
 def error_status(error: object) -> int:
@@ -120,5 +120,5 @@ def _number(text: str | None) -> float | None:
     return max(0.0, value) if math.isfinite(value) else None
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:400]
+def _one_line(text: str, clean: Callable[[str], str]) -> str:
+    return clean(" ".join(text.split()))[:400]

@@ -27,7 +27,7 @@ from sonde.errors import ConfigError, RunError
 from sonde.models import open_model
 from sonde.models.base import Model, suited_mode
 from sonde.publish.otel import TraceSender, otlp_exporter
-from sonde.runs.cleaning import secret_forms
+from sonde.runs.cleaning import SecretForms, rewrite_value, secret_forms
 from sonde.runs.recorder import Recorder
 from sonde.runs.rundir import STATE, RunDir, new_run_id
 from sonde.runs.tape import Tape
@@ -176,16 +176,17 @@ def _run(
         ended=ended, record=record, run_dir=run_dir, annotator=cast("Literal['LLM', 'CODE']", ended.annotator)
     )
     if run_dir is not None:
-        _write_files(job, finished, run_dir)
+        _write_files(job, finished, run_dir, secret_forms(_secrets(launch)))
     return finished
 
 
-def _write_files(job: Job, finished: Finished, run_dir: RunDir) -> None:
+def _write_files(job: Job, finished: Finished, run_dir: RunDir, keys: SecretForms) -> None:
+    """All files but the journal; like it, they do not hold the values of keys."""
     try:
-        write_artifacts(run_dir, finished.ended, finished.record)
+        write_artifacts(run_dir, finished.ended, finished.record, keys)
         if job.files is not None:
             for name, text in job.files(finished.ended, run_dir.run_id).items():
-                run_dir.write_text(name, text)
+                run_dir.write_text(name, keys.remove(text))
     except OSError as error:
         raise FilesUnwritten(error, finished, run_dir) from error
 
@@ -302,25 +303,24 @@ def _open(model: str | Model | None, settings: Settings, stack: ExitStack) -> Mo
     return opened
 
 
-def write_artifacts(run_dir: RunDir, ended: Ended, record: RunRecord) -> None:
+def write_artifacts(run_dir: RunDir, ended: Ended, record: RunRecord, keys: SecretForms) -> None:
     """run_record.json, result.json, summary.md and answer.md."""
     conclusion = ended.conclusion
     run_dir.write_record(record)
-    run_dir.write_result(
-        {
-            "run_id": run_dir.run_id,
-            "status": ended.status.value,
-            "annotator_kind": ended.annotator,
-            "output": conclusion.output,
-            "output_hash": hash_value(conclusion.output) if _plain(conclusion.output) else None,
-            "citations": [each.model_dump(mode="json") for each in conclusion.citations],
-            "evidence_refs": [each.model_dump(mode="json") for each in conclusion.evidence],
-            "gaps": list(conclusion.gaps),
-            "error": None if record.error is None else record.error.model_dump(mode="json"),
-        }
-    )
-    run_dir.write_answer(conclusion.text + "\n" if conclusion.text else "")
-    run_dir.write_summary(summary_text(ended, record))
+    result = {
+        "run_id": run_dir.run_id,
+        "status": ended.status.value,
+        "annotator_kind": ended.annotator,
+        "output": conclusion.output,
+        "output_hash": hash_value(conclusion.output) if _plain(conclusion.output) else None,
+        "citations": [each.model_dump(mode="json") for each in conclusion.citations],
+        "evidence_refs": [each.model_dump(mode="json") for each in conclusion.evidence],
+        "gaps": list(conclusion.gaps),
+        "error": None if record.error is None else record.error.model_dump(mode="json"),
+    }
+    run_dir.write_result(rewrite_value(result, keys.remove) if keys.spellings else result)
+    run_dir.write_answer(keys.remove(conclusion.text) + "\n" if conclusion.text else "")
+    run_dir.write_summary(keys.remove(summary_text(ended, record)))
 
 
 def _plain(value: Any) -> bool:

@@ -169,10 +169,9 @@ class Host(Functions):
         return recorded.result
 
     def _failed(self, call: Call, fault: Fault, latency: float = 0.0) -> Fault:
-        """The fault as it is recorded, which is what the code hears, so that a replay hears it too."""
-        short = fault if len(fault.message) <= ERROR_CHARS else ToolFault(clip(fault.message, ERROR_CHARS))
-        self._record(call, short, latency)
-        return short
+        """The fault as it is recorded, without key values: that is what the code hears, so that a replay hears it too."""
+        said = clip(str(self.wiring.recorder.cleaned(fault.message)), ERROR_CHARS)
+        return ToolFault(self._record(call, ToolFault(said), latency).error or "failed")
 
     def _record(self, call: Call, came: ToolResult | Fault, latency: float = 0.0) -> HostReturned:
         tool = call.name in self.wiring.registry.names

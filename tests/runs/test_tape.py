@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from runs.streams import told
-from sonde.core.events import CodeStarted, HostReturned, ModelReplied, SubcallStarted
+from sonde.core.events import (
+    CodeStarted,
+    HostReturned,
+    ModelFailed,
+    ModelReplied,
+    RunEnded,
+    StatusChanged,
+    SubcallStarted,
+)
 from sonde.runs.tape import Diverged, Tape, before_turn
 
 
@@ -28,6 +36,25 @@ def test_failed_attempts_are_found_with_their_reply() -> None:
 
     assert [failed.message for failed in tape.failures("root", 3, 0)] == ["429"]
     assert not tape.failures("root", 1, 0)
+
+
+def test_a_replay_fails_again_where_the_last_attempt_failed_and_a_resume_asks_again() -> None:
+    again, last = (
+        ModelFailed(turn=9, ordinal=0, attempt=n, request_hash="r", message=f"{n}", retryable=True, wait_s=wait)
+        for n, wait in ((1, 0.5), (2, None))
+    )
+    events = [*told(), again, last]
+
+    assert Tape(events, strict=True).failure("root", 9, 0) == last
+    assert Tape(events, strict=True).failure("root", 3, 0) is None, "a reply followed"
+    assert Tape(events).failure("root", 9, 0) is None
+
+
+def test_a_branch_is_running_and_has_not_ended() -> None:
+    taken = before_turn(told(), 3)
+
+    assert [event.status for event in taken if isinstance(event, StatusChanged)] == ["running"]
+    assert not any(isinstance(event, RunEnded) for event in taken)
 
 
 def test_an_empty_tape_has_nothing_and_resume_goes_on_live() -> None:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from sonde.contexts.traces.build import RawEvent, build_span
 from sonde.contexts.traces.importers import otlp
+from sonde.contexts.traces.importers.records import decode
 from sonde.contexts.traces.span import Span
 
 Json = dict[str, Any]
@@ -85,14 +86,28 @@ def _attributes(row: Json) -> Json:
 
 
 def _table(found: Any) -> Json:
-    """Attributes as an object, or as OTLP's list of pairs."""
+    """Attributes as an object, as OTLP's list of pairs, as a map of Parquet, or as JSON text of one of these."""
+    found = _opened_text(found)
     if isinstance(found, list):
-        return otlp.attributes(cast("list[Json]", found))
+        items = cast("list[Any]", found)
+        is_map = all(isinstance(item, tuple) for item in items)
+        return {str(key): value for key, value in items} if is_map else otlp.attributes(items)
     return cast("Json", found) if isinstance(found, dict) else {}
 
 
+def _opened_text(found: Any) -> Any:
+    """The value of a JSON text, as tables keep what is nested; whatever else it is stays."""
+    if not isinstance(found, str):
+        return found
+    try:
+        return decode(found.encode())[0]
+    except ValueError:
+        return None
+
+
 def _events(raw: Any) -> Iterator[RawEvent]:
-    items = cast("list[Any]", raw) if isinstance(raw, list) else []
+    found = _opened_text(raw)
+    items = cast("list[Any]", found) if isinstance(found, list) else []
     for item in items:
         if isinstance(item, dict):
             event = {str(key).lower(): value for key, value in cast("Json", item).items()}

@@ -81,7 +81,8 @@ def _payload(raw: Json) -> Json:
 def _model(raw: Json) -> Json:
     if raw.get("type") != "GENERATION":
         return {}
-    usage = cast("Json", raw.get("usageDetails") or raw.get("usage") or {})
+    found = raw.get("usageDetails") or raw.get("usage")
+    usage = cast("Json", found) if isinstance(found, dict) else {}
     counts = {"prompt": usage.get("input"), "completion": usage.get("output"), "total": usage.get("total")}
     table: Json = {f"llm.token_count.{key}": count for key, count in counts.items() if count is not None}
     table |= messages("llm.input_messages", raw.get("input")) | messages("llm.output_messages", raw.get("output"))

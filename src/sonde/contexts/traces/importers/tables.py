@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from sonde.contexts.traces.importers.records import Record
+from sonde.contexts.traces.importers.records import Malformed, Record
 from sonde.errors import ConfigError
 
 Json = dict[str, Any]
@@ -38,10 +38,13 @@ def parquet(path: Path) -> Iterator[Record]:
     except pa.ArrowInvalid as broken:
         raise ConfigError(f"{path.name} is not a readable Parquet file: {broken}") from None
     number = 0
-    for batch in batches:
-        for row in _microseconds(pa, batch).to_pylist():
-            number += 1
-            yield Record(number, 0, row)
+    try:
+        for batch in batches:
+            for row in _microseconds(pa, batch).to_pylist():
+                number += 1
+                yield Record(number, 0, row)
+    except (pa.ArrowException, OSError) as broken:
+        raise ConfigError(f"{path.name} cannot be read beyond row {number}: {' '.join(str(broken).split())}") from None
 
 
 def _microseconds(pa: Any, batch: Any) -> Any:
@@ -55,19 +58,30 @@ def _microseconds(pa: Any, batch: Any) -> Any:
 
 def is_phoenix(path: Path) -> bool:
     """True when an SQLite file has Phoenix's tables."""
-    with closing(_open(path)) as connection:
+    with _readable(path), closing(_open(path)) as connection:
         found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     return {"spans", "traces", "projects"} <= found
 
 
-def phoenix(path: Path) -> Iterator[Record]:
+@contextmanager
+def _readable(path: Path) -> Generator[None]:
+    try:
+        yield
+    except sqlite3.DatabaseError as broken:
+        raise ConfigError(f"{path.name} is not a readable SQLite file: {broken}") from None
+
+
+def phoenix(path: Path) -> Iterator[Record | Malformed]:
     """Every span of a Phoenix database as one object."""
     if not is_phoenix(path):
         raise ConfigError(f"{path.name} is an SQLite file without Phoenix's tables (spans, traces, projects)")
-    with closing(_open(path)) as connection:
+    with _readable(path), closing(_open(path)) as connection:
         connection.row_factory = sqlite3.Row
         for number, row in enumerate(connection.execute(_PHOENIX_ROWS), start=1):
-            yield Record(number, 0, _phoenix_row(dict(row)))
+            try:
+                yield Record(number, 0, _phoenix_row(dict(row)))
+            except (ValueError, RecursionError) as broken:
+                yield Malformed(number, 0, f"attributes or events are not JSON: {broken}")
 
 
 def _phoenix_row(row: Json) -> Json:

@@ -89,7 +89,8 @@ def search_words(store: TraceStore, words: str, *, deep: bool = False, limit: in
     if not isinstance(store, FileStore):
         raise ConfigError("words are searched in trace files only; on a server give one trace: it is never read whole")
     wanted = words.lower().split()
-    found = [store.span(span_id) for _, span_id in store.search(words, limit=limit)]
+    ids = [span_id for _, span_id in store.search(words, limit=limit + 1)]
+    found = [store.span(span_id) for span_id in ids[:limit]]
     beyond = store.deep_spans()
     note = (
         f"{beyond} spans have longer attributes, of which only the first 4 kB were searched"
@@ -101,6 +102,8 @@ def search_words(store: TraceStore, words: str, *, deep: bool = False, limit: in
         tails = (span for span in islice(store.deep(), DEEP_SPANS) if _holds(span, wanted))
         found += [span for span in tails if span.summary.span_id not in seen][: max(0, limit - len(found))]
         note = f"only the first {DEEP_SPANS} of {beyond} long spans were read" if beyond > DEEP_SPANS else None
+    if len(ids) > limit:
+        note = "; ".join(filter(None, [f"more than {limit} spans hold these words", note]))
     return {"hits": [_hit(span, wanted) for span in found], "not_searched": note}
 
 
@@ -118,15 +121,19 @@ def _walk(tree: Tree) -> Iterator[tuple[Any, int]]:
         stack.extend((child, depth + 1) for child in reversed(tree.children(span.span_id)))
 
 
+def _fields(span: Span) -> Row:
+    events = {f"events.{event.name}.{key}": value for event in span.events for key, value in event.attributes.items()}
+    return {"status_message": span.summary.status_message, **span.attributes, **events}
+
+
 def _holds(span: Span, wanted: list[str]) -> bool:
-    text = "\n".join(str(value) for value in span.attributes.values()).lower()
+    text = "\n".join(str(value) for value in _fields(span).values()).lower()
     return all(word in text for word in wanted)
 
 
 def _hit(span: Span, wanted: list[str]) -> Row:
     ids = {"trace_id": span.summary.trace_id, "span_id": span.summary.span_id, "name": span.summary.name}
-    fields = {"status_message": span.summary.status_message, **span.attributes}
-    for key, value in fields.items():
+    for key, value in _fields(span).items():
         text = str(value)
         at = next((place for word in wanted if (place := text.lower().find(word)) >= 0), -1)
         if at >= 0:

@@ -175,7 +175,8 @@ class FileStore:
 
     def search(self, words: str, *, limit: int = 100) -> list[tuple[str, str]]:
         """(trace_id, span_id) of spans that hold all these words near the beginning of some attribute."""
-        terms = " AND ".join(f'"{word.replace(chr(34), "")}"' for word in words.split())
+        spoken = (word.replace('"', "") for word in words.replace("\0", " ").split())
+        terms = " AND ".join(f'"{word}"' for word in spoken if any(char.isalnum() or char == "_" for char in word))
         sql = """SELECT trace_id, span_id FROM words JOIN spans ON spans.id = words.rowid WHERE words MATCH ?
                  ORDER BY words.rowid LIMIT ?"""
         return self._all(sql, (terms, limit)) if terms else []

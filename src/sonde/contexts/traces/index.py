@@ -19,7 +19,7 @@ import msgspec
 from sonde.contexts.traces.importers.records import Malformed
 from sonde.contexts.traces.span import Event, Span, SpanSummary
 
-VERSION = 3
+VERSION = 4
 WORDS_PER_VALUE = 4096
 WORDS_PER_SPAN = 256 * 1024
 BATCH_SPANS = 1000
@@ -243,15 +243,12 @@ def decode_body(body: bytes) -> tuple[dict[str, Any], tuple[Event, ...]]:
 
 def words_of(span: Span) -> tuple[str, bool]:
     """The text to index and whether something was too long for it."""
-    parts = [span.summary.name, span.summary.status_message[:WORDS_PER_VALUE]]
-    deep = False
-    for value in span.attributes.values():
-        if type(value) is str:
-            deep = deep or len(value) > WORDS_PER_VALUE
-            parts.append(value[:WORDS_PER_VALUE])
+    values = [span.summary.status_message, *span.attributes.values()]
     for event in span.events:
-        parts.extend(value[:WORDS_PER_VALUE] for value in event.attributes.values() if type(value) is str)
-    text = "\n".join(parts)
+        values += event.attributes.values()
+    texts = [value if type(value) is str else str(value) for value in values if type(value) in (str, list)]
+    deep = any(len(text) > WORDS_PER_VALUE for text in texts)
+    text = "\n".join([span.summary.name, *(text[:WORDS_PER_VALUE] for text in texts)])
     return text[:WORDS_PER_SPAN], deep or len(text) > WORDS_PER_SPAN
 
 

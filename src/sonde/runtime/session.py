@@ -8,6 +8,7 @@ calls run this same loop one level down.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from sonde.core.budget import Scope
@@ -59,6 +60,7 @@ from sonde.runtime.wiring import Cancelled, Wiring, by_user
 
 SUBMIT_DEADLINE_TURNS = 2
 REPETITION = "repetition"
+NOTHING = "nothing"  # what a tape has recorded where it has ended
 WEAK_TOKENS = 400  # what a weak model has not said by then it will not say: left alone it talks until the time is up
 
 
@@ -117,8 +119,12 @@ class Session:
         except (BudgetExceeded, KeyboardInterrupt) as reached:
             self.advance(LoopState.TERMINATED_BUDGET)
             return best_effort(self, reached if isinstance(reached, BudgetExceeded) else self._interrupted())
-        except Diverged:
-            raise
+        except Diverged as diverged:
+            stopped = self._stopped_here(diverged)
+            if stopped is None:
+                raise
+            self.advance(LoopState.TERMINATED_BUDGET)
+            return best_effort(self, stopped)
         except (SandboxViolation, SandboxLost):
             self.advance(LoopState.FAILED)
             raise
@@ -129,6 +135,22 @@ class Session:
     def _interrupted(self) -> Cancelled:
         self.wiring.cancel.set()
         return by_user()
+
+    def _stopped_here(self, diverged: Diverged) -> BudgetExceeded | None:
+        """For a replay: what stopped the recorded run from outside, the user or the time, where its tape ends in this session."""
+        ended = self.wiring.tape.ended()
+        error = (ended.error if ended is not None else None) or {}
+        if diverged.recorded != NOTHING or self._goes_on():
+            return None
+        if error.get("code") == WallTimeLimitReached.code.value:
+            return WallTimeLimitReached(str(error["message"]), limit="max_wall_time_sec")
+        return self._interrupted() if error.get("message") == by_user().message else None
+
+    def _goes_on(self) -> bool:
+        """Whether the tape holds a later turn of this session."""
+        with suppress(Diverged):
+            return self.wiring.tape.turn(self.path, self.memory.turn + 1) is not None
+        return False
 
     def begin_turn(self) -> None:
         """Ask the budget for one more turn, and decide whether it must be the last."""

@@ -21,6 +21,7 @@ _VALUES: dict[Kind, dict[str, Any]] = {
     "list": {"type": "array", "items": {"type": "string"}},
     "pairs": {"type": "array", "items": {"type": "array", "items": {"type": "string"}}},
 }
+_COUNTLESS = 10**300
 EXAMPLES: dict[Kind, str] = {
     "text": '{"answer": "text"}',
     "number": '{"answer": 42}',
@@ -82,7 +83,7 @@ def _number(value: Any) -> float | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
-        return float(value)
+        return float(value) if abs(value) < _COUNTLESS else None  # neither NaN nor more than a float holds
     found = re.findall(r"-?\d[\d,]*(?:\.\d+)?", str(value))
     return float(found[0].replace(",", "")) if len(found) == 1 else None
 

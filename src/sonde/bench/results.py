@@ -35,7 +35,7 @@ def read_results(path: Path) -> list[Result]:
     if not path.is_file():
         return []
     found: list[Result] = []
-    for line in path.read_text("utf-8").splitlines():
+    for line in path.read_text("utf-8").split("\n"):  # answers may hold what else ends a line
         try:
             found.append(Result(**json.loads(line)))
         except (ValueError, TypeError):
@@ -47,4 +47,4 @@ def append_result(path: Path, result: Result) -> None:
     """One line, written at once, so that processes may share the file; after a line that was cut off it begins a new one."""
     torn = path.is_file() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
     with path.open("a", encoding="utf-8") as file:
-        file.write("\n" * torn + json.dumps(asdict(result), ensure_ascii=False) + "\n")
+        file.write("\n" * torn + json.dumps(asdict(result)) + "\n")

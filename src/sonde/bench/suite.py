@@ -81,5 +81,5 @@ def json_in(text: str, opening: str) -> Any:
     found = re.search(re.escape(opening) + r".*" + re.escape(closing), text, re.DOTALL)
     try:
         return json.loads(found.group(0)) if found else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

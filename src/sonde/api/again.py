@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sonde.api.consent import require_model
 from sonde.api.launch import Finished, Job, Launch, OnEvent, run_for_answer, run_job
 from sonde.api.rebuilding import rebuild
 from sonde.api.settings import Settings, load_settings
@@ -104,8 +105,7 @@ def resume(
         )
     if recorded.run_dir.is_running():
         raise ConfigError(f"run {recorded.run_dir.run_id} is still being worked on by another process")
-    job = rebuild(recorded.started, chosen, context=context, tools=tools)
-    job = replace(job, model=model or job.model, sub_model=sub_model or job.sub_model)
+    job = _asking(rebuild(recorded.started, chosen, context=context, tools=tools), model, sub_model, chosen)
     launch = Launch(
         settings=chosen,
         on_event=on_event,
@@ -116,6 +116,14 @@ def resume(
         used_s=used_seconds(recorded.events),
     )
     return _resumed(job, launch, recorded.events, go_live=go_live)
+
+
+def _asking(job: Job, model: str | Model | None, sub_model: str | Model | None, settings: Settings) -> Job:
+    """The job with the models that are given, else with the recorded ones if the user would have chosen them."""
+    for given, recorded, flag in ((model, job.model, "--model"), (sub_model, job.sub_model, "--sub-model")):
+        if not given:
+            require_model(recorded, settings, flag)
+    return replace(job, model=model or job.model, sub_model=sub_model or job.sub_model)
 
 
 def _resumed(job: Job, launch: Launch, events: Sequence[AnyEvent], *, go_live: bool) -> Finished:
@@ -229,11 +237,9 @@ def branch(
         which = f"has turns 1 to {max(turns)}" if turns else "has no turns: no model was asked"
         raise ConfigError(f"the run {which}; --turn {turn} is none to go on from")
     kept = before_turn(recorded.events, turn)
-    job = rebuild(recorded.started, chosen, context=context, tools=tools)
+    job = _asking(rebuild(recorded.started, chosen, context=context, tools=tools), model, sub_model, chosen)
     job = replace(
         job,
-        model=model or job.model,
-        sub_model=sub_model or job.sub_model,
         recipe={**job.recipe, "branched_from": recorded.run_dir.run_id, "branched_at": turn, "writeback": False},
         writeback=None,  # trying something else must not replace what the run said; `publish` does when wanted
     )

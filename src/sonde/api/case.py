@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import unquote
 
+from sonde.api.consent import require_server
+from sonde.api.settings import Settings
 from sonde.contexts.configs import ConfigSnapshots
 from sonde.contexts.controls import ControlsLibrary, Scope
 from sonde.contexts.traces.catalog import query_of
@@ -246,12 +248,14 @@ class Case:
         }
 
 
-def case_of(recipe: Mapping[str, Any], environ: Mapping[str, str], source: str | Path | None = None) -> Case:
+def case_of(recipe: Mapping[str, Any], settings: Settings, source: str | Path | None = None) -> Case:
     """The case of a recorded run; `source` when its traces are somewhere else now."""
     engine = recipe.get("engine")
     if engine not in ENGINES:
         raise ConfigError(f"a run of the engine {engine!r} has no report about traces")
-    place = source_of(source or str(recipe["source"]), recipe.get("project"), environ)
+    if source is None and is_server(str(recipe["source"])):
+        require_server(str(recipe["source"]), settings)
+    place = source_of(source or str(recipe["source"]), recipe.get("project"), settings.environ)
     return Case(
         engine=cast("EngineName", engine),
         place=place,

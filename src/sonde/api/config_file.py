@@ -17,17 +17,20 @@ from typing import Any, cast
 
 from sonde.api.keys import KEYS, check, command_spec, unknown
 from sonde.errors import ConfigError
+from sonde.models.base import TokenUsage
+from sonde.models.prices import price
 
 NAME = "sonde.toml"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A value and where it came from; `chosen` is false when it comes from a file that nobody named."""
+    """A value and where it came from; `chosen` is false when it comes from a file that nobody named, `typed` true for this call's flags."""
 
     value: Any
     source: str
     chosen: bool = True
+    typed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +120,7 @@ def read_file(path: Path, *, own: bool) -> ConfigFile:
         own,
         _layer(data, path, str(path), chosen=own),
         {name: _layer(table, path, f"{path} [profile.{name}]") for name, table in profiles.items()},
-        {name: _model(table, f"{path} [models.{name}]", own=own) for name, table in models.items()},
+        {name: _model(table, f"{path} [models.{name}]", name, own=own) for name, table in models.items()},
     )
 
 
@@ -144,7 +147,7 @@ def _value(name: str, value: Any, path: Path, source: str) -> Any:
     return str(path.parent / checked) if KEYS[name].form == "path" else checked
 
 
-def _model(table: Table, source: str, *, own: bool) -> NamedModel:
+def _model(table: Table, source: str, label: str, *, own: bool) -> NamedModel:
     for name in table:
         if name not in _MODEL_KEYS:
             raise unknown("key", name, _MODEL_KEYS, source)
@@ -152,6 +155,8 @@ def _model(table: Table, source: str, *, own: bool) -> NamedModel:
     spec = command_spec(cast("list[Any]", command)) if isinstance(command, list) else name
     if not isinstance(spec, str) or (command is None) == (name is None):
         raise ConfigError(f'{source} needs either command = ["python3", "my_model.py"] or name = "openai:gpt-4o-mini"')
+    if ":" in label or (not own and (command or table.get("base_url")) and _is_known(label)):
+        raise ConfigError(f"{source}: {label!r} is the name of a provider's model; give yours another name")
     plain = {key: check(KEYS[key], table[key], source) for key in KEYS if key in table}
     return NamedModel(
         spec=spec,
@@ -162,6 +167,11 @@ def _model(table: Table, source: str, *, own: bool) -> NamedModel:
         extra_body=_sub_table(table, "extra_body", source),
         **plain,
     )
+
+
+def _is_known(name: str) -> bool:
+    """Whether people who type this name mean a provider's model."""
+    return price(name, TokenUsage(1, 1)) is not None
 
 
 def _optional_text(table: Table, key: str, source: str) -> str | None:

@@ -48,7 +48,7 @@ def publish_run(
     ended = recorded.ended
     if ended is None:
         raise ConfigError(f"run {recorded.run_dir.run_id} has not ended; `sonde resume` goes on with it")
-    case = case_of(recorded.started.settings, chosen.environ, source)
+    case = case_of(recorded.started.settings, chosen, source)
     if ended.output is None:
         raise ConfigError(f"run {recorded.run_dir.run_id} ended without a report: there is nothing to write")
     if not case.place.server:

@@ -83,27 +83,26 @@ def _without_version(recipe: Mapping[str, Any]) -> dict[str, Any]:
 def _investigation(started: RunStarted, given: Given) -> Job:
     """An investigation; `context` is the path or address where the traces are now, when they have moved."""
     recipe = started.settings
-    case = case_of(recipe, given.settings.environ, given.context)
+    case = case_of(recipe, given.settings, given.context)
     options = Options(
         model=recipe.get("model"),
         sub_model=recipe.get("sub_model"),
         budget=Budget(**started.budget),
         profile=started.profile,
         mode=cast("Mode", started.mode),
-        unsafe="unsafe" in started.layers,
     )
     job = job_of(case, case.open(), options, given.settings)
     return replace(job, recipe=_without_version(recipe), backend=_backend(started))
 
 
 def _edit(started: RunStarted, given: Given) -> Job:
-    """A task in a folder. Nobody is there to approve, so what is not recorded is not written."""
+    """A task in a folder. Nobody is there to approve, so what is not recorded is not written and not run."""
     recipe = started.settings
     root = given.context or recipe.get("workspace")
     if root is None:
         raise ConfigError("this run worked in an editor's workspace, which is not stored: give the folder again")
     commands = tuple(recipe.get("commands", ()))
-    workspace = LocalWorkspace(Path(root), approve=reject, policy=Policy(commands=commands))
+    workspace = LocalWorkspace(Path(root), approve=reject, policy=Policy())
     return Job(
         engine=EDIT,
         objective=started.objective,

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from sonde.api.config_file import ConfigFile, Found, NamedModel, find_files
+from sonde.api.consent import require_choice
 from sonde.api.keys import KEYS, KNOBS, Key, check, unknown
 from sonde.core.budget import Budget
-from sonde.errors import ConfigError
 from sonde.models.base import ModelSettings, PromptMode, Secret
 
 DEFAULT_MODEL = "openai:gpt-4o-mini"
@@ -146,11 +145,11 @@ def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], cwd: Path, *, 
     """Settings from these values; ConfigError names what is wrong, where, and what is allowed. `None` flags are not set."""
     files = find_files(environ, cwd)
     profile = use if use is not None else environ.get("SONDE_PROFILE") or None
-    layers = [_flags(flags), _variables(environ), *_file_layers(files, profile)]
+    layers = [_flags(flags), _variables(environ), *_file_layers(files, profile, typed=use is not None)]
     found = {name: hit for name in KEYS if (hit := _first(layers, name)) is not None}
-    models = {name: entry for file in reversed(files) for name, entry in file.models.items()}
+    models = {name: entry for file in _own_last(files) for name, entry in file.models.items()}
     _default_model(found)
-    _require_choice(found, models)
+    require_choice(found, models)
     values = {name: hit.value for name, hit in found.items() if not KEYS[name].knob}
     return Settings(
         **_typed(values),
@@ -179,7 +178,7 @@ def _flags(flags: Mapping[str, Any]) -> dict[str, Found]:
             raise unknown("setting", name, KEYS, "the call")
     given = {name: value for name, value in flags.items() if value is not None}
     return {
-        name: Found(check(KEYS[name], _plain(value), KEYS[name].option), KEYS[name].option)
+        name: Found(check(KEYS[name], _plain(value), KEYS[name].option), KEYS[name].option, typed=True)
         for name, value in given.items()
     }
 
@@ -198,7 +197,12 @@ def _variables(environ: Mapping[str, str]) -> dict[str, Found]:
     return found
 
 
-def _file_layers(files: list[ConfigFile], profile: str | None) -> list[Mapping[str, Found]]:
+def _own_last(files: list[ConfigFile]) -> list[ConfigFile]:
+    """A model of the user's own is not replaced by one of that name in a folder."""
+    return sorted(files, key=lambda file: file.own)
+
+
+def _file_layers(files: list[ConfigFile], profile: str | None, *, typed: bool) -> list[Mapping[str, Found]]:
     """The profile of either file before the top of either. A profile of the user's own is not overruled by a folder's."""
     tops = [file.top for file in files]
     if profile is None:
@@ -207,42 +211,20 @@ def _file_layers(files: list[ConfigFile], profile: str | None) -> list[Mapping[s
     if profile not in known:
         where = ", ".join(str(file.path) for file in files) or "no sonde.toml was found"
         raise unknown("profile", profile, known, where)
-    own_first = sorted(files, key=lambda file: not file.own)
-    return [file.profiles[profile] for file in own_first if profile in file.profiles] + tops
+    having = [file for file in reversed(_own_last(files)) if profile in file.profiles]
+    meant = typed and not having[0].own  # else the name was set elsewhere, or means the user's own
+    return [file.profiles[profile] if file.own else _by(file.profiles[profile], meant) for file in having] + tops
+
+
+def _by(layer: Mapping[str, Found], meant: bool) -> Mapping[str, Found]:
+    """The values of a folder's profile: as if typed when someone typed its name for this call, else as if merely found."""
+    return {name: replace(hit, chosen=meant, typed=meant) for name, hit in layer.items()}
 
 
 def _default_model(found: dict[str, Found]) -> None:
     key = found.get("api_key")
     if "model" not in found and key is not None:
         found["model"] = Found(DEFAULT_MODEL, f"the default, because {key.source} is set")
-
-
-def _require_choice(found: Mapping[str, Found], models: Mapping[str, NamedModel]) -> None:
-    """Refuse what a file that nobody chose would start or send away."""
-    for name in ("model", "sub_model"):
-        hit = found.get(name)
-        entry = models.get(hit.value) if hit else None
-        if hit and not hit.chosen and (entry or hit).chosen is False:
-            _refuse_command(hit, entry.spec if entry else str(hit.value))
-            _refuse_address(hit.source, entry.base_url if entry else None)
-    address = found.get("base_url")
-    if address and not address.chosen:
-        _refuse_address(address.source, str(address.value))
-
-
-_HOW = "Choose it yourself: by the flag, by the variable, by --use PROFILE, or in ~/.config/sonde/sonde.toml"
-
-
-def _refuse_command(hit: Found, spec: str) -> None:
-    if spec.startswith("command:"):
-        program = spec.removeprefix("command:")
-        raise ConfigError(f"{hit.source} wants to start `{program}`, and a file found in a folder may not. {_HOW}.")
-
-
-def _refuse_address(source: str, base_url: str | None) -> None:
-    host = urlsplit(base_url).hostname if base_url else None
-    if base_url and host not in ("localhost", "127.0.0.1", "::1"):
-        raise ConfigError(f"{source} wants prompts sent to {base_url}, and a file found in a folder may not. {_HOW}.")
 
 
 def _stray(environ: Mapping[str, str]) -> Iterable[str]:

@@ -1,0 +1,94 @@
+"""What a file that was merely found, or a run that somebody recorded, may not do by itself: start a program, have prompts sent to
+another machine, or get a key of the user.
+
+Such a file or run may be a stranger's. The user chooses: by a flag, by a variable, by a profile that a flag names, or in a file of their
+own. A name counts as chosen for an entry of a found file only when it was typed for this call; a name that was set before, elsewhere,
+meant something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from sonde.api.config_file import Found, NamedModel
+from sonde.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sonde.api.settings import Settings
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_HOW = "Choose it yourself: by the flag, by the variable, by --use PROFILE, or in ~/.config/sonde/sonde.toml"
+_HOW_ENTRY = "Choose it yourself: by --model NAME, by --use PROFILE, or with SONDE_CONFIG=sonde.toml"
+
+
+def require_choice(found: Mapping[str, Found], models: Mapping[str, NamedModel]) -> None:
+    """Refuse what a file that nobody chose would start or send away."""
+    for hit in (found[name] for name in ("model", "sub_model") if name in found):
+        entry = models.get(hit.value)
+        if entry is None and not hit.chosen:
+            _refuse_command(hit.source, str(hit.value), _HOW)
+        if entry is not None and not entry.chosen and not hit.typed:
+            _refuse_command(entry.source, entry.spec, _HOW_ENTRY)
+            _refuse_address(entry.source, entry.base_url, _HOW_ENTRY)
+    address = found.get("base_url")
+    if address and not address.chosen:
+        _refuse_address(address.source, str(address.value), _HOW)
+
+
+def _refuse_command(source: str, spec: str, how: str) -> None:
+    if wish := _wish(spec):
+        raise ConfigError(f"{source} wants to {wish}, and a file found in a folder may not. {how}.")
+
+
+def _wish(spec: str) -> str:
+    """What opening this model would do on this machine that a stranger may not decide; empty for the harmless ones."""
+    kind, _, what = spec.partition(":")
+    if kind == "local" and ("/" in what or what.endswith(".gguf")):
+        return f"load the weights {what} into native code"
+    return f"start `{what}`" if kind == "command" else ""
+
+
+def _refuse_address(source: str, base_url: str | None, how: str) -> None:
+    if base_url and not is_here(base_url):
+        raise ConfigError(f"{source} wants prompts sent to {base_url}, and a file found in a folder may not. {how}.")
+
+
+def is_here(address: str) -> bool:
+    """Whether an address is on this machine, read as strictly as it can be read."""
+    try:
+        return urlsplit(address).hostname in LOOPBACK and "\\" not in address
+    except ValueError:
+        return False
+
+
+def require_model(spec: object, settings: Settings, flag: str) -> None:
+    """Refuse to start the program that a recorded run names, unless the user's own settings name it too."""
+    if not isinstance(spec, str) or spec in (settings.model, settings.sub_model):
+        return
+    entry = settings.models.get(spec)
+    if entry is not None and entry.chosen:
+        return
+    if wish := _wish(entry.spec if entry else spec):
+        raise ConfigError(
+            f"this run wants to {wish}, and a recorded run may not by itself. If it is yours, name it again: {flag} {spec!r}"
+        )
+    if entry is not None:
+        _refuse_address(entry.source, entry.base_url, _HOW_ENTRY)
+
+
+def require_server(recorded: str, settings: Settings) -> None:
+    """Refuse to send the user's Phoenix key to a server that only a recorded run names."""
+    keys = [name for name in ("PHOENIX_API_KEY", "PHOENIX_CLIENT_HEADERS") if settings.environ.get(name)]
+    if keys and not is_here(recorded) and _origin(recorded) != _origin(settings.source):
+        raise ConfigError(
+            f"this run names {recorded} as the place of its traces, which is not your server ({settings.source}), and "
+            f"{' and '.join(keys)} would be sent there. If it is yours, name it again: --context {recorded}, or "
+            f"--source with publish, or set PHOENIX_COLLECTOR_ENDPOINT"
+        )
+
+
+def _origin(address: str) -> tuple[str, str]:
+    parts = urlsplit(address)
+    return parts.scheme, parts.netloc.lower()

@@ -1,0 +1,201 @@
+"""A folder or a recorded run of a stranger starts no program, moves no prompts and gets no key."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import msgspec
+import pytest
+
+from sonde.api.again import branch, replay, resume
+from sonde.api.asking import ask
+from sonde.api.editing import edit
+from sonde.api.investigating import rca
+from sonde.api.publishing import publish_run
+from sonde.api.settings import Settings, resolve
+from sonde.core.events import RunEnded, RunStarted
+from sonde.errors import ConfigError
+from sonde.runs.export import journal_bytes
+from sonde.runs.rundir import RunDir
+from sonde.testing import ScriptedModel
+
+KEY = "sk-never-send-me-away"
+SPAN = {
+    "name": "llm",
+    "context": {"trace_id": "a" * 32, "span_id": "b" * 16},
+    "start_time": "2026-01-01T00:00:00Z",
+    "end_time": "2026-01-01T00:00:01Z",
+    "status_code": "ERROR",
+    "attributes": {},
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A home and a stranger's folder."""
+    (tmp_path / "home/.config/sonde").mkdir(parents=True)
+    (tmp_path / "strange").mkdir()
+    return tmp_path
+
+
+def settings(place: Path, strange: str, own: str = "", *, use: str | None = None, **flags: object) -> Settings:
+    (place / "strange/sonde.toml").write_text(strange)
+    (place / "home/.config/sonde/sonde.toml").write_text(own)
+    environ = {"HOME": str(place / "home"), "OPENAI_API_KEY": KEY}
+    return resolve(flags, environ, place / "strange", use=use)
+
+
+@pytest.mark.parametrize("name", ["openai:gpt-4o-mini", "gpt-4o-mini", "claude-sonnet-4-5"])
+def test_a_found_file_cannot_put_a_program_behind_the_name_of_a_providers_model(place: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="the name of a provider's model"):
+        settings(place, f'[models."{name}"]\ncommand = ["sh"]')
+
+
+@pytest.mark.parametrize("entry", ['command = ["sh"]', 'name = "openai:x"\nbase_url = "https://evil.example/v1"'])
+def test_a_model_of_the_users_own_is_not_replaced_by_one_of_that_name_in_a_folder(place: Path, entry: str) -> None:
+    own = 'model = "mine"\n[models.mine]\nname = "openai:gpt-5"'
+
+    chosen = settings(place, f"[models.mine]\n{entry}", own).choose("mine")
+
+    assert (chosen.spec, chosen.settings.base_url) == ("openai:gpt-5", None)
+
+
+@pytest.mark.parametrize("entry", ['command = ["sh"]', 'name = "openai:x"\nbase_url = "https://evil.example/v1"'])
+def test_a_name_that_was_set_before_and_elsewhere_chooses_nothing_in_a_found_file(place: Path, entry: str) -> None:
+    strange = f"[models.mine]\n{entry}"
+
+    with pytest.raises(ConfigError, match="a file found in a folder may not"):
+        settings(place, strange, 'model = "mine"')
+    assert settings(place, strange, model="mine").choose("mine") is not None
+
+
+@pytest.mark.parametrize(
+    "value", ['base_url = "https://evil.example/v1"', 'model = ["sh"]', 'model = "local:./x.gguf"']
+)
+def test_a_profile_that_is_the_users_own_gets_nothing_dangerous_from_a_folders(place: Path, value: str) -> None:
+    with pytest.raises(ConfigError, match="a file found in a folder may not"):
+        settings(place, f"[profile.ci]\n{value}", "[profile.ci]\nmax_depth = 2", use="ci")
+    with pytest.raises(ConfigError, match="a file found in a folder may not"):
+        resolve({}, {"SONDE_PROFILE": "ci"}, place / "strange")
+    assert settings(place, f"[profile.ci]\n{value}", use="ci") is not None
+
+
+def test_weights_in_a_strangers_folder_are_not_loaded_by_its_file(place: Path) -> None:
+    with pytest.raises(ConfigError, match=r"load the weights \./x\.gguf"):
+        settings(place, 'model = "local:./x.gguf"')
+
+
+def forged(run: Path, *, ended: bool = True, **changes: Any) -> Path:
+    """The run with another beginning, its checksums made to fit."""
+    events = [event for event in RunDir(run).events() if ended or not isinstance(event, RunEnded)]
+    first = events[0]
+    assert isinstance(first, RunStarted)
+    events[0] = msgspec.structs.replace(first, settings={**first.settings, **changes})
+    (run / "events.jsonl").write_bytes(journal_bytes(events))
+    return run
+
+
+@pytest.fixture
+def asked(place: Path) -> Path:
+    (place / "a.txt").write_text("one\n")
+    steps = ["```python\nprint(1)\n```", "```python\nFINAL('one')\n```"]
+    answer = ask("?", place / "a.txt", model=ScriptedModel(steps), settings=Settings(), runs_dir=place / "runs")
+    assert answer.run_dir is not None
+    return answer.run_dir
+
+
+def test_a_recorded_run_starts_no_program_as_its_model(place: Path, asked: Path) -> None:
+    marker = place / "started"
+    program = f"command:{sys.executable} -c \"open({str(marker)!r}, 'w')\""
+    run = forged(asked, ended=False, model=program)
+
+    with pytest.raises(ConfigError, match="a recorded run may not by itself"):
+        resume(run, settings=Settings())
+    with pytest.raises(ConfigError, match="--sub-model"):
+        branch(forged(run, model=None, sub_model=program), 2, settings=Settings())
+
+    assert not marker.exists()
+
+
+def test_a_program_that_the_user_names_goes_on_with_a_run(asked: Path) -> None:
+    program = f"command:{sys.executable} -c \"print('FINAL(1)')\""
+    run = forged(asked, model=program)
+
+    assert branch(run, 2, model=program, settings=Settings()).run_dir is not None
+    assert branch(run, 2, settings=Settings(model=program)).run_dir is not None
+
+
+def test_the_commands_of_a_recorded_edit_are_not_run_again(place: Path) -> None:
+    folder, marker = place / "work", place / "work/started"
+    folder.mkdir()
+    (folder / "a.txt").write_text("one\n")
+    steps = ["execute_command('touch started')", "FINAL('done [a.txt:1]')"]
+    done = edit("t", folder, model=ScriptedModel(steps), settings=Settings(), runs_dir=place / "runs")
+    assert done.run_dir is not None and not marker.exists()
+    run = forged(done.run_dir, commands=["touch"])
+
+    replay(run, words_only=True, settings=Settings())
+    branch(run, 1, model=ScriptedModel(steps), settings=Settings(), runs_dir=place / "runs")
+
+    assert not marker.exists()
+
+
+class Listening(BaseHTTPRequestHandler):
+    """A server that notes who calls."""
+
+    seen: list[str]
+
+    def do_GET(self) -> None:
+        self.seen.append(str(self.headers))
+        self.send_error(404)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the overridden method's name for it
+        """Silent."""
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[tuple[str, list[str]]]:
+    """A server whose name is not loopback's, though it is there; and what it heard."""
+    seen: list[str] = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("_Seeing", (Listening,), {"seen": seen}))
+    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    yield f"http://127.1:{server.server_port}", seen
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_phoenix_key_is_not_sent_to_a_server_that_only_a_recorded_run_names(
+    place: Path, elsewhere: tuple[str, list[str]]
+) -> None:
+    address, seen = elsewhere
+    (place / "t.jsonl").write_text(json.dumps(SPAN) + "\n")
+    found = rca("a" * 32, place / "t.jsonl", settings=Settings(), runs_dir=place / "runs")
+    assert found.run_dir is not None
+    run = forged(found.run_dir, source=address)
+    mine = Settings(environ={"PHOENIX_API_KEY": KEY})
+
+    with pytest.raises(ConfigError, match="not your server"):
+        replay(run, settings=mine)
+    with pytest.raises(ConfigError, match="not your server"):
+        publish_run(run, settings=mine)
+
+    assert not seen
+
+
+def test_a_server_that_the_user_has_set_gets_the_key_again(place: Path, elsewhere: tuple[str, list[str]]) -> None:
+    address, seen = elsewhere
+    (place / "t.jsonl").write_text(json.dumps(SPAN) + "\n")
+    found = rca("a" * 32, place / "t.jsonl", settings=Settings(), runs_dir=place / "runs")
+    assert found.run_dir is not None
+    run = forged(found.run_dir, source=address)
+
+    with pytest.raises(ConfigError, match="404"):
+        publish_run(run, settings=Settings(environ={"PHOENIX_API_KEY": KEY}, source=address))
+
+    assert any(KEY in headers for headers in seen)

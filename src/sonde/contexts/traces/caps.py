@@ -40,22 +40,34 @@ def clipped(value: Any, limit: int) -> Any:
 
 
 def _fewer(value: Any, size: int, limit: int) -> tuple[Any, str]:
-    """Rows, or attributes, from the front until the limit."""
+    """Rows from the front until the limit; of a span attributes and events, which leave each other room."""
+    if isinstance(value, dict) and "attributes" in value:
+        return _fewer_of_span(cast("dict[str, Any]", value), size, limit)
     rows: list[Any] = (
         list(cast("dict[str, Any]", value).items()) if isinstance(value, dict) else cast("list[Any]", value)
     )
-    if isinstance(value, dict) and "attributes" in value:
-        inner, note = _fewer(value["attributes"], size, limit - 1000)
-        return {**cast("dict[str, Any]", value), "attributes": inner, "events": []}, note
+    kept = _fitting(rows, limit)
+    note = f"{size} bytes: {len(kept)} of {len(rows)} rows are shown, long texts cut"
+    return (dict(kept) if isinstance(value, dict) else kept), note
+
+
+def _fewer_of_span(value: dict[str, Any], size: int, limit: int) -> tuple[Any, str]:
+    attributes, events = list(value["attributes"].items()), cast("list[Any]", value["events"])
+    room = limit - _size({**value, "attributes": {}, "events": []})
+    shown = _fitting(attributes, max(room * 3 // 4, room - _size(events)))
+    told = _fitting(events, room - _size(dict(shown)))
+    note = f"{size} bytes: {len(shown)} of {len(attributes)} attributes and {len(told)} of {len(events)} events are shown, long texts cut"
+    return {**value, "attributes": dict(shown), "events": told}, note
+
+
+def _fitting(rows: list[Any], room: int) -> list[Any]:
     kept: list[Any] = []
-    room = limit
     for row in rows:
         room -= _size(row) + 4
         if room < 0:
             break
         kept.append(row)
-    note = f"{size} bytes: {len(kept)} of {len(rows)} rows are shown, long texts cut"
-    return (dict(kept) if isinstance(value, dict) else kept), note
+    return kept
 
 
 def _size(value: Any) -> int:

@@ -122,7 +122,7 @@ class ToolRegistry:
             latency_s=latency,
             # Pointers into text that was cut away would cite what nobody saw: what did come back is cited as the tool's output.
             excerpts=observed.excerpts if observed and not cut else (excerpt_of_call(name, args_hash, value),),
-            truncated=cut or (observed.truncated if observed else None),
+            truncated=" ".join(filter(None, [cut, observed.truncated if observed else None])) or None,
         )
 
     def _refuse_unknown_allowance(self) -> None:

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from trace_cases import LLM, ROOT, TRACE, calm_trace, options, span, write
+from trace_cases import LLM, ROOT, TRACE, calm_trace, model, options, span, write
 
 import sonde
 from sonde.contexts.configs import ConfigSnapshots
 from sonde.contexts.controls import ControlsLibrary
 from sonde.contexts.files import FilesContext
+from sonde.engines.pages import incident_page
+from sonde.engines.reports import IncidentDossier
 from sonde.engines.sceptic import judged, listed
 from sonde.engines.taxonomies import load_taxonomy
 from sonde.errors import ConfigError
@@ -156,3 +158,17 @@ def test_passages_found_without_a_model_are_cited_by_the_lines_of_the_file(tmp_p
     answer = run_in_memory(None, "where is the zebra?", FilesContext(tmp_path))
 
     assert [(c.start_line, c.end_line) for c in answer.citations] == [(3, 4)]
+
+
+def test_a_dossier_without_a_timeline_does_not_say_that_nothing_failed(tmp_path: Path) -> None:
+    error = {"status_code": "ERROR", "status_message": "down"}
+    source = write(tmp_path, [span(ROOT, "agent.run", 0, parent=None, **error)])
+    said = (
+        "SUBMIT(incident_summary='down', impacted_components=[], timeline=[], hypotheses=[], confidence=0.4, gaps=[])"
+    )
+
+    found = sonde.incident(source, project="shop", options=options(model(said)))
+
+    assert found.report is not None
+    assert found.report["timeline"] == []
+    assert "nothing is in error" not in incident_page(IncidentDossier.model_validate(found.report))

@@ -93,7 +93,7 @@ def incident_page(report: IncidentDossier, link: Link = no_link) -> str:
     lines += ["", f"Confidence {report.confidence:.2f}", "", "## Timeline"]
     for event in report.timeline:
         lines.append(f"- {event.timestamp} {inline(event.event)} {_places(event.evidence_refs, link)}".rstrip())
-    lines += [] if report.timeline else ["- nothing is in error"]
+    lines += [] if report.timeline else ["- no event"]
     lines += ["", "## Hypotheses"]
     for each in report.hypotheses:
         shown = _places(each.evidence_refs, link)

@@ -16,7 +16,7 @@ from sonde.core.events import ROOT, AnyEvent, CodeRan, CodeStarted, RunEnded, Ru
 from sonde.core.evidence import EvidenceKind, Excerpt
 from sonde.errors import ConfigError
 from sonde.runs.rundir import JOURNAL, STATE, RunDir, find_run
-from sonde.runtime.playing import Played, played_blocks, variables_line
+from sonde.runtime.playing import CARRIED, Played, played_blocks, variables_line
 from sonde.sandbox import Saved, saved_state
 
 EARLIER_CHARS = 12_000
@@ -129,7 +129,7 @@ def story(events: Sequence[AnyEvent], variables: str) -> str:
                 lines.append(f"-> {'ok' if event.ok else 'failed'}: {clip(event.stdout or event.stderr, 600)}")
             case RunEnded():
                 if variables:
-                    lines.append(f"Its variables are in your session: {variables}")
+                    lines.append(f"{CARRIED}{variables}")
                 output = cast("dict[str, Any]", event.output or {})
                 lines.append(f"Answer ({event.status}): {clip(str(output.get('answer', '')), 3000)}")
             case _:

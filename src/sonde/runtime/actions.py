@@ -197,10 +197,7 @@ def read_action(text: str, guard: SandboxGuard) -> Action:
     """A reply as one typed action, judged by the guard."""
     found = _json_object(text)
     if found is None:
-        raise FormatFault(
-            "The reply was not one JSON object. Send exactly one action, for example:\n"
-            '{"type": "tool_call", "tool_name": "list_files", "args": {}}'
-        )
+        raise FormatFault(f"The reply was not one JSON object. Send exactly one action, for example:\n{guard.example}")
     guard.validate(found)
     return action_of(found)
 
@@ -229,6 +226,14 @@ class SandboxGuard:
     def __init__(self, tools: Collection[str], *, delegation_keys: Collection[str] | None = DELEGATION_KEYS) -> None:
         self.tools = frozenset(tools)
         self.delegation_keys = None if delegation_keys is None else frozenset(delegation_keys)
+
+    @property
+    def example(self) -> str:
+        """An action that is allowed here."""
+        if not self.tools:
+            return '{"type": "finalize", "output": {...}}'
+        name = "list_files" if "list_files" in self.tools else min(self.tools)
+        return f'{{"type": "tool_call", "tool_name": "{name}", "args": {{}}}}'
 
     def validate(self, action: Any) -> None:
         """Return for an allowed action, raise SandboxViolation for any other."""

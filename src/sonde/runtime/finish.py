@@ -8,21 +8,28 @@ where there was one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from sonde.core.events import GateChecked
 from sonde.core.status import RunStatus
 from sonde.errors import (
+    BudgetExceeded,
     EvidenceValidationFailed,
     ModelOutputInvalid,
     RunError,
     SchemaValidationFailed,
+    WallTimeLimitReached,
 )
+from sonde.runs.tape import Diverged
 from sonde.runtime.engine import Conclusion, Gathered, Problem
+from sonde.runtime.wiring import by_user
 
 if TYPE_CHECKING:
     from sonde.runtime.session import Session
+
+NOTHING = "nothing"  # what a tape says that it holds where it has ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +139,24 @@ def best_effort(session: Session, error: RunError) -> Outcome:
         annotator="LLM" if spoken.by_model else "CODE",
         error=error,
     )
+
+
+def stopped_here(session: Session, diverged: Diverged) -> BudgetExceeded | None:
+    """For a replay: what stopped the recorded run from outside, the user or the time, where its tape ends in this session."""
+    ended = session.wiring.tape.ended()
+    error = (ended.error if ended is not None else None) or {}
+    if diverged.recorded != NOTHING or _goes_on(session):
+        return None
+    if error.get("code") == WallTimeLimitReached.code.value:
+        return WallTimeLimitReached(str(error["message"]), limit="max_wall_time_sec")
+    return session.interrupted() if error.get("message") == by_user().message else None
+
+
+def _goes_on(session: Session) -> bool:
+    """Whether the tape holds a later turn of this session."""
+    with suppress(Diverged):
+        return session.wiring.tape.turn(session.path, session.memory.turn + 1) is not None
+    return False
 
 
 def _with_gaps(session: Session, conclusion: Conclusion) -> Conclusion:

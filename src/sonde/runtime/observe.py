@@ -90,7 +90,7 @@ def notes_text(notes: Sequence[str]) -> str:
 NUDGE = """\
 Your reply had no Python code, so nothing was run. Reply with one fenced block, for example:
 ```python
-print(list_files()[:20])
+{look}
 ```
 and finish with {final_example} when you know the answer."""
 
@@ -105,6 +105,12 @@ Your final value was not accepted yet:
 {reasons}
 Mend it, or confirm it if what is shown above proves it: the value is kept, FINAL(held_final) sends it again. {example}"""
 
+REPAIR_ACTION = """\
+Your final value was not accepted yet:
+{reasons}
+Mend it, or send the same finalize action again if what is shown above proves it."""
+
+FINAL_ACTION = '{"type": "finalize", "output": {...}}'
 CUT = "Note: your reply was cut at its length limit, so its end is missing. Write shorter blocks."
 LAST_TURN = "This is the last turn you have: finish now with {final_example}; anything else is lost."
 DEADLINE = "Submit deadline: {turns} turns are left. Finish with {final_example} now, with what you have."
@@ -112,9 +118,9 @@ TIME_UP = "90 % of the time is used: finish now with {final_example}; this is yo
 REGENERATE = "Your reply has no final signal and this is the last turn. Send it again with {final_example} in it."
 
 
-def repair_text(reasons: Sequence[str], example: str) -> str:
+def repair_text(reasons: Sequence[str], example: str = "", *, template: str = REPAIR) -> str:
     """Why a final value came back."""
-    return REPAIR.format(reasons="\n".join(f"- {reason}" for reason in reasons), example=example)
+    return template.format(reasons="\n".join(f"- {reason}" for reason in reasons), example=example)
 
 
 def schema_example(schema: Mapping[str, Any]) -> str:

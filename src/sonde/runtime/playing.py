@@ -15,6 +15,8 @@ from sonde.core.events import ROOT, AnyEvent, CodeRan, CodeStarted, HostReturned
 from sonde.errors import RunError, ToolFault
 from sonde.sandbox import Args, Box, CodeClock
 
+CARRIED = "Its variables are in your session: "
+"""How the story of an earlier run begins the line about what it left; true only where replies are code."""
 UNDONE = frozenset({"timeout", "memory", "crash", "violation", "quota", "gate", "syntax"})
 """Faults after which the state was that of the turn before."""
 

@@ -8,7 +8,6 @@ calls run this same loop one level down.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 from sonde.core.budget import Scope
@@ -50,7 +49,7 @@ from sonde.runtime.asking import FIRST, FOLDED, REGENERATED, Place, Question, as
 from sonde.runtime.coding import Coder, has_final_signal
 from sonde.runtime.delegate import Delegation, Errand
 from sonde.runtime.engine import Prefilter
-from sonde.runtime.finish import Outcome, best_effort, conclude, gate_checked, settled
+from sonde.runtime.finish import Outcome, best_effort, conclude, gate_checked, settled, stopped_here
 from sonde.runtime.guided import DONE_ALREADY, HISTORY_TOKENS, REPLY_TOKENS, Guide
 from sonde.runtime.history import History, Turn, one_line
 from sonde.runtime.host import Host
@@ -60,7 +59,6 @@ from sonde.runtime.wiring import Cancelled, Wiring, by_user
 
 SUBMIT_DEADLINE_TURNS = 2
 REPETITION = "repetition"
-NOTHING = "nothing"  # what a tape has recorded where it has ended
 WEAK_TOKENS = 400  # what a weak model has not said by then it will not say: left alone it talks until the time is up
 
 
@@ -92,9 +90,19 @@ class Session:
 
     @property
     def final_example(self) -> str:
-        """How this session is to finish: with the fields of the schema when there is one."""
-        schema = self.wiring.task.schema if self.errand is None else None
+        """How this session is to finish: with the fields of the schema when there is one, a child as its prompt says."""
+        if self.errand is not None:
+            return next(
+                (line for line in self.engine.child.splitlines() if line.startswith("SUBMIT(")),
+                self.engine.final_example,
+            )
+        schema = self.wiring.task.schema
         return self.engine.final_example if schema is None else observe.schema_example(schema)
+
+    @property
+    def finish(self) -> str:
+        """The same in the form of this session's replies, for what it hears after a turn."""
+        return observe.FINAL_ACTION if self.wiring.mode == "actions" else self.final_example
 
     def run(self) -> Outcome:
         """The loop, until there is an outcome; what its code left is kept for a follow-up."""
@@ -118,9 +126,9 @@ class Session:
                     return outcome
         except (BudgetExceeded, KeyboardInterrupt) as reached:
             self.advance(LoopState.TERMINATED_BUDGET)
-            return best_effort(self, reached if isinstance(reached, BudgetExceeded) else self._interrupted())
+            return best_effort(self, reached if isinstance(reached, BudgetExceeded) else self.interrupted())
         except Diverged as diverged:
-            stopped = self._stopped_here(diverged)
+            stopped = stopped_here(self, diverged)
             if stopped is None:
                 raise
             self.advance(LoopState.TERMINATED_BUDGET)
@@ -132,25 +140,10 @@ class Session:
             self.advance(LoopState.FAILED)
             return best_effort(self, given_up(error) if isinstance(error, ModelCallFailed) else error)
 
-    def _interrupted(self) -> Cancelled:
+    def interrupted(self) -> Cancelled:
+        """The user's stop, which all the others hear of."""
         self.wiring.cancel.set()
         return by_user()
-
-    def _stopped_here(self, diverged: Diverged) -> BudgetExceeded | None:
-        """For a replay: what stopped the recorded run from outside, the user or the time, where its tape ends in this session."""
-        ended = self.wiring.tape.ended()
-        error = (ended.error if ended is not None else None) or {}
-        if diverged.recorded != NOTHING or self._goes_on():
-            return None
-        if error.get("code") == WallTimeLimitReached.code.value:
-            return WallTimeLimitReached(str(error["message"]), limit="max_wall_time_sec")
-        return self._interrupted() if error.get("message") == by_user().message else None
-
-    def _goes_on(self) -> bool:
-        """Whether the tape holds a later turn of this session."""
-        with suppress(Diverged):
-            return self.wiring.tape.turn(self.path, self.memory.turn + 1) is not None
-        return False
 
     def begin_turn(self) -> None:
         """Ask the budget for one more turn, and decide whether it must be the last."""
@@ -196,7 +189,7 @@ class Session:
             return look
         text = self._first_ask()
         if self.memory.forced and not self._finishes(text):
-            reminder = observe.REGENERATE.format(final_example=self.final_example)
+            reminder = observe.REGENERATE.format(final_example=self.finish)
             text = self._ask(REGENERATED, (Message("assistant", text), Message("user", reminder)))
         self.memory.last_words = text
         return self._read(text) if self.wiring.mode == "code" else self._typed(text)
@@ -245,9 +238,9 @@ class Session:
         if self.guide is not None:
             return ""
         if self.memory.forced == "wall_time":
-            return observe.TIME_UP.format(final_example=self.final_example)
+            return observe.TIME_UP.format(final_example=self.finish)
         first = self.memory.forced == "iterations" and self.memory.turn == 1
-        return observe.LAST_TURN.format(final_example=self.final_example) if first else ""
+        return observe.LAST_TURN.format(final_example=self.finish) if first else ""
 
     def _schema(self) -> Mapping[str, Any] | None:
         if self.guide is not None:
@@ -337,7 +330,8 @@ class Session:
             raise ModelOutputInvalid("the model replied twice in a row without code or a usable action")
         if self.wiring.mode != "code":
             return Observation(text=action.text)
-        return Observation(text=observe.NUDGE.format(final_example=self.final_example))
+        look = "print(list_files()[:20])" if "list_files" in self.host.names else "print(budget())"
+        return Observation(text=observe.NUDGE.format(look=look, final_example=self.final_example))
 
     def settle(self, observation: Observation) -> Outcome | None:
         """The outcome when the final value passes its gates; otherwise the model hears what came of its turn."""
@@ -358,6 +352,8 @@ class Session:
     def _repair(self, reasons: list[str], output: Any) -> str:
         if self.guide is not None:
             return self.guide.refused(reasons)
+        if self.wiring.mode == "actions":
+            return observe.repair_text(reasons, template=observe.REPAIR_ACTION)
         self.coder.offer("held_final", output)
         return observe.repair_text(reasons, f"Example: {self.final_example}")
 
@@ -393,7 +389,7 @@ class Session:
         left = self.scope.left()
         lines = [text, *([observe.CUT] if self.memory.cut else []), "", self._left_line(left)]
         turns = left["iterations"]
-        example = self.final_example
+        example = self.finish
         if turns == 1:
             lines.append(observe.LAST_TURN.format(final_example=example))
         elif turns <= SUBMIT_DEADLINE_TURNS:

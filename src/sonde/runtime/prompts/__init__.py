@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sonde.core.canonical import clip, jsonable, sha256_text
 from sonde.models.base import Message, Role
 from sonde.runtime.actions import ACTION_SCHEMA
+from sonde.runtime.playing import CARRIED
 from sonde.sandbox.backend import describe
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ SHARED_WORDS = {
     "CONTEXT_INDEX lists `offset, bytes, path` for context_slice.",
 }
 STATE_NAMES = "variables, evidence_refs and hypothesis_candidates are empty and yours; tool_trace and budget_counters are kept up to date."
+_IN_CODE = re.compile(r" (?=You work in a Python session|Each reply is one fenced)")
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _NEEDS = re.compile(r"^\{\{needs (\w+)\}\} ?(.*\n?)", re.MULTILINE)
 
@@ -67,8 +69,8 @@ def render_system(session: Session) -> str:
         return fill(_parts("guided")[0], tools=session.guide.prompt)
     if session.wiring.mode == "actions":
         return fill(
-            prompt_file("actions"),
-            engine=engine.child if session.errand else _purpose(engine.system),
+            offered(prompt_file("actions"), _deeds(session)),
+            engine=_purpose(engine.child if session.errand is not None else engine.system),
             tools=session.wiring.registry.prompt,
             schema=json.dumps(ACTION_SCHEMA["properties"]),
             final=session.final_example,
@@ -97,7 +99,14 @@ def _parts(name: str) -> list[str]:
 
 
 def _purpose(system: str) -> str:
-    return system.partition("\n\n")[0]
+    """What a prompt says the work is, without how it is done in code."""
+    return _IN_CODE.split(system.partition("\n\n")[0])[0]
+
+
+def _deeds(session: Session) -> list[str]:
+    """The actions that not every session can take."""
+    left = session.scope.left()
+    return ["delegate_subcall"] if left["depth"] and left["subcalls"] else []
 
 
 def language_text(profile: str, backend: str) -> str:
@@ -131,7 +140,7 @@ def render_task(session: Session) -> str:
     parts = [f"Task: {session.objective}"]
     if session.errand is None:
         if task.earlier:
-            parts.append(f"Earlier in this conversation:\n{task.earlier}")
+            parts.append(f"Earlier in this conversation:\n{_earlier(session)}")
         parts.append(f"What there is:\n{task.context.describe()}")
         if session.prefilter.text:
             parts.append(session.prefilter.text)
@@ -139,14 +148,36 @@ def render_task(session: Session) -> str:
         parts.append(f"What there is (read it with the functions):\n{clip(task.context.describe(), 700)}")
     if session.errand is not None and session.errand.context:
         shown = clip(json.dumps(jsonable(session.errand.context), ensure_ascii=False), 4000)
-        parts.append(f"Given to you (also as the variable `context` and as variables of these names):\n{shown}")
+        also = (
+            " (also as the variable `context` and as variables of these names)" if session.wiring.mode == "code" else ""
+        )
+        parts.append(f"Given to you{also}:\n{shown}")
     if session.wiring.mode == "code":
-        shared = list(task.context.shared()) if session.errand is None else []
+        shared: Mapping[str, Any] = task.context.shared() if session.errand is None else {}
         names = [*shared, *session.coder.variables, *session.host.counters()]
-        words = [SHARED_WORDS[name] for name in shared if name in SHARED_WORDS]
-        parts.append(" ".join([f"Variables: {', '.join(names)}.", *words, STATE_NAMES]))
+        parts.append(" ".join([f"Variables: {', '.join(names)}.", *_shared_words(shared), _state_words(session)]))
     if task.schema is not None and session.errand is None:
         parts.append(f"The final value must fit this JSON schema:\n{json.dumps(task.schema, ensure_ascii=False)}")
     wall = session.scope.budget.max_wall_time_sec
     parts.append(session.engine.left_line(session.scope.left(), elapsed_s=0.0, wall_s=wall))
     return "\n\n".join(parts)
+
+
+def _earlier(session: Session) -> str:
+    """The story of the earlier run; only code has its variables."""
+    told = session.wiring.task.earlier
+    return told if session.wiring.mode == "code" else re.sub(rf"^{CARRIED}.*\n?", "", told, flags=re.MULTILINE)
+
+
+def _state_words(session: Session) -> str:
+    """What the variables of the runtime hold at the start; an earlier run or a parent may have put something in."""
+    task, given = session.wiring.task, session.coder.variables
+    carried = session.errand is None and bool(task.carried or task.played)
+    full = carried or any(given.get(name) for name in ("variables", "evidence_refs", "hypothesis_candidates"))
+    return STATE_NAMES.replace("are empty and yours", "are yours") if full else STATE_NAMES
+
+
+def _shared_words(shared: Mapping[str, Any]) -> list[str]:
+    """What shared variables hold; of texts by name the context itself says it."""
+    told = (name for name, value in shared.items() if name != "context" or not isinstance(value, Mapping))
+    return [SHARED_WORDS[name] for name in told if name in SHARED_WORDS]

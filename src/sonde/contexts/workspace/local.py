@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +27,7 @@ from sonde.contexts.workspace.policy import Policy
 from sonde.contexts.workspace.text import decode, texts
 from sonde.contexts.workspace.writer import Transaction, inverse, write_plan
 from sonde.errors import ToolFault
+from sonde.models.process import Finished, Job, run_process
 
 MAX_FILES = 20_000
 MAX_MATCHES = 200
@@ -59,6 +58,8 @@ class LocalWorkspace:
         if folder:
             self.policy.check_read(folder)
         real = self.root.real(folder)
+        if real:
+            self.policy.check_read(real)  # the end of a link is judged by its own name
         if not (self.root.path / real).is_dir():
             raise PathRefused(f"{root} is not a folder of the workspace; list_files() shows everything")
         return tuple(sorted(self._walk(self.root.path / real)))
@@ -138,24 +139,24 @@ class LocalWorkspace:
         return plan.summary()
 
     def execute(self, command: str, cwd: str = "") -> CommandResult:
-        """Run an allowed command without a shell; it and all it started are killed when time is up."""
+        """Run an allowed command without a shell; what it started and left in its process group ends with it, or when time is up."""
         words = self.policy.check_command(command)
         folder = self.root.path / self.root.real(clean_folder(cwd))
+        program = words[0]
+        if "/" in program:  # meant from the root, whichever folder the model names
+            program = str(self.root.path / program)
+        job = Job(
+            argv=[program, *words[1:]], stdin=b"", cwd=str(folder), environment=self.environment,
+            seconds=self.policy.command_timeout_s,
+        )  # fmt: skip
         try:
-            child = subprocess.Popen(
-                words, cwd=folder, env=dict(self.environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
-            )  # fmt: skip
-        except OSError as error:
-            raise ToolFault(f"{command!r} could not be started: {error.strerror}") from error
-        return self._finished(command, child)
+            return self._finished(command, run_process(job))
+        except (OSError, ValueError) as error:
+            raise ToolFault(f"{command!r} could not be started: {getattr(error, 'strerror', error)}") from error
 
-    def _finished(self, command: str, child: subprocess.Popen[str]) -> CommandResult:
-        limit = self.policy.command_timeout_s
-        try:
-            stdout, stderr = child.communicate(timeout=limit)
-        except subprocess.TimeoutExpired as error:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.communicate()
-            raise ToolFault(f"{command!r} did not end within {limit:g} s and was stopped") from error
-        return CommandResult(exit_code=child.returncode, stdout=stdout[-MAX_OUTPUT:], stderr=stderr[-MAX_OUTPUT:])
+    def _finished(self, command: str, ended: Finished) -> CommandResult:
+        if ended.timed_out:
+            raise ToolFault(f"{command!r} did not end within {self.policy.command_timeout_s:g} s and was stopped")
+        note = "\n[it was stopped: it printed too much]" if ended.overflowed else ""
+        stderr = ended.stderr_tail + note
+        return CommandResult(exit_code=ended.returncode, stdout=ended.text[-MAX_OUTPUT:], stderr=stderr[-MAX_OUTPUT:])

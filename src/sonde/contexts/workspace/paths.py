@@ -35,6 +35,8 @@ def clean(path: str) -> str:
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise PathRefused(f"{path!r} leads upwards; {EXAMPLE}")
+    if len(path) > 4_000 or any(len(part.encode()) > 255 for part in parts):
+        raise PathRefused(f"{path[:80]!r}… is longer than a path can be; {EXAMPLE}")
     if not parts or path.endswith("/"):
         raise PathRefused(f"{path!r} names a folder, not a file; {EXAMPLE}")
     return "/".join(parts)
@@ -62,7 +64,10 @@ class Root:
 
     def real(self, path: str) -> str:
         """Where a path really leads, relative to the root; PathRefused when that is outside."""
-        real = (self.path / path).resolve() if path else self.path
+        try:
+            real = (self.path / path).resolve() if path else self.path
+        except (OSError, RuntimeError) as error:
+            raise PathRefused(f"{path} is a link that leads nowhere; {EXAMPLE}") from error
         if not real.is_relative_to(self.path):
             raise PathRefused(f"{path} is a link that leads out of the workspace; {EXAMPLE}")
         return "" if real == self.path else real.relative_to(self.path).as_posix()
@@ -90,7 +95,10 @@ class Root:
                 raise PathRefused(f"{path} is a device, pipe or socket, not a file")
             if status.st_size > MAX_BYTES:
                 raise PathRefused(f"{path} has {status.st_size:,} bytes; the most that is read here is {MAX_BYTES:,}")
-            return file.read(), stat.S_IMODE(status.st_mode)
+            data = file.read(MAX_BYTES + 1)
+            if len(data) > MAX_BYTES:
+                raise PathRefused(f"{path} grows while it is read; the most that is read here is {MAX_BYTES:,} bytes")
+            return data, stat.S_IMODE(status.st_mode)
 
     @contextmanager
     def parent(self, path: str, *, create: list[str] | None = None) -> Generator[tuple[int, str]]:

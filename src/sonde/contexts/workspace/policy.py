@@ -1,7 +1,8 @@
 """What may be read, written and run in a workspace. Plain data, matched without regard to case.
 
 Reading is allowed inside the root except for secrets and version control; writing needs approval besides, and never touches files
-with which an editor starts programs. Commands are off unless listed. What this does not promise: to know every secret by its name.
+with which an editor, an assistant or git starts programs. Commands are off unless listed. What this does not promise: to know every
+secret by its name.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from sonde.contexts.workspace.base import PathRefused
 from sonde.errors import ToolFault
 
 SECRETS = (
-    *(".git", ".hg", ".svn", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".secrets"),
+    *(".git", "git~[0-9]", ".hg", ".svn", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".secrets"),
     *(
         ".env",
         ".env.*",
@@ -57,7 +58,21 @@ SECRETS = (
     *("service-account*.json", "*.tfstate", "*.tfvars"),
 )
 HARMLESS = (".env.example", ".env.sample", ".env.template", "*.pub")
-STARTS_PROGRAMS = (".vscode", ".idea", "*.code-workspace", ".devcontainer")
+STARTS_PROGRAMS = (
+    *(".vscode", ".idea", "*.code-workspace", ".devcontainer", ".devcontainer.json", ".vs", ".fleet", ".zed"),
+    *(
+        ".vimrc",
+        ".gvimrc",
+        ".exrc",
+        ".lvimrc",
+        ".nvimrc",
+        ".nvim.lua",
+        ".dir-locals.el",
+        ".dir-locals-2.el",
+        "*.sublime-project",
+    ),
+    *(".cursor", ".windsurf", ".claude", ".codex", ".gemini", ".mcp.json", ".husky", ".githooks"),
+)  # editors, assistants and git start what these name, without asking again
 SKIPPED = (
     "node_modules",
     "__pycache__",
@@ -91,7 +106,9 @@ class Policy:
         """Raise where the path is protected or could start a program in an editor."""
         self.check_read(path)
         if _hit(path, self.deny_write):
-            raise PathRefused(f"{path} configures an editor and is never written by a patch; ask the user to change it")
+            raise PathRefused(
+                f"{path} configures what an editor or git starts and is never written by a patch; ask the user to change it"
+            )
 
     def listed(self, name: str) -> bool:
         """Whether a file or folder of this name shows up in listings and searches."""

@@ -1,0 +1,134 @@
+"""What a hostile folder, a hostile patch or an allowed command that misbehaves can do to us: nothing."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sonde.contexts.workspace import LocalWorkspace, PathRefused, Policy, accept, plan_patch
+from sonde.contexts.workspace.text import MAX_BYTES
+from sonde.errors import ToolFault
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/a.txt").write_text("one\n")
+    return tmp_path / "work"
+
+
+def opened(folder: Path, *commands: str, seconds: float = 20) -> LocalWorkspace:
+    return LocalWorkspace(folder, approve=accept, policy=Policy(commands=commands, command_timeout_s=seconds))
+
+
+def alive(pid_file: Path) -> bool:
+    """Whether the process still runs; a zombie that nobody has waited for yet does not."""
+    try:
+        return Path(f"/proc/{int(pid_file.read_text())}/stat").read_text().split(") ")[1][0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def test_what_a_command_leaves_in_the_background_ends_with_it(folder: Path) -> None:
+    result = opened(folder, "sh").execute("sh -c 'sleep 60 >/dev/null 2>&1 & echo $! > pid; echo done'")
+
+    assert result.stdout == "done\n"
+    deadline = time.monotonic() + 10
+    while alive(folder / "pid") and time.monotonic() < deadline:
+        threading.Event().wait(0.02)
+    assert not alive(folder / "pid")
+
+
+def test_a_child_in_a_session_of_its_own_cannot_keep_us_waiting(folder: Path) -> None:
+    started = time.monotonic()
+
+    result = opened(folder, "sh").execute("sh -c 'setsid sleep 8 & echo done'")
+
+    assert result.stdout == "done\n"
+    assert time.monotonic() - started < 6
+
+
+def test_a_flood_of_output_ends_the_command_and_does_not_fill_our_memory(folder: Path) -> None:
+    result = opened(folder, "yes").execute("yes")
+
+    assert len(result.stdout) <= 20_000
+    assert "printed too much" in result.stderr
+
+
+def test_a_program_of_the_folder_is_meant_from_its_root_whatever_folder_the_model_names(folder: Path) -> None:
+    for place, word in ((folder, "mine"), (folder / "sub", "other")):
+        place.mkdir(exist_ok=True)
+        (place / "t.sh").write_text(f"#!/bin/sh\necho {word} $PWD\n")
+        (place / "t.sh").chmod(0o755)
+
+    assert opened(folder, "./t.sh").execute("./t.sh", "sub").stdout == f"mine {folder.resolve()}/sub\n"
+
+
+@pytest.mark.parametrize("command", ["sh -c 'a\0b'", "sh \ud800"])
+def test_a_command_that_no_program_could_get_is_a_fault_in_words(folder: Path, command: str) -> None:
+    with pytest.raises(ToolFault, match="could not be started"):
+        opened(folder, "sh").execute(command)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [".exrc", ".nvim.lua", ".dir-locals.el", ".cursor/mcp.json", ".MCP.json", ".claude/settings.json", ".zed/tasks.json",
+     ".husky/pre-commit", ".devcontainer.json", "git~1/hooks/post-commit"],
+)  # fmt: skip
+def test_files_that_make_an_editor_an_assistant_or_git_start_programs_are_not_written(folder: Path, path: str) -> None:
+    box = opened(folder)
+
+    with pytest.raises(PathRefused):
+        box.apply(plan_patch(f"*** Begin Patch\n*** Add File: {path}\n+x\n*** End Patch", box.text))
+
+
+@pytest.mark.parametrize("path", ["x" * 300, "/".join(["d" * 200] * 30), "loop", "loop/x"])
+def test_names_that_cannot_be_are_refused_in_words_by_every_tool(folder: Path, path: str) -> None:
+    (folder / "loop").symlink_to("loop")
+    box = opened(folder)
+
+    for attempt in (box.text, box.list_files):
+        with pytest.raises(PathRefused):
+            attempt(path)
+    with pytest.raises(PathRefused):
+        box.search("one", path)
+    with pytest.raises(PathRefused):
+        box.apply(plan_patch(f"*** Begin Patch\n*** Add File: {path}\n+x\n*** End Patch", box.text))
+
+
+def test_a_link_to_version_control_does_not_list_it(folder: Path) -> None:
+    (folder / ".git").mkdir()
+    (folder / ".git/config").write_text("x")
+    (folder / "innocent").symlink_to(".git")
+
+    with pytest.raises(PathRefused, match="protected"):
+        opened(folder).list_files("innocent")
+
+
+def test_a_file_that_grows_while_it_is_read_is_refused(folder: Path) -> None:
+    grown = folder / "grown.txt"
+    grown.write_bytes(b"x" * MAX_BYTES)
+    stop = threading.Event()
+
+    def grow() -> None:
+        with grown.open("r+b") as file:
+            while not stop.is_set():
+                file.truncate(MAX_BYTES)
+                os.pwrite(file.fileno(), b"x" * (4 << 20), MAX_BYTES)
+
+    writer = threading.Thread(target=grow)
+    writer.start()
+    try:
+        for _ in range(20):
+            try:
+                text = opened(folder).text("grown.txt")
+            except PathRefused:
+                continue
+            assert text is not None and len(text) <= MAX_BYTES
+    finally:
+        stop.set()
+        writer.join()

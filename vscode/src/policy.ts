@@ -2,7 +2,7 @@
 import { Refusal } from "./refusal";
 
 const SECRETS = [
-  ...[".git", ".hg", ".svn", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".secrets"],
+  ...[".git", "git~*", ".hg", ".svn", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".secrets"],
   ...[
     ".env",
     ".env.*",
@@ -22,7 +22,11 @@ const SECRETS = [
   ...["*.token", "token", "tokens.json", "service-account*.json", "*.tfstate", "*.tfvars"],
 ];
 const HARMLESS = [".env.example", ".env.sample", ".env.template", "*.pub"];
-const STARTS_PROGRAMS = [".vscode", ".idea", "*.code-workspace", ".devcontainer"];
+const STARTS_PROGRAMS = [
+  ...[".vscode", ".idea", "*.code-workspace", ".devcontainer", ".devcontainer.json", ".vs", ".fleet", ".zed"],
+  ...[".vimrc", ".gvimrc", ".exrc", ".lvimrc", ".nvimrc", ".nvim.lua", ".dir-locals.el", ".dir-locals-2.el"],
+  ...["*.sublime-project", ".cursor", ".windsurf", ".claude", ".codex", ".gemini", ".mcp.json", ".husky", ".githooks"],
+];
 const SKIPPED = [
   "node_modules",
   "__pycache__",
@@ -50,7 +54,7 @@ export class Policy {
     if (hit(path, STARTS_PROGRAMS)) {
       throw new Refusal(
         "PATH_REFUSED",
-        `${path} configures an editor and is never written by a patch; ask the user to change it`,
+        `${path} configures what an editor or git starts and is never written by a patch; ask the user to change it`,
       );
     }
   }

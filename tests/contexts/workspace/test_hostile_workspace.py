@@ -132,3 +132,8 @@ def test_a_file_that_grows_while_it_is_read_is_refused(folder: Path) -> None:
     finally:
         stop.set()
         writer.join()
+
+
+def test_an_empty_prefix_allows_nothing(folder: Path) -> None:
+    with pytest.raises(ToolFault, match="not an allowed command"):
+        opened(folder, "", " ").execute("touch x")

@@ -15,7 +15,7 @@ from sonde.contexts.workspace.base import PathRefused
 from sonde.errors import ToolFault
 
 SECRETS = (
-    *(".git", "git~[0-9]", ".hg", ".svn", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".secrets"),
+    *(".git", "git~*", ".hg", ".svn", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".secrets"),
     *(
         ".env",
         ".env.*",
@@ -120,7 +120,10 @@ class Policy:
             words = shlex.split(command)
         except ValueError as error:
             raise ToolFault(f"the command cannot be split into words: {error}") from error
-        if not words or not any(words[: len(allowed)] == allowed for allowed in map(shlex.split, self.commands)):
+        allowed = [
+            prefix for prefix in map(shlex.split, self.commands) if prefix
+        ]  # an empty one allows nothing, not all
+        if not words or not any(words[: len(prefix)] == prefix for prefix in allowed):
             raise ToolFault(
                 f"{command!r} is not an allowed command; allowed: {', '.join(self.commands) or 'none (execute_command is off)'}"
             )

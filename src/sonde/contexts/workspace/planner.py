@@ -14,6 +14,7 @@ from sonde.contexts.workspace.parse import FilePatch, Hunk, parse_patch
 from sonde.contexts.workspace.paths import clean
 from sonde.contexts.workspace.text import Line, common_ending, join, split
 from sonde.core.canonical import sha256_text
+from sonde.core.wording import plural
 
 TextOf = Callable[[str], str | None]
 
@@ -61,9 +62,12 @@ def _free(path: str, text_of: TextOf) -> str:
 
 
 def _hunks_match(path: str, text: str, hunks: Sequence[Hunk]) -> None:
-    """A unified diff says what it deletes; it must be what is there."""
-    if hunks:
-        place_hunks(FileLines(path, [line.text for line in split(text)]), hunks)
+    """A unified diff says what it deletes; it must be all that is there."""
+    left = len(split(patched(path, text, hunks, []))) if hunks else 0
+    if left:
+        raise PatchRefused(
+            f"{path} would keep {plural(left, 'line')} that the diff does not name; remove them all, or use `*** Delete File: {path}`"
+        )
 
 
 def _no_collisions(changes: Sequence[FileChange]) -> None:

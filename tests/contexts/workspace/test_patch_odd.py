@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from sonde.contexts.workspace import LocalWorkspace, WorkspaceContext, accept
+from sonde.contexts.workspace.base import PatchRefused
+from sonde.contexts.workspace.local import MAX_FILES
 
 
 def patch(*lines: str) -> str:
@@ -63,3 +67,27 @@ def test_a_diff_counts_lines_as_the_patch_does_and_shows_a_lost_final_newline(tm
     assert (tmp_path / "a.txt").read_text() == "one\nlast"
     assert done["summary"] == "a.txt: updated +2 -2"
     assert done["diff"].endswith("+one\n+last\n\\ No newline at end of file\n")
+
+
+def test_a_diff_that_deletes_a_file_must_name_all_its_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\nthree\n")
+    _, tools = context(tmp_path)
+    head = "--- a/a.txt\n+++ /dev/null\n"
+
+    with pytest.raises(PatchRefused, match=r"a\.txt would keep 1 line"):
+        tools.apply_patch(f"{head}@@ -1,2 +0,0 @@\n-one\n-two\n")
+    assert (tmp_path / "a.txt").read_text() == "one\ntwo\nthree\n"
+    tools.apply_patch(f"{head}@@ -1,3 +0,0 @@\n-one\n-two\n-three\n")
+    assert not (tmp_path / "a.txt").exists()
+
+
+def test_a_search_that_did_not_see_every_file_says_so(tmp_path: Path) -> None:
+    for number in range(MAX_FILES + 1):
+        (tmp_path / f"{number:05}").touch()
+    (tmp_path / f"{MAX_FILES:05}").write_text("needle\n")
+    _, tools = context(tmp_path)
+
+    found = tools.search("needle")
+
+    assert found.value == []
+    assert "only the first 20,000 files were searched" in str(found.truncated)

@@ -96,12 +96,16 @@ class LocalWorkspace:
         if not query:
             raise ToolFault("the query is empty. Example: search('def main')")
         matches: list[Match] = []
-        for name in self._searched(path):
+        names = self._searched(path)
+        for name in names:
             matches += self._matches_in(name, query)
             if len(matches) >= MAX_MATCHES:
                 note = f"only the first {MAX_MATCHES} matches are shown; search for something rarer or in one folder"
                 return Found(matches=tuple(matches[:MAX_MATCHES]), truncated=note)
-        return Found(matches=tuple(matches))
+        note = (
+            f"only the first {MAX_FILES:,} files were searched; search one folder" if len(names) >= MAX_FILES else None
+        )
+        return Found(matches=tuple(matches), truncated=note)
 
     def _searched(self, path: str | None) -> tuple[str, ...]:
         folder = clean_folder(path or "")

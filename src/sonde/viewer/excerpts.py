@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -85,7 +86,7 @@ def _citations(events: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any
 def _pointers(value: Any) -> Iterator[Mapping[str, Any]]:
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
-        if isinstance(fields.get("excerpt_hash"), str):
+        if isinstance(fields.get("excerpt_hash"), str) and _sound(fields):
             yield fields
         else:
             for item in fields.values():
@@ -93,6 +94,12 @@ def _pointers(value: Any) -> Iterator[Mapping[str, Any]]:
     elif isinstance(value, list):
         for item in cast("list[Any]", value):
             yield from _pointers(item)
+
+
+def _sound(fields: Mapping[str, Any]) -> bool:
+    """Whether this can be a citation: a final value may hold anything under the same names."""
+    lines = (fields.get(name, 0) for name in ("start_line", "end_line"))
+    return all(isinstance(line, int) for line in lines) and isinstance(fields.get("path", ""), str)
 
 
 def _roots(events: Iterable[Mapping[str, Any]]) -> Iterator[Path]:
@@ -158,10 +165,11 @@ def _candidates(path: str, roots: Iterable[Path]) -> Iterator[Path]:
     """The files that this cited path may mean; each lies below a root also after its links are followed."""
     for root in roots:
         for file in (root / path, root.parent / path, root):
-            real, top = file.resolve(), root.resolve()
-            inside = real == top or top in real.parents
-            if inside and real.is_file() and real.as_posix().endswith(Path(path).name):
-                yield real
+            with suppress(OSError, ValueError):  # a final value may call anything a path
+                real, top = file.resolve(), root.resolve()
+                inside = real == top or top in real.parents
+                if inside and real.is_file() and real.as_posix().endswith(Path(path).name):
+                    yield real
 
 
 def lines_of(file: Path, start: int, end: int) -> str | None:

@@ -152,3 +152,12 @@ def test_a_trace_whose_span_ids_are_taken_by_another_trace_does_not_vanish_in_si
     assert [bad["line"] for bad in store.malformed()] == [3, 4]
     assert f"span {FIRST} of trace {other}" in store.malformed()[0]["reason"]
     assert store.gaps(TRACE) == [f"span id {SECOND} appears again (line 5); the first one was kept"]
+
+
+def test_children_in_a_nested_document_find_a_parent_whose_id_is_a_number(tmp_path: Path) -> None:
+    child = {"span_id": 2, "timestamp": "2026-01-01T00:00:01Z", "span_name": "child"}
+    root = {"span_id": 1, "timestamp": "2026-01-01T00:00:00Z", "span_name": "root", "child_spans": [child]}
+
+    found = store_of(tmp_path, [{"trace_id": TRACE, "spans": [root]}]).summaries(TRACE)
+
+    assert [(span.span_id, span.parent_id) for span in found] == [("1", None), ("2", "1")]

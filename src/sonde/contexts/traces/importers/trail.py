@@ -30,9 +30,7 @@ def spans(record: Json) -> Iterator[Span | str]:
         except (ValueError, TypeError) as broken:
             yield f"span {raw.get('span_id')}: {broken}"
         own = raw.get("span_id")
-        stack.extend(
-            (child, own if isinstance(own, str) else None) for child in reversed(_spans_in(raw, "child_spans"))
-        )
+        stack.extend((child, None if own is None else str(own)) for child in reversed(_spans_in(raw, "child_spans")))
 
 
 def _span(raw: Json, trace_id: Any, parent: str | None) -> Span:

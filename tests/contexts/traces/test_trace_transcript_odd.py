@@ -107,3 +107,19 @@ def test_a_step_with_thousands_of_messages_makes_a_page_and_not_a_book(tmp_path:
     assert "message 1999 " in page
     assert "messages left out" in page
     assert "the end" in page
+
+
+def test_positions_that_do_not_ascend_are_not_the_numbers_of_steps(tmp_path: Path) -> None:
+    same = {"openinference.span.kind": "LLM", "conversation.step": 0, "output.value": "x" * 3000}
+    store = store_of(tmp_path, [raw_span(n, attributes=same) for n in range(1, 21)])
+    read = ToolRegistry(TracesContext(store).tools())
+    seen: list[str] = []
+    first = 0
+    while len(seen) < 40:
+        page = read.call("read_trace", {"trace_id": TRACE, "first_step": first}).result
+        seen += [line.split()[5] for line in page.split("\n") if line.startswith("### step")]
+        if page.endswith("[end of the trace]"):
+            break
+        first = int(page.rpartition("first_step=")[2].rstrip("]"))
+
+    assert seen == [f"{n:016x}" for n in range(1, 21)]

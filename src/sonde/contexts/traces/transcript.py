@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, takewhile
+from itertools import accumulate, pairwise, takewhile
 
 from sonde.contexts.traces.span import Span
 from sonde.contexts.traces.views import Artifact, chunks_of, messages_of, tool_io_of
@@ -166,10 +166,9 @@ def _steps(spans: Sequence[Span]) -> list[Step]:
     heard = _Heard()
     failed: dict[tuple[str, str], int] = {}
     steps: list[Step] = []
-    for span in spans:
-        if not _did_something(span, is_leaf=span.summary.span_id not in parents):
-            continue
-        step = _step(span, len(steps), heard)
+    told = [span for span in spans if _did_something(span, is_leaf=span.summary.span_id not in parents)]
+    for number, span in zip(_numbers(told), told, strict=True):
+        step = _step(span, number, heard)
         heard.add(step)
         place, around = above.place(span), _around(span, known)
         is_call = step.kind == "LLM"
@@ -179,6 +178,14 @@ def _steps(spans: Sequence[Span]) -> list[Step]:
         if is_call and around:
             failed[place.run, place.agent] = step.number
     return _with_wrappers_errors(steps, spans, known)
+
+
+def _numbers(told: Sequence[Span]) -> Sequence[int]:
+    """The positions that the source gave, if every step has one and they ascend: pages go on by these numbers."""
+    given = [span.attributes.get("conversation.step") for span in told]
+    positions = [position for position in given if isinstance(position, int)]
+    ascend = len(positions) == len(told) and all(one < other for one, other in pairwise(positions))
+    return positions if ascend else range(len(told))
 
 
 def _with_wrappers_errors(steps: list[Step], spans: Sequence[Span], known: Mapping[str, Span]) -> list[Step]:
@@ -278,9 +285,8 @@ class _Heard:
 
 def _step(span: Span, number: int, heard: _Heard) -> Step:
     given, came = _said(span, heard)
-    position = span.attributes.get("conversation.step")
     return Step(
-        number=position if isinstance(position, int) else number,
+        number=number,
         span_id=span.summary.span_id,
         kind=span.summary.kind,
         name=span.summary.name,

@@ -123,3 +123,17 @@ def test_positions_that_do_not_ascend_are_not_the_numbers_of_steps(tmp_path: Pat
         first = int(page.rpartition("first_step=")[2].rstrip("]"))
 
     assert seen == [f"{n:016x}" for n in range(1, 21)]
+
+
+def test_a_run_without_a_task_of_its_own_is_not_given_that_of_the_run_before() -> None:
+    found = transcript_of(
+        [
+            span(1, "CHAIN", attributes={"input.value": "all of it"}),
+            span(2, "AGENT", 1, attributes={"input.value": "the first half"}),
+            span(3, "LLM", 2, attributes={"output.value": "one"}),
+            span(4, "AGENT", 1),
+            span(5, "LLM", 4, attributes={"output.value": "two"}),
+        ]
+    )
+
+    assert [part.task for part in found.parts()] == ["the first half", ""]

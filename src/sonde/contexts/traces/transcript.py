@@ -115,7 +115,7 @@ class Transcript:
         task: str | None = None
         for step in self.steps:
             text = step.text(self.room)
-            task = step.begins or task
+            task = task if step.begins is None else step.begins
             if filled + len(text) > size or step.begins is not None:
                 packed.append((task, []))
                 filled = 0

@@ -8,6 +8,7 @@ import pytest
 
 from sonde.contexts.code import CodeContext
 from sonde.contexts.files import FilesContext
+from sonde.contexts.files.context import SHARED_BYTES
 from sonde.contexts.files.search import INDEXED_BYTES
 from sonde.errors import ToolFault
 from sonde.tools import ToolRegistry, ToolResult
@@ -89,3 +90,14 @@ def test_a_scope_that_two_files_define_is_not_taken_for_one(tmp_path: Path) -> N
     assert said.startswith("Error: 'S' is defined 2 times")
     assert "a.py:S, b.py:S" in said
     assert call(code, "nav_ls", scope="b.py:S").result == ["def y(self)"]
+
+
+def test_the_table_of_offsets_has_a_row_a_file_whatever_the_names(tmp_path: Path) -> None:
+    with (tmp_path / "big.txt").open("wb") as file:
+        file.truncate(SHARED_BYTES + 1)
+    (tmp_path / "a\n0\t9\tfake.txt").write_text("x")
+
+    table = FilesContext(tmp_path).shared()["CONTEXT_INDEX"]
+
+    assert isinstance(table, str)
+    assert table.splitlines() == ['0\t1\t"a\\n0\\t9\\tfake.txt"', f"1\t{SHARED_BYTES + 1}\tbig.txt"]

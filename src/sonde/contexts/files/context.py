@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.contexts.base import SeenFields, SeenNames, SeenRows, SeenText, Shareable
-from sonde.contexts.files.about import describe
+from sonde.contexts.files.about import describe, shown_name
 from sonde.contexts.files.grep import COUNTED, Grep, compile_pattern
 from sonde.contexts.files.library import Library
 from sonde.contexts.files.lines import LineIndex, read_lines
@@ -234,7 +234,7 @@ class FilesContext:
 
     def _table(self) -> str:
         rows = zip(self._starts(), self.library.entries.values(), strict=False)
-        return "".join(f"{start}\t{entry.size}\t{entry.path}\n" for start, entry in rows)
+        return "".join(f"{start}\t{entry.size}\t{shown_name(entry.path)}\n" for start, entry in rows)
 
     def _starts(self) -> list[int]:
         """Where each file begins if all stood one after the other, and where the last one ends."""

@@ -30,6 +30,8 @@ export class Bridge {
   private child: ChildProcessWithoutNullStreams | undefined;
   private starting: Promise<Hello> | undefined;
   private restarting: Promise<Hello> | undefined;
+  private stopping: Promise<void> | undefined;
+  private disposed = false;
   private generation = 0;
   private lastErrors: string[] = [];
   private readonly exitHook = () => this.child?.kill("SIGKILL");
@@ -42,8 +44,14 @@ export class Bridge {
     process.once("exit", this.exitHook);
   }
 
-  /** The runtime's hello; starts it if it is not there. Calls at the same time share one start. */
+  /** The runtime's hello; starts it if it is not there, or is just going. Calls at the same time share one start. */
   start(): Promise<Hello> {
+    if (this.disposed) {
+      return Promise.reject(new Error("the extension has ended"));
+    }
+    if (this.stopping) {
+      return this.stopping.then(() => this.start());
+    }
     this.starting ??= this.spawn().catch((error: unknown) => {
       this.starting = undefined;
       throw error;
@@ -77,6 +85,13 @@ export class Bridge {
 
   /** Ends the runtime: the end of its input asks it to, a kill makes sure. */
   stop(): Promise<void> {
+    this.stopping ??= this.ended().finally(() => {
+      this.stopping = undefined;
+    });
+    return this.stopping;
+  }
+
+  private ended(): Promise<void> {
     const child = this.child;
     if (!child || child.exitCode !== null || child.signalCode !== null) {
       this.forget(this.generation, "stopped");
@@ -99,6 +114,7 @@ export class Bridge {
 
   dispose(): Promise<void> {
     process.removeListener("exit", this.exitHook);
+    this.disposed = true;
     return this.stop();
   }
 

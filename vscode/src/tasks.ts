@@ -8,6 +8,8 @@ interface Running {
   readonly host: ToolHost;
   readonly abort: AbortController;
   readonly finish: (completion: Completion) => void;
+  /** The runtime knows of it; before that it waits for the runtime to start. */
+  sent: boolean;
   cancelled: boolean;
   killer?: NodeJS.Timeout;
 }
@@ -30,16 +32,25 @@ export class Tasks implements Listener {
   ) {}
 
   /** Starts a task; the promise is its one completion. */
-  async run(prompt: string, host: ToolHost, options: TaskOptions): Promise<Completion> {
+  run(prompt: string, host: ToolHost, options: TaskOptions): Promise<Completion> {
     const id = this.nextId();
     this.trace.begin(id, prompt);
+    return new Promise((resolve) => {
+      const finish = (completion: Completion) => resolve(this.completed(completion));
+      this.running.set(id, { host, abort: new AbortController(), finish, sent: false, cancelled: false });
+      void this.begin(id, prompt, options);
+    });
+  }
+
+  private async begin(id: string, prompt: string, options: TaskOptions): Promise<void> {
     try {
       await this.bridge().start();
     } catch (error) {
-      return this.completed(failed(id, error instanceof Error ? error.message : String(error)));
+      this.running.get(id)?.finish(failed(id, error instanceof Error ? error.message : String(error)));
+      return;
     }
     const { model, limits, workspace } = options;
-    const task: NewTask = {
+    const message: NewTask = {
       type: "new_task",
       id,
       prompt,
@@ -47,13 +58,13 @@ export class Tasks implements Listener {
       ...(model ? { model } : {}),
       ...(limits ? { limits } : {}),
     };
-    return new Promise((resolve) => {
-      const finish = (completion: Completion) => resolve(this.completed(completion));
-      this.running.set(id, { host, abort: new AbortController(), finish, cancelled: false });
-      if (!this.bridge().send(task)) {
-        this.ended("the runtime is not there");
+    const task = this.running.get(id); // not there when it was cancelled meanwhile
+    if (task) {
+      task.sent = true;
+      if (!this.bridge().send(message)) {
+        task.finish(failed(id, "the runtime is not there"));
       }
-    });
+    }
   }
 
   get active(): readonly string[] {
@@ -68,6 +79,10 @@ export class Tasks implements Listener {
     }
     task.cancelled = true;
     task.abort.abort();
+    if (!task.sent) {
+      task.finish({ ...failed(id, "cancelled before it began"), status: "cancelled" });
+      return;
+    }
     const message: Cancel = { type: "cancel", id };
     this.bridge().send(message);
     task.killer = setTimeout(() => this.bridge().kill(), this.killMs);
@@ -85,7 +100,7 @@ export class Tasks implements Listener {
   }
 
   ended(reason: string): void {
-    for (const [id, task] of this.running) {
+    for (const [id, task] of [...this.running].filter(([, each]) => each.sent)) {
       task.finish(
         task.cancelled
           ? { ...failed(id, "cancelled; the runtime had to be stopped"), status: "cancelled" }

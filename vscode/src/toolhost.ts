@@ -233,11 +233,11 @@ export class ToolHost {
         stdio: ["ignore", "pipe", "pipe"],
       });
       const kept = { stdout: "", stderr: "" };
-      child.stdout.on("data", (data: Buffer) => {
-        kept.stdout = (kept.stdout + data.toString("utf8")).slice(-MAX_OUTPUT);
+      child.stdout.setEncoding("utf8").on("data", (data: string) => {
+        kept.stdout = (kept.stdout + data).slice(-MAX_OUTPUT);
       });
-      child.stderr.on("data", (data: Buffer) => {
-        kept.stderr = (kept.stderr + data.toString("utf8")).slice(-MAX_OUTPUT);
+      child.stderr.setEncoding("utf8").on("data", (data: string) => {
+        kept.stderr = (kept.stderr + data).slice(-MAX_OUTPUT);
       });
       child.once("error", (error) => reject(new Refusal("COMMAND_REFUSED", `${command} failed: ${error.message}`)));
       child.once("close", (code) => resolve({ exitCode: code ?? -1, ...kept }));

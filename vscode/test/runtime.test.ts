@@ -48,8 +48,9 @@ describe("a task", () => {
 
   it("can be cancelled while it works", async () => {
     const { run, tasks, bridge } = await begin();
+    await bridge.start();
     const done = run("wait");
-    await until(() => tasks.active.length === 1);
+    await bridge.start(); // the task has been sent by now
 
     tasks.cancel(tasks.active[0] ?? "");
 
@@ -75,8 +76,9 @@ describe("a task", () => {
 
   it("that does not stop when asked to is stopped with its runtime, and the next one works", async () => {
     const { run, tasks, bridge } = await begin({ killMs: 100 });
+    await bridge.start();
     const done = run("deaf");
-    await until(() => tasks.active.length === 1);
+    await bridge.start(); // the task has been sent by now
     const pid = bridge.pid;
 
     tasks.cancel(tasks.active[0] ?? "");

@@ -29,7 +29,10 @@ class ValuesContext:
     """One value as a context."""
 
     def __init__(self, value: Any, *, clock: Clock | None = None) -> None:
-        self.value = plain_value(value)
+        try:
+            self.value = plain_value(value)
+        except RecursionError:
+            raise ConfigError(f"{NAME} is nested too deeply, or holds itself: give a flatter value.") from None
         self._texts = _texts(self.value)
         self._files = FilesContext(texts=self._texts, clock=clock)
 
@@ -85,13 +88,21 @@ def plain_value(value: Any, where: str = NAME) -> Any:
         case bytes() | bytearray():
             return _decoded(bytes(value), where)
         case Mapping():
-            items = cast("Mapping[Any, Any]", value)
-            return {str(key): plain_value(item, f"{where}[{key!r}]") for key, item in items.items()}
+            return _table(cast("Mapping[Any, Any]", value), where)
         case list() | tuple():
             parts = cast("Iterable[Any]", value)
             return [plain_value(item, f"{where}[{number}]") for number, item in enumerate(parts)]
         case _:
             return _unusual(value, where)
+
+
+def _table(items: Mapping[Any, Any], where: str) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for key, item in items.items():
+        if str(key) in table:
+            raise ConfigError(f"{where} has several keys that read {str(key)!r}: give them different names.")
+        table[str(key)] = plain_value(item, f"{where}[{key!r}]")
+    return table
 
 
 def _unusual(value: Any, where: str) -> Any:

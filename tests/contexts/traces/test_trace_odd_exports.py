@@ -161,3 +161,12 @@ def test_children_in_a_nested_document_find_a_parent_whose_id_is_a_number(tmp_pa
     found = store_of(tmp_path, [{"trace_id": TRACE, "spans": [root]}]).summaries(TRACE)
 
     assert [(span.span_id, span.parent_id) for span in found] == [("1", None), ("2", "1")]
+
+
+def test_gaps_that_are_not_listed_are_counted(tmp_path: Path) -> None:
+    store = store_of(tmp_path, [raw_span(1)] * 151)
+
+    gaps = store.gaps(TRACE)
+
+    assert len(gaps) == 101
+    assert gaps[-1] == "50 more span ids that appear again are not listed"

@@ -162,7 +162,11 @@ class FileStore:
         inside = [
             f"{span_id}: {gap}" for span_id, text in self._all(sql, (trace_id,)) for gap in msgspec.json.decode(text)
         ]
-        return [*shape_gaps(self.summaries(trace_id)), *repeated, *inside]
+        return [*shape_gaps(self.summaries(trace_id)), *repeated, *self._unlisted(trace_id), *inside]
+
+    def _unlisted(self, trace_id: str) -> list[str]:
+        ((count,),) = self._all("SELECT count(*) FROM gaps WHERE trace_id = ?", (trace_id,))
+        return [f"{count - 100} more span ids that appear again are not listed"] if count > 100 else []
 
     def annotations(self, trace_id: str, span_id: str | None) -> list[dict[str, Any]]:
         """Files carry none; what a run adds lies in annotations.jsonl beside its report."""

@@ -16,6 +16,7 @@ from typing import Any
 from sonde.api.consent import require_model
 from sonde.api.launch import Finished, Job, Launch, OnEvent, run_for_answer, run_job
 from sonde.api.rebuilding import rebuild
+from sonde.api.recipe import check_recipe
 from sonde.api.settings import Settings, load_settings
 from sonde.core.canonical import hash_value, jsonable
 from sonde.core.deadline import Clock, SystemClock
@@ -78,6 +79,7 @@ def open_run(run: str | Path, runs_dir: str | Path | None, settings: Settings) -
         raise ConfigError(
             f"{run_dir.path} is a redacted export: what was removed cannot be run again; look at it instead"
         )
+    check_recipe(started)
     return Recorded(run_dir=run_dir, events=events, started=started)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from sonde.api.launch import Job
+from sonde.api.recipe import check_recipe
 from sonde.api.settings import Settings
 from sonde.api.sources import open_context
 from sonde.contexts.base import Context
@@ -35,6 +36,7 @@ def continued(job: Job, settings: Settings, run: str | Path, runs_dir: str | Pat
     started = next((event for event in events if isinstance(event, RunStarted)), None)
     if started is None:
         raise ConfigError(f"{run_dir.path} holds no run that could be continued")
+    check_recipe(started)
     context, recipe = job.context, dict(job.recipe)
     if not recipe.get("given"):
         sources: dict[str, Any] = started.settings.get("sources") or {}

@@ -11,6 +11,7 @@ import hashlib
 import io
 import re
 import tarfile
+import unicodedata
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from sonde.runs.rundir import ANSWER, JOURNAL, RECORD, RESULT, SUMMARY, RunDir, 
 MANIFEST = "export.json"
 FILES = (JOURNAL, RECORD, RESULT, SUMMARY, ANSWER)
 REDACTED = "[redacted]"
-MAX_UNPACKED = 4 << 30
+MAX_UNPACKED = 1 << 30
 
 SECRETS: Sequence[re.Pattern[str]] = [
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
@@ -64,8 +65,9 @@ def export_run(run: RunDir, target: str | Path, *, redact: bool = False) -> Path
     """Write the run as one file; a name without a suffix gets .tar.gz."""
     path = Path(target)
     path = path if path.suffix else path.with_name(f"{path.name}.tar.gz")
+    files = dict(_files(run))
     events = run.events()
-    content = _redacted(run, events) if redact else dict(_files(run))
+    content = _redacted(files, events) if redact else files
     manifest = {
         "schema_version": SCHEMA_VERSION,
         "run_id": fold(events).run_id,
@@ -78,14 +80,16 @@ def export_run(run: RunDir, target: str | Path, *, redact: bool = False) -> Path
 
 
 def _files(run: RunDir) -> Iterable[tuple[str, bytes]]:
-    for name in FILES:
-        if (run.path / name).is_file():
-            yield name, (run.path / name).read_bytes()
+    for path in (run.path / name for name in FILES):
+        if path.is_symlink():  # somebody else's folder could point at a key, and the export is given away
+            raise ConfigError(f"{path} is a link, and a run's files are not; look where it leads before you export it")
+        if path.is_file():
+            yield path.name, path.read_bytes()
 
 
-def _redacted(run: RunDir, events: Sequence[AnyEvent]) -> dict[str, bytes]:
+def _redacted(files: Mapping[str, bytes], events: Sequence[AnyEvent]) -> dict[str, bytes]:
     clean = redact_events(events)
-    others = {name: _redacted_file(name, data) for name, data in _files(run) if name not in (JOURNAL, RECORD)}
+    others = {name: _redacted_file(name, data) for name, data in files.items() if name not in (JOURNAL, RECORD)}
     return others | {JOURNAL: journal_bytes(clean), RECORD: pretty_json(fold(clean).model_dump(mode="json"))}
 
 
@@ -156,10 +160,16 @@ def unpack_run(source: str | Path, runs_dir: str | Path) -> RunDir:
     for name in {**manifest.files, **content}:
         if hashlib.sha256(content.get(name, b"")).hexdigest() != manifest.files.get(name):
             raise ConfigError(f"{name} in {source} does not have the hash of its manifest: the file was changed")
-    run = RunDir.create(runs_dir, Path(manifest.run_id).name or "imported")
+    run = RunDir.create(runs_dir, _folder_name(manifest.run_id))
     for name, data in content.items():
         write_atomically(run.path / name, data)
     return run
+
+
+def _folder_name(run_id: str) -> str:
+    """A plain name in the runs folder: no path, nothing hidden, nothing that looks like an option or moves a cursor."""
+    name = "".join("_" if unicodedata.category(each)[0] == "C" else each for each in run_id.rpartition("/")[2])
+    return name.lstrip(".-")[:200] or "imported"
 
 
 class _Manifest(msgspec.Struct):
@@ -176,14 +186,26 @@ def _manifest(data: bytes, source: str | Path) -> _Manifest:
 
 def _members(source: Path) -> Iterable[tuple[str, bytes]]:
     try:
-        with tarfile.open(source, "r:gz") as archive:
-            left = MAX_UNPACKED
+        with gzip.open(source) as zipped, tarfile.open(fileobj=_Bounded(zipped), mode="r|") as archive:
             for member in archive:
                 name = Path(member.name).name
-                left -= member.size
-                if member.isfile() and name in (*FILES, MANIFEST) and left > 0:
+                if member.isreg() and name in (*FILES, MANIFEST):
                     file = archive.extractfile(member)
                     assert file is not None  # a file that is one
                     yield name, file.read()
     except (OSError, tarfile.TarError, EOFError, zlib.error) as error:
         raise ConfigError(f"{source} is not an exported run: {error}") from None
+
+
+class _Bounded(io.RawIOBase):
+    """What comes out of a small file may be huge, in its headers too: no more than this is ever unpacked."""
+
+    def __init__(self, zipped: gzip.GzipFile) -> None:
+        self._zipped, self._left = zipped, MAX_UNPACKED
+
+    def read(self, size: int = -1, /) -> bytes:
+        if size > self._left:
+            raise ConfigError(f"the export unpacks to more than {MAX_UNPACKED >> 20} MiB; it is not taken for a run")
+        data = self._zipped.read(size)
+        self._left -= len(data)
+        return data

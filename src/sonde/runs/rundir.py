@@ -250,4 +250,4 @@ def run_ids(runs_dir: str | Path) -> list[str]:
             f"{runs_dir} cannot be listed: {error.strerror}; --runs-dir names the folder of the runs"
         ) from error
     root = os.fspath(runs_dir)
-    return sorted(name for name in entries if os.path.exists(os.path.join(root, name, JOURNAL)))  # noqa: PTH110, PTH118  # thousands of runs
+    return sorted(name for name in entries if os.path.isfile(os.path.join(root, name, JOURNAL)))  # noqa: PTH113, PTH118  # thousands of runs

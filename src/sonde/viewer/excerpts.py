@@ -106,11 +106,11 @@ def _roots(events: Iterable[Mapping[str, Any]]) -> Iterator[Path]:
     """The folders and files that the run was given."""
     starts = [event for event in events if event.get("type") == "run_started"]
     places: list[Any] = [start.get(name) or {} for start in starts[:1] for name in ("input_ref", "settings")]
-    places += [place["sources"] for place in places if place.get("sources")]
+    places += [place["sources"] for place in places if isinstance(place.get("sources"), dict)]
     for source in places:
         for name in ("paths", "roots", "root", "workspace"):
             value: Any = source.get(name) or []
-            for each in [value] if isinstance(value, str) else value:
+            for each in cast("list[Any]", value) if isinstance(value, list) else [value]:
                 if isinstance(each, str) and os.path.isabs(each):  # noqa: PTH117  # text until it is known to be a path
                     yield Path(each)
 
@@ -175,9 +175,10 @@ def _candidates(path: str, roots: Iterable[Path]) -> Iterator[Path]:
 def lines_of(file: Path, start: int, end: int) -> str | None:
     r"""Lines of a file, from 1, both included, joined by `\n`; None when it cannot be read."""
     try:
-        if file.stat().st_size > LARGEST_FILE:
+        if not 0 < file.stat().st_size <= LARGEST_FILE:  # 0: files of /proc say so, and may never end
             return None
-        text = file.read_bytes().decode("utf-8-sig", "replace")
+        with file.open("rb") as opened:
+            text = opened.read(LARGEST_FILE).decode("utf-8-sig", "replace")
     except OSError:
         return None
     return "\n".join(line.removesuffix("\r") for line in text.split("\n")[start - 1 : end])

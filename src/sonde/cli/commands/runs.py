@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sonde.cli.options import PlaceOptions, RunName, filled, settings_of, spread
-from sonde.cli.text import one_line
+from sonde.cli.text import one_line, printable
 from sonde.core.wording import plural
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _line(summary: RunSummary) -> str:
     cost = f"${summary.cost_usd:.4f}"
     turns = f"{summary.iterations:3} {'turn ' if summary.iterations == 1 else 'turns'}"
     return (
-        f"{summary.run_id}  {summary.status:11} {summary.run_type:17} {turns} "
+        f"{printable(summary.run_id)}  {one_line(summary.status, 11):11} {one_line(summary.run_type, 17):17} {turns} "
         f"{summary.tokens:>9,} {'token ' if summary.tokens == 1 else 'tokens'} {cost:>9}  {one_line(summary.objective, 60)}"
     )
 
@@ -86,8 +86,8 @@ def show(run: RunName, *, json: AsJson = False, place: PlaceOptions) -> int:
         _print_json(found.record().model_dump(mode="json"))
         return 0
     page = found.path / SUMMARY
-    print(page.read_text("utf-8") if page.is_file() else _unfinished(found.path))
-    print(f"folder: {found.path}", file=sys.stderr)
+    print(printable(page.read_text("utf-8", "replace")) if page.is_file() else _unfinished(found.path))
+    print(printable(f"folder: {found.path}"), file=sys.stderr)
     return 0
 
 

@@ -1,0 +1,129 @@
+"""Run folders and exports that somebody else made: nothing leaves its place, nothing is taken along, nothing fills the memory."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from sonde.api.again import open_run
+from sonde.api.asking import ask
+from sonde.api.settings import Settings
+from sonde.core.events import RunStarted
+from sonde.errors import ConfigError
+from sonde.runs.export import export_run, journal_bytes, unpack_run
+from sonde.runs.rundir import RunDir, run_ids
+from sonde.testing import ScriptedModel
+from sonde.viewer.onefile import export_html
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    (tmp_path / "a.txt").write_text("one\n")
+    answer = ask(
+        "?", tmp_path / "a.txt", model=ScriptedModel(["FINAL('x')"]), settings=Settings(), runs_dir=tmp_path / "runs"
+    )
+    assert answer.run_dir is not None
+    return RunDir(answer.run_dir)
+
+
+def archive(path: Path, run_id: str) -> Path:
+    journal = b"{}\n"
+    manifest = {"run_id": run_id, "files": {"events.jsonl": hashlib.sha256(journal).hexdigest()}}
+    with tarfile.open(path, "w:gz") as packed:
+        for name, data in (("export.json", json.dumps(manifest).encode()), ("events.jsonl", journal)):
+            member = tarfile.TarInfo(f"x/{name}")
+            member.size = len(data)
+            packed.addfile(member, io.BytesIO(data))
+    return path
+
+
+@pytest.mark.parametrize(
+    "run_id", ["..", ".", "", "/", "a/..", "../../x", "\x1b[2J", ".hidden", "x" * 300, "a\0b", "-rf"]
+)
+def test_an_import_makes_one_plain_folder_in_its_place_whatever_the_run_calls_itself(
+    tmp_path: Path, run_id: str
+) -> None:
+    made = unpack_run(archive(tmp_path / "e.tar.gz", run_id), tmp_path / "deep/runs").path
+
+    assert made.parent == tmp_path / "deep/runs"
+    assert made.name.isprintable() and not made.name.startswith((".", "-"))
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["deep", "e.tar.gz"]
+
+
+def test_an_archive_that_swells_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    swelling = tarfile.TarInfo("x")
+    swelling.type, swelling.size = tarfile.XHDTYPE, 1 << 40  # the header is what swells, not a file
+    with gzip.open(tmp_path / "bomb.tar.gz", "wb", compresslevel=1) as packed:
+        packed.write(swelling.tobuf(tarfile.GNU_FORMAT))
+        for _ in range(1030):
+            packed.write(bytes(1 << 20))
+
+    with pytest.raises(ConfigError, match="more than 1024 MiB"):
+        unpack_run(tmp_path / "bomb.tar.gz", tmp_path / "runs")
+
+
+@pytest.mark.parametrize("name", ["answer.md", "summary.md", "result.json", "events.jsonl"])
+@pytest.mark.parametrize("redact", [True, False])
+def test_an_export_does_not_take_along_what_a_link_in_the_folder_points_at(
+    tmp_path: Path, run: RunDir, name: str, redact: bool
+) -> None:
+    private = tmp_path / "private"
+    (run.path / name).rename(private)
+    (run.path / name).symlink_to(private)
+
+    with pytest.raises(ConfigError, match="is a link"):
+        export_run(run, tmp_path / "out.tar.gz", redact=redact)
+    assert not (tmp_path / "out.tar.gz").exists()
+
+
+def test_a_pipe_in_place_of_a_journal_is_no_run_and_holds_nobody_up(tmp_path: Path) -> None:
+    (tmp_path / "runs/odd").mkdir(parents=True)
+    os.mkfifo(tmp_path / "runs/odd/events.jsonl")
+
+    assert run_ids(tmp_path / "runs") == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sources": True},
+        {"sources": {"paths": 3}},
+        {"engine": [1]},
+        {"continues": 1},
+        {"state": {"a": 1}},
+        {"state": [1]},
+        {"workspace": True},
+        {"model": ["sh"]},
+        {"commands": "sh"},
+    ],
+)
+def test_settings_of_a_wrong_form_are_refused_in_words(run: RunDir, changes: dict[str, Any]) -> None:
+    first, *events = run.events()
+    assert isinstance(first, RunStarted)
+    forged = msgspec.structs.replace(first, settings={**first.settings, **changes})
+    run.journal_path.write_bytes(journal_bytes([forged, *events]))
+
+    with pytest.raises(ConfigError, match="changed or damaged"):
+        open_run(run.path, None, Settings())
+    with pytest.raises(ConfigError, match="changed or damaged"):
+        ask("?", model=ScriptedModel(["FINAL(1)"]), settings=Settings(), continue_from=run.path)
+    export_html(run, run.path / "page.html")
+
+
+def test_a_budget_of_another_version_is_refused_in_words(run: RunDir) -> None:
+    first, *events = run.events()
+    assert isinstance(first, RunStarted)
+    forged = msgspec.structs.replace(first, budget={**first.budget, "max_moons": 1})
+    run.journal_path.write_bytes(journal_bytes([forged, *events]))
+
+    with pytest.raises(ConfigError, match="max_moons"):
+        open_run(run.path, None, Settings())

@@ -129,6 +129,8 @@ class ChatModel:
                     raise self._refusal(response, body, request, attempt)
                 _read(response, completion, on_text, attempt)
         except (httpx2.TransportError, NotACompletion, ErrorInBody) as error:
+            if completion.finish_reason and isinstance(error, httpx2.TransportError):
+                return completion  # the line broke after the end of the reply, which was paid for
             spent = prompt_tokens(request) + estimate_tokens(completion.text)
             if attempt.stop.is_set():
                 raise interrupted(self.name, spent) from None

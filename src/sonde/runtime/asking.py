@@ -7,6 +7,7 @@ A reply that is on the tape is not asked again: it is counted as it was. The mod
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,6 +34,7 @@ from sonde.models.prices import price
 from sonde.models.retry import backoff, may_retry
 from sonde.runtime.wiring import Wiring, by_user
 
+FREE = frozenset({"command", "local"})  # whatever their names look like
 FIRST, REGENERATED, FOLDED = 0, 1, 2  # the requests that a turn may make
 
 
@@ -79,7 +81,7 @@ def ask(wiring: Wiring, scope: Scope, model: Model, place: Place, question: Ques
     if recorded is not None:
         return _recount(wiring, scope, recorded)
     estimate = sum(estimate_tokens(message.content) + 4 for message in question.messages)
-    expected = price(model.name, TokenUsage(estimate, question.max_output_tokens)) or 0.0
+    expected = _dearest(model, TokenUsage(estimate, question.max_output_tokens))
     with reserved(scope, estimate, question.max_output_tokens, expected) as reservation:
         wiring.emit(_asked(place, question, hashed, model, reservation.max_output_tokens))
         request = ModelRequest(
@@ -93,6 +95,12 @@ def ask(wiring: Wiring, scope: Scope, model: Model, place: Place, question: Ques
         _count(wiring, scope, replied)
     scope.check_spent()
     return replied
+
+
+def _dearest(model: Model, usage: TokenUsage) -> float:
+    """What a call may cost at most; nothing where no price is known. The list knows models without their provider."""
+    kind, _, name = model.name.partition(":")
+    return 0.0 if kind in FREE else price(name or kind, usage) or 0.0
 
 
 def _failed_before(wiring: Wiring, place: Place) -> ModelFailed | None:
@@ -183,7 +191,7 @@ def _attempt(
             if wait is None:
                 failure.attempts = attempt
                 raise
-            if wiring.cancel.wait(wait):
+            if wiring.cancel.wait(min(wait, threading.TIMEOUT_MAX)):
                 wiring.check_cancel()
             continue
         _give_back(scope, reply.waited_s)

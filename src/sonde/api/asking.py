@@ -27,6 +27,7 @@ from sonde.errors import ConfigError
 from sonde.models.base import Model
 from sonde.runtime.wiring import ModeChoice
 from sonde.sandbox import Limits
+from sonde.tools import tool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,10 @@ def ask(
         limits=limits or Limits(),
         keeps_state=True,
     )
-    job = replace(job, recipe={**job.recipe, **_specs(model, sub_model, chosen), "given": bool(context)})
+    names = [tool(each).name for each in tools]
+    job = replace(
+        job, recipe={**job.recipe, **_specs(model, sub_model, chosen), "given": bool(context), "tools": names}
+    )
     if continue_from is not None:
         job = continued(job, chosen, continue_from, runs_dir)
     return answer_of(run_for_answer(job, launch), schema)

@@ -20,6 +20,7 @@ from sonde.engines.ask import ASK
 from sonde.engines.edit import EDIT
 from sonde.errors import ConfigError
 from sonde.runtime.wiring import Mode
+from sonde.tools import tool
 
 Tools = Sequence[Callable[..., Any]]
 
@@ -54,7 +55,7 @@ def _ask(started: RunStarted, given: Given) -> Job:
         context=opened.context,
         model=recipe.get("model"),
         sub_model=recipe.get("sub_model"),
-        tools=given.tools,
+        tools=_own_tools(recipe.get("tools"), given.tools),
         budget=Budget(**started.budget),
         schema=recipe.get("schema"),
         variables=opened.variables,
@@ -68,6 +69,19 @@ def _ask(started: RunStarted, given: Given) -> Job:
         keeps_state=True,
         recipe=_without_version(recipe),
     )
+
+
+def _own_tools(recorded: Any, given: Tools) -> Tools:
+    """The user's own tools, which are functions and not stored; ConfigError names those that were not given again."""
+    there = {tool(each).name for each in given}
+    names = [str(name) for name in cast("list[Any]", recorded)] if isinstance(recorded, list) else []
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise ConfigError(
+            f"this run had tools of your own ({', '.join(missing)}), which are not stored: do it from Python and give them again, "
+            f"for example sonde.replay(RUN, tools=[{missing[0]}])"
+        )
+    return given
 
 
 def _backend(started: RunStarted) -> str:

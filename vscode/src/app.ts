@@ -3,6 +3,7 @@ import * as vscode from "vscode";
 import { Bridge, type Launch } from "./bridge";
 import { type Environment, filteredEnvironment } from "./environment";
 import type { Keys } from "./keys";
+import { withoutLinks } from "./plain";
 import { Policy } from "./policy";
 import type { Completion } from "./protocol";
 import { readSettings, type Settings, useLargerBudget } from "./settings";
@@ -60,7 +61,7 @@ export class App {
       await this.refreshKeys();
       await this.bridge
         .restart()
-        .catch((error: Error) => void vscode.window.showErrorMessage(`Sonde: ${error.message}`));
+        .catch((error: Error) => void vscode.window.showErrorMessage(`Sonde: ${withoutLinks(error.message)}`));
     }
   }
 
@@ -98,11 +99,13 @@ export class App {
 
   private async finished(prompt: string, completion: Completion): Promise<void> {
     if (completion.status === "failed" && !completion.limit) {
-      void vscode.window.showErrorMessage(`Sonde: ${completion.summary}`);
+      void vscode.window.showErrorMessage(`Sonde: ${withoutLinks(completion.summary)}`);
     } else if (completion.limit) {
-      void vscode.window.showWarningMessage(`Sonde: ${completion.limit}`, "Use the Larger Budget").then((chosen) => {
-        return chosen ? useLargerBudget() : undefined;
-      });
+      void vscode.window
+        .showWarningMessage(`Sonde: ${withoutLinks(completion.limit)}`, "Use the Larger Budget")
+        .then((chosen) => {
+          return chosen ? useLargerBudget() : undefined;
+        });
     }
     if (completion.status !== "cancelled") {
       await this.results.show(prompt, completion);

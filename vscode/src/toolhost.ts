@@ -231,7 +231,9 @@ export class ToolHost {
         ...options,
         env: { PATH: process.env.PATH ?? "" },
         stdio: ["ignore", "pipe", "pipe"],
+        detached: true, // a group of its own, so that what it started ends with it
       });
+      child.once("exit", () => endGroup(child.pid));
       const kept = { stdout: "", stderr: "" };
       child.stdout.setEncoding("utf8").on("data", (data: string) => {
         kept.stdout = (kept.stdout + data).slice(-MAX_OUTPUT);
@@ -242,6 +244,14 @@ export class ToolHost {
       child.once("error", (error) => reject(new Refusal("COMMAND_REFUSED", `${command} failed: ${error.message}`)));
       child.once("close", (code) => resolve({ exitCode: code ?? -1, ...kept }));
     });
+  }
+}
+
+function endGroup(leader: number | undefined): void {
+  try {
+    process.kill(-(leader ?? Number.NaN), "SIGKILL");
+  } catch {
+    // nobody is left
   }
 }
 

@@ -217,4 +217,10 @@ describe("commands", () => {
     expect((await call("execute_command", { command: "echoes" }, tools)).ok).toBe(false);
     expect((await call("execute_command", { command: "echo", cwd: "../.." }, tools)).ok).toBe(false);
   });
+
+  it("leave nothing running behind that would keep the answer waiting", async () => {
+    const tools = host(undefined, ["sh"]);
+    const answer = await call("execute_command", { command: "sh -c 'sleep 60 & echo done'" }, tools);
+    expect(answer.output).toMatchObject({ exitCode: 0, stdout: "done\n" });
+  });
 });

@@ -21,7 +21,19 @@ def remember_source(filename: str, source: str) -> None:
 
 
 MODULES = frozenset(
-    "json re math statistics collections itertools functools operator datetime textwrap hashlib".split()
+    [
+        "json",
+        "re",
+        "math",
+        "statistics",
+        "collections",
+        "itertools",
+        "functools",
+        "operator",
+        "datetime",
+        "textwrap",
+        "hashlib",
+    ]
 )
 """What code likes to use without an import."""
 

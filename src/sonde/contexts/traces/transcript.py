@@ -21,8 +21,7 @@ PART_CHARS = 60_000
 MOST_CHARS = 800_000
 EASY_CHARS = 60_000
 LEAST_CHARS = 160
-GIVING = frozenset({"TOOL", "RETRIEVER"})
-NOTHING = "(no output is recorded)"
+NOTHING = "(no documents came back)"
 SLOW_S = 30
 CUT_OFF = frozenset({"length", "max_tokens", "content_filter"})
 QUOTED_STEPS = 12
@@ -293,7 +292,7 @@ def _step(span: Span, number: int, heard: _Heard) -> Step:
         agent="",
         status=span.summary.status,
         given=given,
-        came=came or (NOTHING if span.summary.kind in GIVING else ""),
+        came=came or (NOTHING if span.summary.kind == "RETRIEVER" else ""),
         marks=tuple(_marks(span)),
     )
 

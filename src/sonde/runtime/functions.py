@@ -13,7 +13,7 @@ from sonde.core.budget import Scope
 from sonde.core.canonical import jsonable
 from sonde.core.events import Highlighted
 from sonde.core.evidence import Citation, merge
-from sonde.errors import RunError, ToolFault
+from sonde.errors import ModelOutputInvalid, RunError, ToolFault
 from sonde.runtime.citing import Citing
 from sonde.runtime.delegate import Delegation, Errand, SubcallResult
 from sonde.runtime.engine import Review
@@ -93,16 +93,21 @@ class Functions(Citing):
 
         Example: kind = llm_query("Is this log line an error? Answer yes or no.\n" + line)
         """
-        return self.delegation.query(prompt, self._path())
+        return self._query(prompt)
 
     def summarize(self, text: str) -> str:
         """A short summary of a text by a sub-call.
 
         Example: gist = summarize(text)
         """
-        return self.delegation.query(
-            f"Summarise in at most five sentences, keep names and numbers:\n{text}", self._path()
-        )
+        return self._query(f"Summarise in at most five sentences, keep names and numbers:\n{text}")
+
+    def _query(self, prompt: str) -> str:
+        """One sub-call; that it got no reply is for the code to hear, as in a batch."""
+        try:
+            return self.delegation.query(prompt, self._path())
+        except ModelOutputInvalid as failure:
+            raise ToolFault(f"the model gave no reply: {failure.message}") from None
 
     def llm_batch(self, prompts: list[str]) -> list[str]:
         r"""Ask many questions in parallel; answers come in the same order. One that failed is text starting with "[error]".

@@ -387,7 +387,7 @@ class Session:
 
     def _with_left(self, text: str) -> str:
         left = self.scope.left()
-        lines = [text, *([observe.CUT] if self.memory.cut else []), "", self._left_line(left)]
+        lines = [text, *([observe.CUT] if self.memory.cut else []), "", self.left_line(self.memory.elapsed_s)]
         turns = left["iterations"]
         example = self.finish
         if turns == 1:
@@ -396,8 +396,12 @@ class Session:
             lines.append(observe.DEADLINE.format(turns=turns, final_example=example))
         return "\n".join(lines).strip()
 
-    def _left_line(self, left: Mapping[str, Any]) -> str:
-        return self.engine.left_line(left, elapsed_s=self.memory.elapsed_s, wall_s=self.scope.budget.max_wall_time_sec)
+    def left_line(self, elapsed_s: float) -> str:
+        """What is left of the budget; sub-calls are named only where they can be made."""
+        left = self.scope.left()
+        if self.wiring.mode == "code" and self.wiring.profile == "assign-only":
+            left["depth"] = 0
+        return self.engine.left_line(left, elapsed_s=elapsed_s, wall_s=self.scope.budget.max_wall_time_sec)
 
     def _compact(self, limit: int) -> bool:
         before = self.history.tokens()

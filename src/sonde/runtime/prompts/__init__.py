@@ -158,8 +158,7 @@ def render_task(session: Session) -> str:
         parts.append(" ".join([f"Variables: {', '.join(names)}.", *_shared_words(shared), _state_words(session)]))
     if task.schema is not None and session.errand is None:
         parts.append(f"The final value must fit this JSON schema:\n{json.dumps(task.schema, ensure_ascii=False)}")
-    wall = session.scope.budget.max_wall_time_sec
-    parts.append(session.engine.left_line(session.scope.left(), elapsed_s=0.0, wall_s=wall))
+    parts.append(session.left_line(0.0))
     return "\n\n".join(parts)
 
 

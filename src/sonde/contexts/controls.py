@@ -16,6 +16,7 @@ from typing import Any, Literal, cast, get_args
 import yaml
 
 from sonde.contexts.patterns import Pattern, compiled
+from sonde.contexts.yaml_text import composed, plain
 from sonde.errors import ConfigError, ToolFault
 
 Severity = Literal["critical", "high", "medium", "low"]
@@ -192,11 +193,11 @@ def matcher(pattern: str) -> Pattern:
 def parse_controls(text: str, source: str) -> list[Control]:
     """The controls of one file: {"controls": [...]}, a list, or one object. ConfigError names file and line."""
     try:
-        root = cast("Any", yaml).compose(text, Loader=yaml.SafeLoader)
+        root = composed(text)
     except yaml.MarkedYAMLError as broken:
         line = broken.problem_mark.line + 1 if broken.problem_mark else 1
         raise ConfigError(f"{source}:{line}: not YAML or JSON: {broken.problem}") from None
-    except (yaml.YAMLError, RecursionError) as broken:
+    except yaml.YAMLError as broken:
         raise ConfigError(f"{source}: not YAML or JSON: {' '.join(str(broken).split())}") from None
     return [_Reader(node, source).control() for node in _control_nodes(root, source)]
 
@@ -233,7 +234,7 @@ class _Reader:
         if not isinstance(node, yaml.MappingNode):
             raise self._wrong(node, "a control is a mapping of fields")
         try:
-            self._data = cast("dict[str, Any]", _constructed(node))
+            self._data = cast("dict[str, Any]", plain(node))
         except yaml.MarkedYAMLError as broken:
             raise self._wrong(node, f"not plain data: {broken.problem}") from None
         self._lines: dict[str, Any] = {  # after the data: only then are the fields of `<<` in it
@@ -342,12 +343,3 @@ class _Reader:
 
     def _wrong(self, node: Any, what: str) -> ConfigError:
         return ConfigError(f"{self._source}:{node.start_mark.line + 1}: {what}")
-
-
-def _constructed(node: Any) -> Any:
-    """The plain value of a composed node, by the safe loader only."""
-    loader = yaml.SafeLoader("")
-    try:
-        return loader.construct_document(node)  # pyright: ignore[reportUnknownMemberType] - untyped in the stubs
-    finally:
-        loader.dispose()

@@ -18,6 +18,8 @@ from typing import Any, cast
 
 import yaml
 
+from sonde.contexts.patterns import Pattern, compiled
+from sonde.contexts.yaml_text import composed, plain
 from sonde.errors import ConfigError
 
 
@@ -27,7 +29,7 @@ class Category:
 
     name: str
     definition: str
-    patterns: tuple[re.Pattern[str], ...] = ()
+    patterns: tuple[Pattern, ...] = ()  # RE2: they meet texts that anybody may have written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ def load_taxonomy(name: str | Path) -> Taxonomy:
 
 def _parse(text: str, source: str) -> Taxonomy:
     try:
-        data: Any = yaml.safe_load(text)
+        data: Any = plain(composed(text))
     except yaml.YAMLError as error:
         raise ConfigError(f"{source} is not YAML: {error}") from None
     match data:
@@ -102,10 +104,10 @@ def _category(item: Any, source: str) -> Category:
             raise ConfigError(f"{source}: a category has name and definition, not {shown!r:.100}")
 
 
-def _patterns(given: Any, where: str) -> tuple[re.Pattern[str], ...]:
+def _patterns(given: Any, where: str) -> tuple[Pattern, ...]:
     if not isinstance(given, list):
         raise ConfigError(f"{where}: patterns is a list of regular expressions, not {given!r:.80}")
     try:
-        return tuple(re.compile(str(each), re.IGNORECASE) for each in cast("list[Any]", given))
-    except re.error as error:
-        raise ConfigError(f"{where}: patterns is a list of regular expressions: {error}") from None
+        return tuple(compiled(str(each), any_case=True) for each in cast("list[Any]", given))
+    except ValueError as error:
+        raise ConfigError(f"{where}: patterns is a list of regular expressions as RE2 takes them: {error}") from None

@@ -138,3 +138,19 @@ def test_the_command_line_runs_a_query_and_compares_with_an_earlier_batch(traces
         report = json.loads(done.stdout)
         assert report["issues"]["states"] == states
         assert report["statuses"] == {"partial": 3}
+
+
+def test_a_query_that_was_stopped_names_the_command_that_goes_on_with_the_same_items(
+    traces: Path, tmp_path: Path
+) -> None:
+    scene = Scene(tmp_path)
+    model = ["--model", "openai:gpt-4o-mini", "--base-url", "http://127.0.0.1:9/v1"]
+    stopped = scene.query("--all-errors", "--source", str(traces), *model, "--max-cost-usd", "0.0000001", "--quiet")
+    assert stopped.returncode == 1
+    again = next(line for line in stopped.stderr.splitlines() if "goes on from here" in line)
+    manifest = again.partition("; sonde batch ")[2].removesuffix(" goes on from here")
+
+    done = scene.query(manifest, "--json")
+
+    assert json.loads(done.stdout)["finished"] == 3, done.stderr
+    assert len([*(tmp_path / "runs").glob("batch-*")]) == 1

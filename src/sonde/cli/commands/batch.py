@@ -87,7 +87,10 @@ def batch(
     place: PlaceOptions,
     output: OutputOptions,
 ) -> int:
-    """Run many asks or investigations. The same command again goes on where the last one stopped; nothing is paid twice.
+    """Run many asks or investigations, and pay for no recorded reply twice.
+
+    The same command again goes on where the last one stopped. A query looks anew and makes a new batch, unless --name names one;
+    `sonde batch FOLDER/manifest.jsonl` goes on with what it has found. Exit code 1 when an item failed, is left, or a line was no item.
 
     Example: sonde batch questions.jsonl --concurrency 16 --max-cost-usd 5
     Example: sonde batch --all-errors --since 24h --source http://localhost:6006 --project checkout
@@ -113,7 +116,8 @@ def batch(
         outcome = run_batch(items, folder, settings, options, cancel=cancel, on_progress=show)
     issues = compare(group(outcome.results), earlier)
     report, skipped = write_report(outcome, issues)
-    _tell(outcome, report, skipped, output)
+    again = f"sonde batch {folder.path / 'manifest.jsonl'}" if query.asked and not how.name else "the same command"
+    _tell(outcome, report, skipped, output, again)
     return 0 if outcome.complete else 1
 
 
@@ -201,7 +205,9 @@ def _shown(silent: bool) -> Generator[OnProgress | None]:
         sys.stderr.write("\r\x1b[K" if terminal else "")
 
 
-def _tell(outcome: BatchOutcome, report: dict[str, object], skipped: list[str], output: OutputOptions) -> None:
+def _tell(
+    outcome: BatchOutcome, report: dict[str, object], skipped: list[str], output: OutputOptions, again: str
+) -> None:
     from sonde.batch.report import markdown
     from sonde.runs.rundir import pretty_json
 
@@ -210,7 +216,7 @@ def _tell(outcome: BatchOutcome, report: dict[str, object], skipped: list[str], 
         return
     sys.stdout.write(printable(markdown(report)))
     if outcome.stopped:
-        print(f"sonde: stopped: {one_line(outcome.stopped, 300)}; the same command goes on from here", file=sys.stderr)
+        print(f"sonde: stopped: {one_line(outcome.stopped, 300)}; {again} goes on from here", file=sys.stderr)
     if not output.quiet:
         for note in skipped:
             print(f"note: {note}", file=sys.stderr)

@@ -119,6 +119,8 @@ class Watch:
         line = response.extensions["network_stream"].get_extra_info("socket")
         remaining = self._attempt.remaining()
         whole = "content-length" in response.headers  # the server has all of it: no reason to pay for a thread
+        if whole and not math.isinf(remaining):
+            response.request.extensions["timeout"]["read"] = max(remaining, 0.001)  # from here on, not from the start
         if whole or not isinstance(line, socket.socket) or math.isinf(remaining):
             yield
             return

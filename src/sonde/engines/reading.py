@@ -15,7 +15,8 @@ from typing import Any, cast
 from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.evidence import content_excerpt, span_excerpt
 from sonde.contexts.traces.span import Span
-from sonde.contexts.traces.transcript import Part, Transcript, shortened, transcript_of
+from sonde.contexts.traces.step import shortened
+from sonde.contexts.traces.transcript import Part, Transcript, transcript_of
 from sonde.core.budget import CONTRACT_MAXIMA
 from sonde.core.canonical import sha256_text
 from sonde.core.evidence import Excerpt

@@ -6,7 +6,8 @@ from typing import Any
 
 from sonde.contexts.traces.build import build_span
 from sonde.contexts.traces.span import Micros, Span
-from sonde.contexts.traces.transcript import shortened, transcript_of
+from sonde.contexts.traces.step import shortened
+from sonde.contexts.traces.transcript import transcript_of
 
 TRACE = "a" * 32
 

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from sonde.contexts.traces.evidence import artifact_excerpts, content_excerpt, span_excerpt
 from sonde.contexts.traces.span import Span
+from sonde.contexts.traces.step import Step
 from sonde.contexts.traces.store import TraceStore
-from sonde.contexts.traces.transcript import Step, Transcript, transcript_of
+from sonde.contexts.traces.transcript import Transcript, transcript_of
 from sonde.contexts.traces.views import tool_io_of
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
 from sonde.errors import ToolFault

@@ -11,6 +11,7 @@ from sonde.api.again import branch, replay, resume
 from sonde.api.asking import Answer, ask
 from sonde.api.settings import Settings
 from sonde.core.status import RunStatus
+from sonde.core.stopping import Stop
 from sonde.errors import ModelCallFailed
 from sonde.models.base import ModelRequest
 from sonde.runs.rundir import JOURNAL, RECORD, SUMMARY
@@ -126,3 +127,24 @@ def test_a_sub_call_that_failed_for_good_before_a_crash_is_not_asked_again(data:
 
     assert finished.record.status is RunStatus.SUCCEEDED
     assert len(model.requests) == 1
+
+
+def test_a_sub_call_that_was_cancelled_before_a_crash_is_asked_again(data: Path) -> None:
+    stop = Stop()
+
+    def stopped(request: ModelRequest) -> str | Exception:
+        if not request.messages[-1].content.startswith("ask"):
+            return "print(llm_query('ask it'))"
+        stop.set()
+        return ModelCallFailed("interrupted")
+
+    model = ScriptedModel(stopped)
+    answer = ask("?", data, model=model, settings=Settings(), runs_dir=data.parent / "runs", cancel=stop)
+    assert answer.run_dir is not None
+    killed(answer.run_dir, after=b'"subcall_ended"')
+
+    again = ScriptedModel(["yes", LOOK, FINISH])
+    finished = resume(answer.run_dir, model=again, settings=Settings())
+
+    assert finished.record.status is RunStatus.SUCCEEDED
+    assert "yes" in again.requests[1].messages[-1].content

@@ -114,7 +114,8 @@ def _failed_before(wiring: Wiring, place: Place) -> ModelFailed | None:
     if last is None or tape.reply(place.session, place.turn, place.ordinal) is not None:
         return None
     folded = last.too_long and tape.reply(place.session, place.turn, FOLDED) is not None
-    return last if folded or tape.words_only or tape.subcall(place.session) is not None else None
+    failed = tape.subcall(place.session) is not None and not last.cancelled  # who resumes has changed their mind
+    return last if folded or failed or tape.words_only else None
 
 
 def _recount(wiring: Wiring, scope: Scope, recorded: ModelReplied) -> ModelReplied:

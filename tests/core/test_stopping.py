@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 
 from sonde.core.deadline import Deadline, SystemClock
@@ -81,3 +82,27 @@ def test_a_deadline_hands_its_stop_on_and_is_not_expired_by_it() -> None:
 
     assert below.stop.is_set()
     assert not below.expired()
+
+
+def test_a_signal_that_comes_while_its_thread_begins_to_wait_sets_it() -> None:
+    stop = Stop()
+
+    class Begins:
+        """The first thing that `wait` does in its lock is to look whether the event is set: there the signal comes."""
+
+        def __bool__(self) -> bool:
+            signal.raise_signal(signal.SIGUSR1)
+            return True
+
+    def handler(number: int, frame: object) -> None:
+        del number, frame
+        stop.set()
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        stop.__dict__["_flag"] = Begins()
+
+        assert stop.wait(10)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert stop.is_set()

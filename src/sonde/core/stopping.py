@@ -19,9 +19,8 @@ class Stop(threading.Event):
 
     def __init__(self) -> None:
         super().__init__()
-        self._cond = threading.Condition(
-            threading.RLock()
-        )  # the event's own: a handler may set it while its thread begins to wait
+        # The event's own lock, made re-entrant: a signal's handler may set it while its thread begins to wait.
+        self._cond = threading.Condition(threading.RLock())
         self._cuts: dict[object, Callable[[], object]] = {}
         self._guard = threading.RLock()  # re-entered when a signal arrives while it is held
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.cli.options import BudgetOptions, ModelOptions, OutputOptions, PlaceOptions, settings_of, spread
+from sonde.cli.text import printable
 
 if TYPE_CHECKING:
     from sonde.api import Answer
@@ -59,7 +60,7 @@ def edit(
     silent = output.json or output.quiet
     approve = approval(yes=how.yes)
     if not silent:
-        print(settings.model_line(), file=sys.stderr)
+        print(printable(settings.model_line()), file=sys.stderr)
         if approve is reject and settings.model is not None:
             print(
                 "note: nobody can be asked here, so no change will be written; --yes approves them all", file=sys.stderr
@@ -94,7 +95,7 @@ def _print(done: Edited, output: OutputOptions, path: Path) -> None:
     if wrong is not None and (answer.status == "failed" or not output.quiet):
         print(wrong, file=sys.stderr)
     if not output.quiet:
-        print(f"changed: {', '.join(done.changed) or 'nothing'}", file=sys.stderr)
+        print(printable(f"changed: {', '.join(done.changed) or 'nothing'}"), file=sys.stderr)
         print(summary_line(answer), file=sys.stderr)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.cli.options import GivenAgain, OutputOptions, PlaceOptions, RunName, settings_of, spread
-from sonde.cli.text import some_lines
+from sonde.cli.text import printable, some_lines
 from sonde.core.wording import plural
 
 if TYPE_CHECKING:
@@ -64,12 +64,12 @@ def _print(found: Replayed, output: OutputOptions) -> None:
         sys.stdout.write(pretty_json(shown).decode())
         return
     proved = f"{plural(found.replies, 'model reply', 'model replies')} and {plural(found.host_calls, 'host call')}"
-    print(f"{found.run_id}: {'every hash is the same' if found.equal else 'different'} ({proved})")
+    print(f"{printable(found.run_id)}: {'every hash is the same' if found.equal else 'different'} ({proved})")
     for difference in found.differences:
         _print_difference(difference)
 
 
 def _print_difference(difference: Difference) -> None:
-    print(f"\n{difference.where}")
+    print(printable(f"\n{difference.where}"))
     for name, side in (("recorded", difference.recorded), ("now", difference.now)):
         print("\n".join(f"  {name:8} {line}" for line in some_lines(str(side), 12)))

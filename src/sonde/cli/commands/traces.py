@@ -116,7 +116,7 @@ def ls(*, where: SourceOptions, wanted: Wanted) -> int:
     for row in page.rows:
         shown = row.row()
         spans = f"{row.span_count:6} {'span ' if row.span_count == 1 else 'spans'}"
-        print(f"{row.trace_id}  {shown['start_time'][:19]}Z  {spans} {row.latency_ms:12,.0f} ms")
+        print(printable(f"{row.trace_id}  {shown['start_time'][:19]}Z  {spans} {row.latency_ms:12,.0f} ms"))
     print(page.more or plural(len(page.rows), "trace"), file=sys.stderr)
     return 0
 
@@ -135,7 +135,8 @@ def show(trace_id: TraceId, *, where: SourceOptions, json: AsJson = False) -> in
         failed = f"  {one_line(span['status_message'], 100)}" if span["status_code"] == "ERROR" else ""
         sign = "x" if span["status_code"] == "ERROR" else " "
         name = one_line(f"{span['span_kind']} {span['name']}", 80)
-        print(f"{sign} {'  ' * min(span['depth'], 40)}{name}  {span['latency_ms']:,.0f} ms  {span['span_id']}{failed}")
+        place = f"{span['latency_ms']:,.0f} ms  {printable(span['span_id'])}"
+        print(f"{sign} {'  ' * min(span['depth'], 40)}{name}  {place}{failed}")
     for gap in found["overview"].get("gaps", ()):
         print(f"gap: {one_line(gap, 200)}", file=sys.stderr)
     if link:
@@ -165,7 +166,8 @@ def search(
         _print_json(found)
         return 0
     for hit in found["hits"]:
-        print(f"{hit['trace_id']} {hit['span_id']} {hit['field']}: {one_line(hit['value_snippet'], 160)}")
+        place = printable(f"{hit['trace_id']} {hit['span_id']} {hit['field']}")
+        print(f"{place}: {one_line(hit['value_snippet'], 160)}")
     note = found.get("more") or found.get("not_searched")
     print(note or plural(len(found["hits"]), "hit"), file=sys.stderr)
     return 0

@@ -25,6 +25,7 @@ from sonde.errors import ConfigError
 
 SUFFIXES = (".jsonl", ".json", ".ndjson", ".parquet", ".db", ".sqlite")
 _BLOCK = 1 << 20
+_LARGE = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +249,10 @@ def _only_grew(work: _Work) -> bool:
 
 def _state(path: Path, root: Path) -> FileState:
     stat = path.stat()
+    if stat.st_size > _LARGE and stat.st_blocks * 512 < stat.st_size // 1000:  # reading its zeros would take hours
+        raise ConfigError(
+            f"{path} says that it has {stat.st_size:,} bytes, but nearly all of it is a hole; it is no trace file"
+        )
     name = path.relative_to(root).as_posix()
     return FileState(name=name, size=stat.st_size, mtime_ns=stat.st_mtime_ns, inode=stat.st_ino)
 

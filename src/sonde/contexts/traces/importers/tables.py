@@ -16,6 +16,7 @@ from sonde.errors import ConfigError
 Json = dict[str, Any]
 PARQUET_MAGIC = b"PAR1"
 SQLITE_MAGIC = b"SQLite format 3\x00"
+MAX_VALUE_BYTES = 128 * 1024 * 1024  # as a line of a file may have
 _PHOENIX_ROWS = """
 SELECT traces.trace_id, spans.span_id, spans.parent_id, spans.name, spans.span_kind, spans.start_time, spans.end_time,
        spans.status_code, spans.status_message, spans.attributes, spans.events, projects.name AS project_name
@@ -35,8 +36,8 @@ def parquet(path: Path) -> Iterator[Record]:
         ) from None
     try:
         batches = pq.ParquetFile(path).iter_batches(batch_size=500)
-    except pa.ArrowInvalid as broken:
-        raise ConfigError(f"{path.name} is not a readable Parquet file: {broken}") from None
+    except (pa.ArrowException, OSError) as broken:
+        raise ConfigError(f"{path.name} is not a readable Parquet file: {' '.join(str(broken).split())}") from None
     number = 0
     try:
         for batch in batches:
@@ -93,10 +94,18 @@ def _phoenix_row(row: Json) -> Json:
 
 def _open(path: Path) -> sqlite3.Connection:
     """Read-only; immutable when the folder allows no lock files, as in a backup."""
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+    connection = _bounded(f"{path.resolve().as_uri()}?mode=ro")
     try:
         connection.execute("SELECT 1 FROM sqlite_master LIMIT 1")
     except sqlite3.Error:
         connection.close()
-        return sqlite3.connect(f"{path.resolve().as_uri()}?immutable=1", uri=True)
+        return _bounded(f"{path.resolve().as_uri()}?immutable=1")
+    return connection
+
+
+def _bounded(address: str) -> sqlite3.Connection:
+    """The schema may be a stranger's: its expressions call nothing with side effects and make no values without measure."""
+    connection = sqlite3.connect(address, uri=True)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
+    connection.execute("PRAGMA trusted_schema = OFF")
     return connection

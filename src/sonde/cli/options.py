@@ -61,11 +61,17 @@ class BudgetOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceOptions:
+class UseOptions:
+    """Which profile of sonde.toml holds."""
+
+    use: Annotated[str | None, typer.Option(metavar="NAME", help="The [profile.NAME] of sonde.toml.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceOptions(UseOptions):
     """Where run folders are, and which profile of sonde.toml holds."""
 
     runs_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Where run folders are.")] = None
-    use: Annotated[str | None, typer.Option(metavar="NAME", help="The [profile.NAME] of sonde.toml.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +79,7 @@ class OutputOptions:
     """What is printed."""
 
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer or report alone.")] = False
 
 
 def settings_of(*groups: Any, **more: Any) -> Settings:

@@ -22,7 +22,7 @@ from sonde.cli import commands
 from sonde.cli.text import clipped, printable
 from sonde.errors import SondeError, UsageError
 
-ABOUT = """Lower a language model into data that does not fit in a prompt; bring back an answer in which every claim is cited and proved.
+ABOUT = """Lower a language model into data that does not fit in a prompt; bring back an answer in which every citation is proved.
 
     sonde ask "Which service failed first?" logs/
 """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, settings_of, spread
+from sonde.cli.options import BudgetOptions, ModelOptions, UseOptions, settings_of, spread
 
 if TYPE_CHECKING:
     from sonde.bench.harness import Plan
@@ -75,7 +75,7 @@ def trail(
     how: CaseOptions,
     model: ModelOptions,
     budget: BudgetOptions,
-    place: PlaceOptions,
+    place: UseOptions,
 ) -> int:
     """TRAIL: errors of 21 categories in the spans of agents' traces.
 
@@ -88,7 +88,7 @@ def trail(
     return _run(_plan(suite, how), model, place, budget)
 
 
-def whowhen(*, data: Data, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions) -> int:
+def whowhen(*, data: Data, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: UseOptions) -> int:
     """Who&When: the decisive agent and step of failed multi-agent conversations.
 
     Example: sonde bench whowhen --data whowhen --model openai:gpt-4o-mini --limit 4 --baseline plain
@@ -99,7 +99,7 @@ def whowhen(*, data: Data, how: CaseOptions, model: ModelOptions, budget: Budget
 
 
 def seeded(
-    *, data: Data, make: Make = None, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions
+    *, data: Data, make: Make = None, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: UseOptions
 ) -> int:
     """Seeded traces: the primary label of traces whose one fault is known.
 
@@ -114,9 +114,7 @@ def seeded(
     return _run(_plan(Seeded(data), how), model, place, budget)
 
 
-def niah(
-    *, asked: MadeOptions, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions
-) -> int:
+def niah(*, asked: MadeOptions, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: UseOptions) -> int:
     """S-NIAH: one number in a haystack.
 
     Example: sonde bench niah --length 200k --length 10M --baseline plain --model openai:gpt-4o-mini
@@ -125,7 +123,7 @@ def niah(
 
 
 def oolong(
-    *, asked: MadeOptions, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions
+    *, asked: MadeOptions, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: UseOptions
 ) -> int:
     """OOLONG-style: count and compare what every line means.
 
@@ -135,7 +133,7 @@ def oolong(
 
 
 def pairs(
-    *, asked: MadeOptions, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions
+    *, asked: MadeOptions, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: UseOptions
 ) -> int:
     """OOLONG-Pairs-style: all pairs of users with a property.
 
@@ -144,9 +142,7 @@ def pairs(
     return _ask("pairs", asked, how, (model, budget, place))
 
 
-def hops(
-    *, asked: MadeOptions, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions
-) -> int:
+def hops(*, asked: MadeOptions, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: UseOptions) -> int:
     """Multi-hop questions over 1,000 documents.
 
     Example: sonde bench hops --baseline retrieval --model openai:gpt-4o-mini
@@ -161,7 +157,7 @@ def code(
     how: CaseOptions,
     model: ModelOptions,
     budget: BudgetOptions,
-    place: PlaceOptions,
+    place: UseOptions,
 ) -> int:
     """Questions about a source tree, answered by ast.
 
@@ -174,7 +170,7 @@ def code(
 
 
 def _ask(
-    name: str, asked: MadeOptions, how: CaseOptions, shared: tuple[ModelOptions, BudgetOptions, PlaceOptions]
+    name: str, asked: MadeOptions, how: CaseOptions, shared: tuple[ModelOptions, BudgetOptions, UseOptions]
 ) -> int:
     from sonde.bench.tasks.family import questions
     from sonde.sandbox.base import parse_size
@@ -202,7 +198,7 @@ def _methods(baseline: list[str] | None, *, sonde: bool) -> tuple[str, ...]:
     return (*(("sonde",) if sonde else ()), *dict.fromkeys(baseline or ()))
 
 
-def _run(plan: Plan, model: ModelOptions, place: PlaceOptions, budget: BudgetOptions) -> int:
+def _run(plan: Plan, model: ModelOptions, place: UseOptions, budget: BudgetOptions) -> int:
     """Run, print the table and keep it beside the results, with a page of plots."""
     from sonde.bench.harness import Bench
     from sonde.bench.page import page

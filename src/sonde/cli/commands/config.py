@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.options import BudgetOptions, ModelOptions, OutputOptions, PlaceOptions, settings_of, spread
+from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, settings_of, spread
 
 if TYPE_CHECKING:
     from sonde.api.settings import Settings
@@ -16,13 +16,19 @@ def register(app: typer.Typer) -> None:
     app.command()(spread(config))
 
 
-def config(model: ModelOptions, budget: BudgetOptions, place: PlaceOptions, output: OutputOptions) -> None:
+def config(
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    model: ModelOptions,
+    budget: BudgetOptions,
+    place: PlaceOptions,
+) -> None:
     """Show every setting and where it came from.
 
     Flags win over the environment, that over the profile and then the top of sonde.toml, that over defaults.
     """
     settings = settings_of(model, budget, place)
-    if output.json:
+    if json:
         from sonde.core.canonical import canonical_json
 
         rows = [{"name": name, "value": value, "source": source} for name, value, source in settings.rows()]

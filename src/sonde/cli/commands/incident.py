@@ -52,7 +52,7 @@ def incident(
     place: PlaceOptions,
     output: ReportOptions,
 ) -> int:
-    """Write the dossier of an incident: timeline, hypotheses, suspected change, what to do; all of it proved.
+    """Write the dossier of an incident: timeline, hypotheses, suspected change, what to do; events and causes have proved evidence.
 
     Example: sonde incident --project checkout --from 2026-11-01T00:00Z --to 2026-11-01T06:00Z
     """

@@ -26,7 +26,7 @@ def resume(
     place: PlaceOptions,
     output: OutputOptions,
 ) -> int:
-    """Go on with a killed run; nothing is paid twice."""
+    """Go on with a killed run; no recorded reply is asked again."""
     from sonde.api import again
     from sonde.api.asking import answer_of
     from sonde.cli.inputs import one_source

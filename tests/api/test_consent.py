@@ -91,6 +91,15 @@ def test_weights_in_a_strangers_folder_are_not_loaded_by_its_file(place: Path) -
         settings(place, 'model = "local:./x.gguf"')
 
 
+def test_a_found_file_may_lower_what_is_spent_but_not_raise_it(place: Path) -> None:
+    assert settings(place, "max_cost_usd = 0.2").knobs["max_cost_usd"] == 0.2
+    with pytest.raises(ConfigError, match="wants up to 500 USD"):
+        settings(place, "max_cost_usd = 500")
+    assert settings(place, "max_cost_usd = 500", max_cost_usd=3).knobs["max_cost_usd"] == 3
+    assert settings(place, "[profile.deep]\nmax_cost_usd = 5", use="deep").knobs["max_cost_usd"] == 5
+    assert settings(place, "", "max_cost_usd = 5").knobs["max_cost_usd"] == 5
+
+
 def forged(run: Path, *, ended: bool = True, **changes: Any) -> Path:
     """The run with another beginning, its checksums made to fit."""
     events = [event for event in RunDir(run).events() if ended or not isinstance(event, RunEnded)]
@@ -121,6 +130,21 @@ def test_a_recorded_run_starts_no_program_as_its_model(place: Path, asked: Path)
         branch(forged(run, model=None, sub_model=program), 2, settings=Settings())
 
     assert not marker.exists()
+
+
+@pytest.mark.parametrize("secret", [".ssh", ".ssh/config", "home/.env", "innocent"])
+def test_a_recorded_run_does_not_name_secrets_in_the_users_place(place: Path, asked: Path, secret: str) -> None:
+    (place / ".ssh").mkdir()
+    (place / ".ssh/config").write_text("Host x\n")
+    (place / "home/.env").write_text("KEY=1\n")
+    (place / "innocent").symlink_to(".ssh")
+    run = forged(asked, sources={"paths": [str(place / secret)], "code": False})
+
+    with pytest.raises(ConfigError, match="name it again"):
+        replay(run, words_only=True, settings=Settings())
+    with pytest.raises(ConfigError, match="name it again"):
+        ask("?", model=ScriptedModel(["FINAL(1)"]), settings=Settings(), continue_from=run)
+    assert replay(run, words_only=True, context=place / secret, settings=Settings()).replies == 2
 
 
 def test_a_program_that_the_user_names_goes_on_with_a_run(asked: Path) -> None:

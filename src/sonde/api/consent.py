@@ -1,5 +1,5 @@
 """What a file that was merely found, or a run that somebody recorded, may not do by itself: start a program, have prompts sent to
-another machine, or get a key of the user.
+another machine, get a key of the user, read what looks like a secret, or raise what may be spent.
 
 Such a file or run may be a stranger's. The user chooses: by a flag, by a variable, by a profile that a flag names, or in a file of their
 own. A name counts as chosen for an entry of a found file only when it was typed for this call; a name that was set before, elsewhere,
@@ -8,11 +8,13 @@ meant something else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from sonde.api.config_file import Found, NamedModel
+from sonde.core.budget import Budget
 from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ def require_choice(found: Mapping[str, Found], models: Mapping[str, NamedModel])
         if entry is not None and not entry.chosen and not hit.typed:
             _refuse_command(entry.source, entry.spec, _HOW_ENTRY)
             _refuse_address(entry.source, entry.base_url, _HOW_ENTRY)
+    _refuse_cost(found.get("max_cost_usd"))
     address = found.get("base_url")
     if address and not address.chosen:
         _refuse_address(address.source, str(address.value), _HOW)
@@ -55,6 +58,15 @@ def _refuse_address(source: str, base_url: str | None, how: str) -> None:
         raise ConfigError(f"{source} wants prompts sent to {base_url}, and a file found in a folder may not. {how}.")
 
 
+def _refuse_cost(cost: Found | None) -> None:
+    usual = Budget().max_cost_usd
+    if cost is not None and not cost.chosen and usual is not None and cost.value > usual:
+        raise ConfigError(
+            f"{cost.source} wants up to {cost.value:g} USD spent on a run, and a file found in a folder may not ask for more than "
+            f"{usual:g}. {_HOW}."
+        )
+
+
 def is_here(address: str) -> bool:
     """Whether an address is on this machine, read as strictly as it can be read."""
     try:
@@ -76,6 +88,19 @@ def require_model(spec: object, settings: Settings, flag: str) -> None:
         )
     if entry is not None:
         _refuse_address(entry.source, entry.base_url, _HOW_ENTRY)
+
+
+def require_sources(paths: Iterable[str]) -> None:
+    """Refuse to read what looks like a secret because a recorded run names it: only the user can mean that."""
+    from sonde.contexts.files.names import secret_reason  # noqa: PLC0415  # its package is heavy, and settings are read by every command
+
+    for path in paths:
+        real = Path(path).resolve().as_posix()
+        reason = next(filter(None, map(secret_reason, (path, f"{path}/x", real, f"{real}/x"))), None)
+        if reason is not None:
+            raise ConfigError(
+                f"this run was asked about {path} ({reason}). If you mean it, name it again: --context {path}"
+            )
 
 
 def require_server(recorded: str, settings: Settings) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from sonde.api.consent import require_sources
 from sonde.api.launch import Job
 from sonde.api.recipe import check_recipe
 from sonde.api.settings import Settings
@@ -42,6 +43,7 @@ def continued(job: Job, settings: Settings, run: str | Path, runs_dir: str | Pat
         sources: dict[str, Any] = started.settings.get("sources") or {}
         paths = sources.get("paths")
         if paths:
+            require_sources(paths)
             opened = open_context(paths, code=bool(sources.get("code")))
             context, recipe["sources"] = opened.context, opened.recipe
     recipe["continues"] = str(run_dir.path.absolute())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from sonde.api.case import case_of
+from sonde.api.consent import require_sources
 from sonde.api.continuing import played, same_state
 from sonde.api.investigating import Options, job_of
 from sonde.api.launch import Job
@@ -138,6 +139,7 @@ def sources(started: RunStarted, context: Any) -> Opened:
     recorded = started.settings.get("sources")
     if recorded is None:
         raise ConfigError("this run was asked about data in memory, which is not stored: give it again as `context`")
+    require_sources(recorded.get("paths", []))
     return open_context(recorded.get("paths", []), code=bool(recorded.get("code")))
 
 

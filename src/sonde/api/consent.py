@@ -106,12 +106,17 @@ def require_sources(paths: Iterable[str]) -> None:
 def require_server(recorded: str, settings: Settings) -> None:
     """Refuse to send the user's Phoenix key to a server that only a recorded run names."""
     keys = [name for name in ("PHOENIX_API_KEY", "PHOENIX_CLIENT_HEADERS") if settings.environ.get(name)]
-    if keys and not is_here(recorded) and _origin(recorded) != _origin(settings.source):
+    if keys and not is_chosen_server(recorded, settings):
         raise ConfigError(
             f"this run names {recorded} as the place of its traces, which is not your server ({settings.source}), and "
             f"{' and '.join(keys)} would be sent there. If it is yours, name it again: --context {recorded}, or "
             f"--source with publish, or set PHOENIX_COLLECTOR_ENDPOINT"
         )
+
+
+def is_chosen_server(address: str, settings: Settings) -> bool:
+    """Whether an address is on this machine or of the server that the user has set."""
+    return is_here(address) or _origin(address) == _origin(settings.source)
 
 
 def _origin(address: str) -> tuple[str, str]:

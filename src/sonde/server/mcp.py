@@ -1,7 +1,8 @@
 """Sonde for MCP clients: tools ask, rca, comply, incident and runs over standard input and output.
 
 Each returns the cited result and the path of the run, reports progress turn by turn, and stops when the client cancels. Files are
-read only inside the folder in which the server was started. The official SDK speaks the protocol and claims descriptors 0 and 1.
+read only inside the folder in which the server was started, traces also from the Phoenix server that is set: the arguments are words of
+a model, which may have been talked into something. The official SDK speaks the protocol and claims descriptors 0 and 1.
 Needs the extra `mcp`.
 """
 
@@ -22,9 +23,11 @@ from mcp.server.mcpserver import Context
 from pydantic import BaseModel
 
 from sonde.api.asking import Answer, ask
+from sonde.api.consent import is_chosen_server
 from sonde.api.investigating import Investigation, Options, comply, incident, rca
 from sonde.api.launch import sonde_version
 from sonde.api.settings import Settings
+from sonde.contexts.traces.sources import is_server
 from sonde.contexts.workspace.paths import Root
 from sonde.contexts.workspace.policy import Policy
 from sonde.core.events import Event, HostReturned, ModelReplied, SubcallStarted, TurnStarted
@@ -32,7 +35,7 @@ from sonde.core.stopping import Stop
 from sonde.errors import ConfigError
 from sonde.models.base import Model
 from sonde.runs.listing import list_runs
-from sonde.runs.rundir import find_run
+from sonde.runs.rundir import SUMMARY, find_run
 from sonde.server.stdio import watch_parent
 
 INSTRUCTIONS = """Sonde answers questions over data that does not fit in a prompt and finds root causes in traces.
@@ -129,6 +132,8 @@ class Tools:
         if run is None:
             found = list_runs(self._settings.runs_dir, limit=max(1, min(limit, 200)))
             return RunList(runs=[_plain(asdict(each)) for each in found])
+        if "/" in run:
+            raise ConfigError("name a run by its id; folders elsewhere are not shown here")
         folder = find_run(self._settings.runs_dir, run)
         record = folder.record()
         row = {
@@ -137,7 +142,9 @@ class Tools:
             "status": record.status,
             "run_dir": str(folder.path),
         }
-        return RunList(runs=[row], summary=(folder.path / "summary.md").read_text())
+        page = folder.path / SUMMARY
+        shown = page.is_file() and not page.is_symlink()  # a link could lead to what is not ours to show
+        return RunList(runs=[row], summary=page.read_text("utf-8", "replace") if shown else None)
 
     def _options(self, watch: Watch) -> Options:
         return Options(model=self._model, settings=self._settings, on_event=watch.on_event, cancel=watch.cancel)
@@ -153,7 +160,14 @@ class Tools:
         return self._root.path / real
 
     def _source(self, source: str) -> str | Path:
-        return source if source.startswith(("http://", "https://")) else self._inside(source)
+        """A file inside, or the user's server: who names it here is a model, and the user's key would go along."""
+        if not is_server(source):
+            return self._inside(source)
+        if not is_chosen_server(source, self._settings):
+            raise ConfigError(
+                f"{source} is not the server that is set; start `sonde serve --mcp` with SONDE_SOURCE={source}"
+            )
+        return source
 
 
 async def watched(context: Context, work: Callable[[Watch], T]) -> T:

@@ -10,7 +10,9 @@ are relative to the manifest. Nothing here looks at the files or traces that the
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +21,7 @@ from typing import Any, cast
 from sonde.core.canonical import canonical_json, hash_value
 from sonde.errors import ConfigError
 
+MAX_BYTES = 1 << 30  # millions of items
 ENGINES = ("ask", "rca", "compliance", "incident")
 _TEXTS = ("id", "engine", "question", "source", "project", "taxonomy", "controls", "start", "end", "filter", "configs")
 _LISTS = ("paths", "trace_ids")
@@ -77,15 +80,26 @@ class _NoItem(ValueError):
 
 def read_manifest(path: Path) -> Manifest:
     """The manifest in a file; ConfigError when it cannot be read, holds no item, or names an id twice."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise ConfigError(f"the manifest {path} cannot be read: {error.strerror}") from None
+    lines = _read(path).splitlines()
     manifest = parse_manifest(lines, path.absolute().parent)
     if not manifest.items:
         first = f"; line {manifest.broken[0].number}: {manifest.broken[0].reason}" if manifest.broken else ""
         raise ConfigError(f"{path} holds no item{first}. A line reads {_EXAMPLE}")
     return manifest
+
+
+def _read(path: Path) -> bytes:
+    """All of a file or a pipe, but not without measure."""
+    try:
+        with path.open("rb") as file:
+            if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
+                raise ConfigError(f"{path} is a device; give a file with one item a line, or a pipe")
+            text = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"the manifest {path} cannot be read: {error.strerror}") from None
+    if len(text) > MAX_BYTES:
+        raise ConfigError(f"the manifest {path} is larger than {MAX_BYTES:,} bytes; make several batches of it")
+    return text
 
 
 def parse_manifest(lines: Iterable[bytes], folder: Path) -> Manifest:

@@ -55,7 +55,7 @@ class ConfigSnapshots:
             return
         if not root.is_dir():
             raise ConfigError(f"{root} is no folder of config snapshots; expected <tag>/{METADATA} below it")
-        for folder in sorted(path for path in root.iterdir() if (path / METADATA).is_file()):
+        for folder in _folders(root):
             snapshot = _load(folder, project_name)
             self._snapshots[snapshot.snapshot_id] = snapshot
 
@@ -168,6 +168,16 @@ def _lines(path: Path) -> list[str]:
     return (
         text.splitlines() if text is not None else [f"[{len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()}]"]
     )
+
+
+def _folders(root: Path) -> list[Path]:
+    try:
+        found = sorted(path for path in root.iterdir() if (path / METADATA).is_file())
+    except OSError as error:
+        raise ConfigError(f"{error.filename or root}: cannot be read: {error.strerror}") from None
+    if not found:  # a folder too high or too low would pass for a configuration that never changed
+        raise ConfigError(f"{root} holds no config snapshot; expected <tag>/{METADATA} below it")
+    return found
 
 
 def _load(folder: Path, project_name: str) -> Snapshot:

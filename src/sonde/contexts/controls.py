@@ -7,6 +7,7 @@ and `look_in`, which narrows where patterns are matched, are our own additions.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -203,7 +204,7 @@ def parse_controls(text: str, source: str) -> list[Control]:
 
 
 def _controls_at(path: Path) -> Iterator[Control]:
-    files = sorted(item for item in path.rglob("*") if item.suffix in SUFFIXES) if path.is_dir() else [path]
+    files = sorted(item for item in _files_below(path) if item.suffix in SUFFIXES) if path.is_dir() else [path]
     if not files:
         raise ConfigError(f"{path} holds no control files ({', '.join(SUFFIXES)})")
     for item in files:
@@ -212,6 +213,16 @@ def _controls_at(path: Path) -> Iterator[Control]:
         except (OSError, UnicodeDecodeError) as broken:
             raise ConfigError(f"{item}: cannot be read: {broken}") from None
         yield from parse_controls(text, str(item))
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    for place, _, names in os.walk(folder, onerror=_refuse_locked):
+        yield from (Path(place, name) for name in names)
+
+
+def _refuse_locked(error: OSError) -> None:
+    """A folder that is left out takes its controls with it, and nobody would know."""
+    raise ConfigError(f"{error.filename}: cannot be read: {error.strerror}")
 
 
 def _control_nodes(root: Any, source: str) -> list[Any]:

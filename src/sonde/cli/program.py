@@ -44,6 +44,8 @@ _ORDER = (
     "publish",
 )
 
+_NO_SUCH_PLACE = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP)
+
 
 class CommandFile(Protocol):
     """What a file in `commands/` offers."""
@@ -128,6 +130,8 @@ def _unwritable(error: OSError) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if error.errno == errno.EPIPE:
         return 1
+    if error.filename and error.errno in _NO_SUCH_PLACE:
+        return _refuse(f"{error.filename}: {error.strerror}; give another path", 2)
     if error.errno == errno.ENAMETOOLONG:
         return _refuse(f"{error.filename}: no name of a file or folder is that long", 2)
     where = f"{error.filename}: " if error.filename else "the output could not be written: "

@@ -2,7 +2,7 @@
 
     python examples/batch.py "Which licence is this under?" docs/*.md
 
-The manifest is one JSON object a line. The same command after a crash pays for nothing twice: each item is a run with a journal.
+The manifest is one JSON object a line. The same command after a crash pays for no recorded reply twice: each item is a run with a journal.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
     settings = load_settings(model="openai:gpt-4o-mini", max_iterations=20)      # reads the environment and the files
     settings = resolve(flags, environ, cwd)                                      # the same from values, for tests and servers
 
-A sonde.toml that was merely found in a working folder may set everything but two things: it cannot start a program and it cannot send
-prompts to another machine unless someone chose that by a flag, a variable, a profile or a file of their own. Keys come from the environment
-only and show themselves to nobody. Nothing here is checked against the contract's maxima: the engines do that.
+A sonde.toml that was merely found in a working folder cannot start a program, send prompts to another machine or allow more money than
+the default, unless someone chose that by a flag, a variable, a profile named by a flag or a file of their own; what it may set else,
+keys.py says. Keys come from the environment only and show themselves to nobody. Nothing here is checked against the contract's maxima:
+the engines do that.
 """
 
 from __future__ import annotations

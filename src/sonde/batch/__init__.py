@@ -1,4 +1,4 @@
-"""Batches: thousands of asks or investigations, on this machine or on a Ray cluster, that lose nothing and pay nothing twice.
+"""Batches: thousands of asks or investigations, on this machine or on a Ray cluster, that lose no recorded reply and pay for none twice.
 
     manifest ─▶ plan (what is finished, what was interrupted) ─▶ crew (processes here, or actors on Ray) ─▶ results.jsonl ─▶ report, issues
 

@@ -51,3 +51,14 @@ def test_a_run_of_a_stranger_is_listed_and_shown_without_its_escapes(folder: Pat
         assert shown.returncode == 0, shown.stderr
         assert shown.stdout
         assert not set("\x1b\x07\u202e") & set(shown.stdout + shown.stderr)
+
+
+def test_settings_of_a_strangers_folder_are_shown_without_their_escapes(folder: Path) -> None:
+    (folder / "sonde.toml").write_text(
+        f"project = {json.dumps(ESCAPE)}\n[models.{json.dumps(ESCAPE[:3])}]\nname = 'openai:x'\n"
+    )
+
+    shown = sonde("config", cwd=folder)
+
+    assert "taken" in shown.stdout
+    assert not set("\x1b\x07\u202e") & set(shown.stdout + shown.stderr)

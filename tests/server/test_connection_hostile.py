@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sonde.contexts.workspace import WireWorkspace
+from sonde.contexts.workspace import Workspace
 from sonde.errors import ConfigError
 from sonde.server.connection import Connection
 from sonde.server.messages import Completion, Hello, NewTask
@@ -21,7 +21,7 @@ class Failing:
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def run(self, task: NewTask, workspace: WireWorkspace, emit: Any, cancelled: threading.Event) -> Completion:
+    def run(self, task: NewTask, workspace: Workspace, emit: Any, cancelled: threading.Event) -> Completion:
         del task, workspace, emit, cancelled
         raise self.error
 

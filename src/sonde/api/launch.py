@@ -19,6 +19,7 @@ from sonde.core.budget import Budget
 from sonde.core.canonical import hash_value
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.events import AnyEvent, Event, RunResumed, WroteBack
+from sonde.core.quiet import quiet
 from sonde.core.record import RunRecord
 from sonde.core.schema import load_schema
 from sonde.core.stopping import Stop, heeding
@@ -319,8 +320,8 @@ def write_artifacts(run_dir: RunDir, ended: Ended, record: RunRecord, keys: Secr
         "error": None if record.error is None else record.error.model_dump(mode="json"),
     }
     run_dir.write_result(rewrite_value(result, keys.remove) if keys.spellings else result)
-    run_dir.write_answer(keys.remove(conclusion.text) + "\n" if conclusion.text else "")
-    run_dir.write_summary(keys.remove(summary_text(ended, record)))
+    run_dir.write_answer(quiet(keys.remove(conclusion.text)) + "\n" if conclusion.text else "")
+    run_dir.write_summary(quiet(keys.remove(summary_text(ended, record))))
 
 
 def _plain(value: Any) -> bool:

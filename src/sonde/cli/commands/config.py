@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, settings_of, spread
+from sonde.cli.text import printable
 
 if TYPE_CHECKING:
     from sonde.api.settings import Settings
@@ -35,9 +36,9 @@ def config(
         print(canonical_json({"settings": rows, "models": _models(settings), "files": settings.files}))
         return
     for name, value, source in settings.rows():
-        print(f"{name:23} {value:34} {source}")
+        print(printable(f"{name:23} {value:34} {source}"))
     for name, spec in _models(settings).items():
-        print(f"{'models.' + name:23} {spec:34} {settings.models[name].source}")
+        print(printable(f"{'models.' + name:23} {spec:34} {settings.models[name].source}"))
     print(f"files: {', '.join(settings.files) or 'none (sonde.toml here or above, ~/.config/sonde/sonde.toml)'}")
     for note in settings.notes:
         typer.echo(f"note: {note}", err=True)

@@ -98,14 +98,20 @@ def run(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character shows its number
             stream.reconfigure(errors="backslashreplace")
+    json = "--json" in words[: words.index("--") if "--" in words else None]
     try:
         _run_command(words)
+    except SystemExit as ended:
+        misread = getattr(ended.__context__, "format_message", None)  # typer has said on stderr what it cannot read
+        if json and misread is not None:
+            _print_refusal(misread(), 2)
+        raise
     except UsageError as error:
-        return _refuse(error.message, 2)
+        return _refuse(error.message, 2, json=json)
     except SondeError as error:
-        return _refuse(error.message, 1)
+        return _refuse(error.message, 1, json=json)
     except OSError as error:
-        return _unwritable(error)
+        return _unwritable(error, json=json)
     return 0
 
 
@@ -124,21 +130,32 @@ def _fill_closed_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
-def _unwritable(error: OSError) -> int:
-    """A disk that is full, a reader that has gone. What stdout still holds is dropped: nobody could take it."""
+def _unwritable(error: OSError, *, json: bool) -> int:
+    """A place that cannot be used; or a disk that is full, a reader that has gone: then what stdout still holds is dropped."""
+    if error.filename and error.errno in _NO_SUCH_PLACE:
+        return _refuse(f"{error.filename}: {error.strerror}; give another path", 2, json=json)
+    if error.errno == errno.ENAMETOOLONG:
+        return _refuse(f"{error.filename}: no name of a file or folder is that long", 2, json=json)
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if error.errno == errno.EPIPE:
         return 1
-    if error.filename and error.errno in _NO_SUCH_PLACE:
-        return _refuse(f"{error.filename}: {error.strerror}; give another path", 2)
-    if error.errno == errno.ENAMETOOLONG:
-        return _refuse(f"{error.filename}: no name of a file or folder is that long", 2)
     where = f"{error.filename}: " if error.filename else "the output could not be written: "
     return _refuse(f"{where}{error.strerror or error}", 1)
 
 
-def _refuse(message: str, code: int) -> int:
+def _refuse(message: str, code: int, *, json: bool = False) -> int:
     with contextlib.suppress(OSError):
         print(f"sonde: {clipped(printable(message), 4000)}", file=sys.stderr)
+    if json:
+        _print_refusal(message, code)
     return code
+
+
+def _print_refusal(message: str, code: int) -> None:
+    """Whoever asked for an object gets one, also when there is nothing else to tell."""
+    from sonde.core.canonical import canonical_json
+
+    with contextlib.suppress(OSError):
+        print(canonical_json({"status": "failed", "error": {"message": printable(message)}, "exit_code": code}))
+        sys.stdout.flush()

@@ -136,3 +136,61 @@ def test_an_unreachable_cluster_is_said_within_half_a_minute(tmp_path: Path) -> 
             assert said.returncode == 2, said.stderr
             assert address in said.stderr
             assert time.monotonic() - started <= 30
+
+
+@pytest.fixture
+def import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder where the nodes of a cluster look for modules first, and its driver does not."""
+    path = tmp_path / "modules"
+    path.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(path))
+    return path
+
+
+def spoil(import_path: Path) -> None:
+    """From now on no new process of the cluster has a sonde that works."""
+    (import_path / "sonde").mkdir()
+    (import_path / "sonde/__init__.py").write_text("raise ImportError('half of an upgrade')\n")
+
+
+def beside(cluster: Any) -> dict[str, str]:
+    return {name: value for name, value in at(cluster).items() if name != "PYTHONPATH"}
+
+
+def test_workers_that_end_before_they_begin_are_said_with_their_reason(
+    tmp_path: Path, import_path: Path, cluster: Any
+) -> None:
+    scene = Scene(tmp_path)
+    scene.write(4)
+    spoil(import_path)
+    started = time.monotonic()
+
+    said = scene.run("http://127.0.0.1:9/v1", "--on", "ray", "--json", env=beside(cluster))
+
+    assert said.returncode == 2, said.stderr
+    assert "half of an upgrade" in said.stderr
+    assert time.monotonic() - started <= 60
+
+
+def test_a_cluster_on_which_no_worker_starts_any_more_ends_the_batch_and_the_next_start_goes_on(
+    tmp_path: Path, import_path: Path, cluster: Any
+) -> None:
+    scene = Scene(tmp_path)
+    scene.write(60)
+    flags = ["--on", "ray", "--concurrency", "8", "--json"]
+    with counting_server(0.1) as server:
+        driver = scene.start(server.base_url, *flags, env=beside(cluster))
+        eventually(lambda: len(server.counts()) >= 20)
+        spoil(import_path)
+        for worker in workers():
+            kill(worker)
+        _, said = driver.communicate(timeout=90)
+        assert driver.returncode == 2, said
+        assert "half of an upgrade" in said
+        (import_path / "sonde/__init__.py").unlink()
+        (import_path / "sonde").rmdir()
+        again = scene.run(server.base_url, *flags, env=beside(cluster))
+
+        assert again.returncode == 0, again.stderr
+        assert server.extra() <= 8
+    assert len(scene.results()) == 60 == scene.runs_ended()

@@ -29,6 +29,7 @@ from sonde.errors import ConfigError
 
 THREADS = 4
 READY_S = 120.0
+STILLBORN = 5  # workers in a row that never came up
 TOKEN = ".seen-by-all"
 LOOK_AT_LIMITS_S = 1.0
 
@@ -131,6 +132,7 @@ class RayCrew:
         self._threads = -(-limits.concurrency // self._count)
         self._limiter = self._start_limiter(spent_usd)
         self._pausing = False
+        self._stillborn = 0
         self._looked = 0.0
         self._closed: str | None = None
         self._asked: Any = None
@@ -203,13 +205,24 @@ class RayCrew:
             hand = waiting[ref]
             try:
                 problem = self._ray.get(ref)
-            except self._ray.exceptions.RayError:
-                self._hands.remove(hand)
-                self._hands.append(self._hire())
+            except self._ray.exceptions.RayError as error:
+                self._replace(hand, error)
                 continue
             if problem:
                 raise ConfigError(problem)
             hand.starting = None
+            self._stillborn = 0
+
+    def _replace(self, hand: Hand, error: Exception) -> None:
+        """Hire another; after a row of workers that never came up no more, and whoever works goes on without them."""
+        self._hands.remove(hand)
+        self._stillborn += 1
+        if self._pausing:
+            return
+        if self._stillborn < STILLBORN:
+            self._hands.append(self._hire())
+        elif not self._hands:
+            raise ConfigError(f"workers end on the cluster before they begin: {_reason(error)}")
 
     def _await_first(self) -> None:
         """Until somebody can work: a cluster without room is said, not waited for."""
@@ -271,3 +284,9 @@ class RayCrew:
         who = secrets.token_hex(8)
         hired = options.remote(self._order, self._limiter, who, counts=self._limits.limited)
         return Hand(hired, who, hired.problem.remote(self._token, sonde_version()))
+
+
+def _reason(error: Exception) -> str:
+    """What Ray says last: before that come the frames of a stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:500] if lines else type(error).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Generator
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.cli.options import BudgetOptions, ModelOptions, OutputOptions, PlaceOptions, filled, settings_of, spread
-from sonde.cli.text import one_line, printable
+from sonde.cli.text import links_shown, one_line, printable
 from sonde.core.wording import plural
 from sonde.errors import ConfigError
 
@@ -188,7 +189,7 @@ def _shown(silent: bool) -> Generator[OnProgress | None]:
     if silent:
         yield None
         return
-    terminal, last = sys.stderr.isatty(), [time.monotonic()]
+    terminal, last = links_shown(sys.stderr), [time.monotonic()]
 
     def show(progress: Progress) -> None:
         now = time.monotonic()
@@ -196,13 +197,22 @@ def _shown(silent: bool) -> Generator[OnProgress | None]:
             return
         last[0] = now
         line = one_line(progress.line(now), 160)
-        sys.stderr.write(f"\r\x1b[K{line}" if terminal else f"{line}\n")
+        sys.stderr.write(f"\r\x1b[K{_fitted(line)}" if terminal else f"{line}\n")
         sys.stderr.flush()
 
     try:
         yield show
     finally:
         sys.stderr.write("\r\x1b[K" if terminal else "")
+
+
+def _fitted(line: str) -> str:
+    """Within the terminal as it is now: a line that wraps could not be drawn over."""
+    from rich.text import Text
+
+    shown = Text(line)
+    shown.truncate((os.get_terminal_size(sys.stderr.fileno()).columns or 80) - 1, overflow="ellipsis")
+    return shown.plain
 
 
 def _tell(

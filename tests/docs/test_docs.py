@@ -10,6 +10,7 @@ import pytest
 from doc_blocks import LANGUAGES, ROOT, blocks, indented, pages
 from doc_stage import Stage, environment, reply, set_up
 
+from sonde.core.canonical import canonical_json, sha256_text
 from sonde.testing import ScriptedServer
 
 MOST_NOT_RUN = 8  # a ceiling, so that marks do not creep in; lower it when one goes
@@ -76,3 +77,9 @@ def test_every_relative_link_leads_somewhere() -> None:
     inside = [(page, target) for page, target in found if not target.startswith("http")]
 
     assert [f"{_name(page)}: {target}" for page, target in inside if not (page.parent / target).exists()] == []
+
+
+def test_the_ref_of_a_call_in_the_page_about_tools_is_the_one_that_the_model_reads() -> None:
+    arguments, text = sha256_text(canonical_json({"count": 3, "fruit": "apple"})), sha256_text("90")
+
+    assert f"[tool:price:{arguments[:8]}-{text[:8]}]" in (ROOT / "docs" / "add-a-tool.md").read_text(encoding="utf-8")

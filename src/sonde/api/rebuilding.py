@@ -138,7 +138,10 @@ def sources(started: RunStarted, context: Any) -> Opened:
         return open_context([context], code=bool(started.settings.get("code")))
     recorded = started.settings.get("sources")
     if recorded is None:
-        raise ConfigError("this run was asked about data in memory, which is not stored: give it again as `context`")
+        raise ConfigError(
+            "this run was asked about standard input or data in memory, which is not stored: give it again, "
+            "with --context PATH (or - for standard input), in Python with context=…"
+        )
     require_sources(recorded.get("paths", []))
     return open_context(recorded.get("paths", []), code=bool(recorded.get("code")))
 

@@ -133,6 +133,15 @@ class Tape:
         """How a child ended."""
         return self._need(SubcallEnded, ("subcall_ended", session))
 
+    def replied(self, session: str, turn: int, ordinal: int) -> bool:
+        """Whether the model has replied in this place."""
+        return self._find(ModelReplied, ("model_replied", session, turn, ordinal)) is not None
+
+    def error_of(self, session: str) -> dict[str, Any] | None:
+        """The error with which a session ended; None when there was none or it was cut off."""
+        ended = self.ended() if session == ROOT else self._find(SubcallEnded, ("subcall_ended", session))
+        return None if ended is None else ended.error
+
     def gate(self, session: str, turn: int, gate: str) -> GateChecked | None:
         """How a gate judged."""
         return self._find(GateChecked, ("gate_checked", session, turn, gate))

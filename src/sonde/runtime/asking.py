@@ -18,7 +18,7 @@ from sonde.core.budget import Scope, reserved
 from sonde.core.canonical import hash_value
 from sonde.core.events import ModelAsked, ModelFailed, ModelReplied
 from sonde.core.wording import plural
-from sonde.errors import ModelCallFailed, RunError
+from sonde.errors import BudgetExceeded, ModelCallFailed, RunError
 from sonde.models.base import (
     Message,
     Model,
@@ -32,7 +32,7 @@ from sonde.models.base import (
 )
 from sonde.models.prices import price
 from sonde.models.retry import backoff, may_retry
-from sonde.runtime.wiring import Wiring, by_user
+from sonde.runtime.wiring import Cancelled, Wiring, by_user, reached_before
 
 FREE = frozenset({"command", "local"})  # whatever their names look like
 FIRST, REGENERATED, FOLDED = 0, 1, 2  # the requests that a turn may make
@@ -72,12 +72,15 @@ def ask(wiring: Wiring, scope: Scope, model: Model, place: Place, question: Ques
     """The reply to a question, from the tape or from the model; raises BudgetExceeded or ModelCallFailed."""
     hashed = request_hash(question)
     failed = _failed_before(wiring, place)
-    recorded = None if failed else wiring.tape.reply(place.session, place.turn, place.ordinal, hashed)
+    refused = None if failed else _refused_before(wiring, place)
+    recorded = None if failed or refused else wiring.tape.reply(place.session, place.turn, place.ordinal, hashed)
     if failed is not None or recorded is not None:
         wiring.emit(_asked(place, question, hashed, model, question.max_output_tokens))
     _recount_failures(wiring, scope, place)
     if failed is not None:
         raise _refail(failed)
+    if refused is not None:
+        raise refused
     if recorded is not None:
         return _recount(wiring, scope, recorded)
     estimate = sum(estimate_tokens(message.content) + 4 for message in question.messages)
@@ -116,6 +119,15 @@ def _failed_before(wiring: Wiring, place: Place) -> ModelFailed | None:
     folded = last.too_long and tape.reply(place.session, place.turn, FOLDED) is not None
     failed = tape.subcall(place.session) is not None and not last.cancelled  # who resumes has changed their mind
     return last if folded or failed or tape.words_only else None
+
+
+def _refused_before(wiring: Wiring, place: Place) -> BudgetExceeded | None:
+    """The limit that ended the recorded session before this reply: parallel calls that are done again meet it in another order."""
+    tape = wiring.tape
+    if tape.words_only or tape.replied(place.session, place.turn, place.ordinal):
+        return None
+    reached = reached_before(tape.error_of(place.session))
+    return reached if isinstance(reached, BudgetExceeded) and not isinstance(reached, Cancelled) else None
 
 
 def _recount(wiring: Wiring, scope: Scope, recorded: ModelReplied) -> ModelReplied:

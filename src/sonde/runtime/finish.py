@@ -12,19 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from sonde.core.events import GateChecked
+from sonde.core.events import ROOT, GateChecked
 from sonde.core.status import RunStatus
-from sonde.errors import (
-    BudgetExceeded,
-    EvidenceValidationFailed,
-    ModelOutputInvalid,
-    RunError,
-    SchemaValidationFailed,
-    WallTimeLimitReached,
-)
+from sonde.errors import EvidenceValidationFailed, ModelOutputInvalid, RunError, SchemaValidationFailed
 from sonde.runs.tape import Diverged
 from sonde.runtime.engine import Conclusion, Gathered, Problem
-from sonde.runtime.wiring import by_user
+from sonde.runtime.wiring import Cancelled, reached_before
 
 if TYPE_CHECKING:
     from sonde.runtime.session import Session
@@ -141,15 +134,13 @@ def best_effort(session: Session, error: RunError) -> Outcome:
     )
 
 
-def stopped_here(session: Session, diverged: Diverged) -> BudgetExceeded | None:
-    """For a replay: what stopped the recorded run from outside, the user or the time, where its tape ends in this session."""
-    ended = session.wiring.tape.ended()
-    error = (ended.error if ended is not None else None) or {}
+def stopped_here(session: Session, diverged: Diverged) -> RunError | None:
+    """For a replay: what stopped the recorded session from outside its code, where its tape ends in this session."""
+    tape = session.wiring.tape
     if diverged.recorded != NOTHING or _goes_on(session):
         return None
-    if error.get("code") == WallTimeLimitReached.code.value:
-        return WallTimeLimitReached(str(error["message"]), limit="max_wall_time_sec")
-    return session.interrupted() if error.get("message") == by_user().message else None
+    stopped = reached_before(tape.error_of(session.path) or tape.error_of(ROOT))
+    return session.interrupted() if isinstance(stopped, Cancelled) else stopped
 
 
 def _goes_on(session: Session) -> bool:

@@ -131,7 +131,7 @@ class Session:
             stopped = stopped_here(self, diverged)
             if stopped is None:
                 raise
-            self.advance(LoopState.TERMINATED_BUDGET)
+            self.advance(LoopState.TERMINATED_BUDGET if isinstance(stopped, BudgetExceeded) else LoopState.FAILED)
             return best_effort(self, stopped)
         except (SandboxViolation, SandboxLost):
             self.advance(LoopState.FAILED)

@@ -15,7 +15,15 @@ from sonde.core.deadline import Clock
 from sonde.core.events import Event, Noted, WroteBack
 from sonde.core.evidence import EvidenceLog, Excerpt
 from sonde.core.stopping import Stop
-from sonde.errors import BudgetExceeded
+from sonde.errors import (
+    BudgetExceeded,
+    ErrorCode,
+    RecursionLimitReached,
+    RunError,
+    ToolCallFailed,
+    ToolResponseInvalid,
+    WallTimeLimitReached,
+)
 from sonde.models.base import Model
 from sonde.runs.recorder import Recorder
 from sonde.runs.tape import Tape
@@ -38,6 +46,28 @@ class Cancelled(BudgetExceeded):
 def by_user() -> Cancelled:
     """The user's own stop."""
     return Cancelled("cancelled by the user", limit="cancelled")
+
+
+def reached_before(row: Mapping[str, Any] | None) -> RunError | None:
+    """What ended a recorded session from outside its code, as an error again; None for what comes of its replies alone."""
+    message = str((row or {}).get("message"))
+    if message == by_user().message:
+        return by_user()
+    match (row or {}).get("code"):
+        case ErrorCode.RECURSION_LIMIT_REACHED:
+            return RecursionLimitReached(message, limit=_knob(message))
+        case ErrorCode.WALL_TIME_LIMIT_REACHED:
+            return WallTimeLimitReached(message, limit="max_wall_time_sec")
+        case ErrorCode.TOOL_RESPONSE_INVALID:
+            return ToolResponseInvalid(message)
+        case ErrorCode.TOOL_CALL_FAILED:
+            return ToolCallFailed(message)
+        case _:
+            return None
+
+
+def _knob(message: str) -> str:
+    return next((word.rstrip(":") for word in message.split() if word.startswith("max_")), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

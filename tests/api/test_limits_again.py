@@ -1,0 +1,81 @@
+"""A run that a limit or a tool has ended is done again as it was: replayed, and resumed after a kill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sonde.api.again import replay, resume
+from sonde.api.asking import Answer, ask
+from sonde.api.settings import Settings
+from sonde.core.status import RunStatus
+from sonde.models.base import ModelRequest
+from sonde.runs.rundir import JOURNAL, RECORD, SUMMARY
+from sonde.testing import ScriptedModel
+
+LOOK = "print(read_file('a.txt'))"
+FINISH = "FINAL('42 [a.txt:1]')"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.txt").write_text("beta is 42\n")
+    return tmp_path / "data"
+
+
+def asked(data: Path, model: ScriptedModel, **options: Any) -> tuple[Answer, Path]:
+    answer = ask("?", data, model=model, settings=Settings(), runs_dir=data.parent / "runs", **options)
+    assert answer.run_dir is not None
+    return answer, answer.run_dir
+
+
+@pytest.mark.requirement(124)
+def test_a_run_whose_next_prompt_was_more_than_its_tokens_replays(data: Path) -> None:
+    answer, run_dir = asked(data, ScriptedModel([LOOK] * 9), max_tokens_total=5_000)
+    assert answer.record.error is not None and "the prompt alone needs" in answer.record.error.message
+
+    again = replay(run_dir, settings=Settings())
+
+    assert again.equal, again.differences
+    assert again.record is not None and again.record.error == answer.record.error
+
+
+def test_a_run_that_was_ended_by_what_a_tool_returned_replays(data: Path) -> None:
+    def odd() -> object:
+        """Something that is no data."""
+        return object()
+
+    answer, run_dir = asked(data, ScriptedModel(["odd()", FINISH]), tools=[odd])
+    assert answer.status is RunStatus.PARTIAL
+
+    again = replay(run_dir, settings=Settings(), tools=[odd])
+
+    assert again.equal, again.differences
+    assert again.record is not None and again.record.error == answer.record.error
+
+
+def small_batch(request: ModelRequest) -> str:
+    """Three questions, of which the tokens are enough for some."""
+    text = request.messages[-1].content
+    if text.startswith("ask"):
+        return "yes " * 100
+    batch = "print(llm_batch([f'ask {i} ' + 'y' * 3000 for i in range(3)]))"
+    return [batch, LOOK, FINISH][len(request.messages) // 2 - 1]
+
+
+def test_sub_calls_that_got_no_tokens_get_none_when_the_run_is_resumed(data: Path) -> None:
+    answer, run_dir = asked(data, ScriptedModel(small_batch), max_tokens_total=4_000)
+    assert 0 < (run_dir / JOURNAL).read_bytes().count(b'"terminated_budget","summary"') < 3, answer.gaps
+    assert replay(run_dir, settings=Settings()).equal
+
+    for name in (RECORD, SUMMARY):  # a kill between the last event and the files
+        (run_dir / name).unlink()
+    model = ScriptedModel(small_batch)
+    finished = resume(run_dir, model=model, settings=Settings())
+
+    assert model.requests == []
+    assert finished.record.runtime_ref.usage == answer.record.runtime_ref.usage
+    assert (run_dir / JOURNAL).read_bytes().count(b'"run_ended"') == 1

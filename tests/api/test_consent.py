@@ -223,3 +223,9 @@ def test_a_server_that_the_user_has_set_gets_the_key_again(place: Path, elsewher
         publish_run(run, settings=Settings(environ={"PHOENIX_API_KEY": KEY}, source=address))
 
     assert any(KEY in headers for headers in seen)
+
+
+def test_a_password_in_an_address_is_not_shown(place: Path) -> None:
+    shown = {name: value for name, value, _ in settings(place, "", base_url="https://me:pass@w@lab.example/v1").rows()}
+
+    assert shown["base_url"] == "https://…@lab.example/v1"

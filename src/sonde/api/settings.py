@@ -12,6 +12,7 @@ the engines do that.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from sonde.core.budget import Budget
 from sonde.models.base import ModelSettings, PromptMode, Secret
 
 DEFAULT_MODEL = "openai:gpt-4o-mini"
+_USER = re.compile(r"(?<=://)[^/\s]*@")  # a password may stand there
 _NOT_KEYS = frozenset({"SONDE_PROFILE", "SONDE_CONFIG"})
 
 
@@ -134,7 +136,7 @@ class Settings:
         if key.secret:
             return "set" if getattr(self, key.name) else "unset"
         value = self.knobs.get(key.name, getattr(Budget(), key.name)) if key.knob else getattr(self, key.name)
-        return "unset" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+        return "unset" if value is None else f"{value:g}" if isinstance(value, float) else _USER.sub("…@", str(value))
 
 
 def load_settings(*, use: str | None = None, **flags: Any) -> Settings:

@@ -158,7 +158,8 @@ class LocalCrew:
         log = _log(self._order.folder)
         with far:
             process = subprocess.Popen(
-                [sys.executable, "-m", "sonde.batch.worker", str(far.fileno())],
+                # -P: a package of our name in the working folder is not ours
+                [sys.executable, "-P", "-m", "sonde.batch.worker", str(far.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,

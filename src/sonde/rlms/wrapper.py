@@ -79,7 +79,7 @@ def _run(request: Request, environ: Mapping[str, str], python: str, started: flo
     with log.open("wb") as stderr:
         try:
             worker = subprocess.Popen(
-                [python, "-m", "sonde.rlms"],
+                [python, "-P", "-m", "sonde.rlms"],  # -P: a package of that name in the working folder is not ours
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -94,6 +94,8 @@ class Host(Functions):
             registry = self.wiring.registry if name in self.wiring.registry.names else self.own
             bound = registry.bind(name, tuple(args), args.named)
         except ToolFault as fault:
+            if name in self.wiring.registry.names:
+                self.scope.charge(tool_calls=1)  # as the record counts it: a loop of wrong calls has an end too
             raise self._failed(Call(turn=self.turn, ordinal=self.ordinal, name=name, args={}), fault) from None
         return self.call(name, bound)
 

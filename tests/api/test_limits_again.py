@@ -11,6 +11,7 @@ from sonde.api.again import replay, resume
 from sonde.api.asking import Answer, ask
 from sonde.api.settings import Settings
 from sonde.core.status import RunStatus
+from sonde.core.stopping import Stop
 from sonde.models.base import ModelRequest
 from sonde.runs.rundir import JOURNAL, RECORD, SUMMARY
 from sonde.testing import ScriptedModel
@@ -79,3 +80,36 @@ def test_sub_calls_that_got_no_tokens_get_none_when_the_run_is_resumed(data: Pat
     assert model.requests == []
     assert finished.record.runtime_ref.usage == answer.record.runtime_ref.usage
     assert (run_dir / JOURNAL).read_bytes().count(b'"run_ended"') == 1
+
+
+def test_a_cancelled_run_whose_files_are_missing_gets_them_and_asks_nobody(data: Path) -> None:
+    stop = Stop()
+
+    def stopping(request: ModelRequest) -> str:
+        if len(request.messages) > 2:
+            stop.set()
+        return LOOK
+
+    answer, run_dir = asked(data, ScriptedModel(stopping), cancel=stop)
+    journal = (run_dir / JOURNAL).read_bytes()
+    for name in (RECORD, SUMMARY):  # a kill between the last event and the files
+        (run_dir / name).unlink()
+
+    model = ScriptedModel([FINISH])
+    finished = resume(run_dir, model=model, settings=Settings())
+
+    assert model.requests == []
+    assert finished.record.status is answer.status
+    assert finished.ended.conclusion.text == answer.text
+    assert (run_dir / JOURNAL).read_bytes().startswith(journal)
+    assert replay(run_dir, settings=Settings()).equal
+
+
+def test_a_loop_of_calls_with_wrong_arguments_stops_at_the_quota(data: Path) -> None:
+    loop = "for i in range(50):\n    try:\n        read_file()\n    except Exception:\n        pass"
+
+    answer, run_dir = asked(data, ScriptedModel([loop, FINISH]), max_tool_calls=7)
+
+    assert answer.record.runtime_ref.usage.tool_calls == 7
+    assert "max_tool_calls" in answer.gaps[0]
+    assert replay(run_dir, settings=Settings()).equal

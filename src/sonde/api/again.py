@@ -131,8 +131,9 @@ def _asking(job: Job, model: str | Model | None, sub_model: str | Model | None, 
 def _resumed(job: Job, launch: Launch, events: Sequence[AnyEvent], *, go_live: bool) -> Finished:
     known = list(events)
     while True:
+        over = any(isinstance(event, RunEnded) for event in known)  # only its files are missing: nobody is asked
         try:
-            return run_job(job, replace(launch, tape=Tape(known), recorded=known))
+            return run_job(job, replace(launch, tape=Tape(known, strict=over), recorded=known))
         except Diverged as diverged:
             if not go_live or diverged.place is None:
                 raise

@@ -8,8 +8,10 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Generator
 from importlib.util import find_spec
@@ -194,3 +196,44 @@ def test_a_cluster_on_which_no_worker_starts_any_more_ends_the_batch_and_the_nex
         assert again.returncode == 0, again.stderr
         assert server.extra() <= 8
     assert len(scene.results()) == 60 == scene.runs_ended()
+
+
+def test_ctrl_c_is_heard_while_the_cluster_has_no_room_for_a_worker(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(2)
+    nodes: Any = importlib.import_module("ray.cluster_utils")
+    cluster = nodes.Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        driver = scene.start("http://127.0.0.1:9/v1", "--on", "ray", "--json", env=at(cluster))
+        eventually((scene.folder.path / ".seen-by-all").exists)
+        driver.send_signal(signal.SIGINT)
+        out, said = driver.communicate(timeout=60)
+    finally:
+        cluster.shutdown()
+
+    assert driver.returncode == 1, said
+    assert json.loads(out)["stopped"] == "asked to stop"
+    assert json.loads(out)["left"] == 2
+
+
+def test_an_item_that_kills_its_workers_on_a_cluster_is_given_up_and_says_where_to_look(
+    tmp_path: Path, cluster: Any
+) -> None:
+    scene = Scene(tmp_path)
+    scene.write(6)
+    model = tmp_path / "model.py"
+    model.write_text(
+        "import os, sys\ntext = sys.stdin.read()\n"
+        "if '#3' in text: os.kill(os.getppid(), 9)\n"
+        'print("```python\\nFINAL(1)\\n```")\n'
+    )
+    command = [*scene.command("http://127.0.0.1:9/v1"), "--on", "ray", "--concurrency", "4"]
+    command[command.index("openai:gpt-4o-mini")] = f"command:{sys.executable} {model}"
+
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=at(cluster), check=False)
+
+    results = scene.results()
+    assert done.returncode == 1, done.stderr
+    assert [name for name, result in results.items() if result.code == "UNEXPECTED_RUNTIME_ERROR"] == ["q3"]
+    assert "5 workers died" in results["q3"].message and "Ray's logs" in results["q3"].message
+    assert len(results) == 6

@@ -120,7 +120,15 @@ class Hand:
 class RayCrew:
     """Actors with a few threads each, spread over the nodes."""
 
-    def __init__(self, order: Order, limits: SharedLimits, on: str, *, spent_usd: float = 0.0) -> None:
+    def __init__(
+        self,
+        order: Order,
+        limits: SharedLimits,
+        on: str,
+        *,
+        spent_usd: float = 0.0,
+        cancel: threading.Event | None = None,
+    ) -> None:
         self._ray, self._ours = connect(on)
         self._quiet = ExitStack()
         self._quiet.enter_context(redirect_stdout(sys.stderr))  # Ray prints news of its nodes; stdout is the report's
@@ -139,7 +147,7 @@ class RayCrew:
         self._flights: dict[Any, tuple[Hand, Errand]] = {}
         self._hands = [self._hire() for _ in range(self._count)]
         try:
-            self._await_first()
+            self._await_first(cancel or threading.Event())
         except BaseException:
             self.close()
             raise
@@ -179,7 +187,7 @@ class RayCrew:
         try:
             happening: Happening = self._ray.get(ref)
         except self._ray.exceptions.RayError as error:
-            return self._bury(hand, type(error).__name__)
+            return self._bury(hand, f"{type(error).__name__}; see Ray's logs of the node")
         hand.errands.remove(errand)
         hand.alone = False
         return happening
@@ -224,17 +232,17 @@ class RayCrew:
         elif not self._hands:
             raise ConfigError(f"workers end on the cluster before they begin: {_reason(error)}")
 
-    def _await_first(self) -> None:
-        """Until somebody can work: a cluster without room is said, not waited for."""
+    def _await_first(self, cancel: threading.Event) -> None:
+        """Until somebody can work or nobody wants it any more: a cluster without room is said, not waited for."""
         give_up = time.monotonic() + READY_S
-        while not self._free(alone=False):
+        while not self._free(alone=False) and not cancel.is_set():
             self._welcome()
             if time.monotonic() > give_up:
                 raise ConfigError(
                     f"no worker could be started on the cluster within {READY_S:.0f} s; "
                     f"it has {self._ray.cluster_resources().get('CPU', 0):g} CPUs (`ray status` shows who has them)"
                 )
-            time.sleep(0.05)
+            cancel.wait(0.05)
 
     def pause(self) -> None:
         """Tell everyone."""

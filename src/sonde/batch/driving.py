@@ -125,7 +125,7 @@ class Drive:
         self._running.pop(errand.item.key, None)
         self._deaths[errand.item.key] += 1
         if self._deaths[errand.item.key] >= DEATHS:
-            message = f"{DEATHS} workers died while they were at this item, the last by {how}; see workers.log"
+            message = f"{DEATHS} workers died while they were at this item, the last by {how}"
             self._keep(errand, given_up(errand.item, message))
         else:
             self._queue.appendleft(errand)

@@ -126,7 +126,7 @@ class LocalCrew:
         if not self._pausing:
             self._workers.append(self._hire())
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return Lost(errands=tuple(worker.errands), how=how)
+        return Lost(errands=tuple(worker.errands), how=f"{how}; see workers.log")
 
     def pause(self) -> None:
         """Tell everyone."""

@@ -51,11 +51,13 @@ def run_batch(
             return BatchOutcome(
                 folder=folder, results=tuple(plan.finished.values()), left=0, stopped=None, broken=manifest.broken
             )
-        crew = open_crew(plan, folder, settings, chosen)
+        crew = open_crew(plan, folder, settings, chosen, cancel)
         return drive(plan, folder, crew, cancel=cancel, on_progress=on_progress, broken=manifest.broken)
 
 
-def open_crew(plan: Plan, folder: BatchFolder, settings: Settings, options: BatchOptions) -> Crew:
+def open_crew(
+    plan: Plan, folder: BatchFolder, settings: Settings, options: BatchOptions, cancel: threading.Event | None = None
+) -> Crew:
     """The workers of the chosen place."""
     order = Order(settings=_with_cache(settings, folder), folder=folder.path, writeback=options.writeback)
     if options.on == LOCAL:
@@ -63,7 +65,7 @@ def open_crew(plan: Plan, folder: BatchFolder, settings: Settings, options: Batc
     if options.on == "ray" or options.on.startswith("ray://"):
         from sonde.batch.cluster import RayCrew  # noqa: PLC0415  # Ray takes seconds to import, and may not be there
 
-        return RayCrew(order, options.limits, options.on, spent_usd=plan.spent_usd)
+        return RayCrew(order, options.limits, options.on, spent_usd=plan.spent_usd, cancel=cancel)
     raise ConfigError(f"--on {options.on} is no place for a batch: local, ray, or ray://HOST:PORT")
 
 

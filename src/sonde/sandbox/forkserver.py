@@ -54,6 +54,7 @@ class ForkServer:
         `grace_s` is how long a state may take to come to rest, or a child to report: a benign one takes milliseconds.
         """
         check_machine(force=force_machine)
+        _check_pidfd()
         self.owner = os.getpid()
         self.without = without
         self.grace_s = grace_s
@@ -198,6 +199,21 @@ def check_machine(*, force: bool) -> None:
             "the system call table for aarch64 exists but is untested; force it with ForkServer(force_machine=True)"
         )
     raise SandboxUnavailable(f"there is no system call table for {machine}; the sandbox runs on x86_64")
+
+
+def _check_pidfd() -> None:
+    """Refuse a place where processes cannot be watched and ended by descriptor: some containers forbid just that."""
+    try:
+        itself = os.pidfd_open(os.getpid())
+        try:
+            signal.pidfd_send_signal(itself, 0)
+        finally:
+            os.close(itself)
+    except OSError as error:
+        raise SandboxUnavailable(
+            f"pidfd_open or pidfd_send_signal is refused here ({error.strerror}), and without them no process is ended for sure: "
+            "use Linux >= 5.9, and allow both in the container's seccomp profile"
+        ) from None
 
 
 _shared: dict[frozenset[str], ForkServer] = {}

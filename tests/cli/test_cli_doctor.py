@@ -1,0 +1,63 @@
+"""`sonde doctor` on machines that lack something: a filter of the kernel's takes system calls away from the whole command."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_program import Shown, environment
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="the numbers of system calls are those of x86_64"
+)
+WITHOUT = """
+import ctypes, os, struct, sys
+def step(code, then, otherwise, value):
+    return struct.pack("HBBI", code, then, otherwise, value)
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("steps", ctypes.c_void_p)]
+number, error = int(sys.argv[1]), int(sys.argv[2])
+steps = step(0x20, 0, 0, 0) + step(0x15, 0, 1, number) + step(0x06, 0, 0, 0x00050000 | error) + step(0x06, 0, 0, 0x7FFF0000)
+held = ctypes.create_string_buffer(steps)
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, ctypes.byref(Program(4, ctypes.addressof(held))), 0, 0) == 0
+os.execv(sys.executable, [sys.executable, "-m", "sonde", *sys.argv[3:]])
+"""
+ENOSYS, EPERM = 38, 1
+LACKING = {
+    "landlock": (444, ENOSYS, "landlock"),
+    "seccomp": (317, ENOSYS, "seccomp"),
+    "watching processes": (434, EPERM, "pidfd_open"),
+    "ending processes": (424, ENOSYS, "pidfd_open"),
+}
+
+
+def sonde_without(number: int, error: int, *words: str, cwd: Path) -> Shown:
+    command = [sys.executable, "-c", WITHOUT, str(number), str(error), *words]
+    return subprocess.run(
+        command, cwd=cwd, env=environment(cwd), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("lacking", LACKING)
+def test_doctor_names_what_the_machine_lacks(lacking: str, tmp_path: Path) -> None:
+    number, error, named = LACKING[lacking]
+
+    page = sonde_without(number, error, "doctor", cwd=tmp_path)
+    found = json.loads(sonde_without(number, error, "doctor", "--json", cwd=tmp_path).stdout)
+
+    assert page.returncode == 1, page.stderr
+    assert "CANNOT run safely here" in page.stdout
+    assert not found["safe"] and named in found["problem"]
+
+
+def test_user_namespaces_are_not_needed(tmp_path: Path) -> None:
+    unshare = 272
+
+    assert sonde_without(unshare, EPERM, "doctor", cwd=tmp_path).returncode == os.EX_OK

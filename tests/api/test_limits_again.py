@@ -12,9 +12,10 @@ from sonde.api.asking import Answer, ask
 from sonde.api.settings import Settings
 from sonde.core.status import RunStatus
 from sonde.core.stopping import Stop
+from sonde.errors import ModelCallFailed
 from sonde.models.base import ModelRequest
 from sonde.runs.rundir import JOURNAL, RECORD, SUMMARY
-from sonde.testing import ScriptedModel
+from sonde.testing import FrozenClock, ScriptedModel
 
 LOOK = "print(read_file('a.txt'))"
 FINISH = "FINAL('42 [a.txt:1]')"
@@ -113,3 +114,57 @@ def test_a_loop_of_calls_with_wrong_arguments_stops_at_the_quota(data: Path) -> 
     assert answer.record.runtime_ref.usage.tool_calls == 7
     assert "max_tool_calls" in answer.gaps[0]
     assert replay(run_dir, settings=Settings()).equal
+
+
+def test_a_query_whose_reply_came_after_the_time_of_its_parent_replays(data: Path) -> None:
+    clock = FrozenClock()
+
+    def slow(request: ModelRequest) -> str:
+        text = "".join(message.content for message in request.messages[1:])
+        if text == "ask":
+            clock.advance(95)  # more than a child has of 100 seconds, less than the root
+            return "yes"
+        return "print(llm_batch(['ask']))" if len(request.messages) == 2 else FINISH
+
+    def root(request: ModelRequest) -> str:
+        return "print(sub_rlm('look closer', depth=2))" if len(request.messages) == 2 else FINISH
+
+    answer, run_dir = asked(
+        data, ScriptedModel(root), sub_model=ScriptedModel(slow, name="s:small"), clock=clock, max_wall_time_sec=100
+    )
+    assert "[error] max_wall_time_sec" in (run_dir / JOURNAL).read_text()
+
+    again = replay(run_dir, settings=Settings())
+
+    assert again.equal, again.differences
+    assert again.record is not None and again.record.runtime_ref.usage == answer.record.runtime_ref.usage
+
+
+def test_a_run_whose_time_ended_in_the_middle_of_an_attempt_replays_with_that_reason(data: Path) -> None:
+    clock = FrozenClock()
+
+    def stalls(_request: ModelRequest) -> Exception:
+        clock.advance(200)
+        return ModelCallFailed("did not finish in time", retryable=True, tokens_in=5)
+
+    answer, run_dir = asked(data, ScriptedModel(stalls), clock=clock, max_wall_time_sec=100)
+
+    again = replay(run_dir, settings=Settings())
+
+    assert again.record is not None and again.record.error == answer.record.error
+    assert again.equal, again.differences
+
+
+def test_a_model_that_refuses_again_after_a_kill_replays_with_its_last_words(data: Path) -> None:
+    _, run_dir = asked(data, ScriptedModel([LOOK, ModelCallFailed("refused at first")]))
+    lines = (run_dir / JOURNAL).read_bytes().splitlines(keepends=True)
+    kept = next(at for at, line in enumerate(lines) if b'"model_failed"' in line) + 1
+    (run_dir / JOURNAL).write_bytes(b"".join(lines[:kept]))
+    for name in (RECORD, SUMMARY):
+        (run_dir / name).unlink()
+
+    finished = resume(run_dir, model=ScriptedModel([ModelCallFailed("refused again")]), settings=Settings())
+    again = replay(run_dir, settings=Settings())
+
+    assert again.record is not None and again.record.error == finished.record.error
+    assert again.equal, again.differences

@@ -103,7 +103,7 @@ class Tape:
         """For a replay: the attempt that was the last one, when no reply followed it."""
         if not self.strict or self._find(ModelReplied, ("model_replied", session, turn, ordinal)) is not None:
             return None
-        return next((each for each in self.failures(session, turn, ordinal) if each.wait_s is None), None)
+        return next((each for each in reversed(self.failures(session, turn, ordinal)) if each.wait_s is None), None)
 
     def host(self, session: str, turn: int, ordinal: int, args_hash: str | None = None) -> HostReturned | None:
         """The result of a host call in this place, if it was made with these arguments."""
@@ -137,10 +137,14 @@ class Tape:
         """Whether the model has replied in this place."""
         return self._find(ModelReplied, ("model_replied", session, turn, ordinal)) is not None
 
+    def end_of(self, session: str) -> RunEnded | SubcallEnded | None:
+        """How a session ended; None when it was cut off."""
+        return self.ended() if session == ROOT else self._find(SubcallEnded, ("subcall_ended", session))
+
     def error_of(self, session: str) -> dict[str, Any] | None:
         """The error with which a session ended; None when there was none or it was cut off."""
-        ended = self.ended() if session == ROOT else self._find(SubcallEnded, ("subcall_ended", session))
-        return None if ended is None else ended.error
+        end = self.end_of(session)
+        return None if end is None else end.error
 
     def gate(self, session: str, turn: int, gate: str) -> GateChecked | None:
         """How a gate judged."""

@@ -46,6 +46,11 @@ class Place:
     turn: int
     ordinal: int = 0
 
+    @property
+    def slot(self) -> tuple[str, int, int]:
+        """How the tape finds it."""
+        return self.session, self.turn, self.ordinal
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
@@ -71,18 +76,9 @@ def request_hash(question: Question) -> str:
 def ask(wiring: Wiring, scope: Scope, model: Model, place: Place, question: Question) -> ModelReplied:
     """The reply to a question, from the tape or from the model; raises BudgetExceeded or ModelCallFailed."""
     hashed = request_hash(question)
-    failed = _failed_before(wiring, place)
-    refused = None if failed else _refused_before(wiring, place)
-    recorded = None if failed or refused else wiring.tape.reply(place.session, place.turn, place.ordinal, hashed)
-    if failed is not None or recorded is not None:
-        wiring.emit(_asked(place, question, hashed, model, question.max_output_tokens))
-    _recount_failures(wiring, scope, place)
-    if failed is not None:
-        raise _refail(failed)
-    if refused is not None:
-        raise refused
+    recorded = _recalled(wiring, scope, model, place, question, hashed=hashed)
     if recorded is not None:
-        return _recount(wiring, scope, recorded)
+        return recorded
     estimate = sum(estimate_tokens(message.content) + 4 for message in question.messages)
     expected = _dearest(model, TokenUsage(estimate, question.max_output_tokens))
     with reserved(scope, estimate, question.max_output_tokens, expected) as reservation:
@@ -100,6 +96,35 @@ def ask(wiring: Wiring, scope: Scope, model: Model, place: Place, question: Ques
     return replied
 
 
+def _recalled(
+    wiring: Wiring, scope: Scope, model: Model, place: Place, question: Question, *, hashed: str
+) -> ModelReplied | None:
+    """The recorded reply, counted as it was; raises what the recorded run met here instead. None when the model is to be asked."""
+    failed = _failed_before(wiring, place)
+    refused = None if failed is not None and failed.too_long else _refused_before(wiring, place)
+    silent = failed is not None or (refused is not None and not wiring.tape.replied(*place.slot))
+    recorded = None if silent else wiring.tape.reply(*place.slot, hashed)
+    if failed is not None or recorded is not None:
+        wiring.emit(_asked(place, question, hashed, model, question.max_output_tokens))
+    _recount_failures(wiring, scope, place)
+    if recorded is not None:
+        _count(wiring, scope, wiring.emit(recorded))
+    if refused is not None:
+        raise refused
+    if failed is not None:
+        raise _refail(failed)
+    if recorded is not None:
+        _check_again(wiring, scope, place)
+    return recorded
+
+
+def _check_again(wiring: Wiring, scope: Scope, place: Place) -> None:
+    """The limits after a recorded reply. A session that no limit ended has passed: its parallel ones now land in another order."""
+    end = None if wiring.tape.words_only else wiring.tape.end_of(place.session)
+    if end is None or isinstance(reached_before(end.error), BudgetExceeded):
+        scope.check_spent()
+
+
 def _dearest(model: Model, usage: TokenUsage) -> float:
     """What a call may cost at most; nothing where no price is known. The list knows models without their provider."""
     kind, _, name = model.name.partition(":")
@@ -113,7 +138,8 @@ def _failed_before(wiring: Wiring, place: Place) -> ModelFailed | None:
     tape = wiring.tape
     if tape.strict:
         return tape.failure(place.session, place.turn, place.ordinal)
-    last = next((each for each in tape.failures(place.session, place.turn, place.ordinal) if each.wait_s is None), None)
+    failures = tape.failures(place.session, place.turn, place.ordinal)
+    last = next((each for each in reversed(failures) if each.wait_s is None), None)
     if last is None or tape.reply(place.session, place.turn, place.ordinal) is not None:
         return None
     folded = last.too_long and tape.reply(place.session, place.turn, FOLDED) is not None
@@ -122,19 +148,13 @@ def _failed_before(wiring: Wiring, place: Place) -> ModelFailed | None:
 
 
 def _refused_before(wiring: Wiring, place: Place) -> BudgetExceeded | None:
-    """The limit that ended the recorded session before this reply: parallel calls that are done again meet it in another order."""
+    """The limit that ended the recorded session at this request: parallel calls that are done again meet it in another order."""
     tape = wiring.tape
-    if tape.words_only or tape.replied(place.session, place.turn, place.ordinal):
+    alone = place.turn == 0  # a plain query: nothing comes after its reply
+    if tape.words_only or (tape.replied(*place.slot) and not alone):
         return None
     reached = reached_before(tape.error_of(place.session))
     return reached if isinstance(reached, BudgetExceeded) and not isinstance(reached, Cancelled) else None
-
-
-def _recount(wiring: Wiring, scope: Scope, recorded: ModelReplied) -> ModelReplied:
-    wiring.emit(recorded)
-    _count(wiring, scope, recorded)
-    scope.check_spent()
-    return recorded
 
 
 def _recount_failures(wiring: Wiring, scope: Scope, place: Place) -> None:

@@ -121,8 +121,8 @@ class Host(Functions):
         return self.call(name, args)
 
     def _tool(self, call: Call) -> Any:
-        self.scope.charge(tool_calls=1)
         recorded = None if self.wiring.tape.words_only else self._recorded(call)
+        self.scope.charge(tool_calls=1)
         if recorded is not None:
             return self._recall(recorded)
         started = self.wiring.clock.now()

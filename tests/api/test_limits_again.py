@@ -168,3 +168,30 @@ def test_a_model_that_refuses_again_after_a_kill_replays_with_its_last_words(dat
 
     assert again.record is not None and again.record.error == finished.record.error
     assert again.equal, again.differences
+
+
+def test_a_child_that_was_cancelled_before_a_kill_gives_its_result_to_the_code_after_it(data: Path) -> None:
+    stop = Stop()
+
+    def child(request: ModelRequest) -> str:
+        if len(request.messages) == 2:
+            stop.set()
+            return LOOK
+        return "FINAL('found it')"
+
+    def root(request: ModelRequest) -> str:
+        return "print(sub_rlm('look closer'))" if len(request.messages) == 2 else FINISH
+
+    small = ScriptedModel(child, name="s:small")
+    _, run_dir = asked(data, ScriptedModel(root), sub_model=small, cancel=stop)
+    lines = (run_dir / JOURNAL).read_bytes().splitlines(keepends=True)
+    (run_dir / JOURNAL).write_bytes(b"".join(lines[:-1]))  # killed in front of its last event
+    for name in (RECORD, SUMMARY):
+        (run_dir / name).unlink()
+
+    model = ScriptedModel(root)
+    finished = resume(run_dir, model=model, sub_model=small, settings=Settings())
+
+    assert "found it" in model.requests[0].messages[-1].content
+    assert finished.record.runtime_ref.subcall_metadata[0].status == "succeeded"
+    assert replay(run_dir, settings=Settings()).equal

@@ -20,8 +20,21 @@ from sonde.api.recipe import check_recipe
 from sonde.api.settings import Settings, load_settings
 from sonde.core.canonical import hash_value, jsonable
 from sonde.core.deadline import Clock, SystemClock
-from sonde.core.events import ROOT, AnyEvent, ModelFailed, ModelReplied, RunEnded, RunResumed, RunStarted, TurnStarted
+from sonde.core.events import (
+    ROOT,
+    AnyEvent,
+    ModelFailed,
+    ModelReplied,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    StateChanged,
+    StatusChanged,
+    SubcallEnded,
+    TurnStarted,
+)
 from sonde.core.record import RunRecord
+from sonde.core.status import LOOP_TRANSITIONS, LoopState, RunStatus
 from sonde.core.stopping import Stop
 from sonde.errors import ConfigError
 from sonde.models.base import Model
@@ -29,6 +42,7 @@ from sonde.models.recorded import RecordedModel
 from sonde.runs.export import is_replayable
 from sonde.runs.rundir import RECORD, SUMMARY, RunDir, find_run
 from sonde.runs.tape import Difference, Diverged, Tape, before_turn
+from sonde.runtime.wiring import Cancelled, reached_before
 
 NAMES = "RUN is a run's id, the unique beginning of one, `last`, or its folder"
 
@@ -129,9 +143,9 @@ def _asking(job: Job, model: str | Model | None, sub_model: str | Model | None, 
 
 
 def _resumed(job: Job, launch: Launch, events: Sequence[AnyEvent], *, go_live: bool) -> Finished:
-    known = list(events)
+    over = any(isinstance(event, RunEnded) for event in events)  # only its files are missing: nobody is asked
+    known = list(events) if over else [event for event in events if not _of_the_end(event)]
     while True:
-        over = any(isinstance(event, RunEnded) for event in known)  # only its files are missing: nobody is asked
         try:
             return run_job(job, replace(launch, tape=Tape(known, strict=over), recorded=known))
         except Diverged as diverged:
@@ -141,7 +155,20 @@ def _resumed(job: Job, launch: Launch, events: Sequence[AnyEvent], *, go_live: b
             kept = before_turn(known, turn, session)
             if len(kept) == len(known):
                 raise
-            known = kept
+            known, over = kept, False
+
+
+def _of_the_end(event: AnyEvent) -> bool:
+    """Whether the event is of an end that a kill cut short, or of a child that the user had stopped: who resumes goes on with both."""
+    match event:
+        case StatusChanged():
+            return RunStatus(event.status) not in (RunStatus.INITIALIZED, RunStatus.RUNNING)
+        case StateChanged():
+            return event.session == ROOT and not LOOP_TRANSITIONS[LoopState(event.state)]
+        case SubcallEnded():
+            return isinstance(reached_before(event.error), Cancelled)
+        case _:
+            return False
 
 
 def used_seconds(events: Sequence[AnyEvent]) -> float:

@@ -214,7 +214,9 @@ class Functions(Citing):
         return given
 
     def _child(self, errand: Errand, path: str, scope: Scope) -> SubcallResult:
-        return self._absorb(self.delegation.child(errand, path, scope))
+        result = self._absorb(self.delegation.child(errand, path, scope))
+        self.wiring.check_cancel()  # what a cancelled child has is no result for the code: a resume lets it go on
+        return result
 
     def run_child(self, errand: Errand) -> SubcallResult:
         """One child for a typed `delegate_subcall` action."""

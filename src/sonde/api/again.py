@@ -28,13 +28,11 @@ from sonde.core.events import (
     RunEnded,
     RunResumed,
     RunStarted,
-    StateChanged,
     StatusChanged,
     SubcallEnded,
     TurnStarted,
 )
 from sonde.core.record import RunRecord
-from sonde.core.status import LOOP_TRANSITIONS, LoopState, RunStatus
 from sonde.core.stopping import Stop
 from sonde.errors import ConfigError
 from sonde.models.base import Model
@@ -144,7 +142,7 @@ def _asking(job: Job, model: str | Model | None, sub_model: str | Model | None, 
 
 def _resumed(job: Job, launch: Launch, events: Sequence[AnyEvent], *, go_live: bool) -> Finished:
     over = any(isinstance(event, RunEnded) for event in events)  # only its files are missing: nobody is asked
-    known = list(events) if over else [event for event in events if not _of_the_end(event)]
+    known = list(events) if over else [event for event in events if not _by_the_user(event)]
     while True:
         try:
             return run_job(job, replace(launch, tape=Tape(known, strict=over), recorded=known))
@@ -158,17 +156,10 @@ def _resumed(job: Job, launch: Launch, events: Sequence[AnyEvent], *, go_live: b
             known, over = kept, False
 
 
-def _of_the_end(event: AnyEvent) -> bool:
-    """Whether the event is of an end that a kill cut short, or of a child that the user had stopped: who resumes goes on with both."""
-    match event:
-        case StatusChanged():
-            return RunStatus(event.status) not in (RunStatus.INITIALIZED, RunStatus.RUNNING)
-        case StateChanged():
-            return event.session == ROOT and not LOOP_TRANSITIONS[LoopState(event.state)]
-        case SubcallEnded():
-            return isinstance(reached_before(event.error), Cancelled)
-        case _:
-            return False
+def _by_the_user(event: AnyEvent) -> bool:
+    """Whether the event tells of the user's stop. Who resumes a run that was killed then has changed their mind."""
+    ends = isinstance(event, StatusChanged | SubcallEnded)
+    return ends and isinstance(reached_before(event.error), Cancelled)
 
 
 def used_seconds(events: Sequence[AnyEvent]) -> float:

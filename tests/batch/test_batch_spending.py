@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from batch.scene import Scene, counting_server
 from runs.streams import told
 from sonde.batch.crew import Happening, Lost
 from sonde.batch.driving import drive
@@ -106,3 +108,21 @@ def test_a_machine_without_room_for_a_process_is_not_another_batch(folder: Batch
         raise BlockingIOError(11, "Resource temporarily unavailable")
     with folder.held(), pytest.raises(ConfigError, match="another"), folder.held():
         pass
+
+
+def test_the_report_of_a_stopped_batch_tells_what_was_paid_for_items_that_wait(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(30)
+    flags = ["--concurrency", "8"]
+    with counting_server(0.02) as server:
+        stopped = scene.run(server.base_url, *flags, "--max-cost-usd", "0.008")
+        replies = sum(server.counts().values())
+        report = json.loads((scene.folder.path / "report.json").read_text())
+        scene.run(server.base_url, *flags)
+        whole = json.loads((scene.folder.path / "report.json").read_text())
+
+    assert replies > report["model_calls"], "an item was stopped between its two requests"
+    assert f"cost limit is reached: {report['spent_usd']:.4f} of" in report["stopped"]
+    assert report["spent_usd"] > report["cost_usd"]["total"]
+    assert "besides for items that wait" in stopped.stdout
+    assert whole["spent_usd"] == whole["cost_usd"]["total"]

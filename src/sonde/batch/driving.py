@@ -41,6 +41,7 @@ class BatchOutcome:
     deaths: int = 0
     elapsed_s: float = 0.0
     fresh: int = 0
+    spent_usd: float = 0.0
 
     @property
     def complete(self) -> bool:

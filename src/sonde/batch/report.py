@@ -1,6 +1,6 @@
 """The report of a batch as data and as Markdown, and all its files. The page with plots is `page`, the Parquet file `table`.
 
-Numbers are over every finished item of the manifest, whichever start of the batch finished it.
+Numbers are over every finished item of the manifest, whichever start of the batch finished it; `spent_usd` is all that was paid.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def report_of(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> dict[str, 
         "labels": dict(Counter(result.label for result in results if result.label).most_common()),
         "failures": _failures(results),
         "cost_usd": _spread([result.cost_usd for result in results]),
+        "spent_usd": round(outcome.spent_usd, 6),
         "latency_s": _spread([result.latency_s for result in results]),
         "tokens_in": sum(result.tokens_in for result in results),
         "tokens_out": sum(result.tokens_out for result in results),
@@ -90,12 +91,14 @@ def markdown(report: dict[str, Any]) -> str:
     """The report to read."""
     cost, latency = report["cost_usd"], report["latency_s"]
     left = f"; {report['left']:,} left, stopped because: {report['stopped']}" if report["left"] else ""
+    more = report["spent_usd"] - cost["total"]
+    besides = f"; {more:.4f} USD besides for items that wait and attempts that failed" if more >= 0.00005 else ""
     head = [
         f"# Batch {report['batch']}",
         "",
         f"- {report['finished']:,} of {plural(report['items'], 'item')} finished{left}",
         f"- {_counted(report['statuses'])}; judged by {_counted(report['judges'])}",
-        f"- cost {cost['total']:.4f} USD (median {cost['median']:.5f}, most {cost['max']:.5f})",
+        f"- cost {cost['total']:.4f} USD (median {cost['median']:.5f}, most {cost['max']:.5f}){besides}",
         f"- {plural(report['tokens_in'] + report['tokens_out'], 'token')} in {plural(report['model_calls'], 'model call')}",
         f"- latency median {latency['median']:.2f} s, 95 % within {latency['p95']:.2f} s, longest {latency['max']:.2f} s",
     ]

@@ -49,10 +49,16 @@ def run_batch(
         plan = plan_batch(manifest.items, folder, retry_failed=chosen.retry_failed)
         if not plan.errands:
             return BatchOutcome(
-                folder=folder, results=tuple(plan.finished.values()), left=0, stopped=None, broken=manifest.broken
+                folder=folder,
+                results=tuple(plan.finished.values()),
+                left=0,
+                stopped=None,
+                broken=manifest.broken,
+                spent_usd=plan.spent_usd,
             )
         crew = open_crew(plan, folder, settings, chosen, cancel)
-        return drive(plan, folder, crew, cancel=cancel, on_progress=on_progress, broken=manifest.broken)
+        outcome = drive(plan, folder, crew, cancel=cancel, on_progress=on_progress, broken=manifest.broken)
+        return replace(outcome, spent_usd=plan_batch(manifest.items, folder).spent_usd)
 
 
 def open_crew(

@@ -73,3 +73,23 @@ def test_a_key_that_a_command_gets_from_the_file_and_prints_is_not_recorded(data
 
     assert answer.record.runtime_ref.usage.iterations
     assert files_with_the_key(answer) == []
+
+
+@pytest.mark.parametrize("block", ["print(CONTEXT['env.txt'])", "raise ValueError(CONTEXT['env.txt'])"])
+def test_a_key_that_the_code_prints_or_raises_is_not_told_to_the_model(data: Path, block: str) -> None:
+    model = ScriptedModel([block, "print(read_file('a.txt'))", "FINAL('42 [a.txt:1]')"])
+    answer = asked(data, model=model)
+
+    assert answer.status is RunStatus.SUCCEEDED
+    assert "KEY=[key removed]" in model.requests[1].messages[-1].content
+    assert not [each for each in model.requests if KEY in each.messages[-1].content]
+    assert answer.run_dir is not None
+    assert replay(answer.run_dir, settings=KEYED).equal
+
+
+def test_what_the_code_printed_with_a_key_replays_where_the_key_is_not_set(data: Path) -> None:
+    model = ScriptedModel(["print(CONTEXT['env.txt'])", "print(read_file('a.txt'))", "FINAL('42 [a.txt:1]')"])
+    answer = asked(data, model=model)
+
+    assert answer.run_dir is not None
+    assert replay(answer.run_dir, settings=Settings()).equal

@@ -5,19 +5,31 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sonde.core.canonical import clip, hash_value, jsonable, sha256_text
+from sonde.core.canonical import canonical_json, clip, hash_value, jsonable, sha256_text
 from sonde.core.events import CodeRan, CodeStarted, Noted, ToolExecError, ToolIntercepted
 from sonde.errors import ConfigError, SandboxLost, SandboxViolation
+from sonde.runs.cleaning import REMOVED
 from sonde.runtime import observe
 from sonde.runtime.actions import RunCode
 from sonde.runtime.functions import SHARING
 from sonde.runtime.host import Host
 from sonde.runtime.playing import OffTheRecord, Playback, play
 from sonde.runtime.wiring import Wiring
-from sonde.sandbox import Args, Box, CodeClock, ExecResult, Final, StateNotSaved, StateRefused, load_box, open_box
+from sonde.sandbox import (
+    Args,
+    Box,
+    CodeClock,
+    ExecFault,
+    ExecResult,
+    Final,
+    StateNotSaved,
+    StateRefused,
+    load_box,
+    open_box,
+)
 from sonde.sandbox.intercept import extract_tool_calls
 
 STATE_BYTES = 8 << 20
@@ -64,7 +76,6 @@ class Coder:
             texts += self._told()
             texts.append(observe.block_text(result, number=number, count=len(action.blocks)))
             printed.append(result.stdout)
-            self.printed.append(result.stdout)
             if result.final is not None:
                 return Ran(texts=tuple(texts), final=result.final, printed="".join(printed))
             if not result.ok:
@@ -94,7 +105,9 @@ class Coder:
         started = self.wiring.clock.now()
         result = box.execute(code, wall_s=self._wall())
         self._note_interception(code, result, turn, number)
-        self._ran(result, turn, number, self.wiring.clock.now() - started)
+        self.printed.append(result.stdout)  # whole: citations are proved by it
+        ran = self._ran(result, turn, number, self.wiring.clock.now() - started)
+        result = replace(result, stdout=ran.stdout, stderr=ran.stderr, fault=_without_keys(result.fault, ran.fault))
         if result.fault is not None and result.fault.kind == "violation":
             raise SandboxViolation(result.fault.message)
         return result
@@ -102,12 +115,13 @@ class Coder:
     def _wall(self) -> float:
         return max(0.05, min(self.wiring.limits.wall_s, self.host.scope.deadline.remaining()))
 
-    def _ran(self, result: ExecResult, turn: int, number: int, duration: float) -> None:
+    def _ran(self, result: ExecResult, turn: int, number: int, duration: float) -> CodeRan:
+        """What came of a block, as it is recorded: without the values of keys, and that is what the model sees."""
         output_hash = sha256_text(f"{result.stdout}\0{result.stderr}")
         final = None if result.final is None else hash_value(jsonable(result.final.value))
-        if not self.wiring.tape.words_only:
-            self.wiring.tape.code_ran(self.session, turn, number, output_hash)
-        self.wiring.emit(
+        tape = self.wiring.tape
+        known = None if tape.words_only else tape.code_ran(self.session, turn, number, output_hash)
+        ran = self.wiring.emit(
             CodeRan(
                 session=self.session,
                 turn=turn,
@@ -124,6 +138,7 @@ class Coder:
                 warnings=list(result.warnings),
             )
         )
+        return known or ran
 
     def _note_interception(self, code: str, result: ExecResult, turn: int, number: int) -> None:
         if self.wiring.profile != "assign-only":
@@ -257,3 +272,16 @@ class Coder:
         if self._box is not None:
             self._box.close()
             self._box = None
+
+
+def _without_keys(fault: ExecFault | None, recorded: Mapping[str, Any] | None) -> ExecFault | None:
+    """The fault as recorded, if it is this one but for the values of keys; a replay in which the code fails otherwise shows that."""
+    if fault is None or recorded is None:
+        return fault
+    whole, at = canonical_json(asdict(fault)), 0
+    for piece in canonical_json(recorded).split(REMOVED):
+        at = whole.find(piece, at)
+        if at < 0:
+            return fault
+        at += len(piece)
+    return ExecFault(**recorded)

@@ -10,6 +10,7 @@ import pytest
 from sonde.api.again import replay, resume
 from sonde.api.asking import Answer, ask
 from sonde.api.settings import Settings
+from sonde.core.events import Event, ModelFailed
 from sonde.core.status import RunStatus
 from sonde.core.stopping import Stop
 from sonde.errors import ModelCallFailed
@@ -195,3 +196,18 @@ def test_a_child_that_was_cancelled_before_a_kill_gives_its_result_to_the_code_a
     assert "found it" in model.requests[0].messages[-1].content
     assert finished.record.runtime_ref.subcall_metadata[0].status == "succeeded"
     assert replay(run_dir, settings=Settings()).equal
+
+
+def test_an_attempt_that_failed_before_the_user_stopped_the_run_counts_in_its_replay(data: Path) -> None:
+    stop = Stop()
+    busy = ModelCallFailed("busy", retryable=True, tokens_in=900)
+
+    def watch(event: Event) -> None:
+        if isinstance(event, ModelFailed):
+            stop.set()
+
+    answer, run_dir = asked(data, ScriptedModel([LOOK, busy]), cancel=stop, on_event=watch)
+    again = replay(run_dir, settings=Settings())
+
+    assert again.equal, again.differences
+    assert again.record is not None and again.record.runtime_ref.usage == answer.record.runtime_ref.usage

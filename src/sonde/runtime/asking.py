@@ -102,8 +102,8 @@ def _recalled(
     """The recorded reply, counted as it was; raises what the recorded run met here instead. None when the model is to be asked."""
     failed = _failed_before(wiring, place)
     refused = None if failed is not None and failed.too_long else _refused_before(wiring, place)
-    silent = failed is not None or (refused is not None and not wiring.tape.replied(*place.slot))
-    recorded = None if silent else wiring.tape.reply(*place.slot, hashed)
+    replied = failed is None and wiring.tape.replied(*place.slot)
+    recorded = wiring.tape.reply(*place.slot, hashed) if replied else None
     if failed is not None or recorded is not None:
         wiring.emit(_asked(place, question, hashed, model, question.max_output_tokens))
     _recount_failures(wiring, scope, place)
@@ -113,8 +113,9 @@ def _recalled(
         raise refused
     if failed is not None:
         raise _refail(failed)
-    if recorded is not None:
-        _check_again(wiring, scope, place)
+    if recorded is None:
+        return wiring.tape.reply(*place.slot)  # none: a replay goes no further than the recorded run
+    _check_again(wiring, scope, place)
     return recorded
 
 

@@ -204,6 +204,7 @@ def phoenix_database(path: Path, raw: Json) -> None:
            CREATE TABLE traces(id INTEGER PRIMARY KEY, trace_id TEXT, project_rowid INTEGER);
            CREATE TABLE spans(id INTEGER PRIMARY KEY, trace_rowid INTEGER, span_id TEXT, parent_id TEXT, name TEXT, span_kind TEXT,
              start_time TEXT, end_time TEXT, status_code TEXT, status_message TEXT, attributes TEXT, events TEXT);
+           CREATE INDEX ix_spans_session_id ON spans (CAST(JSON_EXTRACT(attributes, '$.session.id') AS VARCHAR));
            INSERT INTO projects VALUES (1, 'shop');"""
     )
     connection.execute("INSERT INTO traces VALUES (1, ?, 1)", (raw["trace_id"],))

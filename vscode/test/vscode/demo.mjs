@@ -196,7 +196,8 @@ async function cancel(page) {
 async function manyNodes(page) {
   const folder = join(home, "many");
   await mkdir(join(folder, ".vscode"), { recursive: true });
-  const settings = { "sonde.serveArguments": [join(repository, "tests/server/double.py")] };
+  // Both in the folder: a new window may have read the folder's settings and not yet the user's.
+  const settings = { "sonde.pythonPath": PYTHON, "sonde.serveArguments": [join(repository, "tests/server/double.py")] };
   await writeFile(join(folder, ".vscode/settings.json"), JSON.stringify(settings));
   await page.goto(page.url().replace(/folder=.*/, `folder=${folder}`));
   await page.getByRole("button", { name: /Yes, I trust the authors/ }).click({ timeout: 60_000 });

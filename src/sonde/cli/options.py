@@ -140,3 +140,19 @@ def _refuse_empty_paths(hint: Any) -> None:
     if Path in (kind, *get_args(kind), *(part for each in get_args(kind) for part in get_args(each))):
         for option in described:
             option.parser = path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowOptions:
+    """Which traces."""
+
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", parser=filled, help="2026-11-01T00:00Z; from there on.")
+    ] = None
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", parser=filled, help="Up to there, not including it.")
+    ] = None
+    filter: Annotated[
+        str | None,
+        typer.Option(metavar="EXPR", parser=filled, help="Traces with a span that fits: status_code == 'ERROR'."),
+    ] = None

@@ -9,26 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.cli.investigating import CaseOptions, ReportOptions, SourceOptions
-from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, filled, settings_of, spread
+from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, WindowOptions, filled, settings_of, spread
 
 if TYPE_CHECKING:
     from sonde.api import Investigation, Options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowOptions:
-    """Which traces."""
+class IncidentOptions(WindowOptions):
+    """Which traces, and what else to look at."""
 
-    start: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", parser=filled, help="2026-11-01T00:00Z; from there on.")
-    ] = None
-    end: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", parser=filled, help="Up to there, not including it.")
-    ] = None
-    filter: Annotated[
-        str | None,
-        typer.Option(metavar="EXPR", parser=filled, help="Traces with a span that fits: status_code == 'ERROR'."),
-    ] = None
     trace: Annotated[
         list[str] | None,
         typer.Option(metavar="ID", parser=filled, help="Look at this trace in any case; may be repeated."),
@@ -44,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 def incident(
     *,
-    window: WindowOptions,
+    window: IncidentOptions,
     source: SourceOptions,
     how: CaseOptions,
     model: ModelOptions,

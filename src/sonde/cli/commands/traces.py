@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 import typer
 
 from sonde.cli.investigating import SourceOptions
-from sonde.cli.options import filled, settings_of, spread
+from sonde.cli.options import WindowOptions, filled, settings_of, spread
 from sonde.cli.text import one_line, printable
 from sonde.core.wording import plural
 from sonde.errors import ConfigError, ToolFault
@@ -27,19 +27,9 @@ TraceId = Annotated[str, typer.Argument(metavar="TRACE_ID")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which traces."""
+class Wanted(WindowOptions):
+    """Which traces, how many, and in what form."""
 
-    start: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", parser=filled, help="2026-11-01T00:00Z; from there on.")
-    ] = None
-    end: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", parser=filled, help="Up to there, not including it.")
-    ] = None
-    filter: Annotated[
-        str | None,
-        typer.Option(metavar="EXPR", parser=filled, help="Traces with a span that fits: status_code == 'ERROR'."),
-    ] = None
     after: Annotated[str | None, typer.Option(metavar="ID", parser=filled, help="Go on after this trace.")] = None
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 50
     json: AsJson = False

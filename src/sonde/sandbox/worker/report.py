@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import FunctionType, ModuleType, TracebackType
 from typing import Any
 
@@ -20,33 +20,15 @@ def remember_source(filename: str, source: str) -> None:
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
 
 
-MODULES = frozenset(
-    [
-        "json",
-        "re",
-        "math",
-        "statistics",
-        "collections",
-        "itertools",
-        "functools",
-        "operator",
-        "datetime",
-        "textwrap",
-        "hashlib",
-    ]
-)
-"""What code likes to use without an import."""
-
-
-def describe(error: BaseException, filename: str, compiled: bool) -> dict[str, Any]:
-    """The fault as the supervisor and, in the end, the model reads it."""
+def describe(error: BaseException, filename: str, compiled: bool, modules: Collection[str]) -> dict[str, Any]:
+    """The fault as the supervisor and, in the end, the model reads it. `modules` are those that code knows it may import."""
     frames = _generated_frames(error.__traceback__)
     message = _headline(error)
     return {
         "kind": _kind(error, compiled),
         "message": message[:MESSAGE_CHARS],
         "line": _line(error, frames, filename, compiled),
-        "hint": _hint(error),
+        "hint": _hint(error, modules),
         "traceback": _format(error, frames, message)[-2 * MESSAGE_CHARS :],
     }
 
@@ -72,12 +54,12 @@ def _headline(error: BaseException) -> str:
     return f"{name}: {text}"[: 2 * MESSAGE_CHARS] if text else name
 
 
-def _hint(error: BaseException) -> str | None:
+def _hint(error: BaseException, modules: Collection[str]) -> str | None:
     if isinstance(error, SystemExit):
         return "To finish with an answer call FINAL(value); to end the block just let it end."
     if isinstance(error, MemoryError):
         return "Work on slices of the shared text instead of whole copies, and delete what is no longer needed."
-    if isinstance(error, NameError) and error.name in MODULES:
+    if isinstance(error, NameError) and error.name in modules:
         return f"Nothing is imported beforehand: write `import {error.name}` first."
     return None
 

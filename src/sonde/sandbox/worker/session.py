@@ -11,7 +11,7 @@ import builtins
 import inspect
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, cast
 
 from . import channel
@@ -101,8 +101,9 @@ class Session:
     def _carry(self, request: dict[str, Any]) -> tuple[dict[str, Any] | None, Encoded | None]:
         """Save this state or restore another one: no turn, and no host."""
         self._mute = True
-        modules = self._policy["modules"] if self._policy["modules"] is not None else self._policy["preload"]
-        place = Place(self._namespace, self._fixed, self._builtins, modules, self._sources, self._dice, self._thrown)
+        place = Place(
+            self._namespace, self._fixed, self._builtins, self._modules(), self._sources, self._dice, self._thrown
+        )
         try:
             if "save" in request:
                 return None, Encoded([Saving(place, **request["save"]).run()])
@@ -111,6 +112,9 @@ class Session:
             return self._fault(error, compiled=True), None
         finally:
             self._mute = False
+
+    def _modules(self) -> Collection[str]:
+        return self._policy["modules"] if self._policy["modules"] is not None else self._policy["preload"]
 
     def _restored(self, place: Place, saved: dict[str, Any]) -> dict[str, Any]:
         told = Restoring(place, **saved).run()
@@ -132,7 +136,7 @@ class Session:
 
     def _fault(self, error: BaseException, compiled: bool) -> dict[str, Any]:
         try:
-            fault = describe(error, self._filename, compiled)
+            fault = describe(error, self._filename, compiled, self._modules())
         except MemoryError:
             fault = {"kind": "memory", "message": "MemoryError", "line": None, "hint": None, "traceback": ""}
         error.__traceback__ = None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from recorded_runs import FINISH, asked, one_fact
 
 from sonde.api.again import branch, replay, resume
 from sonde.api.asking import Answer, ask
@@ -19,16 +20,13 @@ from sonde.testing import ScriptedModel
 
 LOOK = "print(read_file('a.txt'))"
 COUNT = "print(budget_counters)"
-FINISH = "FINAL('42 [a.txt:1]')"
 LONG = "print('x' * 7000)"
 BATCH = "print(llm_batch([f'ask {i}' for i in range(3)]))"
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "a.txt").write_text("beta is 42\n")
-    return tmp_path / "data"
+    return one_fact(tmp_path)
 
 
 def passing() -> ModelCallFailed:
@@ -39,11 +37,10 @@ def too_long() -> ModelCallFailed:
     return ModelCallFailed("the prompt is too long", too_long=True, tokens_in=5)
 
 
-def asked(data: Path, model: ScriptedModel) -> tuple[Answer, Path]:
-    answer = ask("?", data, model=model, settings=Settings(), runs_dir=data.parent / "runs")
-    assert answer.run_dir is not None
+def succeeded(data: Path, model: ScriptedModel) -> tuple[Answer, Path]:
+    answer, run_dir = asked(data, model)
     assert answer.status is RunStatus.SUCCEEDED
-    return answer, answer.run_dir
+    return answer, run_dir
 
 
 def killed(run_dir: Path, *, after: bytes | None = None, before: bytes | None = None) -> None:
@@ -59,7 +56,7 @@ def killed(run_dir: Path, *, after: bytes | None = None, before: bytes | None = 
 
 
 def test_an_attempt_that_failed_before_a_crash_counts_after_it(data: Path) -> None:
-    before, run_dir = asked(data, ScriptedModel([LOOK, passing(), COUNT, FINISH]))
+    before, run_dir = succeeded(data, ScriptedModel([LOOK, passing(), COUNT, FINISH]))
     killed(run_dir, after=b'"model_failed"')
 
     model = ScriptedModel([COUNT, FINISH])
@@ -76,7 +73,7 @@ def len_in(request: ModelRequest) -> int:
 
 
 def test_a_branch_takes_the_failed_attempts_of_its_turns_along_and_replays(data: Path) -> None:
-    before, run_dir = asked(data, ScriptedModel([passing(), LOOK, COUNT, FINISH]))
+    before, run_dir = succeeded(data, ScriptedModel([passing(), LOOK, COUNT, FINISH]))
 
     tried = branch(run_dir, 2, runs_dir=data.parent / "runs", model=ScriptedModel([COUNT, FINISH]), settings=Settings())
 
@@ -91,7 +88,7 @@ def folding() -> Callable[[ModelRequest], str | Exception]:
 
 
 def test_after_a_crash_a_folded_conversation_is_not_sent_whole_again(data: Path) -> None:
-    _, run_dir = asked(data, ScriptedModel(folding()))
+    _, run_dir = succeeded(data, ScriptedModel(folding()))
     killed(run_dir, before=b'"model_replied"')
 
     model = ScriptedModel([FINISH])
@@ -103,7 +100,7 @@ def test_after_a_crash_a_folded_conversation_is_not_sent_whole_again(data: Path)
 
 
 def test_a_folded_conversation_replays_by_its_words_and_in_a_branch(data: Path) -> None:
-    _, run_dir = asked(data, ScriptedModel(folding()))
+    _, run_dir = succeeded(data, ScriptedModel(folding()))
 
     assert replay(run_dir, settings=Settings(), words_only=True).equal
     tried = branch(run_dir, 8, runs_dir=data.parent / "runs", model=ScriptedModel([FINISH]), settings=Settings())
@@ -119,7 +116,7 @@ def test_a_sub_call_that_failed_for_good_before_a_crash_is_not_asked_again(data:
             return ModelCallFailed("refused") if text == "ask 1" else "yes"
         return [BATCH, LOOK, FINISH][len(request.messages) // 2 - 1]
 
-    _, run_dir = asked(data, ScriptedModel(one_fails))
+    _, run_dir = succeeded(data, ScriptedModel(one_fails))
     killed(run_dir, before=b'"model_replied"')
 
     model = ScriptedModel([FINISH])

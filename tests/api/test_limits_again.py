@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
+from recorded_runs import FINISH, asked, one_fact
 
 from sonde.api.again import replay, resume
-from sonde.api.asking import Answer, ask
 from sonde.api.settings import Settings
 from sonde.core.events import Event, ModelFailed
 from sonde.core.status import RunStatus
@@ -19,20 +18,11 @@ from sonde.runs.rundir import JOURNAL, RECORD, SUMMARY
 from sonde.testing import FrozenClock, ScriptedModel
 
 LOOK = "print(read_file('a.txt'))"
-FINISH = "FINAL('42 [a.txt:1]')"
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "a.txt").write_text("beta is 42\n")
-    return tmp_path / "data"
-
-
-def asked(data: Path, model: ScriptedModel, **options: Any) -> tuple[Answer, Path]:
-    answer = ask("?", data, model=model, settings=Settings(), runs_dir=data.parent / "runs", **options)
-    assert answer.run_dir is not None
-    return answer, answer.run_dir
+    return one_fact(tmp_path)
 
 
 @pytest.mark.requirement(124)

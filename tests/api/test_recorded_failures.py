@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded_runs import FINISH, asked, one_fact
 
 from sonde.api.again import replay, resume, used_seconds
-from sonde.api.asking import Answer, ask
 from sonde.api.settings import Settings
 from sonde.core.events import ModelReplied, RunResumed, RunStarted, TurnStarted
 from sonde.core.status import RunStatus
@@ -18,21 +18,11 @@ from sonde.runs.rundir import RunDir
 from sonde.testing import FrozenClock, ScriptedModel
 
 LOOK = "text = read_file('a.txt')"
-FINISH = "FINAL('42 [a.txt:1]')"
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "a.txt").write_text("beta is 42\n")
-    return tmp_path / "data"
-
-
-def asked(data: Path, script: Any, **options: Any) -> tuple[Answer, Path]:
-    model = script if isinstance(script, ScriptedModel) else ScriptedModel(script)
-    answer = ask("?", data, model=model, settings=Settings(), runs_dir=data.parent / "runs", **options)
-    assert answer.run_dir is not None
-    return answer, answer.run_dir
+    return one_fact(tmp_path)
 
 
 def in_a_batch(request: ModelRequest) -> str | Exception:

@@ -52,26 +52,25 @@ def test_a_server_that_nobody_runs_is_named_with_the_attempts_and_what_to_check(
     assert "check that the server is running" in error["message"]
 
 
-@pytest.mark.requirement(112)
-def test_a_program_that_always_fails_is_named_with_the_attempts_and_its_last_words(folder: Path) -> None:
+def message_of(folder: Path, script: str) -> tuple[Path, str]:
+    """A model made of this script, and what the failed run says about it."""
     program = folder / "model"
-    program.write_text("#!/bin/sh\necho no such account >&2\nexit 3\n")
+    program.write_text(script)
     program.chmod(0o755)
     words = ("--json", "--model", f"command:{program}", "--runs-dir", str(folder / "runs"))
+    return program, failed(ask(folder, *words))["message"]
 
-    message = failed(ask(folder, *words))["message"]
+
+@pytest.mark.requirement(112)
+def test_a_program_that_always_fails_is_named_with_the_attempts_and_its_last_words(folder: Path) -> None:
+    program, message = message_of(folder, "#!/bin/sh\necho no such account >&2\nexit 3\n")
 
     assert f"after 1 attempt: the model could not be reached: command:{program} ended with exit code 3" in message
     assert "no such account" in message
 
 
 def test_a_program_whose_interpreter_is_missing_is_named_with_what_to_check(folder: Path) -> None:
-    program = folder / "model"
-    program.write_text("#!/nowhere/interpreter\n")
-    program.chmod(0o755)
-    words = ("--json", "--model", f"command:{program}", "--runs-dir", str(folder / "runs"))
-
-    message = failed(ask(folder, *words))["message"]
+    program, message = message_of(folder, "#!/nowhere/interpreter\n")
 
     assert f"the model could not be reached: command:{program} could not be started" in message
     assert "may be executed" in message

@@ -2,6 +2,7 @@
 import { cp, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
+import { afterEach } from "vitest";
 import { Bridge, type Timing } from "../src/bridge";
 import { filteredEnvironment } from "../src/environment";
 import { NodeTexts } from "../src/nodetexts";
@@ -99,4 +100,18 @@ export async function until(condition: () => boolean, withinMs = 10_000): Promis
     }
     await new Promise((resolve) => setTimeout(resolve, 5));
   }
+}
+
+/** Makes benches, and closes those of a test when it has ended. */
+export function benches(): (options?: BenchOptions) => Promise<Bench> {
+  let open: Bench[] = [];
+  afterEach(async () => {
+    await Promise.all(open.map((made) => made.close()));
+    open = [];
+  });
+  return async (options = {}) => {
+    const made = await bench(options);
+    open.push(made);
+    return made;
+  };
 }

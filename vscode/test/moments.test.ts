@@ -1,24 +1,13 @@
 // What a user does at an odd moment: cancelling while the runtime starts, running a task while the old runtime goes.
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { afterEach, describe, expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import { NodeTexts } from "../src/nodetexts";
 import { Policy } from "../src/policy";
 import { ToolHost } from "../src/toolhost";
-import { type Bench, bench } from "./bench";
+import { benches } from "./bench";
 
-let open: Bench[] = [];
-
-async function begin(): Promise<Bench> {
-  const made = await bench();
-  open.push(made);
-  return made;
-}
-
-afterEach(async () => {
-  await Promise.all(open.map((made) => made.close()));
-  open = [];
-});
+const begin = benches();
 
 describe("a task", () => {
   it("is under way while the runtime starts, and can be cancelled then", async () => {

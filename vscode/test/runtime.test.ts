@@ -1,22 +1,11 @@
 // The extension's side of the protocol against a Python runtime in a process of its own.
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
-import { afterEach, describe, expect, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import type { NewTask } from "../src/protocol";
-import { type Bench, type BenchOptions, bench, until } from "./bench";
+import { benches, until } from "./bench";
 
-let open: Bench[] = [];
-
-async function begin(options: BenchOptions = {}): Promise<Bench> {
-  const made = await bench(options);
-  open.push(made);
-  return made;
-}
-
-afterEach(async () => {
-  await Promise.all(open.map((made) => made.close()));
-  open = [];
-});
+const begin = benches();
 
 describe("a task", () => {
   it("reads, plans, patches, verifies and completes with citations", async () => {

@@ -93,3 +93,16 @@ def test_what_the_code_printed_with_a_key_replays_where_the_key_is_not_set(data:
 
     assert answer.run_dir is not None
     assert replay(answer.run_dir, settings=Settings()).equal
+
+
+def test_a_key_in_the_data_is_not_told_in_a_sub_call(data: Path) -> None:
+    said = "print(llm_query('Which names are set? ' + CONTEXT['env.txt']), read_file('a.txt'))"
+    model, helper = ScriptedModel([said, "FINAL('42 [a.txt:1]')"]), ScriptedModel(["KEY"])
+    answer = asked(data, model=model, sub_model=helper)
+
+    assert answer.status is RunStatus.SUCCEEDED
+    assert helper.requests[0].messages[-1].content == "Which names are set? KEY=[key removed]\n"
+    assert files_with_the_key(answer) == []
+    assert answer.run_dir is not None
+    assert replay(answer.run_dir, settings=KEYED).equal
+    assert replay(answer.run_dir, settings=Settings()).equal

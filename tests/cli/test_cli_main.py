@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -160,3 +161,18 @@ def test_a_reader_that_has_seen_enough_is_not_told_about_it(tmp_path: Path) -> N
 
     assert shown.stdout.startswith("model")
     assert shown.stderr == ""
+
+
+def test_an_answer_does_not_need_a_listener_to_what_is_said_about_it(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text("INFO up\n")
+    listener, said = os.pipe()
+    os.close(listener)
+
+    command = [sys.executable, "-m", "sonde", "ask", "INFO", "log.txt"]
+    shown = subprocess.run(
+        command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=said, timeout=60, check=False
+    )
+    os.close(said)
+
+    assert shown.returncode == 0
+    assert b"log.txt:1" in shown.stdout

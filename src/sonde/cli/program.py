@@ -14,7 +14,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Protocol, cast
+from typing import Annotated, Any, Protocol, cast
 
 import typer
 
@@ -95,6 +95,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Typer leaves by SystemExit with the exit code; what Sonde or the system refuses comes back here."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     _fill_closed_streams()
+    _keep_on_unheard()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character shows its number
             stream.reconfigure(errors="backslashreplace")
@@ -128,6 +129,22 @@ def _fill_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
+class _Unheard(io.FileIO):
+    """Descriptor 2 when whoever read it may have left: what is said about a run is lost, the run and its answer are not."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+
+def _keep_on_unheard() -> None:
+    if sys.stderr is sys.__stderr__ and not sys.stderr.isatty():
+        said = io.BufferedWriter(_Unheard(sys.stderr.fileno(), "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(said, encoding=sys.stderr.encoding, write_through=True)
 
 
 def _unwritable(error: OSError, *, json: bool) -> int:

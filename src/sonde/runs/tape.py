@@ -19,6 +19,7 @@ from sonde.core.events import (
     Event,
     GateChecked,
     HostReturned,
+    ModelAsked,
     ModelFailed,
     ModelReplied,
     RunEnded,
@@ -87,6 +88,10 @@ class Tape:
     def turn(self, session: str, turn: int) -> TurnStarted | None:
         """The start of a turn, with the time that its prompt showed."""
         return self._need(TurnStarted, ("turn_started", session, turn))
+
+    def asked(self, session: str, turn: int, ordinal: int) -> ModelAsked | None:
+        """The request in this place, as it was recorded."""
+        return self._find(ModelAsked, ("model_asked", session, turn, ordinal))
 
     def reply(self, session: str, turn: int, ordinal: int, request_hash: str | None = None) -> ModelReplied | None:
         """The model's reply in this place, if it was given to this very request."""

@@ -32,6 +32,7 @@ from sonde.models.base import (
 )
 from sonde.models.prices import price
 from sonde.models.retry import backoff, may_retry
+from sonde.runs.cleaning import REMOVED, is_same_but_for_keys
 from sonde.runtime.wiring import Cancelled, Wiring, by_user, reached_before
 
 FREE = frozenset({"command", "local"})  # whatever their names look like
@@ -75,6 +76,7 @@ def request_hash(question: Question) -> str:
 
 def ask(wiring: Wiring, scope: Scope, model: Model, place: Place, question: Question) -> ModelReplied:
     """The reply to a question, from the tape or from the model; raises BudgetExceeded or ModelCallFailed."""
+    question = _as_recorded(wiring, question, place)
     hashed = request_hash(question)
     recorded = _recalled(wiring, scope, model, place, question, hashed=hashed)
     if recorded is not None:
@@ -94,6 +96,23 @@ def ask(wiring: Wiring, scope: Scope, model: Model, place: Place, question: Ques
         _count(wiring, scope, replied)
     scope.check_spent()
     return replied
+
+
+def _as_recorded(wiring: Wiring, question: Question, place: Place) -> Question:
+    """The question as the record shows it: a key that lies in the user's own data is not told to a model either."""
+    texts = [message.content for message in question.messages]
+    cleaned = wiring.recorder.cleaned(texts)
+    asked = wiring.tape.asked(*place.slot)
+    if asked is not None and len(asked.messages) == len(texts):  # a replay may not know the keys
+        cleaned = [_before(text, each["content"]) for text, each in zip(cleaned, asked.messages, strict=True)]
+    if cleaned == texts:
+        return question
+    messages = tuple(Message(each.role, text) for each, text in zip(question.messages, cleaned, strict=True))
+    return replace(question, messages=messages)
+
+
+def _before(text: str, recorded: str) -> str:
+    return recorded if REMOVED in recorded and is_same_but_for_keys(text, recorded) else text
 
 
 def _recalled(

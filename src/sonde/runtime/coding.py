@@ -11,7 +11,7 @@ from typing import Any
 from sonde.core.canonical import canonical_json, clip, hash_value, jsonable, sha256_text
 from sonde.core.events import CodeRan, CodeStarted, Noted, ToolExecError, ToolIntercepted
 from sonde.errors import ConfigError, SandboxLost, SandboxViolation
-from sonde.runs.cleaning import REMOVED
+from sonde.runs.cleaning import is_same_but_for_keys
 from sonde.runtime import observe
 from sonde.runtime.actions import RunCode
 from sonde.runtime.functions import SHARING
@@ -278,10 +278,5 @@ def _without_keys(fault: ExecFault | None, recorded: Mapping[str, Any] | None) -
     """The fault as recorded, if it is this one but for the values of keys; a replay in which the code fails otherwise shows that."""
     if fault is None or recorded is None:
         return fault
-    whole, at = canonical_json(asdict(fault)), 0
-    for piece in canonical_json(recorded).split(REMOVED):
-        at = whole.find(piece, at)
-        if at < 0:
-            return fault
-        at += len(piece)
-    return ExecFault(**recorded)
+    same = is_same_but_for_keys(canonical_json(asdict(fault)), canonical_json(recorded))
+    return ExecFault(**recorded) if same else fault

@@ -186,9 +186,8 @@ class Connection:
         return done.model_copy(update={"id": task_id, "task_id": task_id})
 
     def _failed(self, job: _Task, message: str, code: str) -> Completion:
-        message = message.encode(
-            "utf-8", "backslashreplace"
-        ).decode()  # half a character would make it no message at all
+        # Half a character would make it no message at all.
+        message = message.encode("utf-8", "backslashreplace").decode()
         if not job.cancelled.is_set():
             job.requests.emit(ErrorMessage(id=job.task.id, error=message, recoverable=False, code=code))
         return Completion(id=job.task.id, status="failed", summary=message)

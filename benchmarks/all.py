@@ -56,6 +56,11 @@ PROGRAMS = {
     ),
     "traces": Program(title="Traces: index and reads", words=("traces.py",), small=("--spans", "50000")),
     "batch": Program(title="Batches", words=("batch.py", "--full"), small=("--counts", "50,100")),
+    "waiting": Program(
+        title="Editors, the page, lists and the journal",
+        words=("waiting.py",),
+        small=("--events", "2000", "--runs", "100"),
+    ),
     "quick": Program(title="Ratios that are guarded", words=("quick.py",)),
 }
 PEER_PACKAGES = ("pydantic-monty", "smolagents", "RestrictedPython", "rlms", "dspy", "pyrlm-runtime")

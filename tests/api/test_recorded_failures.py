@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from recorded_runs import FINISH, asked, one_fact
 
-from sonde.api.again import replay, resume, used_seconds
+from sonde.api.again import replay, resume
 from sonde.api.settings import Settings
 from sonde.core.events import ModelReplied, RunResumed, RunStarted, TurnStarted
 from sonde.core.status import RunStatus
 from sonde.errors import ConfigError, ErrorCode, ModelCallFailed
 from sonde.models.base import ModelRequest
+from sonde.runs.recorded_time import used_seconds
 from sonde.runs.rundir import RunDir
 from sonde.testing import FrozenClock, ScriptedModel
 

@@ -93,3 +93,17 @@ def test_an_earlier_batch_that_is_none_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ConfigError):
             read_issues(path)
+
+
+def test_while_items_are_left_an_issue_that_was_not_seen_is_not_gone() -> None:
+    old, other = found(1), found(2, component="cart.add")
+    first = compare(group([old]), [])
+    stopped = compare(group([other]), first, complete=False)
+    finished = compare(group([other]), stopped)
+    stopped_again = compare(group([other]), finished, complete=False)
+
+    assert [issue.state for issue in stopped] == ["new", "unseen"]
+    assert [issue.state for issue in finished] == ["ongoing", "gone"]
+    assert [issue.state for issue in stopped_again] == ["ongoing", "gone"]
+    assert one(compare(group([old]), stopped)[:1]).state == "ongoing"
+    assert one(compare(group([old]), stopped_again)[:1]).state == "reopened"

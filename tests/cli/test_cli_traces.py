@@ -121,3 +121,13 @@ def test_runs_of_investigations_replay_from_the_command_line(folder: Path) -> No
 
     assert shown.returncode == 0, shown.stderr
     assert "every hash is the same" in shown.stdout
+
+
+def test_an_export_that_fails_leaves_no_file_behind_and_can_be_repeated(folder: Path) -> None:
+    words = ("traces", "export", FIRST, "nope", "--source", "traces.jsonl", "-o", "out.jsonl")
+
+    refused = sonde(*words, cwd=folder)
+    again = sonde(*(word for word in words if word != "nope"), cwd=folder)
+
+    assert (refused.returncode, again.returncode) == (2, 0), (refused.stderr, again.stderr)
+    assert len((folder / "out.jsonl").read_text().splitlines()) == 2

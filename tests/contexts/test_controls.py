@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sonde.contexts.controls import NEEDS, SEVERITIES, ControlsLibrary, Scope, infer_scope, parse_controls
+from sonde.contexts.controls import MAX_CONTROLS, NEEDS, SEVERITIES, ControlsLibrary, Scope, infer_scope, parse_controls
 from sonde.contexts.traces.context import PolicyTools
 from sonde.errors import ConfigError, ToolFault
 
@@ -175,11 +175,22 @@ def test_patterns_ignore_case_and_take_linear_time() -> None:
 def test_policy_tools_list_and_explain_controls() -> None:
     tools = PolicyTools(ControlsLibrary.shipped())
 
-    rows = tools.list_controls("v1", app_type="agentic", tools_used=["x"])
+    found = tools.list_controls("v1", app_type="agentic", tools_used=["x"])
 
-    assert {row["control_id"] for row in rows} == {
+    assert found.truncated is None
+    assert {row["control_id"] for row in found.value} == {
         c.control_id for c in ControlsLibrary.shipped().select("v1", Scope())
     }
     assert tools.get_control("schema.mismatch.review", "v1")["severity"] == "high"
     assert set(tools.required_evidence("retrieval.quality.review", "v1")) <= set(NEEDS)
     assert ControlsLibrary.shipped().joined(library(control())).versions() == ["owasp-llm-2025", "v1", "v9"]
+
+
+@pytest.mark.requirement(85)
+def test_a_list_of_controls_that_is_cut_names_those_it_leaves_out() -> None:
+    many = [control(control_id=f"c.{number:02}", severity="low") for number in range(MAX_CONTROLS + 2)]
+
+    found = PolicyTools(library(*many)).list_controls("v9")
+
+    assert len(found.value) == MAX_CONTROLS == 50
+    assert found.truncated == "50 of 52 controls; get_control shows the others: c.50, c.51"

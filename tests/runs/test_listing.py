@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -126,17 +124,10 @@ def test_a_linked_run_folder_is_not_deleted(tmp_path: Path) -> None:
     assert (tmp_path / "elsewhere" / "a" / RECORD).exists()
 
 
-def test_a_thousand_runs_are_listed_in_a_blink(tmp_path: Path) -> None:
-    pattern = write_story(tmp_path, "run-0000")
-    for number in range(1, 1_000):
-        shutil.copytree(pattern.path, tmp_path / f"run-{number:04}")
-    write_long_story(tmp_path, 10_000)
+def test_a_finished_run_is_listed_without_a_look_at_its_journal(tmp_path: Path) -> None:
+    run = write_long_story(tmp_path, 1_000)
+    (run.path / "events.jsonl").write_text("whoever reads this finds no run\n")
 
-    times: list[float] = []
-    for _ in range(3):
-        began = time.perf_counter()
-        found = list_runs(tmp_path)
-        times.append(time.perf_counter() - began)
-        assert len(found) == 1_001
+    (summary,) = list_runs(tmp_path)
 
-    assert min(times) <= 0.3
+    assert summary.status == "succeeded"

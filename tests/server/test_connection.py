@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import queue
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -289,22 +288,16 @@ def test_a_fifth_task_at_once_is_refused(host: Host) -> None:
     assert host.until("error")["code"] == "REFUSED_TASK"
 
 
-def test_ten_thousand_events_take_less_than_a_second(host: Host) -> None:
-    seconds: list[float] = []
-    for number in range(3):  # the machine may be busy; the best of three counts
-        started = time.perf_counter()
-        host.task("flood 10000", f"t{number}")
-        host.until("completion")
-        seconds.append(time.perf_counter() - started)
+def test_of_ten_thousand_events_none_is_lost(host: Host) -> None:
+    host.task("flood 10000")
+    host.until("completion")
 
-    assert min(seconds) < 1.0
-    assert len(host.lines) == 1 + 3 * 10_001
+    assert [json.loads(line)["seq"] for line in host.lines] == list(range(1, 10_003))
 
 
-def test_the_first_event_comes_at_once(host: Host) -> None:
-    started = time.perf_counter()
+def test_the_first_event_does_not_wait_for_the_work(host: Host) -> None:
     host.task("demo")
-    host.until("progress")
 
-    assert time.perf_counter() - started < 0.5
+    assert host.until("progress")["id"] == "t1"
+    assert "completion" not in [json.loads(line)["type"] for line in host.lines]
     host.say(type="cancel", id="t1")

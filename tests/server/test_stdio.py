@@ -8,7 +8,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -144,15 +143,11 @@ def _gone(pid: int, within_s: float) -> bool:
     return bool(ready)
 
 
-def test_ten_thousand_events_a_second_pass_through_the_pipe(served: Served) -> None:
-    seconds: list[float] = []
-    for number in range(3):  # the machine may be busy; the best of three counts
-        started = time.perf_counter()
-        served.task("flood 10000", f"t{number}")
-        served.until("completion")
-        seconds.append(time.perf_counter() - started)
+def test_of_ten_thousand_events_none_is_lost_in_the_pipe(served: Served) -> None:
+    served.task("flood 10000")
+    numbers = [served.hear()["seq"] for _ in range(10_001)]
 
-    assert min(seconds) < 1.0
+    assert numbers == list(range(2, 10_003))
 
 
 def test_schemas_and_typescript_types_are_fresh() -> None:

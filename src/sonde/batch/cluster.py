@@ -23,7 +23,7 @@ from sonde.api.launch import sonde_version
 from sonde.batch.connecting import connect
 from sonde.batch.crew import Happening, Lost
 from sonde.batch.limits import Answer, Ask, Closed, Limiter, SharedLimits, Slot, Told
-from sonde.batch.station import Errand, Order, Station
+from sonde.batch.station import Errand, Order, Station, check_models
 from sonde.batch.worker import attempt
 from sonde.errors import ConfigError
 
@@ -91,6 +91,10 @@ class WorkerActor:
             seen = ""
         if seen != token:
             return f"node {node} does not see {self._order.folder}: put --runs-dir on storage that every node shares"
+        try:
+            check_models(self._order.settings)
+        except ConfigError as error:
+            return f"node {node}: {error.message}"
         return None
 
     def pid(self) -> int:

@@ -16,8 +16,8 @@ from typing import Protocol
 from sonde.batch.limits import Answer, Ask, Closed, Later, Slot, Told
 from sonde.core.deadline import Deadline
 from sonde.errors import ModelCallFailed
-from sonde.models.base import Model, ModelReply, ModelRequest, OnText, TokenUsage, prompt_tokens
-from sonde.models.prices import price
+from sonde.models.base import Model, ModelReply, ModelRequest, OnText, TokenUsage, prompt_tokens, suited_mode
+from sonde.models.prices import dearest, price
 
 LANDING_S = 0.05  # from a reply's return to its line in the journal
 
@@ -62,6 +62,11 @@ class LimitedModel:
         """The model's own name: what the record says and what a resume compares."""
         return self._model.name
 
+    @property
+    def guided(self) -> bool:
+        """Whether the model is too weak to be left alone."""
+        return suited_mode(self._model) == "guided"
+
     def complete(self, request: ModelRequest, *, deadline: Deadline, on_text: OnText | None = None) -> ModelReply:
         """Ask once, when the batch lets it."""
         left_s = deadline.remaining()
@@ -86,8 +91,8 @@ class LimitedModel:
             return Ask(tokens=0, cost_usd=0.0)
         sent = prompt_tokens(request)
         most = request.max_output_tokens or 4096
-        dear = price(self._model.name.partition(":")[2] or self._model.name, TokenUsage(sent, most)) or 0.0
-        return Ask(tokens=sent + int(min(most, self._mean_out)), cost_usd=dear)
+        dear = dearest(self._model.name, TokenUsage(sent, most))
+        return Ask(tokens=sent + int(min(most, self._mean_out)), cost_usd=dear or 0.0)
 
     def _used(self, ask: Ask, reply: ModelReply) -> Told:
         self._mean_out += (reply.usage.tokens_out - self._mean_out) / 8

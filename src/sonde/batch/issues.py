@@ -2,6 +2,7 @@
 
     issues = group(results)                      # of one batch
     issues = compare(issues, earlier)            # new, ongoing, reopened; and what of the earlier ones is gone
+    issues = compare(issues, earlier, complete=False)  # items are left: what was not seen is unseen, not gone
 
 Words are compared without numbers and ids, as sets (Jaccard). An issue keeps its id over batches as long as it is recognised. It is a
 grouping, not a judgement: two causes with one message in one component are one issue.
@@ -25,7 +26,7 @@ ALIKE = 0.5
 REPRESENTATIVES = 5
 WORDS = 40
 ISSUES = "issues.json"
-State = Literal["new", "ongoing", "reopened", "gone"]
+State = Literal["new", "ongoing", "reopened", "gone", "unseen"]
 _TOKEN = re.compile(r"[^\W\d_][^\W\d]+")
 _ID = re.compile(r"\b(?=[0-9a-f-]*\d)[0-9a-f]{6,}(?:-[0-9a-f]+)*\b|\b\S*\d\S*\b")
 
@@ -119,8 +120,8 @@ def _spread(traces: Sequence[str]) -> list[str]:
     return [traces[round(step * number)] for number in range(REPRESENTATIVES)]
 
 
-def compare(now: Sequence[Issue], earlier: Sequence[Issue]) -> list[Issue]:
-    """The issues of now with their state against an earlier batch, then those that are gone."""
+def compare(now: Sequence[Issue], earlier: Sequence[Issue], *, complete: bool = True) -> list[Issue]:
+    """The issues of now with their state against an earlier batch, then those that were not found."""
     left = list(earlier)
     found: list[Issue] = []
     for issue in now:
@@ -128,7 +129,13 @@ def compare(now: Sequence[Issue], earlier: Sequence[Issue]) -> list[Issue]:
         if before is not None:
             left.remove(before)
         found.append(_against(issue, before))
-    return found + [msgspec.structs.replace(issue, state="gone", count=0) for issue in left]
+    return found + [_missing(issue, complete=complete) for issue in left]
+
+
+def _missing(issue: Issue, *, complete: bool) -> Issue:
+    """One that no item shows: gone, unless some have not run yet."""
+    state = "gone" if complete or issue.state == "gone" else "unseen"
+    return msgspec.structs.replace(issue, state=state, count=0)
 
 
 def _same(one: Issue, other: Issue) -> bool:

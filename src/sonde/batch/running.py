@@ -17,10 +17,11 @@ from sonde.batch.limits import Limiter, SharedLimits
 from sonde.batch.local import LocalCrew
 from sonde.batch.manifest import Manifest
 from sonde.batch.plan import Plan, plan_batch
-from sonde.batch.station import Order
+from sonde.batch.station import Order, check_models
 from sonde.errors import ConfigError
 
 LOCAL = "local"
+RAY = "ray"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,10 @@ class BatchOptions:
     limits: SharedLimits = field(default_factory=SharedLimits)
     writeback: bool = True
     retry_failed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.on not in (LOCAL, RAY) and not self.on.startswith("ray://"):
+            raise ConfigError(f"--on {self.on} is no place for a batch: local, ray, or ray://HOST:PORT")
 
 
 def run_batch(
@@ -64,15 +69,15 @@ def run_batch(
 def open_crew(
     plan: Plan, folder: BatchFolder, settings: Settings, options: BatchOptions, cancel: threading.Event | None = None
 ) -> Crew:
-    """The workers of the chosen place."""
+    """The workers of the chosen place; ConfigError when no item could begin with these settings."""
+    settings.budget()  # what no engine could take is refused here, what is above an engine's maximum by its items
     order = Order(settings=_with_cache(settings, folder), folder=folder.path, writeback=options.writeback)
     if options.on == LOCAL:
+        check_models(settings)
         return LocalCrew(order, Limiter(options.limits, spent_usd=plan.spent_usd))
-    if options.on == "ray" or options.on.startswith("ray://"):
-        from sonde.batch.cluster import RayCrew  # noqa: PLC0415  # Ray takes seconds to import, and may not be there
+    from sonde.batch.cluster import RayCrew  # noqa: PLC0415  # Ray takes seconds to import, and may not be there
 
-        return RayCrew(order, options.limits, options.on, spent_usd=plan.spent_usd, cancel=cancel)
-    raise ConfigError(f"--on {options.on} is no place for a batch: local, ray, or ray://HOST:PORT")
+    return RayCrew(order, options.limits, options.on, spent_usd=plan.spent_usd, cancel=cancel)
 
 
 def _with_cache(settings: Settings, folder: BatchFolder) -> Settings:

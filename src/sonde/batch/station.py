@@ -30,7 +30,7 @@ from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.span import time_text
 from sonde.core.events import AnyEvent, Event, RunEnded
 from sonde.core.run_record import RunRecord
-from sonde.errors import SandboxUnavailable, UnexpectedRuntimeError, UsageError
+from sonde.errors import ConfigError, SandboxUnavailable, UnexpectedRuntimeError, UsageError
 from sonde.models import open_model
 from sonde.models.base import Model
 from sonde.runs.journal import JournalBusy, JournalFailed
@@ -175,6 +175,15 @@ class Station:
                 self._models[name] = open_model(choice.spec, choice.settings)
                 self._open.callback(getattr(self._models[name], "close", lambda: None))
             return self._models[name]
+
+
+def check_models(settings: Settings) -> None:
+    """ConfigError when the models cannot be opened here: else every item would be refused with the same words."""
+    if settings.model is None and settings.sub_model is not None:
+        raise ConfigError("a sub-model is set but no model: pass --model as well")
+    for name in {settings.model, settings.sub_model} - {None}:
+        choice = settings.choose(cast("str", name))
+        getattr(open_model(choice.spec, choice.settings), "close", lambda: None)()
 
 
 def _start_server(profile: str) -> None:

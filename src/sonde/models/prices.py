@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from sonde.models.base import TokenUsage
 
+FREE = frozenset({"command", "local"})  # whatever their names look like
+
 
 def price(model_name: str, usage: TokenUsage) -> float | None:
     """US dollars, cached tokens at their own price; None when the list does not know the model.
@@ -23,3 +25,9 @@ def price(model_name: str, usage: TokenUsage) -> float | None:
         except LookupError:
             continue
     return None
+
+
+def dearest(model: str, usage: TokenUsage) -> float | None:
+    """What a call of `provider:name` may cost at most; None when nobody knows. The list knows models without their provider."""
+    kind, _, name = model.partition(":")
+    return None if kind in FREE else price(name or kind, usage)

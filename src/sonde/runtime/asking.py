@@ -30,12 +30,11 @@ from sonde.models.base import (
     interrupted,
     prompt_tokens,
 )
-from sonde.models.prices import price
+from sonde.models.prices import dearest, price
 from sonde.models.retry import backoff, may_retry
 from sonde.runs.cleaning import REMOVED, is_same_but_for_keys
 from sonde.runtime.wiring import Cancelled, Wiring, by_user, reached_before
 
-FREE = frozenset({"command", "local"})  # whatever their names look like
 FIRST, REGENERATED, FOLDED = 0, 1, 2  # the requests that a turn may make
 
 
@@ -82,7 +81,7 @@ def ask(wiring: Wiring, scope: Scope, model: Model, place: Place, question: Ques
     if recorded is not None:
         return recorded
     estimate = sum(estimate_tokens(message.content) + 4 for message in question.messages)
-    expected = _dearest(model, TokenUsage(estimate, question.max_output_tokens))
+    expected = dearest(model.name, TokenUsage(estimate, question.max_output_tokens)) or 0.0
     with reserved(scope, estimate, question.max_output_tokens, expected) as reservation:
         wiring.emit(_asked(place, question, hashed, model, reservation.max_output_tokens))
         request = ModelRequest(
@@ -143,12 +142,6 @@ def _check_again(wiring: Wiring, scope: Scope, place: Place) -> None:
     end = None if wiring.tape.words_only else wiring.tape.end_of(place.session)
     if end is None or isinstance(reached_before(end.error), BudgetExceeded):
         scope.check_spent()
-
-
-def _dearest(model: Model, usage: TokenUsage) -> float:
-    """What a call may cost at most; nothing where no price is known. The list knows models without their provider."""
-    kind, _, name = model.name.partition(":")
-    return 0.0 if kind in FREE else price(name or kind, usage) or 0.0
 
 
 def _failed_before(wiring: Wiring, place: Place) -> ModelFailed | None:
@@ -224,7 +217,7 @@ def _asked(place: Place, question: Question, hashed: str, model: Model, max_outp
 def _attempt(
     wiring: Wiring, scope: Scope, model: Model, request: ModelRequest, *, place: Place, hashed: str
 ) -> tuple[ModelReply, int]:
-    attempt = 0
+    attempt, before = _attempts_before(wiring, place)
     while True:
         attempt += 1
         wiring.check_cancel()
@@ -235,7 +228,7 @@ def _attempt(
         except ModelCallFailed as failure:
             latency = wiring.clock.now() - started
             _give_back(scope, failure.waited_s)
-            wait = _wait(wiring, scope, failure, attempt)
+            wait = _wait(wiring, scope, failure, attempt - before)
             scope.spend(tokens_in=failure.tokens_in, tokens_out=0, cost_usd=0.0)
             event = _failed(place, hashed, failure, attempt=attempt, wait=wait, latency=latency)
             wiring.emit(msgspec.structs.replace(event, cancelled=wiring.cancel.is_set()))
@@ -249,6 +242,13 @@ def _attempt(
             continue
         _give_back(scope, reply.waited_s)
         return replace(reply, latency_s=reply.latency_s or wiring.clock.now() - started), attempt
+
+
+def _attempts_before(wiring: Wiring, place: Place) -> tuple[int, int]:
+    """Attempts that were made before a crash: all of them, and those after which the model was given up (a resume asks it anew)."""
+    failures = wiring.tape.failures(*place.slot)
+    given_up_at = [number for number, each in enumerate(failures, 1) if each.wait_s is None]
+    return len(failures), max(given_up_at, default=0)
 
 
 def _complete(wiring: Wiring, scope: Scope, model: Model, request: ModelRequest, on_text: OnText | None) -> ModelReply:

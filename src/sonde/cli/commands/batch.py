@@ -113,9 +113,10 @@ def batch(
     )
     silent = output.json or output.quiet
     _begin(settings, folder, items, silent=silent)
+    _warn_of_prices(settings, capped=budget.max_cost_usd is not None and not silent)
     with soft_stop("sonde: stopping; items in flight are paused (once more kills)\n") as cancel, _shown(silent) as show:
         outcome = run_batch(items, folder, settings, options, cancel=cancel, on_progress=show)
-    issues = compare(group(outcome.results), earlier)
+    issues = compare(group(outcome.results), earlier, complete=not outcome.left)
     report, skipped = write_report(outcome, issues)
     again = f"sonde batch {folder.path / 'manifest.jsonl'}" if query.asked and not how.name else "the same command"
     _tell(outcome, report, skipped, output, again)
@@ -150,11 +151,18 @@ def _items(
     if (manifest is None) == (not query.asked):
         raise ConfigError("give a MANIFEST, or a query such as --all-errors --since 24h; `sonde batch --help`")
     if manifest is not None:
+        _refuse_query_flags(query)
         folder = named_folder(how.name, settings.runs_dir) if how.name else folder_for(manifest, settings.runs_dir)
         return folder, read_manifest(manifest)
     now = datetime.now(UTC)
     name = how.name or f"{query.engine}-{now:%Y%m%d-%H%M%S}"
     return named_folder(name, settings.runs_dir), _queried(query, settings, now)
+
+
+def _refuse_query_flags(query: QueryOptions) -> None:
+    for name, given in (("--limit", query.limit is not None), ("--engine", query.engine != "rca")):
+        if given:
+            raise ConfigError(f"{name} belongs to a query such as --all-errors; a manifest says itself what is done")
 
 
 def _queried(query: QueryOptions, settings: Settings, now: datetime) -> Manifest:
@@ -178,9 +186,21 @@ def _queried(query: QueryOptions, settings: Settings, now: datetime) -> Manifest
 def _begin(settings: Settings, folder: BatchFolder, items: Manifest, *, silent: bool) -> None:
     for line in items.broken[:20]:
         print(f"sonde: line {line.number} is no item and is left out: {one_line(line.reason, 300)}", file=sys.stderr)
+    if len(items.broken) > 20:
+        print(f"sonde: {len(items.broken) - 20} further lines are no items; report.md names them", file=sys.stderr)
     if not silent:
         print(printable(settings.model_line()), file=sys.stderr)
         print(f"batch: {plural(len(items.items), 'item')} in {folder.path}", file=sys.stderr)
+
+
+def _warn_of_prices(settings: Settings, *, capped: bool) -> None:
+    """A cap without a price holds nothing; said before ten thousand items are paid for."""
+    from sonde.models.base import TokenUsage
+    from sonde.models.prices import dearest
+
+    for name in dict.fromkeys((settings.model, settings.sub_model)) if capped else ():
+        if name is not None and dearest(settings.choose(name).spec, TokenUsage(1, 1)) is None:
+            print(f"warning: no price is known for {name}: the cost limit cannot bind", file=sys.stderr)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.phoenixstore import PhoenixStore
 from sonde.contexts.traces.sources import DEFAULT_PROJECT, is_server, open_store
 from sonde.contexts.traces.store import TraceQuery, TraceStore, UnknownTrace
+from sonde.core.canonical import hash_value
 from sonde.engines.compliance import COMPLIANCE
 from sonde.engines.incident import INCIDENT
 from sonde.engines.rca import RCA
@@ -210,7 +211,12 @@ class Case:
                 version = {"controls_version": self.version(), "overrides": self.overrides}
                 return {"trace_id": self.trace_ids[0], **version}
             case "incident":
-                return {"trace_ids": self.trace_ids, "project": self.place.project, "query": self._window(store)}
+                where = {"project": self.place.project, "query": self._window(store)}
+                return {"incident_id": self.incident_id(), "trace_ids": self.trace_ids, **where}
+
+    def incident_id(self) -> str:
+        """The same for the same traces, window and filter, so that two dossiers of one incident are known as such."""
+        return hash_value(self.input_ref())[:12]
 
     def _window(self, store: TraceStore) -> TraceQuery | None:
         query = self.query()

@@ -18,6 +18,7 @@ from typing import Any, cast
 from sonde.core.canonical import clip, sha256_text
 from sonde.core.deadline import rfc3339
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
+from sonde.core.wording import plural
 from sonde.errors import ConfigError, ToolFault
 
 METADATA = "metadata.json"
@@ -228,4 +229,4 @@ def _summary(text: str, paths: Sequence[str]) -> str:
     added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
     removed = sum(line.startswith("-") and not line.startswith("---") for line in lines)
     named = ", ".join(paths[:5]) or "nothing"
-    return f"{len(paths)} files changed, {added} lines added, {removed} removed: {named}"
+    return f"{plural(len(paths), 'file')} changed, {plural(added, 'line')} added, {removed:,} removed: {named}"

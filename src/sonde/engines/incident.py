@@ -17,6 +17,7 @@ from sonde.contexts.configs import change_type
 from sonde.contexts.traces.span import us_of_text
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.evidence import EvidenceKind, EvidenceRef, merge
+from sonde.core.wording import plural
 from sonde.engines.incident_window import prefilter, seconds
 from sonde.engines.pages import incident_page
 from sonde.engines.refs import fields_of, items_of, misfit, number, prove_refs, report_gaps, texts
@@ -47,7 +48,7 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
     change, demoted = _change(fields_of(fields.get("suspected_change")), gathered, problems)
     hypotheses = _proved(fields.get("hypotheses"), "hypotheses", gathered, problems)
     draft = {
-        "incident_id": str(gathered.params.get("incident_id") or ""),
+        "incident_id": str(gathered.params["incident_id"]),
         "incident_summary": str(fields.get("incident_summary") or fields.get("summary") or "").strip(),
         "impacted_components": texts(fields.get("impacted_components")),
         "timeline": _timeline(_proved(fields.get("timeline"), "timeline", gathered, problems)),
@@ -205,7 +206,7 @@ def fallback(gathered: Gathered) -> Conclusion:
     ]
     count = len(cast("Rows", variables.get("representatives", [])))
     value = {
-        "incident_summary": f"By rule, without a model: {count} representative traces; {first}.",
+        "incident_summary": f"By rule, without a model: {plural(count, 'representative trace')}; {first}.",
         "impacted_components": sorted({event["component"] for event in events}),
         "timeline": events,
         "suspected_change": suspect

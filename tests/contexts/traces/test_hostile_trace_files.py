@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +13,8 @@ from trace_samples import raw_span
 
 from sonde.contexts.traces.filestore import FileStore
 from sonde.errors import ConfigError
+
+LINE = json.dumps(raw_span(1))
 
 
 @pytest.mark.parametrize("start", [b"", b"SQLite format 3\x00", b"PAR1", b'{"a": 1}\n'])
@@ -60,16 +61,14 @@ def test_a_file_of_the_kernels_that_keeps_its_readers_waiting_is_refused_at_once
 
 
 @pytest.mark.parametrize(
-    ("name", "pack", "words"),
+    ("packed", "words"),
     [
-        ("t.jsonl.gz", gzip.compress, "unpack it first"),
-        ("t.jsonl", lambda data: data.decode().encode("utf-16"), "write it as UTF-8"),
+        (gzip.compress(LINE.encode()), "unpack it first, for example with gunzip"),
+        (LINE.encode("utf-16"), "write it as UTF-8"),
     ],
 )
-def test_a_packed_file_is_refused_with_what_to_do(
-    tmp_path: Path, name: str, pack: Callable[[bytes], bytes], words: str
-) -> None:
-    (tmp_path / name).write_bytes(pack(json.dumps(raw_span(1)).encode()))
+def test_a_packed_file_is_refused_with_what_to_do(tmp_path: Path, packed: bytes, words: str) -> None:
+    (tmp_path / "t.jsonl").write_bytes(packed)
 
     with pytest.raises(ConfigError, match=words):
-        FileStore(tmp_path / name)
+        FileStore(tmp_path / "t.jsonl")

@@ -74,7 +74,6 @@ def _query(project: str | None, wanted: Wanted) -> TraceQuery:
 def import_(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A trace file or a folder of them.")],
     *,
-    project: Annotated[str | None, typer.Option(metavar="NAME", help="For spans that name none.")] = None,
     json: AsJson = False,
 ) -> int:
     """Index a file or a folder once; later commands on it start at once. Malformed records are counted, named and skipped."""
@@ -84,7 +83,7 @@ def import_(
     folder = cache_folder(os.environ)
     if folder is None:
         raise ConfigError("there is no place to keep the index: set HOME or XDG_CACHE_HOME")
-    found = import_traces(path, folder, project=project)
+    found = import_traces(path, folder)
     if json:
         _print_json(found)
         return 0
@@ -191,21 +190,26 @@ def export(
     """Write traces as OTel JSON Lines, which every command here reads again with equal hashes."""
     from sonde.contexts.traces.catalog import export_traces
 
-    with _opened(where) as (store, _):
-        if output is None:
-            count = export_traces(store, trace_ids, sys.stdout)
-        else:
-            with _new_file(output) as stream:
-                count = export_traces(store, trace_ids, stream)
+    place = contextlib.nullcontext(sys.stdout) if output is None else _new_file(output)
+    with _opened(where) as (store, _), place as stream:
+        count = export_traces(store, trace_ids, stream)
     print(plural(count, "span"), file=sys.stderr)
     return 0
 
 
-def _new_file(path: Path) -> TextIO:
+@contextlib.contextmanager
+def _new_file(path: Path) -> Generator[TextIO]:
+    """A file that was not there before, and is not there afterwards when writing it failed."""
     try:
-        return path.open("x", encoding="utf-8")
+        stream = path.open("x", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path} cannot be made: {error.strerror}; choose another place with -o FILE") from None
+    try:
+        with stream:
+            yield stream
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _print_json(value: Any) -> None:

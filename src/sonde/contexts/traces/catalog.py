@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sonde.contexts.traces.export import write_otlp
-from sonde.contexts.traces.filestore import FileStore
+from sonde.contexts.traces.filestore import FileStore, terms_of
 from sonde.contexts.traces.filters import parse_filter
 from sonde.contexts.traces.inspection import Inspection
 from sonde.contexts.traces.overview import many_overview, trace_overview
@@ -44,9 +44,9 @@ def query_of(
     return TraceQuery(project=project, start_us=start_us, end_us=end_us, condition=condition, after=after, limit=limit)
 
 
-def import_traces(source: Path, cache: Path, *, project: str | None = None) -> Row:
+def import_traces(source: Path, cache: Path) -> Row:
     """Index a file or a folder: what was found, what was skipped, and whether an index was there already."""
-    with FileStore(source, cache=cache, project=project) as store:
+    with FileStore(source, cache=cache) as store:
         return {
             "source": str(source),
             "index": store.indexed.how,
@@ -88,6 +88,8 @@ def search_words(store: TraceStore, words: str, *, deep: bool = False, limit: in
     """Spans anywhere that hold all these words. The index knows the first 4 kB of each attribute; `deep` reads the rest as well."""
     if not isinstance(store, FileStore):
         raise ConfigError("words are searched in trace files only; on a server give one trace: it is never read whole")
+    if not terms_of(words):
+        raise ConfigError(f"{words!r} has no word in it; with --trace ID a regular expression finds any text")
     wanted = words.lower().split()
     ids = [span_id for _, span_id in store.search(words, limit=limit + 1)]
     found = [store.span(span_id) for span_id in ids[:limit]]
@@ -108,8 +110,11 @@ def search_words(store: TraceStore, words: str, *, deep: bool = False, limit: in
 
 
 def export_traces(store: TraceStore, trace_ids: Sequence[str], stream: IO[str], *, project: str | None = None) -> int:
-    """Write traces as OTel JSON Lines; how many spans there were."""
-    spans = (span for trace_id in trace_ids for span in store.spans(trace_id))
+    """Write traces as OTel JSON Lines, each once; how many spans there were. Nothing is written when one of them is not there."""
+    wanted = list(dict.fromkeys(trace_ids))
+    for trace_id in wanted:
+        store.summaries(trace_id)
+    spans = (span for trace_id in wanted for span in store.spans(trace_id))
     return write_otlp(spans, stream, project=project)
 
 

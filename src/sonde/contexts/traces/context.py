@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sonde.contexts.base import Shareable
 from sonde.contexts.configs import ConfigSnapshots
-from sonde.contexts.controls import ControlsLibrary, Scope
+from sonde.contexts.controls import MAX_CONTROLS, ControlsLibrary, Scope
 from sonde.contexts.traces.aloud import Aloud
 from sonde.contexts.traces.evidence import text_behind
 from sonde.contexts.traces.inspection import Inspection
 from sonde.contexts.traces.store import TraceStore
 from sonde.core.canonical import hash_value
-from sonde.core.evidence import EvidenceKind, Excerpt
+from sonde.core.evidence import EvidenceKind, Excerpt, Observed
 from sonde.errors import ToolFault
 from sonde.tools.spec import Tool, tool
 
@@ -40,10 +41,16 @@ class PolicyTools:
         app_type: str | None = None,
         tools_used: list[str] | None = None,
         data_domains: list[str] | None = None,
-    ) -> list[dict[str, Any]]:
+    ) -> Observed:
         """Controls of a version that apply, most severe first. What is not given does not narrow the list."""
         scope = Scope(app_type=app_type, tools_used=_set(tools_used), data_domains=_set(data_domains))
-        return [control.row() for control in self._library.select(controls_version, scope)]
+        found = self._library.select(controls_version, scope, limit=sys.maxsize)
+        shown = [control.row() for control in found[:MAX_CONTROLS]]
+        left = [control.control_id for control in found[MAX_CONTROLS:]]
+        note = (
+            f"{len(shown)} of {len(found)} controls; get_control shows the others: {', '.join(left)}" if left else None
+        )
+        return Observed(shown, truncated=note)
 
     def get_control(self, control_id: str, controls_version: str) -> dict[str, Any]:
         """One control with its patterns, hints and remediation."""

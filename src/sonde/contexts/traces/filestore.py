@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import tempfile
 import threading
+import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +22,8 @@ from sonde.core.wording import plural
 
 SCANNED_SPANS = 200_000
 _COLUMN_OF = {"name": "name", "span_kind": "kind", "status_code": "status"}
-_SPAN = f"SELECT {SUMMARY_COLUMNS}, body, gaps FROM spans JOIN bodies USING (id)"  # noqa: S608 - constants only
+_PROJECT = "(SELECT project FROM traces WHERE traces.trace_id = spans.trace_id)"
+_SPAN = f"SELECT {SUMMARY_COLUMNS}, body, gaps, {_PROJECT} FROM spans JOIN bodies USING (id)"  # noqa: S608 - constants only
 
 
 class FileStore:
@@ -179,8 +182,7 @@ class FileStore:
 
     def search(self, words: str, *, limit: int = 100) -> list[tuple[str, str]]:
         """(trace_id, span_id) of spans that hold all these words near the beginning of some attribute."""
-        spoken = (word.replace('"', "") for word in words.replace("\0", " ").split())
-        terms = " AND ".join(f'"{word}"' for word in spoken if any(char.isalnum() or char == "_" for char in word))
+        terms = " AND ".join(f'"{term}"' for term in terms_of(words))
         sql = """SELECT trace_id, span_id FROM words JOIN spans ON spans.id = words.rowid WHERE words MATCH ?
                  ORDER BY words.rowid LIMIT ?"""
         return self._all(sql, (terms, limit)) if terms else []
@@ -211,6 +213,11 @@ class FileStore:
             yield from rows
 
 
+def terms_of(words: str) -> list[str]:
+    """Words as the index cuts them: `gpt-4o` is two, because it keeps no order in which it could look for both in a row."""
+    return re.findall(r"\w+", unicodedata.normalize("NFC", words))
+
+
 def _trace_conditions(query: TraceQuery) -> tuple[list[str], list[Any]]:
     given = {
         "project = ?": query.project,
@@ -225,11 +232,12 @@ def _trace_conditions(query: TraceQuery) -> tuple[list[str], list[Any]]:
 
 
 def _span_of(row: tuple[Any, ...]) -> Span:
-    *columns, body, gaps = row
+    *columns, body, gaps, project = row
     attributes, events = decode_body(body)
     return Span(
         summary=summary_of(tuple(columns)),
         attributes=attributes,
         events=events,
+        project=project,
         gaps=tuple(msgspec.json.decode(gaps)) if gaps else (),
     )

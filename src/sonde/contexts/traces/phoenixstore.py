@@ -93,7 +93,7 @@ class PhoenixStore:
             kinds=sorted(kinds),
             statuses=[required["status_code"]] if "status_code" in required else (),
         )
-        found = {span.summary.trace_id for span in map(flat.span, raw) if condition.matches(span)}
+        found = {span.summary.trace_id for span in map(self._span_of, raw) if condition.matches(span)}
         return [row for row in rows if row.trace_id in found]
 
     def summaries(self, trace_id: str) -> Sequence[SpanSummary]:
@@ -105,7 +105,7 @@ class PhoenixStore:
     def _read_trace(self, trace_id: str) -> None:
         found: list[SpanSummary] = []
         gaps: list[str] = []
-        for span in map(flat.span, self._reads.spans(trace_ids=[trace_id])):
+        for span in map(self._span_of, self._reads.spans(trace_ids=[trace_id])):
             self._spans.put(span)
             found.append(span.summary)
             gaps.extend(f"{span.summary.span_id}: {gap}" for gap in span.gaps if len(gaps) < 100)
@@ -163,9 +163,12 @@ class PhoenixStore:
         return f"{self._reads.client.base_url}/redirects/{what}"
 
     def _seen(self, raw: Json) -> Span:
-        span = flat.span(raw)
+        span = self._span_of(raw)
         self._spans.put(span)
         return span
+
+    def _span_of(self, raw: Json) -> Span:
+        return flat.span(raw, project=self._project)
 
 
 class _Cache:

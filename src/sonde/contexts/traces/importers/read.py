@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,13 @@ FORMATS: tuple[tuple[str, Callable[[Json], bool], Callable[[Json], Found]], ...]
     ("flat", flat.recognise, flat.spans),
 )
 MAX_DOCUMENT_BYTES = 128 * 1024 * 1024
+PACKED = {
+    b"\x1f\x8b": "it is compressed: unpack it first, for example with gunzip",
+    b"\x28\xb5\x2f\xfd": "it is compressed: unpack it first, for example with unzstd",
+    b"PK\x03\x04": "it is compressed: unpack it first, for example with unzip",
+    codecs.BOM_UTF16_LE: "it is UTF-16: write it as UTF-8",
+    codecs.BOM_UTF16_BE: "it is UTF-16: write it as UTF-8",
+}
 _KNOWN = "OTel JSON, Phoenix spans, flat spans, TRAIL, Langfuse, LangSmith, Who&When"
 
 
@@ -60,21 +68,23 @@ def grows(path: Path) -> bool:
 
 
 def _records(path: Path, place: Place) -> Iterator[Record | Malformed]:
+    size = path.stat().st_size
+    if size == 0:  # nothing to read; a file of the kernel's that says so may keep its reader waiting for ever
+        return
     with path.open("rb") as stream:
         magic = stream.read(16)
-        if magic.startswith(tables.PARQUET_MAGIC):
+        packed = next((reason for start, reason in PACKED.items() if magic.startswith(start)), None)
+        if packed:
+            yield Malformed(1, size, packed)
+        elif magic.startswith(tables.PARQUET_MAGIC):
             yield from tables.parquet(path)
         elif magic == tables.SQLITE_MAGIC:
             yield from tables.phoenix(path)
         elif records.is_lines(stream):
             yield from records.lines(stream, offset=place.offset, line=place.line)
+        elif size > MAX_DOCUMENT_BYTES:
+            yield Malformed(1, size, f"one JSON document over {MAX_DOCUMENT_BYTES >> 20} MiB; write one span a line")
         else:
-            size = path.stat().st_size
-            if size > MAX_DOCUMENT_BYTES:
-                yield Malformed(
-                    1, size, f"one JSON document over {MAX_DOCUMENT_BYTES >> 20} MiB; write one span a line"
-                )
-                return
             yield from records.document(stream, size)
 
 

@@ -120,6 +120,7 @@ def test_the_table_holds_every_result_with_its_types(tmp_path: Path) -> None:
     assert rows[0]["findings"][0]["words"] == "timed out"
     assert rows[2]["code"] == "MODEL_OUTPUT_INVALID"
     assert [path.name for path in tmp_path.iterdir()] == ["r.parquet"]
+    assert (tmp_path / "r.parquet").stat().st_mode & 0o777 == 0o600
 
 
 def test_without_the_extra_the_table_is_skipped_and_that_is_said(

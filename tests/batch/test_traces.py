@@ -140,6 +140,22 @@ def test_the_command_line_runs_a_query_and_compares_with_an_earlier_batch(traces
         assert report["statuses"] == {"partial": 3}
 
 
+def test_when_no_trace_fails_any_more_every_earlier_issue_is_gone_and_the_night_after_may_compare_again(
+    traces: Path, tmp_path: Path
+) -> None:
+    scene = Scene(tmp_path)
+    nights = [("one", "2026-11-01T00:00Z", {"new": 1}), ("two", "2099-01-01T00:00Z", {"gone": 1})]
+    nights.append(("three", "2026-11-01T00:00Z", {"reopened": 1}))
+    compare: list[str] = []
+    for name, since, states in nights:
+        flags = ["--all-errors", "--since", since, "--source", str(traces), "--name", name, "--json", *compare]
+        done = scene.query(*flags)
+
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["issues"]["states"] == states
+        compare = ["--compare", str(tmp_path / "runs" / f"batch-{name}")]
+
+
 def test_a_query_that_was_stopped_names_the_command_that_goes_on_with_the_same_items(
     traces: Path, tmp_path: Path
 ) -> None:

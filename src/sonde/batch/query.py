@@ -23,7 +23,7 @@ _AFTER = re.compile(r"go on with after='([^']*)'")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which traces, and what is to be done with each."""
+    """Which traces, and what is to be done with each. `may_be_none`: that nothing fits is an answer too."""
 
     place: Source
     engine: str = "rca"
@@ -31,6 +31,7 @@ class Wanted:
     since: str | None = None
     filter_expr: str | None = None
     limit: int | None = None
+    may_be_none: bool = False
 
 
 def since_time(text: str, now: datetime) -> str:
@@ -47,7 +48,7 @@ def since_time(text: str, now: datetime) -> str:
 
 
 def query_manifest(wanted: Wanted, now: datetime) -> Manifest:
-    """The items of a query; ConfigError when nothing fits."""
+    """The items of a query; ConfigError when nothing fits, unless it may."""
     place = wanted.place
     store = open_store(
         place.source, project=place.project, cache=place.cache, api_key=place.api_key, headers=place.headers
@@ -59,7 +60,7 @@ def query_manifest(wanted: Wanted, now: datetime) -> Manifest:
         raise ConfigError(fault.message) from None
     finally:
         store.close()
-    if not items:
+    if not items and not wanted.may_be_none:
         raise ConfigError(f"no trace in {place.name} fits the query; `sonde traces ls` shows what is there")
     return Manifest(items=items)
 

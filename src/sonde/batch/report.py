@@ -164,8 +164,6 @@ def _written(outcome: BatchOutcome, issues: Sequence[Issue]) -> tuple[dict[str, 
     write_atomically(folder / "report.md", markdown(report).encode("utf-8", "backslashreplace"))
     page = render(report, outcome.results)
     write_atomically(folder / "report.html", page.encode("utf-8", "backslashreplace"))
-    if any(result.findings for result in outcome.results) or issues:
-        file = IssueFile(issues=list(issues))
-        write_atomically(folder / ISSUES, pretty_json(msgspec.to_builtins(file)))
+    write_atomically(folder / ISSUES, pretty_json(msgspec.to_builtins(IssueFile(issues=list(issues)))))
     skipped = write_parquet(folder / "results.parquet", outcome.results)
     return report, [skipped] if skipped else []

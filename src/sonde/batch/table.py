@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from sonde.batch.result import ItemResult
+from sonde.runs.rundir import write_atomically
 
 SKIPPED = "results.parquet is skipped: it needs the extra `data` (pip install -e '.[data]' in a checkout of Sonde)"
 
@@ -22,12 +23,9 @@ def write_parquet(path: Path, results: Sequence[ItemResult]) -> str | None:
         return SKIPPED
     pa, parquet = _pyarrow()
     rows = [msgspec.to_builtins(result) for result in results]
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        parquet.write_table(pa.Table.from_pylist(rows, schema=_schema(pa)), beside)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    written = BytesIO()
+    parquet.write_table(pa.Table.from_pylist(rows, schema=_schema(pa)), written)
+    write_atomically(path, written.getvalue())
     return None
 
 

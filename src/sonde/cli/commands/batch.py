@@ -156,7 +156,7 @@ def _items(
         return folder, read_manifest(manifest)
     now = datetime.now(UTC)
     name = how.name or f"{query.engine}-{now:%Y%m%d-%H%M%S}"
-    return named_folder(name, settings.runs_dir), _queried(query, settings, now)
+    return named_folder(name, settings.runs_dir), _queried(query, settings, now, compared=how.compare is not None)
 
 
 def _refuse_query_flags(query: QueryOptions) -> None:
@@ -165,7 +165,7 @@ def _refuse_query_flags(query: QueryOptions) -> None:
             raise ConfigError(f"{name} belongs to a query such as --all-errors; a manifest says itself what is done")
 
 
-def _queried(query: QueryOptions, settings: Settings, now: datetime) -> Manifest:
+def _queried(query: QueryOptions, settings: Settings, now: datetime, *, compared: bool) -> Manifest:
     from sonde.api.case import cache_folder, source_of
     from sonde.batch.query import Wanted, query_manifest
 
@@ -179,6 +179,7 @@ def _queried(query: QueryOptions, settings: Settings, now: datetime) -> Manifest
         since=query.since,
         filter_expr=query.filter,
         limit=query.limit,
+        may_be_none=compared,  # then every earlier issue is gone
     )
     return query_manifest(wanted, now)
 

@@ -135,6 +135,8 @@ FILES = [
     Case("new folder that differs in case from an old one", {"src/a": b"x\n"}, envelope("*** Add File: SRC/b\n+1"), None),
     Case("accents in two spellings are one name", {"caf\u00e9": b"x\n"}, envelope("*** Add File: cafe\u0301\n+1"), None),
     Case("file used as a folder", a(THREE), envelope("*** Add File: a.py/b\n+1"), None),
+    Case("folders that differ in case only", {}, envelope("*** Add File: Lib/a.py\n+1\n*** Add File: lib/b.py\n+1"), None),
+    Case("names that differ in the spelling of accents only", {}, envelope("*** Add File: caf\u00e9\n+1\n*** Add File: cafe\u0301\n+1"), None),
 ]  # fmt: skip
 
 HOSTILE_PATHS = [
@@ -193,6 +195,12 @@ def diff(body: str, old: str = "a/a.py", new: str = "b/a.py") -> str:
     return f"--- {old}\n+++ {new}\n{body}"
 
 
+def git(name: str, headers: str = "index 1..2 100644") -> str:
+    return f"diff --git a/{name} b/{name}\n{headers}\n"
+
+
+ONE = diff("@@ -1 +1 @@\n-1\n+one\n")
+
 UNIFIED = [
     Case("unified", a(THREE), diff("@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"), a("one\n2\nthree\n")),
     Case("unified with git lines", a(THREE), "diff --git a/a.py b/a.py\nindex 1..2 100644\n" + diff("@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"), a("one\n2\nthree\n")),
@@ -216,6 +224,19 @@ UNIFIED = [
     Case("unified: outside the root", a(THREE), diff("@@ -0,0 +1 @@\n+x\n", "/dev/null", "b/../../out"), None),
     Case("unified: headers without hunk", a(THREE), diff(""), None),
     Case("unified: both sides /dev/null", a(THREE), diff("@@ -1 +1 @@\n-one\n+1\n", "/dev/null", "/dev/null"), None),
+    Case("unified: a copy would lose the source", a(THREE), "copy from a.py\ncopy to b.py\n" + diff("@@ -2 +2 @@\n-two\n+2\n", new="b/b.py"), None),
+    Case("unified: an empty file beside a change", a("1\n"), git("e.py", "new file mode 100644\nindex 0..e") + git("a.py") + ONE, {**a("one\n"), "e.py": b""}),
+    Case("unified: an empty file alone", a("1\n"), git("e.py", "new file mode 100644\nindex 0..e"), {**a("1\n"), "e.py": b""}),
+    Case("unified: an empty file goes beside a change", {**a("1\n"), "e.py": b""}, git("a.py") + ONE + git("e.py", "deleted file mode 100644"), a("one\n")),
+    Case("unified: a rename beside a change", {**a("1\n"), "e.py": b"x\n"}, git("a.py") + ONE + "diff --git a/e.py b/f.py\nsimilarity index 100%\nrename from e.py\nrename to f.py\n", {**a("one\n"), "f.py": b"x\n"}),
+    Case("unified: a binary file beside a change", {**a("1\n"), "e.py": b"x\n"}, git("e.py", "index 1..2 100644\nBinary files a/e.py and b/e.py differ") + git("a.py") + ONE, None),
+    Case("unified: a mode beside a change", {**a("1\n"), "e.py": b"x\n"}, git("e.py", "old mode 100644\nnew mode 100755") + git("a.py") + ONE, None),
+    Case("unified: a folder named b, names as they are", {"b/x.py": b"1\n"}, diff("@@ -1 +1 @@\n-1\n+one\n", "b/x.py", "b/x.py"), {"b/x.py": b"one\n"}),
+    Case("unified: a folder named a, names as they are", {"a/x.py": b"1\n"}, diff("@@ -1 +1 @@\n-1\n+one\n", "a/x.py", "a/x.py"), {"a/x.py": b"one\n"}),
+    Case("unified: a move in a folder named b", {"b/x.py": b"1\n"}, diff("@@ -1 +1 @@\n-1\n+one\n", "b/x.py", "b/y.py"), {"b/y.py": b"one\n"}),
+    Case("unified: one name with its prefix, one without", a("1\n"), diff("@@ -1 +1 @@\n-1\n+one\n", new="a.py"), a("one\n")),
+    Case("unified: lines after a line without a mark that looks like git's", a("1\nindex of x\n2\n3\n"), diff("@@ -1,4 +1,4 @@\n-1\n+one\nindex of x\n-2\n+two\n 3\n"), None),
+    Case("unified: lines before the first hunk", a(THREE), diff("-one\n+1\n@@ -2 +2 @@\n-two\n+2\n"), None),
     Case("unified: CRLF file", a(b"one\r\ntwo\r\n"), diff("@@ -1,2 +1,2 @@\n one\n-two\n+2\n"), a(b"one\r\n2\r\n")),
 ]  # fmt: skip
 

@@ -23,15 +23,11 @@ EXAMPLE = """Example:
 
 HEADER = re.compile(r"\*\*\* (Add|Update|Delete) File: ?(.*)")
 GIT_LINES = (
-    "diff --git ",
-    "index ",
-    "new file mode ",
-    "deleted file mode ",
-    "similarity ",
-    "rename ",
-    "old mode ",
-    "new mode ",
+    *("diff --git ", "index ", "new file mode ", "deleted file mode ", "similarity ", "dissimilarity "),
+    *("rename ", "old mode ", "new mode "),
 )
+GIT_NAMES = re.compile(r"diff --git (?:a/(?P<name>.+) b/(?P=name)|(?P<plain>.+) (?P=plain))")
+BY_HEADER = {"new file mode ": Action.ADD, "deleted file mode ": Action.DELETE, "rename from ": Action.MOVE}
 RANGE = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(.*)")
 
 
@@ -213,14 +209,35 @@ def _marked(number: int, line: str) -> tuple[str, str]:
 
 def _unified(lines: list[str]) -> list[FilePatch]:
     starts = [n for n in range(len(lines) - 1) if _is_header(lines, n)]
-    renames = _renames(lines)
-    if not starts and not renames:
+    copy = next((line for line in lines if line.startswith("copy from ")), None)
+    if copy:
+        raise PatchRefused(f"copies are not made ({copy!r}); use `*** Add File:` with the whole new text")
+    files = [_file(lines[start:end]) for start, end in pairwise([*starts, len(lines)])]
+    named = {file.path for file in files}
+    files += [FilePatch(path=old, action=Action.MOVE, target=new) for old, new in _renames(lines) if old not in named]
+    files += _without_hunks(lines, starts)
+    if not files:
         raise PatchRefused(
             f"it is neither a `*** Begin Patch` envelope nor a unified diff with --- and +++ lines. {EXAMPLE}"
         )
-    files = [_file(lines[start:end]) for start, end in pairwise([*starts, len(lines)])]
-    named = {file.path for file in files}
-    return files + [FilePatch(path=old, action=Action.MOVE, target=new) for old, new in renames if old not in named]
+    return files
+
+
+def _without_hunks(lines: list[str], starts: list[int]) -> list[FilePatch]:
+    """What git says about a file in headers alone: an empty one that comes or goes. Nothing of a patch is left out in silence."""
+    heads = [n for n, line in enumerate(lines) if line.startswith("diff --git ")]
+    found: list[FilePatch] = []
+    for start, end in pairwise([*heads, len(lines)]):
+        told = {action for line in lines[start:end] for mark, action in BY_HEADER.items() if line.startswith(mark)}
+        name = GIT_NAMES.fullmatch(lines[start])
+        if Action.MOVE in told or any(start < n < end for n in starts):
+            continue
+        if name is None or len(told) != 1:
+            raise PatchRefused(f"{lines[start]!r} has no lines to change; binary files and modes are not patched")
+        action = told.pop()
+        hunks = (Hunk(lines=()),) if action is Action.ADD else ()
+        found.append(FilePatch(path=name["name"] or name["plain"], action=action, hunks=hunks))
+    return found
 
 
 def _is_header(lines: list[str], n: int) -> bool:
@@ -244,7 +261,7 @@ def _renames(lines: list[str]) -> list[tuple[str, str]]:
 
 
 def _file(lines: list[str]) -> FilePatch:
-    old, new = _name(lines[0], "a/"), _name(lines[1], "b/")
+    old, new = _names(lines[0], lines[1])
     hunks = tuple(_ranged(lines[2:]))
     if old is None and new is None:
         raise PatchRefused("both sides of a file are /dev/null")
@@ -259,11 +276,21 @@ def _file(lines: list[str]) -> FilePatch:
     )
 
 
-def _name(line: str, prefix: str) -> str | None:
+def _names(before: str, after: str) -> tuple[str | None, str | None]:
+    """Both names of a file, without the `a/` and `b/` that git puts before them; folders may have these names too."""
+    old, new = _name(before), _name(after)
+    if old == new:
+        return old, new
+    bare = (old and old.removeprefix("a/"), new and new.removeprefix("b/"))
+    marked = (old is None or old.startswith("a/")) and (new is None or new.startswith("b/"))
+    return bare if marked or bare[0] == bare[1] else (old, new)
+
+
+def _name(line: str) -> str | None:
     name = line[4:].split("\t", maxsplit=1)[0].strip()
     if name.startswith('"') and name.endswith('"'):
         raise PatchRefused(f"quoted file names are not read: {name}; use a `*** Begin Patch` envelope instead")
-    return None if name == "/dev/null" else name.removeprefix(prefix)
+    return None if name == "/dev/null" else name
 
 
 def _ranged(lines: list[str]) -> Iterator[Hunk]:
@@ -280,6 +307,8 @@ def _ranged(lines: list[str]) -> Iterator[Hunk]:
             body = None
         elif body is not None:
             body.append(line)
+        elif line.strip() and not line.startswith(GIT_LINES):
+            raise PatchRefused(f"this line belongs to no @@ hunk: {line[:80]!r}. {EXAMPLE}")
     yield from [] if body is None else [_hunk(body, hint)]
 
 

@@ -136,16 +136,16 @@ class Root:
                 raise PathRefused(f"{path}: {folder.relative_to(self.path).as_posix()} is a file, not a folder")
             return
         names = [entry.name for entry in folder.iterdir()]
-        twin = next((other for other in names if other != name and _same_name(other, name)), None)
+        twin = next((other for other in names if other != name and folded(other) == folded(name)), None)
         if twin and name not in names:
             raise PathRefused(
                 f"{path}: there is {twin!r} already, which is the same name as {name!r} on many machines; use {twin!r}"
             )
 
 
-def _same_name(one: str, other: str) -> bool:
-    """Equal on a file system that ignores case and the spelling of accents."""
-    return unicodedata.normalize("NFC", one).casefold() == unicodedata.normalize("NFC", other).casefold()
+def folded(name: str) -> str:
+    """Equal for two names that are one on a file system that ignores case and the spelling of accents."""
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _make(folder: int, name: str) -> bool:

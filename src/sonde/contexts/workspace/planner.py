@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from sonde.contexts.workspace.base import Action, FileChange, PatchRefused, Plan
 from sonde.contexts.workspace.match import FileLines, Place, place_hunks
 from sonde.contexts.workspace.parse import FilePatch, Hunk, parse_patch
-from sonde.contexts.workspace.paths import clean
+from sonde.contexts.workspace.paths import clean, folded
 from sonde.contexts.workspace.text import Line, common_ending, join, split
 from sonde.core.canonical import sha256_text
 from sonde.core.wording import plural
@@ -73,14 +73,21 @@ def _hunks_match(path: str, text: str, hunks: Sequence[Hunk]) -> None:
 def _no_collisions(changes: Sequence[FileChange]) -> None:
     """Two names that differ in case only are one file on many machines."""
     seen: dict[str, str] = {}
-    for path in (path for change in changes for path in change.touched()):
-        other = seen.setdefault(path.casefold(), path)
-        if other != path:
-            raise PatchRefused(f"{other} and {path} differ in case only, which is one file on many machines")
+    touched = [path for change in changes for path in change.touched()]
+    for way in (way for path in touched for way in _ways(path)):
+        other = seen.setdefault(folded(way), way)
+        if other != way:
+            raise PatchRefused(f"{other} and {way} differ in case only, which is one file on many machines")
     written = [change.writes for change in changes] + [change.path for change in changes if change.target]
     twice = next((path for path in written if written.count(path) > 1), None)
     if twice:
         raise PatchRefused(f"{twice} is changed twice; say once what shall happen to it")
+
+
+def _ways(path: str) -> list[str]:
+    """The path and every folder above it."""
+    parts = path.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
 
 
 def patched(path: str, text: str, hunks: Sequence[Hunk], notes: list[str]) -> str:

@@ -23,10 +23,7 @@ from sonde.core.deadline import Clock, SystemClock
 from sonde.core.events import (
     ROOT,
     AnyEvent,
-    ModelFailed,
-    ModelReplied,
     RunEnded,
-    RunResumed,
     RunStarted,
     StatusChanged,
     SubcallEnded,
@@ -38,6 +35,7 @@ from sonde.errors import ConfigError
 from sonde.models.base import Model
 from sonde.models.recorded import RecordedModel
 from sonde.runs.export import is_replayable
+from sonde.runs.recorded_time import RecordedTime
 from sonde.runs.rundir import RECORD, SUMMARY, RunDir, find_run
 from sonde.runs.tape import Difference, Diverged, Tape, before_turn
 from sonde.runtime.wiring import Cancelled, reached_before
@@ -127,7 +125,6 @@ def resume(
         cancel=cancel or Stop(),
         clock=clock or SystemClock(),
         run_dir=recorded.run_dir,
-        used_s=used_seconds(recorded.events),
     )
     return _resumed(job, launch, recorded.events, go_live=go_live)
 
@@ -145,7 +142,8 @@ def _resumed(job: Job, launch: Launch, events: Sequence[AnyEvent], *, go_live: b
     known = list(events) if over else [event for event in events if not _by_the_user(event)]
     while True:
         try:
-            return run_job(job, replace(launch, tape=Tape(known, strict=over), recorded=known))
+            time = RecordedTime(launch.clock, known)
+            return run_job(job, replace(launch, tape=Tape(known, strict=over), recorded=known, time=time))
         except Diverged as diverged:
             if not go_live or diverged.place is None:
                 raise
@@ -160,20 +158,6 @@ def _by_the_user(event: AnyEvent) -> bool:
     """Whether the event tells of the user's stop. Who resumes a run that was killed then has changed their mind."""
     ends = isinstance(event, StatusChanged | SubcallEnded)
     return ends and isinstance(reached_before(event.error), Cancelled)
-
-
-def used_seconds(events: Sequence[AnyEvent]) -> float:
-    """The wall time that a run has used, its pauses between processes left out."""
-    marks = [e for e in events if isinstance(e, RunStarted | RunResumed) or _is_turn(e)]
-    if not marks:
-        return 0.0
-    last = marks[-1]
-    waits = [e.waited_s for e in events if isinstance(e, ModelReplied | ModelFailed) and e.at >= last.at]
-    return getattr(last, "elapsed_s", 0.0) + max(0.0, events[-1].at - last.at - sum(waits))
-
-
-def _is_turn(event: AnyEvent) -> bool:
-    return isinstance(event, TurnStarted) and event.session == ROOT
 
 
 def replay(

@@ -29,6 +29,7 @@ from sonde.models import open_model
 from sonde.models.base import Model, suited_mode
 from sonde.publish.otel import TraceSender, otlp_exporter
 from sonde.runs.cleaning import SecretForms, rewrite_value, secret_forms
+from sonde.runs.recorded_time import RecordedTime
 from sonde.runs.recorder import Recorder
 from sonde.runs.rundir import STATE, RunDir, new_run_id
 from sonde.runs.tape import Tape
@@ -95,7 +96,8 @@ class Launch:
     recorded: Sequence[AnyEvent] = ()
     run_dir: RunDir | None = None
     in_memory: bool = False
-    used_s: float = 0.0
+    time: RecordedTime | None = None
+    """That of the recording which is played."""
     secrets: Sequence[str] = ()
 
 
@@ -156,7 +158,8 @@ def _run(
     if run_dir is None and not launch.in_memory:
         run_dir = RunDir.create(launch.runs_dir or launch.settings.runs_dir, new_run_id(launch.clock))
     journal = run_dir.journal(_secrets(launch)) if run_dir else None
-    listeners = tuple(each for each in (launch.on_event, tracer_of(launch.settings)) if each)
+    played = launch.time.hear if launch.time is not None else None
+    listeners = tuple(each for each in (played, launch.on_event, tracer_of(launch.settings)) if each)
     recorder = Recorder(launch.clock, journal, listeners, launch.recorded)
     run_id = run_dir.run_id if run_dir else new_run_id(launch.clock)
     wiring = _wiring(job, launch, task, registry=registry, recorder=recorder, models=models, run_id=run_id)
@@ -164,10 +167,10 @@ def _run(
     if job.keeps_state and run_dir is not None:
         wiring = replace(wiring, keep=Keep(path=run_dir.path / STATE, clean=secret_forms(_secrets(launch)).remove))
     try:
-        if launch.recorded:
-            recorder.emit(RunResumed(elapsed_s=launch.used_s, replayed=recorder.replayed()))
+        if launch.recorded and launch.time is not None:
+            recorder.emit(RunResumed(elapsed_s=launch.time.used, replayed=recorder.replayed()))
         settings = {"version": sonde_version(), **job.recipe}
-        ended = Run(wiring, used_s=launch.used_s, settings=settings).execute()
+        ended = Run(wiring, settings=settings).execute()
         record = recorder.fold.record()
     finally:
         wiring.over.set()
@@ -238,7 +241,7 @@ def _wiring(
         registry=registry,
         recorder=recorder,
         tape=launch.tape,
-        clock=launch.clock,
+        clock=launch.time or launch.clock,
         run_id=run_id,
         mode=mode_of(job, models[0]),
         profile=job.profile,

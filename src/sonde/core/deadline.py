@@ -40,15 +40,12 @@ class SystemClock:
 
 
 class Deadline:
-    """A point in time that a run, a session or a call must not pass. `seconds=None` never expires.
+    """A point in time that a run, a session or a call must not pass. `seconds=None` never expires. `stop` is the run's."""
 
-    `used` are seconds that count already: those of the processes before a resume. `stop` is the run's.
-    """
-
-    def __init__(self, clock: Clock, seconds: float | None, *, used: float = 0.0, stop: Stop | None = None) -> None:
+    def __init__(self, clock: Clock, seconds: float | None, *, stop: Stop | None = None) -> None:
         self.clock = clock
         self.stop = stop or Stop()
-        self.started = clock.now() - used
+        self.started = clock.now()
         self.seconds = math.inf if seconds is None else seconds
         self._given_back = 0.0
         self._waits: list[tuple[float, float]] = []

@@ -46,12 +46,12 @@ class Ended:
 class Run:
     """One invocation."""
 
-    def __init__(self, wiring: Wiring, *, used_s: float = 0.0, settings: dict[str, Any] | None = None) -> None:
+    def __init__(self, wiring: Wiring, *, settings: dict[str, Any] | None = None) -> None:
         self.wiring = wiring
         self.task = wiring.task
         self.settings = settings or {}
         self.status = RunStatus.INITIALIZED
-        self.deadline = Deadline(wiring.clock, self.task.budget.max_wall_time_sec, used=used_s, stop=wiring.cancel)
+        self.deadline = Deadline(wiring.clock, self.task.budget.max_wall_time_sec, stop=wiring.cancel)
         self.scope = Scope(self.task.budget, self.deadline, pooled_turns=self.task.engine.pooled_turns)
         self._replied = False
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,3 +36,39 @@ def test_numbers_that_no_count_can_be_score_nothing(answer: str) -> None:
 def test_an_answer_of_brackets_only_is_no_json(text: str) -> None:
     assert json_in(text, text[0]) is None
     assert read_answer(text) == text
+
+
+def bench(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """`sonde bench niah` without any key."""
+    environ = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ} | {"HOME": str(folder)}
+    command = [sys.executable, "-m", "sonde", "bench", "niah", "--length", "20k", "--limit", "1", *flags]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environ, check=False)
+
+
+@pytest.mark.parametrize("model", ["openai:gpt-4o-mini", "command:no-such-program", "nonsense:"])
+def test_a_model_that_cannot_be_opened_is_an_error_and_no_result_that_counts_as_wrong(
+    model: str, tmp_path: Path
+) -> None:
+    said = bench(tmp_path, "--model", model, "--baseline", "plain")
+
+    assert said.returncode == 2, said.stdout
+    assert "Traceback" not in said.stderr
+    assert not list(tmp_path.rglob("results.jsonl"))
+
+
+def test_a_case_that_does_not_exist_is_refused_with_some_that_do(tmp_path: Path) -> None:
+    said = bench(tmp_path, "--model", "command:cat", "--case", "nonsense")
+
+    assert said.returncode == 2
+    assert "20000-0/q000" in said.stderr
+
+
+def test_a_benchmark_that_is_done_shows_its_table_without_opening_the_model(tmp_path: Path) -> None:
+    program = tmp_path / "model"
+    program.write_text("#!/bin/sh\necho 42\n")
+    program.chmod(0o755)
+    flags = ["--model", f"command:{program}", "--no-sonde", "--baseline", "plain"]
+    first = bench(tmp_path, *flags)
+    program.unlink()
+
+    assert bench(tmp_path, *flags).stdout == first.stdout

@@ -8,8 +8,10 @@ one prompt to the same model, where it fits), `rule` (the engine without a model
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 from sonde.api.investigating import Options, rca
@@ -18,7 +20,7 @@ from sonde.bench.asking import QUESTION_METHODS, Asker, answered, one_prompt
 from sonde.bench.questions import Questions
 from sonde.bench.results import Result, append_result, read_results
 from sonde.bench.suite import Case, Suite
-from sonde.errors import ConfigError, SondeError
+from sonde.errors import ConfigError, Fault, RunError
 from sonde.models import Model, open_model
 
 TRACE_METHODS = ("sonde", "plain", "rule")
@@ -41,6 +43,8 @@ class Plan:
         if self.chosen:
             exact = {case.key for case in found}
             found = [case for case in found if any(_named(case.key, word, exact) for word in self.chosen)]
+            if not found:
+                raise ConfigError(f"no case of {self.suite.name} begins so; there are {_some(sorted(exact))}")
         return found[: self.limit]
 
     @property
@@ -63,22 +67,26 @@ class Bench:
         self.settings = settings
         self.model = model
         self.tell = tell
+        self._opened: Model | None = None
 
     def run(self) -> list[Result]:
         """Run what is not there yet; all results of the chosen cases."""
         self.plan.out.mkdir(parents=True, exist_ok=True)
-        cases = self.plan.cases()
         done = {result.key: result for result in read_results(self.plan.results) if self._is_ours(result)}
-        for repeat in range(self.plan.repeats):
-            for case in cases:
-                for method in self.plan.methods:
-                    if (method, case.key, repeat) not in done:
-                        result = self._one(case, method, repeat)
-                        append_result(self.plan.results, result)
-                        done[result.key] = result
-                        self.tell(f"{method} {case.key} #{repeat + 1}: {result.status}, {result.seconds:.0f} s")
-        wanted = {(m, case.key, r) for m in self.plan.methods for case in cases for r in range(self.plan.repeats)}
+        wanted = {(method, case.key, repeat): case for repeat, case, method in self._order()}
+        missing = {key: case for key, case in wanted.items() if key not in done}
+        with ExitStack() as stack:
+            if any(method != "rule" for method, _, _ in missing):
+                self._opened = self._open(stack)  # first of all: a wrong name or a missing key is no result
+            for (method, _, repeat), case in missing.items():
+                result = self._one(case, method, repeat)
+                append_result(self.plan.results, result)
+                done[result.key] = result
+                self.tell(f"{method} {case.key} #{repeat + 1}: {result.status}, {result.seconds:.0f} s")
         return [result for key, result in done.items() if key in wanted]
+
+    def _order(self) -> Iterable[tuple[int, Case, str]]:
+        return product(range(self.plan.repeats), self.plan.cases(), self.plan.methods)
 
     def _is_ours(self, result: Result) -> bool:
         """Another model's results in the same file are not this model's; a line without a name is from before there were names."""
@@ -88,7 +96,7 @@ class Bench:
         started = time.monotonic()
         try:
             result = self._by_method(case, method, repeat)
-        except SondeError as error:
+        except (Fault, RunError) as error:
             result = Result(case=case.key, method=method, repeat=repeat, status=f"failed: {error.message[:200]}")
         return replace(result, seconds=round(time.monotonic() - started, 3), model=self._model_name(method))
 
@@ -128,20 +136,28 @@ class Bench:
 
     def _plain(self, case: Case, repeat: int) -> Result:
         blank = Result(case=case.key, method="plain", repeat=repeat)
-        return one_prompt(self.plan.suite, blank, self._opened(), self.plan.suite.plain_prompt(case))
+        assert self._opened is not None, "opened before the first case"
+        return one_prompt(self.plan.suite, blank, self._opened, self.plan.suite.plain_prompt(case))
 
     def _question(self, suite: Questions, case: Case, method: str, repeat: int) -> Result:
         assert self.model is not None, "checked when the benchmark was made"
+        assert self._opened is not None, "opened before the first case"
         runs = self.plan.out / "runs"
-        asker = Asker(model=self.model, opened=self._opened(), settings=self.settings, runs_dir=runs)
+        asker = Asker(model=self.model, opened=self._opened, settings=self.settings, runs_dir=runs)
         return answered(suite, case, Result(case=case.key, method=method, repeat=repeat), asker)
 
-    def _opened(self) -> Model:
+    def _open(self, stack: ExitStack) -> Model | None:
+        """The model for the methods of one prompt; what is opened here is closed with the stack."""
         if not isinstance(self.model, str):
-            assert self.model is not None, "checked when the benchmark was made"
             return self.model
         choice = self.settings.choose(self.model)
-        return open_model(choice.spec, choice.settings)
+        opened = open_model(choice.spec, choice.settings)
+        stack.callback(getattr(opened, "close", lambda: None))
+        return opened
+
+
+def _some(keys: Sequence[str]) -> str:
+    return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
 
 
 def _named(key: str, word: str, exact: set[str]) -> bool:

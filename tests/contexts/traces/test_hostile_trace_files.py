@@ -5,13 +5,17 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
-from trace_samples import raw_span
+from trace_samples import TRACE, raw_span
 
 from sonde.contexts.traces.filestore import FileStore
+from sonde.contexts.traces.importers.records import MAX_LINE_BYTES
 from sonde.errors import ConfigError
 
 LINE = json.dumps(raw_span(1))
@@ -72,3 +76,56 @@ def test_a_packed_file_is_refused_with_what_to_do(tmp_path: Path, packed: bytes,
 
     with pytest.raises(ConfigError, match=words):
         FileStore(tmp_path / "t.jsonl")
+
+
+def repeated(path: Path, value: str, times: int) -> Path:
+    """A Parquet file of a few kilobytes in which every row has the same long value."""
+    pa: Any = pytest.importorskip("pyarrow")
+    parquet: Any = pytest.importorskip("pyarrow.parquet")
+    columns = {
+        "context.trace_id": [TRACE] * times,
+        "context.span_id": [f"{number:016x}" for number in range(times)],
+        "start_time": ["2026-01-01T00:00:00Z"] * times,
+        "attributes.input.value": pa.DictionaryArray.from_arrays(pa.array([0] * times, pa.int32()), pa.array([value])),
+    }
+    parquet.write_table(pa.table(columns), path, compression="zstd", store_schema=False)
+    return path
+
+
+def test_parquet_that_says_one_long_value_many_times_is_read_one_row_at_a_time(tmp_path: Path) -> None:
+    path = repeated(tmp_path / "spans.parquet", "x" * (16 << 20), 80)  # a few kB that say 1.3 GB
+
+    script = (
+        "import resource, sys; from pathlib import Path; from sonde.contexts.traces.importers.read import read\n"
+        "print(sum(1 for _ in read(Path(sys.argv[1]))), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)"
+    )
+    shown = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+
+    count, megabytes = map(int, shown.stdout.split())
+    assert (count, megabytes < 1000) == (80, True), megabytes
+
+
+def test_parquet_that_says_terabytes_is_refused(tmp_path: Path) -> None:
+    path = repeated(tmp_path / "spans.parquet", "x" * (16 << 20), 100_000)
+
+    with pytest.raises(ConfigError, match="expands to more than"):
+        FileStore(path)
+
+
+def test_a_row_of_parquet_longer_than_a_line_may_be_costs_only_itself(tmp_path: Path) -> None:
+    pa: Any = pytest.importorskip("pyarrow")
+    parquet: Any = pytest.importorskip("pyarrow.parquet")
+    values = ["short", "x" * (MAX_LINE_BYTES + 1), "short"]
+    columns = {
+        "trace_id": [TRACE] * 3,
+        "span_id": ["a", "b", "c"],
+        "start_time": ["2026-01-01T00:00:00Z"] * 3,
+        "attributes.input.value": values,
+    }
+    parquet.write_table(pa.table(columns), tmp_path / "spans.parquet")
+
+    with FileStore(tmp_path / "spans.parquet") as store:
+        assert [span.span_id for span in store.summaries(TRACE)] == ["a", "c"]
+        assert [(row["line"], row["reason"]) for row in store.malformed()] == [
+            (2, f"longer than {MAX_LINE_BYTES} bytes")
+        ]

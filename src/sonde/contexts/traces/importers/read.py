@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from sonde.contexts.traces.importers import flat, langfuse, langsmith, otlp, records, tables, trail, whowhen
+from sonde.contexts.traces.importers import (
+    database,
+    flat,
+    langfuse,
+    langsmith,
+    otlp,
+    parquet,
+    records,
+    trail,
+    whowhen,
+)
 from sonde.contexts.traces.importers.records import Malformed, Record
 from sonde.contexts.traces.span import Span
 
@@ -64,7 +74,7 @@ def grows(path: Path) -> bool:
     """True for files of lines: they can be read on from where they ended."""
     with path.open("rb") as stream:
         magic = stream.read(16)
-        return not magic.startswith(tables.PARQUET_MAGIC) and magic != tables.SQLITE_MAGIC and records.is_lines(stream)
+        return not magic.startswith(parquet.MAGIC) and magic != database.MAGIC and records.is_lines(stream)
 
 
 def _records(path: Path, place: Place) -> Iterator[Record | Malformed]:
@@ -76,10 +86,10 @@ def _records(path: Path, place: Place) -> Iterator[Record | Malformed]:
         packed = next((reason for start, reason in PACKED.items() if magic.startswith(start)), None)
         if packed:
             yield Malformed(1, size, packed)
-        elif magic.startswith(tables.PARQUET_MAGIC):
-            yield from tables.parquet(path)
-        elif magic == tables.SQLITE_MAGIC:
-            yield from tables.phoenix(path)
+        elif magic.startswith(parquet.MAGIC):
+            yield from parquet.rows(path)
+        elif magic == database.MAGIC:
+            yield from database.rows(path)
         elif records.is_lines(stream):
             yield from records.lines(stream, offset=place.offset, line=place.line)
         elif size > MAX_DOCUMENT_BYTES:

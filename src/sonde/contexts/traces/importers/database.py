@@ -1,4 +1,4 @@
-"""Spans kept in tables: Parquet files of Phoenix data frames (needs the `data` extra) and Phoenix's own SQLite file, read-only."""
+"""Phoenix's own SQLite file, read-only."""
 
 from __future__ import annotations
 
@@ -6,55 +6,20 @@ import json
 import sqlite3
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from sonde.contexts.traces.importers.records import Malformed, Record
+from sonde.contexts.traces.importers.records import MAX_LINE_BYTES, Malformed, Record
 from sonde.errors import ConfigError
 
 Json = dict[str, Any]
-PARQUET_MAGIC = b"PAR1"
-SQLITE_MAGIC = b"SQLite format 3\x00"
-MAX_VALUE_BYTES = 128 * 1024 * 1024  # as a line of a file may have
+MAGIC = b"SQLite format 3\x00"
 _PHOENIX_ROWS = """
 SELECT traces.trace_id, spans.span_id, spans.parent_id, spans.name, spans.span_kind, spans.start_time, spans.end_time,
        spans.status_code, spans.status_message, spans.attributes, spans.events, projects.name AS project_name
 FROM spans JOIN traces ON traces.id = spans.trace_rowid JOIN projects ON projects.id = traces.project_rowid
 ORDER BY spans.id
 """
-
-
-def parquet(path: Path) -> Iterator[Record]:
-    """Every row as one object; times are cut to microseconds."""
-    try:
-        pa: Any = import_module("pyarrow")
-        pq: Any = import_module("pyarrow.parquet")
-    except ImportError:
-        raise ConfigError(
-            f"{path.name} is Parquet: install the data extra (pip install -e '.[data]' in a checkout of Sonde)"
-        ) from None
-    try:
-        batches = pq.ParquetFile(path).iter_batches(batch_size=500)
-    except (pa.ArrowException, OSError) as broken:
-        raise ConfigError(f"{path.name} is not a readable Parquet file: {' '.join(str(broken).split())}") from None
-    number = 0
-    try:
-        for batch in batches:
-            for row in _microseconds(pa, batch).to_pylist():
-                number += 1
-                yield Record(number, 0, row)
-    except (pa.ArrowException, OSError) as broken:
-        raise ConfigError(f"{path.name} cannot be read beyond row {number}: {' '.join(str(broken).split())}") from None
-
-
-def _microseconds(pa: Any, batch: Any) -> Any:
-    """The batch with nanosecond times cut: Python's times have none."""
-    fields = [
-        pa.field(field.name, pa.timestamp("us", tz=field.type.tz)) if pa.types.is_timestamp(field.type) else field
-        for field in batch.schema
-    ]
-    return pa.Table.from_batches([batch]).cast(pa.schema(fields), safe=False)
 
 
 def is_phoenix(path: Path) -> bool:
@@ -72,7 +37,7 @@ def _readable(path: Path) -> Generator[None]:
         raise ConfigError(f"{path.name} is not a readable SQLite file: {broken}") from None
 
 
-def phoenix(path: Path) -> Iterator[Record | Malformed]:
+def rows(path: Path) -> Iterator[Record | Malformed]:
     """Every span of a Phoenix database as one object."""
     if not is_phoenix(path):
         raise ConfigError(f"{path.name} is an SQLite file without Phoenix's tables (spans, traces, projects)")
@@ -108,5 +73,5 @@ def _bounded(address: str) -> sqlite3.Connection:
     indexes use JSON_EXTRACT, which SQLite refuses in others; extensions cannot be loaded here.
     """
     connection = sqlite3.connect(address, uri=True)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_LINE_BYTES)
     return connection

@@ -76,6 +76,18 @@ def test_a_query_that_nothing_fits_or_nobody_understands_is_refused(traces: Path
             query_manifest(wanted(traces, **more), NOW)
 
 
+def test_a_query_for_a_project_takes_its_traces_alone_and_refuses_one_that_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "two.jsonl"
+    spans = [span(f"{n:032x}", n, resource={"openinference.project.name": name}) for n, name in ((1, "a"), (2, "b"))]
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in spans))
+
+    found = query_manifest(Wanted(place=Source(source=path, project="b")), NOW)
+
+    assert [item.id for item in found.items] == [f"{2:032x}"]
+    with pytest.raises(ConfigError, match="no project 'c'; there are: a, b"):
+        query_manifest(Wanted(place=Source(source=path, project="c")), NOW)
+
+
 def test_since_is_a_span_of_time_or_a_time() -> None:
     assert since_time("24h", NOW) == "2026-11-14T12:00:00+00:00"
     assert since_time("90m", NOW) == "2026-11-15T10:30:00+00:00"

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sonde.api.case import Source
+from sonde.api.case import Source, project_in
 from sonde.batch.manifest import Item, Manifest
 from sonde.contexts.traces.catalog import query_of
-from sonde.contexts.traces.sources import open_store
 from sonde.contexts.traces.store import TraceQuery, TraceRow, TraceStore
 from sonde.errors import ConfigError, ToolFault
 
@@ -50,11 +49,9 @@ def since_time(text: str, now: datetime) -> str:
 def query_manifest(wanted: Wanted, now: datetime) -> Manifest:
     """The items of a query; ConfigError when nothing fits, unless it may."""
     place = wanted.place
-    store = open_store(
-        place.source, project=place.project, cache=place.cache, api_key=place.api_key, headers=place.headers
-    )
+    store = place.open()
     try:
-        rows = _rows(store, _query(wanted, now))
+        rows = _rows(store, _query(wanted, project_in(place, store), now))
         items = tuple(_item(row, wanted) for row, _ in zip(rows, range(wanted.limit or 10**9), strict=False))
     except ToolFault as fault:
         raise ConfigError(fault.message) from None
@@ -65,11 +62,11 @@ def query_manifest(wanted: Wanted, now: datetime) -> Manifest:
     return Manifest(items=items)
 
 
-def _query(wanted: Wanted, now: datetime) -> TraceQuery:
+def _query(wanted: Wanted, project: str | None, now: datetime) -> TraceQuery:
     start = since_time(wanted.since, now) if wanted.since else None
     conditions = [f"({wanted.filter_expr})"] if wanted.filter_expr else []
     conditions += [ERRORS] if wanted.all_errors else []
-    return query_of(wanted.place.project, start=start, filter_expr=" and ".join(conditions) or None, limit=PAGE)
+    return query_of(project, start=start, filter_expr=" and ".join(conditions) or None, limit=PAGE)
 
 
 def _rows(store: TraceStore, query: TraceQuery) -> Iterator[TraceRow]:

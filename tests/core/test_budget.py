@@ -246,11 +246,24 @@ def test_every_limit_but_time_has_the_documents_one_code() -> None:
         {"max_iterations": None},
         {"max_tokens_total": math.inf},
         {"max_tool_calls": -math.inf},
+        {"max_wall_time_sec": -math.inf},
+        {"max_iterations": 2.5},
+        {"max_subcalls": 0.5},
+        {"max_tokens_per_subcall": 0},
+        {"sampling_seed": "seven"},
+        {"sampling_seed": 1.5},
+        {"sampling_seed": True},
     ],
 )
 def test_a_budget_that_makes_no_sense_is_refused(knobs: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(knobs))):
         Budget(**knobs)
+
+
+def test_a_count_that_python_writes_as_a_float_is_a_whole_number_all_the_same() -> None:
+    tokens: Any = 1e6
+
+    assert repr(Budget(max_tokens_total=tokens).max_tokens_total) == "1000000"
 
 
 @pytest.mark.requirement(86)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from sonde.contexts.base import Context
 from sonde.contexts.files import FilesContext
+from sonde.core.canonical import clip
 from sonde.errors import ConfigError
 
 STDIN_NAME = "stdin.txt"
@@ -58,20 +60,31 @@ def is_context(value: Any) -> bool:
 
 
 def is_path(value: Any) -> bool:
-    """A Path, or text that names something on disk or has a glob in it. Other one-line text without spaces is a mistyped path."""
+    """A Path, or text that names something on disk, itself or by a glob. Other one-line text without spaces is a mistyped path."""
     if isinstance(value, Path):
         return True
     if not isinstance(value, str) or "\n" in value or len(value) > _LONGEST_PATH or "\0" in value or not value.strip():
         return False
-    if Path(value).exists() or any(sign in value for sign in "*?"):
+    if any(character.isspace() for character in value):  # as prose has, and prose has question marks too
+        return is_there(value)
+    if is_there(value) or any(sign in value for sign in "*?"):
         return True
-    if not any(character.isspace() for character in value):
-        raise ConfigError(f"there is no file or folder {value!r}; to ask about text itself, pass text of several words")
-    return False
+    raise ConfigError(
+        f"there is no file or folder {clip(value, 200)!r}; to ask about text itself, pass text of several words"
+    )
+
+
+def is_there(name: str) -> bool:
+    """Whether a name is on disk, itself or as a pattern."""
+    try:
+        found = Path(name).exists()
+    except OSError:  # longer than any name on disk
+        found = False
+    return found or (glob.has_magic(name) and next(glob.iglob(name, recursive=True), None) is not None)  # noqa: PTH207 - Path.glob takes no absolute patterns
 
 
 def _absolute(names: Sequence[str]) -> list[str]:
     return [str(Path(name).absolute()) for name in names]
 
 
-__all__ = ["Opened", "is_context", "is_path", "open_context"]
+__all__ = ["Opened", "is_context", "is_path", "is_there", "open_context"]

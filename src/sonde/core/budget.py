@@ -19,6 +19,8 @@ from sonde.errors import ConfigError, RecursionLimitReached, WallTimeLimitReache
 
 FORCED_FINISH_SHARE = 0.9
 _UNLIMITED = ("max_tokens_per_subcall", "max_cost_usd", "max_wall_time_sec")
+_PARTS = ("max_cost_usd", "max_wall_time_sec")
+_NEEDED = ("max_iterations", "max_tokens_total", "max_tokens_per_subcall", "max_wall_time_sec")
 LANDING_S = 0.5  # how often a call that waits for others looks at the clock
 
 
@@ -40,15 +42,7 @@ class Budget:
         if self.max_wall_time_sec is None:  # pyright: ignore[reportUnnecessaryComparison]  # so a record writes infinity
             object.__setattr__(self, "max_wall_time_sec", math.inf)
         for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name == "sampling_seed" or (value is None and field.name in _UNLIMITED):
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-                raise ConfigError(f"{field.name} must be a number, not {value!r}")
-            if math.isinf(value) and field.name not in _UNLIMITED:
-                raise ConfigError(f"{field.name} must be a whole number, not {value!r}")
-            if value < 0 or (value == 0 and field.name in ("max_iterations", "max_tokens_total", "max_wall_time_sec")):
-                raise ConfigError(f"{field.name} must be above zero, not {value!r}")
+            object.__setattr__(self, field.name, _checked(field.name, getattr(self, field.name)))
 
     def override(self, maxima: Budget | None = None, **knobs: float | None) -> Budget:
         """This budget with some knobs turned; above the contract's maximum is refused with the maximum named."""
@@ -64,6 +58,22 @@ class Budget:
     def as_dict(self) -> dict[str, Any]:
         """The knobs by name, as the record carries them."""
         return asdict(self)
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The value of a knob, a count as a whole number; ConfigError says what belongs there."""
+    seed = name == "sampling_seed"
+    if value is None and (seed or name in _UNLIMITED):
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise ConfigError(f"{name} must be a number, not {value!r}")
+    if math.isinf(value) and name in _UNLIMITED and value > 0:
+        return value
+    if name not in _PARTS and value != value // 1:
+        raise ConfigError(f"{name} must be a whole number, not {value!r}")
+    if not seed and (value < 0 or (value == 0 and name in _NEEDED)):
+        raise ConfigError(f"{name} must be {'above' if name in _NEEDED else 'at least'} zero, not {value!r}")
+    return value if name in _PARTS else int(value)
 
 
 CONTRACT_MAXIMA = Budget(

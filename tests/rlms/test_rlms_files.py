@@ -182,20 +182,105 @@ def test_a_worker_that_does_not_stop_by_itself_is_ended_from_outside(loop: Loop)
     assert has_ended(Path(f"{stuck}.pid").read_text())
 
 
-def test_a_loop_that_stops_the_call_finds_the_files_and_no_process_left(loop: Loop) -> None:
+def start(loop: Loop) -> tuple[subprocess.Popen[bytes], str, str]:
+    """A call whose root program hangs; the call, and the ids of that program and of the worker above it."""
     ready = loop.tmp / "ready"
     os.mkfifo(ready)
-    root = loop.program("root", f'echo $$ > "{ready}"; sleep 600')
+    root = loop.program("root", f'echo $$ $PPID > "{ready}"; sleep 600')
     call = subprocess.Popen(
         [sys.executable, "-m", "sonde", "rlms", *loop.words(root)], env=loop.environment(), stdout=-3, stderr=-3
     )
-    pid = ready.read_text().strip()  # waits until the root program runs
+    program, worker = ready.read_text().split()  # waits until the root program runs
+    return call, program, worker
 
-    call.send_signal(signal.SIGTERM)
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_loop_that_stops_the_call_finds_the_files_and_no_process_left(loop: Loop, number: signal.Signals) -> None:
+    call, program, _ = start(loop)
+
+    call.send_signal(number)
 
     assert call.wait(20) == 1
     assert read(loop.output / "result.json")["error_code"] == "worker_failure"
-    assert has_ended(pid)
+    assert has_ended(program)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_worker_that_is_killed_leaves_the_files_of_a_failure_and_no_program(
+    loop: Loop, number: signal.Signals
+) -> None:
+    call, program, worker = start(loop)
+
+    os.kill(int(worker), number)
+
+    assert call.wait(20) == 1
+    assert read(loop.output / "result.json")["error_code"] in ("worker_failure", "invalid_worker_output")
+    assert has_ended(program)
+
+
+def test_a_call_that_is_killed_leaves_no_process_and_no_result_of_an_earlier_one(loop: Loop) -> None:
+    loop.call(loop.replies("good", [CITED]))
+    call, program, worker = start(loop)
+
+    call.kill()
+
+    assert has_ended(program)
+    assert has_ended(worker)
+    assert not any((loop.output / name).exists() for name in ("result.json", "summary.md", "status.json"))
+    assert loop.sonde("rlms", "gate", "--output-dir", str(loop.output)).code == 1
+
+
+@pytest.mark.requirement(39)
+def test_a_process_that_a_program_detached_ends_with_a_call_that_ran_out_of_time(loop: Loop) -> None:
+    pid = loop.tmp / "pid"
+    detached = f'setsid sh -c "echo \\$\\$ > {pid}; sleep 600" > /dev/null 2>&1 &'
+    root = loop.program("root", f"( {detached} )\nsleep 600\n")
+
+    called = loop.shell(root, timeout_seconds=3)
+
+    assert (called.code, called.result["error_code"]) == (2, "limit_exceeded")
+    assert has_ended(pid.read_text(), seconds=0)
+
+
+def test_a_program_that_removes_the_output_folder_does_not_take_the_files_of_the_failure(loop: Loop) -> None:
+    called = loop.call(loop.program("root", f'rm -rf "{loop.tmp}/loops"; echo "set_final(1)"'))
+
+    assert called.code == 1
+    assert called.result["error_code"] == "worker_failure"
+    assert read(loop.output / "status.json")["status"] == "failed"
+
+
+@pytest.mark.requirement(35)
+def test_the_list_may_be_a_pipe(loop: Loop) -> None:
+    pipe = loop.tmp / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["sh", "-c", f'exec cat "{loop.files}" > "{pipe}"']):
+        fd = os.open(pipe, os.O_RDONLY)
+        called = loop.call(loop.replies("root", [CITED]), context_file_list=f"/dev/fd/{fd}")
+    os.close(fd)
+
+    assert called.code == 0
+    assert (loop.output / "context-files.txt").read_bytes() == loop.files.read_bytes()
+
+
+def test_a_pipe_that_nobody_writes_to_is_an_empty_list(loop: Loop) -> None:
+    pipe = loop.tmp / "pipe"
+    os.mkfifo(pipe)
+
+    called = loop.call(loop.replies("root", [CITED]), context_file_list=pipe)
+
+    assert called.result["error_code"] == "invalid_config"
+
+
+@pytest.mark.parametrize("metrics", ["5", "[1]", "null"])
+def test_a_decision_that_makes_no_sense_does_not_harm_the_status(loop: Loop, metrics: str) -> None:
+    metadata = loop.tmp / "metadata.json"
+    metadata.write_text(f'{{"decision": {{"should_run": true, "metrics": {metrics}}}}}')
+
+    called = loop.call(loop.program("root", "exit 3"), metadata_file=metadata)
+
+    assert called.result["error_code"] == "model_invocation_failed"
+    assert read(loop.output / "status.json")["metrics"] == {"step_count": 1, "subcall_count": 0}
 
 
 @pytest.mark.requirement(43)

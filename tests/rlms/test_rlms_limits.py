@@ -140,8 +140,9 @@ def test_a_root_that_exits_3_is_a_failed_invocation_and_says_what_it_said(loop: 
     assert called.result["trace"][0]["returncode"] == 3
 
 
-def test_a_root_that_prints_nothing_is_a_failed_invocation(loop: Loop) -> None:
-    result = loop.work(loop.program("root", "cat > /dev/null"))
+@pytest.mark.parametrize("said", ["", r"\n", r"   \n\n"])
+def test_a_root_that_prints_nothing_but_blanks_is_a_failed_invocation(loop: Loop, said: str) -> None:
+    result = loop.work(loop.program("root", f"cat > /dev/null; printf '{said}'"))
 
     assert (result["error_code"], exit_code(result)) == ("model_invocation_failed", 1)
 

@@ -105,7 +105,18 @@ def test_the_policy_is_found_in_a_section_or_a_whole_configuration(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"mode": "sometimes"}', '{"auto": {"max_lines": "x"}}', '{"loops": [{"id": "a"}]}']
+    "text",
+    [
+        "",
+        "[]",
+        "[" * 100_000,
+        '{"mode": "sometimes"}',
+        '{"auto": {"max_lines": "x"}}',
+        '{"loops": [{"id": "a"}]}',
+        '{"limits": {"max_steps": 0}}',
+        '{"limits": {"timeout_seconds": -1}}',
+        '{"policy": {"fail_mode": "never"}}',
+    ],
 )
 def test_a_configuration_that_makes_no_sense_is_refused(tmp_path: Path, text: str) -> None:
     place = tmp_path / "config.json"
@@ -216,4 +227,6 @@ def test_the_gate_as_a_command(loop: Loop) -> None:
     assert (shut.code, fallback.code, good.code) == (1, 1, 0)
     assert json.loads(fallback.stdout)["failed"] == ["has_non_fallback_citations"]
     assert loop.sonde("rlms", "gate").code == 2
+    (loop.output / "result.json").write_text("[" * 100_000)
+    assert loop.sonde("rlms", "gate", "--output-dir", str(loop.output)).code == 1
     assert loop.sonde("rlms", "gate", "--output-dir", str(loop.output), "--highlight-pattern", "(").code == 2

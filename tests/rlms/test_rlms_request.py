@@ -106,10 +106,15 @@ def test_without_a_root_command_there_is_nothing_to_run(loop: Loop, command: str
         ("root_command_json", '"codex"'),
         ("root_command_json", '{"a": 1}'),
         ("root_args_json", "[1]"),
+        ("root_args_json", r'["\ud800"]'),
+        ("root_command_json", "[" * 100_000),
         ("subcall_command_json", "[null]"),
         ("max_steps", "0"),
         ("max_steps", "many"),
         ("max_steps", "1.5"),
+        ("max_steps", "1_0"),
+        ("max_steps", "٣"),
+        ("max_steps", "1000000001"),
         ("max_depth", "-1"),
         ("timeout_seconds", "0"),
         ("max_subcalls", "-2"),
@@ -125,13 +130,22 @@ def test_a_flag_that_makes_no_sense_is_refused_by_its_name(loop: Loop, name: str
         read_request(loop.flags(MODEL, **{name: value}), {})
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", "not json"])
+@pytest.mark.parametrize("text", ["[1, 2]", "not json", '{"a":' * 100_000])
 def test_metadata_is_a_json_object(loop: Loop, text: str) -> None:
     place = loop.tmp / "metadata.json"
     place.write_text(text)
 
     with pytest.raises(ConfigError, match="--metadata-file"):
         read_request(loop.flags(MODEL, metadata_file=place), {})
+
+
+def test_numbers_that_json_does_not_have_are_text_in_the_metadata(loop: Loop) -> None:
+    place = loop.tmp / "metadata.json"
+    place.write_text('{"score": NaN, "most": 1e999}')
+
+    request = read_request(loop.flags(MODEL, metadata_file=place), {})
+
+    assert request.metadata == {"score": "nan", "most": "inf"}
 
 
 def test_a_request_survives_its_way_to_the_worker(loop: Loop) -> None:

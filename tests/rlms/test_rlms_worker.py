@@ -74,6 +74,18 @@ set_final(found)"""
     assert result["citations"][0]["signal"] == "reference"
 
 
+@pytest.mark.requirement(33)
+def test_grep_gives_80_rows_unless_asked_for_up_to_500(loop: Loop) -> None:
+    (loop.repo / "b.txt").write_text("x\n" * 600)
+    counted = "add_citation('b.txt', 1, 1)\nset_final([len(grep('x')), len(grep('x', max_matches=500))])"
+    root = loop.replies("root", ["grep('x', max_matches=501)", "grep('x', max_matches=0)", counted])
+
+    result = loop.work(root)
+
+    assert result["final"] == [80, 500]
+    assert all("it may be 1 to 500" in root.prompt(number) for number in (2, 3))
+
+
 @pytest.mark.requirement(38)
 @pytest.mark.parametrize(
     ("code", "word"),

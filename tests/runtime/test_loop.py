@@ -110,6 +110,14 @@ def test_two_replies_without_code_end_partial_with_the_words_kept() -> None:
     assert answer.record.error.code is ErrorCode.MODEL_OUTPUT_INVALID
 
 
+def test_two_replies_of_blanks_are_no_answer() -> None:
+    answer = run_in_memory(ScriptedModel(["  \n", " \n\n"]), "?", files())
+
+    assert answer.annotator_kind == "CODE"
+    assert answer.record.error is not None
+    assert answer.record.error.code is ErrorCode.MODEL_OUTPUT_INVALID
+
+
 def test_a_final_value_beside_unseen_output_is_held_back_once_and_shown() -> None:
     model = ScriptedModel(["print('surprise')\n" + CITED, CITED])
 

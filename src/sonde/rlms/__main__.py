@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -11,12 +13,15 @@ import traceback
 from sonde.rlms.request import Request
 from sonde.rlms.result import failure
 from sonde.rlms.worker import work
+from sonde.sandbox.worker.tables import PR_SET_PDEATHSIG
 
 
 def main() -> None:
     """One invocation."""
     answer = os.dup(1)
     os.dup2(2, 1)  # a stray print must not end up in the result
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside, it ends its programs first
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)  # and also when the wrapper is gone
     order = json.loads(sys.stdin.buffer.read())
     request = Request.from_wire(order["request"])
     try:

@@ -70,6 +70,6 @@ def read_object(place: Path) -> Mapping[str, Any]:
     """A JSON object from a file; one that is missing or broken is empty, and then no check on it holds."""
     try:
         found: Any = json.loads(place.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sonde.rlms.files import LoopFiles, read_list, sort_out
-from sonde.rlms.layout import METADATA, Decided, Layout
+from sonde.rlms.files import LoopFiles, read_list, sort_out, split_list
+from sonde.rlms.layout import Decided, Layout
 from sonde.rlms.policy import Decision, LoopPolicy, decide, read_policy
 from sonde.rlms.request import read_metadata
-from sonde.runs.rundir import pretty_json, write_atomically
 
 _STEP = 1_048_576
 
@@ -34,12 +33,13 @@ class Question:
 def answer(question: Question) -> dict[str, Any]:
     """The decision with the policy's limits, output and fail mode, kept when there is a place for it."""
     policy = read_policy(question.config, question.loop_id or None)
-    places, left_out = sort_out(read_list(question.context_file_list), Path(question.repo).absolute())
+    listed = read_list(question.context_file_list)
+    places, left_out = sort_out(split_list(listed), Path(question.repo).absolute())
     files = LoopFiles(places, left_out)
     asked = [Path(name) for name in question.request_files] or list(places.values())
     decision = decide(policy, question.role, files.survey.metrics(), requested=holds(policy.request_keyword, asked))
     if question.output_dir is not None:
-        _keep(question, decision, question.output_dir)
+        _keep(question, decision, question.output_dir, listed)
     return {**decision.as_dict(), **_settings(policy)}
 
 
@@ -57,14 +57,14 @@ def _settings(policy: LoopPolicy) -> dict[str, Any]:
     }
 
 
-def _keep(question: Question, decision: Decision, output: Path) -> None:
+def _keep(question: Question, decision: Decision, output: Path, listed: bytes) -> None:
     layout = Layout(
         output=output.absolute(), loop_id=question.loop_id, role=question.role, iteration=question.iteration
     )
     layout.make()
     metadata = {**read_metadata(question.metadata_file), "decision": decision.as_dict()}
-    layout.keep_inputs(question.context_file_list, metadata)
-    write_atomically(layout.output / METADATA, pretty_json(metadata))
+    layout.keep_list(listed)
+    layout.keep_metadata(metadata)
     layout.emit("rlms_decision", "run" if decision.should_run else "skip", decision.as_dict())
     if not decision.should_run:
         layout.write_status(Decided.of(metadata), status="skipped")

@@ -107,7 +107,7 @@ class LoopFiles(FilesContext):
 
         Example: rows = grep("timed? ?out", path="src", max_matches=20, flags="i")
         """
-        if max_matches > GREP_MATCHES:
+        if not 1 <= max_matches <= GREP_MATCHES:
             raise ToolFault(f"max_matches is {max_matches}; it may be 1 to {GREP_MATCHES}.")
         return super().grep(pattern, path, max_matches, flags)
 
@@ -132,7 +132,7 @@ class LoopFiles(FilesContext):
 
 def open_files(list_file: str, repo: str) -> LoopFiles:
     """The context of a list; ConfigError when the list cannot be read or leaves nothing to look at."""
-    names = read_list(list_file)
+    names = split_list(read_list(list_file))
     places, left_out = sort_out(names, Path(repo))
     context = LoopFiles(places, left_out)
     if not context.survey.rows:
@@ -141,10 +141,10 @@ def open_files(list_file: str, repo: str) -> LoopFiles:
     return context
 
 
-def read_list(list_file: str) -> list[str]:
-    """The paths of a newline list, blank lines left out."""
+def read_list(list_file: str) -> bytes:
+    """A newline list of paths as it is. Read once: it may be a pipe, as in --context-file-list <(git ls-files)."""
     try:
-        with Path(list_file).open("rb") as file:
+        with os.fdopen(_open_at_once(list_file), "rb") as file:
             text = file.read(_LISTED_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"--context-file-list {list_file!r} cannot be read: {error.strerror}") from None
@@ -152,8 +152,19 @@ def read_list(list_file: str) -> list[str]:
         raise ConfigError(
             f"--context-file-list {list_file!r} is larger than {_LISTED_BYTES // 10**6} MB; list fewer files"
         )
-    lines = os.fsdecode(text).split("\n")
-    return [line.strip("\r") for line in lines if line.strip()]
+    return text
+
+
+def _open_at_once(place: str) -> int:
+    """A named pipe that nobody writes to is empty instead of making us wait for ever."""
+    fd = os.open(place, os.O_RDONLY | os.O_NONBLOCK)
+    os.set_blocking(fd, True)
+    return fd
+
+
+def split_list(text: bytes) -> list[str]:
+    """The paths of a newline list, blank lines left out."""
+    return [line.strip("\r") for line in os.fsdecode(text).split("\n") if line.strip()]
 
 
 def sort_out(names: Iterable[str], repo: Path) -> tuple[dict[str, Path], dict[str, str]]:

@@ -14,9 +14,8 @@ import fcntl
 import json
 import os
 import re
-import shutil
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -50,11 +49,12 @@ class Decided:
         if not isinstance(found, dict):
             return cls()
         said = cast("dict[str, Any]", found)
+        metrics = said.get("metrics")
         return cls(
             should_run=said.get("should_run") is not False,
             reason=str(said.get("reason", cls().reason)),
             mode=str(said.get("mode", cls().mode)),
-            metrics=said.get("metrics"),
+            metrics=cast("dict[str, Any]", metrics) if isinstance(metrics, dict) else None,
         )
 
 
@@ -84,13 +84,19 @@ class Layout:
         except OSError as error:
             raise ConfigError(f"--output-dir {str(self.output)!r} cannot be made: {error.strerror}") from None
 
-    def keep_inputs(self, context_file_list: str, metadata: Mapping[str, Any]) -> None:
-        """The list and the metadata beside the result, unless they are there already."""
-        target = self.output / CONTEXT_FILES
-        with suppress(OSError, shutil.SameFileError):  # a list that cannot be read is the worker's to refuse
-            if not target.exists() or not target.samefile(context_file_list):
-                write_atomically(target, Path(context_file_list).read_bytes())
+    def clear(self) -> None:
+        """Nothing of an earlier call may be taken for this one, should it be killed before it can write."""
+        for name in (STATUS, RESULT, SUMMARY):
+            (self.output / name).unlink(missing_ok=True)
+
+    def keep_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """The metadata beside the result."""
         write_atomically(self.output / METADATA, pretty_json(dict(metadata)))
+
+    def keep_list(self, listed: bytes) -> Path:
+        """The list beside the result; where it is now."""
+        write_atomically(self.output / CONTEXT_FILES, listed)
+        return self.output / CONTEXT_FILES
 
     def write_result(self, result: Mapping[str, Any], decided: Decided) -> None:
         """result.json, summary.md, status.json, and the same under latest/ and in the index."""
@@ -98,6 +104,7 @@ class Layout:
         counted = {
             name: value for name, value in stats.items() if name.endswith("_count") or name == "estimated_tokens"
         }
+        self.make()  # a program may have cleaned up the repository, this folder with it
         write_atomically(self.output / RESULT, pretty_json(dict(result)))
         write_atomically(self.output / SUMMARY, summary(result).encode("utf-8", "backslashreplace"))
         self.write_status(
@@ -169,7 +176,7 @@ def _entries(index: Path) -> list[Any]:
     """The index as it is; a damaged one is begun anew, since it is only a view."""
     try:
         found: Any = json.loads(index.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return []
     entries: Any = cast("dict[str, Any]", found).get("entries") if isinstance(found, dict) else None
     return cast("list[Any]", entries) if isinstance(entries, list) else []

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
@@ -53,10 +53,10 @@ class Thresholds:
 class Bounds:
     """The limits a loop passes on."""
 
-    max_steps: int = 40
-    max_depth: int = 2
-    timeout_seconds: int = 240
-    max_subcalls: int = 80
+    max_steps: Annotated[int, msgspec.Meta(ge=1)] = 40
+    max_depth: Annotated[int, msgspec.Meta(ge=0)] = 2
+    timeout_seconds: Annotated[int, msgspec.Meta(ge=1)] = 240
+    max_subcalls: Annotated[int, msgspec.Meta(ge=0)] = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,12 +140,14 @@ def read_policy(place: str, loop_id: str | None = None) -> LoopPolicy:
     """The policy in a file: an `rlms` section, an object that holds one, or a whole configuration with `loops`."""
     try:
         found: Any = json.loads(Path(place).read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--config {place!r} cannot be read as JSON: {error}") from None
     try:
         return msgspec.convert(_section(found, loop_id), LoopPolicy)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"--config {place!r}: {error}; modes are auto, requested, hybrid") from None
+        raise ConfigError(
+            f"--config {place!r}: {error}; modes are auto, requested, hybrid, fail modes warn_and_continue, fail_role"
+        ) from None
 
 
 def _section(found: Any, loop_id: str | None) -> Any:

@@ -7,13 +7,15 @@ A prompt mode that is not known means stdin. Nothing is run or opened here but t
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
+from sonde.core.canonical import jsonable
 from sonde.errors import ConfigError
 from sonde.models.base import PromptMode
 
@@ -36,6 +38,7 @@ OVERRIDES = {
         for what in ("command_json", "args_json", "prompt_mode")
     },
 }
+MOST = 10**9
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
@@ -80,7 +83,7 @@ class Request:
 
     def to_wire(self) -> dict[str, Any]:
         """As the worker process gets it."""
-        return asdict(self)
+        return msgspec.to_builtins(self)
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Request:
@@ -132,13 +135,11 @@ def _limits(given: Mapping[str, str]) -> LoopLimits:
 
 
 def _number(name: str, text: str, *, least: int) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = None
-    if number is None or not least <= number <= 10**9:
+    digits = text.strip()
+    number = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= len(str(MOST)) else -1
+    if not least <= number <= MOST:
         flag = f"--{name.replace('_', '-')}"
-        raise ConfigError(f"{flag} is {text!r}; it must be a whole number from {least} on, for example {flag} 40")
+        raise ConfigError(f"{flag} is {text!r}; it must be a whole number from {least} to {MOST:,}, as in {flag} 40")
     return number
 
 
@@ -186,24 +187,33 @@ def _words(name: str, text: str | None) -> list[str] | None:
         return None
     try:
         found: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = text
     if found is None:
         return None
     words = cast("list[Any]", found if isinstance(found, list) else [found, None])
-    if not all(isinstance(word, str) for word in words):
-        flag = f"--{name.replace('_', '-')}"
-        raise ConfigError(f"{flag} is {text[:200]!r}; it must be a JSON array of strings, as in {flag} '[\"codex\"]'")
+    if not all(isinstance(word, str) and _encodes(word) for word in words):
+        flag, example = f"--{name.replace('_', '-')}", '["exec", "-"]' if "args" in name else '["codex"]'
+        raise ConfigError(f"{flag} is {text[:200]!r}; it must be a JSON array of strings, as in {flag} '{example}'")
     return words
 
 
+def _encodes(word: str) -> bool:
+    """Whether a program can be given this word; JSON can write characters that no program can be given."""
+    try:
+        os.fsencode(word)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def read_metadata(place: str | None) -> Mapping[str, Any]:
-    """The JSON object in this file; an empty one when no file is named."""
+    """The JSON object in this file, numbers that JSON does not have as text; an empty one when no file is named."""
     if not place:
         return {}
     try:
-        found: Any = json.loads(Path(place).read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        found: Any = jsonable(json.loads(Path(place).read_text("utf-8")))
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--metadata-file {place!r} cannot be read as JSON: {error}") from None
     if not isinstance(found, dict):
         raise ConfigError(f'--metadata-file {place!r} must hold a JSON object, as in {{"objective": "…"}}')

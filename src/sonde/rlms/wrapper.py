@@ -1,11 +1,12 @@
 """`sonde rlms`: starts the worker, ends it when time is up whatever it is doing, and writes the files on every kind of ending.
 
 The worker keeps its own deadline and normally ends by itself; the kill from outside comes a moment later and takes every process that
-the worker has started with it. It does not reach processes that detached themselves from their group on purpose.
+the worker has started with it. `invoke` does not reach processes that detached themselves from their group on purpose; the command does.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -14,15 +15,19 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sonde.errors import ConfigError
+from sonde.rlms.files import read_list
 from sonde.rlms.layout import WORKER_STDERR, Decided, Layout
 from sonde.rlms.request import Request, read_request
 from sonde.rlms.result import Effort, exit_code, failure, failure_class, is_result
 
 GRACE_S = 3.0
+STOPS = (signal.SIGTERM, signal.SIGHUP)
+PR_SET_CHILD_SUBREAPER = 36
 
 
 def invoke(flags: Mapping[str, str | None], environ: Mapping[str, str], python: str = sys.executable) -> dict[str, Any]:
@@ -48,9 +53,14 @@ def _in_place(
     request: Request, layout: Layout, environ: Mapping[str, str], python: str, started: float
 ) -> dict[str, Any]:
     decided = Decided.of(request.metadata)
-    layout.keep_inputs(request.context_file_list, request.metadata)
+    layout.clear()
+    layout.keep_metadata(request.metadata)
     layout.emit("rlms_start", "started", {"mode": decided.mode, "reason": decided.reason})
-    result = _run(request, environ, python, started)
+    try:
+        kept = layout.keep_list(read_list(request.context_file_list))
+        result = _run(replace(request, context_file_list=str(kept)), environ, python, started)
+    except ConfigError as error:
+        result = failure(request, failure_class(error), error.message)
     layout.write_result(result, decided)
     layout.emit("rlms_end", "ok" if result["ok"] else "failed", {"error_code": result.get("error_code")})
     return result
@@ -160,13 +170,35 @@ def _parents() -> Iterator[tuple[int, int]]:
 
 
 def invoke_from_shell(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
-    """`invoke` with SIGTERM treated as Ctrl-C: a loop that is stopped still finds the files."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    """`invoke` as a process of its own: stopped like by Ctrl-C, it still leaves the files; failed, it leaves no process.
+
+    Programs that detached themselves come to us when their parent ends. After a good call they may stay: somebody's daemons.
+    """
+    before = {
+        number: signal.signal(number, _interrupt) for number in STOPS if signal.getsignal(number) != signal.SIG_IGN
+    }
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         result = invoke(flags, environ)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if not result["ok"]:
+        _end_all_below()
     return exit_code(result), result
+
+
+def _end_all_below() -> None:
+    for _ in range(100):  # one that cannot be ended must not hold us
+        below = list(_descendants(os.getpid()))
+        for pid in below:
+            _kill(pid)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        if not below:
+            return
+        time.sleep(0.01)
 
 
 def _interrupt(_number: int, _frame: object) -> None:

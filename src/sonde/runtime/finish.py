@@ -109,7 +109,7 @@ def best_effort(session: Session, error: RunError) -> Outcome:
     """What can be said after a limit or a failure: the draft if it holds, else the fallback."""
     draft = session.memory.draft
     if draft is None and isinstance(error, ModelOutputInvalid) and session.memory.prose:
-        draft = session.memory.last_words or None
+        draft = session.memory.last_words if session.memory.last_words.strip() else None
     if draft is not None:
         conclusion = conclude(session, draft)
         if conclusion.output is not None:

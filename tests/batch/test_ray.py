@@ -198,6 +198,64 @@ def test_a_cluster_on_which_no_worker_starts_any_more_ends_the_batch_and_the_nex
     assert len(scene.results()) == 60 == scene.runs_ended()
 
 
+IMPATIENT = """
+import sys
+from pathlib import Path
+from sonde.api.settings import resolve
+from sonde.batch.cluster import RayCrew
+from sonde.batch.driving import drive
+from sonde.batch.folder import folder_for
+from sonde.batch.limits import SharedLimits
+from sonde.batch.manifest import read_manifest
+from sonde.batch.plan import plan_batch
+from sonde.batch.station import Order
+
+manifest, runs, base_url = sys.argv[1:]
+settings = resolve({"model": "openai:gpt-4o-mini", "base_url": base_url, "runs_dir": runs}, {}, Path.cwd())
+folder = folder_for(Path(manifest), Path(runs))
+with folder.held():
+    plan = plan_batch(read_manifest(Path(manifest)).items, folder)
+    crew = RayCrew(Order(settings=settings, folder=folder.path), SharedLimits(concurrency=8), "ray", ready_s=5.0)
+    outcome = drive(plan, folder, crew)
+print(outcome.left, outcome.stopped)
+"""
+
+
+def test_when_every_node_with_a_cpu_goes_the_batch_ends_with_what_is_there_and_a_later_start_goes_on(
+    tmp_path: Path,
+) -> None:
+    scene = Scene(tmp_path)
+    scene.write(30)
+    nodes: Any = importlib.import_module("ray.cluster_utils")
+    cluster = nodes.Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    try:
+        node = cluster.add_node(num_cpus=2)
+        with counting_server(0.1) as server:
+            driver = subprocess.Popen(
+                [sys.executable, "-c", IMPATIENT, str(scene.manifest), str(scene.runs), server.base_url],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=at(cluster),
+            )
+            eventually(lambda: len(server.counts()) >= 10 or driver.poll() is not None)
+            cluster.remove_node(node)
+            out, said = driver.communicate(timeout=120)
+            left, _, stopped = out.partition(" ")
+            assert 0 < int(left) <= 30, said
+            assert stopped.startswith("no worker could be started")
+            assert "\x1b" not in said
+            assert not (scene.folder.path / ".seen-by-all").exists()
+
+            cluster.add_node(num_cpus=2)
+            again = scene.run(server.base_url, "--on", "ray", "--json", env=at(cluster))
+    finally:
+        cluster.shutdown()
+
+    assert again.returncode == 0, again.stderr
+    assert len(scene.results()) == 30 == scene.runs_ended()
+
+
 def test_ctrl_c_is_heard_while_the_cluster_has_no_room_for_a_worker(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.write(2)

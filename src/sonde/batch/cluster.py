@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from importlib import import_module
 from typing import Any
 
 from sonde.api.launch import sonde_version
-from sonde.batch.connecting import connect
+from sonde.batch.connecting import Aside, connect
 from sonde.batch.crew import Happening, Lost
 from sonde.batch.limits import Answer, Ask, Closed, Limiter, SharedLimits, Slot, Told
 from sonde.batch.station import Errand, Order, Station, check_models
@@ -132,10 +131,11 @@ class RayCrew:
         *,
         spent_usd: float = 0.0,
         cancel: threading.Event | None = None,
+        ready_s: float = READY_S,
     ) -> None:
         self._ray, self._ours = connect(on)
         self._quiet = ExitStack()
-        self._quiet.enter_context(redirect_stdout(sys.stderr))  # Ray prints news of its nodes; stdout is the report's
+        self._quiet.enter_context(redirect_stdout(Aside()))  # Ray prints news of its nodes; stdout is the report's
         self._order, self._limits = order, limits
         self._token = secrets.token_hex(8)
         (order.folder / TOKEN).write_text(self._token, "utf-8")
@@ -145,6 +145,8 @@ class RayCrew:
         self._limiter = self._start_limiter(spent_usd)
         self._pausing = False
         self._stillborn = 0
+        self._ready_s = ready_s
+        self._staffed_at = time.monotonic()
         self._looked = 0.0
         self._closed: str | None = None
         self._asked: Any = None
@@ -174,6 +176,7 @@ class RayCrew:
     def wait(self, timeout_s: float) -> Sequence[Happening]:
         """What has landed, who has died, who has come."""
         self._welcome()
+        self._miss()
         if not self._flights:
             time.sleep(0.02)  # all workers are being started
             return []
@@ -225,6 +228,20 @@ class RayCrew:
             hand.starting = None
             self._stillborn = 0
 
+    def _miss(self) -> None:
+        """A cluster that has had no worker for too long, its nodes being gone, closes the batch; a later start goes on."""
+        now = time.monotonic()
+        if any(not hand.starting for hand in self._hands):
+            self._staffed_at = now
+        elif now - self._staffed_at > self._ready_s:
+            self._closed = self._closed or self._no_room()
+
+    def _no_room(self) -> str:
+        return (
+            f"no worker could be started on the cluster within {self._ready_s:.0f} s; "
+            f"it has {self._ray.cluster_resources().get('CPU', 0):g} CPUs (`ray status` shows who has them)"
+        )
+
     def _replace(self, hand: Hand, error: Exception) -> None:
         """Hire another; after a row of workers that never came up no more, and whoever works goes on without them."""
         self._hands.remove(hand)
@@ -238,14 +255,11 @@ class RayCrew:
 
     def _await_first(self, cancel: threading.Event) -> None:
         """Until somebody can work or nobody wants it any more: a cluster without room is said, not waited for."""
-        give_up = time.monotonic() + READY_S
+        give_up = time.monotonic() + self._ready_s
         while not self._free(alone=False) and not cancel.is_set():
             self._welcome()
             if time.monotonic() > give_up:
-                raise ConfigError(
-                    f"no worker could be started on the cluster within {READY_S:.0f} s; "
-                    f"it has {self._ray.cluster_resources().get('CPU', 0):g} CPUs (`ray status` shows who has them)"
-                )
+                raise ConfigError(self._no_room())
             cancel.wait(0.05)
 
     def pause(self) -> None:
@@ -279,6 +293,8 @@ class RayCrew:
                 self._ray.kill(actor)
         if self._ours:
             self._ray.shutdown()
+        with suppress(OSError):
+            (self._order.folder / TOKEN).unlink()
         self._quiet.close()
 
     def _start_limiter(self, spent_usd: float) -> Any:

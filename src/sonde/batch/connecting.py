@@ -5,7 +5,9 @@ Ray itself may try for minutes, or end the program; so a given address is knocke
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,6 +22,19 @@ from typing import Any
 from sonde.errors import ConfigError
 
 CONNECT_S = 20.0
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Aside(io.StringIO):
+    """Where Ray's news of its nodes goes: standard error, without the colours that a log would keep."""
+
+    def write(self, text: str, /) -> int:
+        """Pass it on."""
+        return sys.stderr.write(_COLOUR.sub("", text))
+
+    def flush(self) -> None:
+        """At once."""
+        sys.stderr.flush()
 
 
 def connect(on: str) -> tuple[Any, bool]:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from sonde.contexts.traces.span import Span, time_text
+from sonde.contexts.traces.span import Span, time_text, us_of_text
 from sonde.errors import ToolFault
 
 MAX_FILTER_CHARS = 4000
@@ -44,6 +44,7 @@ _FIELDS: dict[str, Callable[[Span], Any]] = {
     "end_time": lambda span: None if span.summary.end_us is None else time_text(span.summary.end_us),
 }
 _ELSEWHERE = frozenset({"evals", "annotations", "parent_span"})
+_TIMES = frozenset({"start_time", "end_time"})
 _COLUMNS = frozenset({"name", "span_kind", "status_code"})
 _EXAMPLE = "for example: span_kind == 'TOOL' and status_code == 'ERROR'"
 Term = Callable[[Span], Any]
@@ -52,17 +53,10 @@ Term = Callable[[Span], Any]
 class FilterRefused(ToolFault):
     """The filter cannot be read; `position` is the 0-based column."""
 
-    def __init__(self, message: str, position: int) -> None:
-        self._what = message
-        self.position = 0
-        super().__init__("")
-        self.move(position)
-
-    def move(self, columns: int) -> None:
-        """Count columns of the text as it was given: blanks in front of it were not parsed."""
-        self.position += columns
-        self.message = f"filter refused at column {self.position + 1}: {self._what}; {_EXAMPLE}"
-        self.args = (self.message,)
+    def __init__(self, what: str, position: int) -> None:
+        self.what = what
+        self.position = position
+        super().__init__(f"filter refused at column {position + 1}: {what}; {_EXAMPLE}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +77,17 @@ def parse_filter(text: str) -> Filter:
     if len(text) > MAX_FILTER_CHARS:
         raise FilterRefused(f"longer than {MAX_FILTER_CHARS} characters", MAX_FILTER_CHARS)
     line = " ".join(text.splitlines())
+    parsed = line.lstrip()
+    blanks = len(line) - len(parsed)
     try:
-        tree = ast.parse(line.lstrip(), mode="eval")
+        tree = ast.parse(parsed, mode="eval")
         return Filter(text, _condition(tree.body), _required(tree.body))
     except FilterRefused as refused:
-        refused.move(len(line) - len(line.lstrip()))
-        raise
+        before = parsed.encode()[: refused.position]  # the parser counts bytes
+        raise FilterRefused(refused.what, blanks + len(before.decode(errors="ignore"))) from None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as broken:
-        offset = getattr(broken, "offset", None) or len(line) + 1
-        raise FilterRefused(f"not an expression ({getattr(broken, 'msg', broken)})", offset - 1) from None
+        offset = getattr(broken, "offset", None) or len(parsed) + 1
+        raise FilterRefused(f"not an expression ({getattr(broken, 'msg', broken)})", blanks + offset - 1) from None
 
 
 def _condition(node: ast.expr) -> Callable[[Span], bool | None]:
@@ -115,7 +111,8 @@ def _comparisons(node: ast.Compare) -> Callable[[Span], bool | None]:
 
 
 def _comparison(op: ast.cmpop, left: ast.expr, right: ast.expr) -> Callable[[Span], bool | None]:
-    first, second = _term(left), _term(right)
+    moments = any(isinstance(side, ast.Name) and side.id in _TIMES for side in (left, right))
+    first, second = _term(left, moments=moments), _term(right, moments=moments)
     match op:
         case ast.Is() | ast.IsNot():
             if not (isinstance(right, ast.Constant) and right.value is None):
@@ -180,10 +177,11 @@ def _not(part: Callable[[Span], bool | None]) -> Callable[[Span], bool | None]:
     return test
 
 
-def _term(node: ast.expr) -> Term:
+def _term(node: ast.expr, *, moments: bool) -> Term:
     constant = _constant(node)
     if constant is not _NO_CONSTANT:
-        return lambda _: constant
+        value = _moment(constant, node) if moments else constant
+        return lambda _: value
     key = _key(node)
     if key in _FIELDS:
         return _FIELDS[key]
@@ -192,6 +190,18 @@ def _term(node: ast.expr) -> Term:
 
 
 _NO_CONSTANT = object()
+
+
+def _moment(value: Any, node: ast.expr) -> Any:
+    """A time as spans tell theirs, so that the order of texts is that of times; lists of them too."""
+    if isinstance(value, list):
+        return [_moment(item, node) for item in cast("list[Any]", value)]
+    if not isinstance(value, str):
+        return value
+    try:
+        return time_text(us_of_text(value))
+    except (ValueError, OverflowError):
+        raise FilterRefused(f"{value!r} is not a time such as 2026-11-01T12:00:00Z", node.col_offset) from None
 
 
 def _constant(node: ast.expr) -> Any:

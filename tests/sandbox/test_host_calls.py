@@ -162,3 +162,20 @@ def test_a_host_may_use_other_boxes_but_not_the_one_it_serves() -> None:
 def test_without_a_host_there_is_nothing_to_call() -> None:
     with Sandbox() as box:
         assert kind(box.execute("llm_query('x')")) == "error"
+
+
+def test_code_that_talks_to_the_host_all_the_time_is_still_held_to_its_memory() -> None:
+    with Sandbox(host=echo, limits=Limits(memory="32MiB")) as box:
+        run(box, "kept = 1")
+        result = box.execute("rows = []\nfor _ in range(200):\n    rows.append(b'x' * (1 << 20))\n    ask()")
+
+        assert kind(result) == "memory"
+        assert run(box, "print(kept)") == "1\n"
+
+
+def test_a_turn_that_ends_with_more_than_its_memory_is_not_kept() -> None:
+    with Sandbox(limits=Limits(memory="1MiB")) as box:
+        result = box.execute("rows = b'x' * (150 << 20)")
+
+        assert kind(result) == "memory"
+        assert kind(box.execute("rows")) == "error"

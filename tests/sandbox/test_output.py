@@ -68,6 +68,48 @@ def test_output_of_a_killed_turn_is_shown_as_far_as_it_came() -> None:
         assert result.stdout == "step 0\nstep 1\nstep 2\n"
 
 
+@pytest.mark.requirement(79, 120)
+def test_the_long_output_of_a_killed_turn_is_cut_with_head_tail_and_length_as_that_of_any_other() -> None:
+    with Sandbox() as box:
+        result = box.execute("print('HEAD' + 'x' * 100_000 + 'TAIL')\nwhile True: pass", wall_s=0.3)
+
+        assert kind(result) == "timeout" and len(result.stdout) <= 8192
+        assert result.stdout.startswith("HEAD") and result.stdout.endswith("TAIL\n")
+        assert "at least 100009 characters in all" in result.stdout
+        assert result.output_chars == 100_009
+
+
+def test_the_last_lines_before_a_block_hung_are_shown_whatever_it_printed_before() -> None:
+    with Sandbox("open") as box:
+        result = box.execute(
+            "for i in range(100_000): print(i)\nprint('then it hung', flush=True)\nwhile True: pass", wall_s=2
+        )
+
+        assert result.stdout.startswith("0\n1\n") and result.stdout.endswith("99999\nthen it hung\n")
+        assert 7500 < len(result.stdout) <= 8192 and result.output_chars == 588_890 + 13
+
+
+def test_a_killed_turn_shows_stdout_and_stderr_apart_and_lines_that_did_not_end() -> None:
+    with Sandbox("open") as box:
+        result = box.execute(
+            "import sys\nprint('err', file=sys.stderr)\nprint('no end', end='')\nwhile True: pass", wall_s=0.3
+        )
+
+        assert (result.stdout, result.stderr, result.output_chars) == ("no end", "err\n", 10)
+
+
+@pytest.mark.parametrize(
+    "lie", ["b'\\x00' + b'\\xff' * 8 + b'\\x00\\x00'", "b'\\x03' * 4000", "b'\\x01'", "b'plain\\n' * 3000", "b'\\xff'"]
+)
+def test_records_that_the_code_wrote_itself_are_bounded(lie: str) -> None:
+    with Sandbox("open") as box:
+        result = box.execute(f"import os\nos.write(1, {lie})\nwhile True: pass", wall_s=0.2)
+
+        assert kind(result) == "timeout" and len(result.stdout) + len(result.stderr) <= 8192
+        assert result.output_chars <= 1 << 54
+        assert run(box, "print('well')") == "well\n"
+
+
 def test_a_violation_shows_no_output() -> None:
     with Sandbox("open") as box:
         assert box.execute("print('secret')\nimport os\nos.fork()").stdout == ""

@@ -120,7 +120,8 @@ class Coder:
         output_hash = sha256_text(f"{result.stdout}\0{result.stderr}")
         final = None if result.final is None else hash_value(jsonable(result.final.value))
         tape = self.wiring.tape
-        known = None if tape.words_only else tape.code_ran(self.session, turn, number, output_hash)
+        stopped = result.fault is not None and not result.fault.keeps_state  # what it had printed by then is chance
+        known = None if tape.words_only else tape.code_ran(self.session, turn, number, None if stopped else output_hash)
         ran = self.wiring.emit(
             CodeRan(
                 session=self.session,

@@ -15,6 +15,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -27,6 +28,7 @@ from sonde.sandbox.family import Family, ForkFailed, ForkRefused, State
 from sonde.sandbox.forkserver import ForkServer, shared_server
 from sonde.sandbox.history import History
 from sonde.sandbox.launch import launch
+from sonde.sandbox.output import Recorder
 from sonde.sandbox.policy import FINISH_NAMES, profile_named
 from sonde.sandbox.prepare import Preparation, Prepared
 from sonde.sandbox.result import Unanswered, answered, finished, stopped
@@ -37,12 +39,20 @@ from sonde.sandbox.turn import Outcome, Turn, judge_death, private_bytes
 
 FIRST_SHARE = 100
 MOST_SHARES = 100
-RECORDER_BYTES = 65536
 SAVED_SLACK = 65536
 """Room for what a saved state says about itself."""
 LEAST_SAVED = 2 * SAVED_SLACK
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Child:
+    """A process that was just forked: our end of its socket, and the recorder of what it prints."""
+
+    state: State
+    wire: socket.socket
+    printed: Recorder
 
 
 class Sandbox:
@@ -219,30 +229,30 @@ class Sandbox:
         host = self._host if self.profile.to_wire()["host_calls"] else None
         with contextlib.ExitStack() as stack:
             try:
-                child, near, read_end = self._fork(stack, [share.descriptor for share in new.values()])
+                child = self._fork(stack, [share.descriptor for share in new.values()])
             except ForkRefused as failure:
                 return self._not_run(
                     f"{failure}; the state is intact", "Wait until processes have ended and try again."
                 )
             except ForkFailed as failure:
                 return self._fall_back(failure)
-            outcome = self._converse(child, near, request, wall, host)
+            outcome = self._converse(child, request, wall, host)
             if outcome.report is not None:
-                return self._commit(child, outcome, prepared)
-            return self._stop(child, outcome, prepared, read_end)
+                return self._commit(child.state, outcome, prepared)
+            return self._stop(child, outcome, prepared)
 
-    def _fork(self, stack: contextlib.ExitStack, shares: Sequence[int]) -> tuple[State, socket.socket, int]:
-        """A child of the newest state, our end of its socket, and the end of the pipe that records what it prints."""
+    def _fork(self, stack: contextlib.ExitStack, shares: Sequence[int]) -> Child:
+        """A child of the newest state."""
         near, far = (stack.enter_context(end) for end in socket.socketpair())
         read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         stack.callback(os.close, read_end)
         descriptors = {3: far.fileno(), 1: write_end} | {FIRST_SHARE + at: each for at, each in enumerate(shares)}
         try:
-            child = self._family.fork(self._history.state, descriptors, near)
+            state = self._family.fork(self._history.state, descriptors, near)
         finally:
             os.close(write_end)
         far.close()
-        return child, near, read_end
+        return Child(state=state, wire=near, printed=Recorder(read_end, self.limits.output_chars))
 
     def _errand(self, order: dict[str, Any], kind: type[T], wall: float) -> tuple[State, T]:
         """Let a child of the newest state do something that is no turn. Its answer is data to doubt; Unanswered if none."""
@@ -250,14 +260,14 @@ class Sandbox:
         request: dict[str, Any] = {"turn": self.turn, "inject": self._pending, "shares": [], "clock": clock, **order}
         with contextlib.ExitStack() as stack:
             try:
-                child, near, _ = self._fork(stack, ())
+                child = self._fork(stack, ())
             except ForkFailed as failure:
                 raise Unanswered(f"the newest state cannot be continued ({failure})") from None
-            outcome = self._converse(child, near, frames.encode(request), wall, None)
+            outcome = self._converse(child, frames.encode(request), wall, None)
         try:
-            return child, answered(outcome, kind)
+            return child.state, answered(outcome, kind)
         except Unanswered as problem:
-            death = self._family.discard(child)
+            death = self._family.discard(child.state)
             fault = outcome.fault or ExecFault(kind="error", message=str(problem))
             raise Unanswered(judge_death(fault, death, self.limits.cpu_seconds).message) from None
 
@@ -278,13 +288,21 @@ class Sandbox:
         self._history.commit(child)
         self.restored = saved.restored(body, told)
 
-    def _converse(self, child: State, wire: socket.socket, request: bytes, wall: float, host: Host | None) -> Outcome:
-        channel = frames.Channel(wire, self.limits.frame_bytes)
-        turn = Turn(child, channel, self.limits, host=host, functions=self._functions, wall_s=wall)
+    def _converse(self, child: Child, request: bytes, wall: float, host: Host | None) -> Outcome:
+        channel = frames.Channel(child.wire, self.limits.frame_bytes)
+        turn = Turn(
+            child.state,
+            channel,
+            self.limits,
+            host=host,
+            functions=self._functions,
+            wall_s=wall,
+            printed=child.printed,
+        )
         try:
             outcome = turn.run(request, self._family.await_parked)
         except BaseException:  # the host's RunError, or an interrupt: the turn is void, the state before it stands
-            self._family.discard(child)
+            self._family.discard(child.state)
             raise
         if not self._family.await_parked(self._history.state):
             self._history.state.kill()  # it spins instead of resting: the next turn will fall back
@@ -301,15 +319,18 @@ class Sandbox:
         self._history.commit(child)
         return result
 
-    def _stop(self, child: State, outcome: Outcome, prepared: Prepared, recorder: int) -> ExecResult:
+    def _stop(self, child: Child, outcome: Outcome, prepared: Prepared) -> ExecResult:
         assert outcome.fault is not None
-        death = self._family.discard(child)
+        death = self._family.discard(child.state)
         fault = judge_death(outcome.fault, death, self.limits.cpu_seconds)
-        printed = b""
-        with contextlib.suppress(BlockingIOError):  # nothing was printed
-            printed = os.read(recorder, RECORDER_BYTES)
         return stopped(
-            fault, outcome, printed, prepared, turn=self.turn, layers=self.layers, limit=self.limits.output_chars
+            fault,
+            outcome,
+            child.printed.streams(),
+            prepared,
+            turn=self.turn,
+            layers=self.layers,
+            limit=self.limits.output_chars,
         )
 
     def _fall_back(self, failure: ForkFailed) -> ExecResult:

@@ -190,11 +190,11 @@ class Channel:
         self._poll.register(wire, select.POLLIN)
         self.sequence = 0
         self.deadline = float("inf")
+        self._next_tick = time.monotonic() + TICK_S
 
     def receive(self) -> tuple[int, Body]:
         """The next frame in order; HungUp, OutOfTime or BadFrame otherwise."""
-        if time.monotonic() > self.deadline:  # also for a worker that never lets us wait
-            raise OutOfTime
+        self._look()  # also for a worker that never lets us wait
         self.sequence += 1
         header = self._take(HEADER.size)
         kind, text, raw = parse_header(header, self.sequence, self._limit)
@@ -233,20 +233,26 @@ class Channel:
             if not data:
                 raise HungUp
             self._buffer += data
+            self._look()
         taken = bytes(self._buffer[:size])
         del self._buffer[:size]
         return taken
 
     def _wait(self, event: int) -> None:
         self._poll.modify(self._wire, event)
-        while True:
-            remaining = self.deadline - time.monotonic()
-            if remaining <= 0:
-                raise OutOfTime
-            if self._poll.poll(min(remaining, TICK_S) * 1000 + 0.5):
-                return
+        while not self._poll.poll(min(self._look(), TICK_S) * 1000 + 0.5):
+            pass
+
+    def _look(self) -> float:
+        """The seconds that are left, or OutOfTime; a tick when one is due."""
+        now = time.monotonic()
+        if now >= self.deadline:
+            raise OutOfTime
+        if now >= self._next_tick:
+            self._next_tick = now + TICK_S
             if self.on_tick is not None:
                 self.on_tick()
+        return self.deadline - now
 
     def close(self) -> None:
         self._wire.close()

@@ -8,7 +8,7 @@ import msgspec
 
 from sonde.sandbox.base import ExecFault, ExecResult, FaultKind, Final, Variable
 from sonde.sandbox.frames import FaultReport, Stream
-from sonde.sandbox.output import Captured, cut_output
+from sonde.sandbox.output import NOTHING, Captured, cut_output
 from sonde.sandbox.prepare import Prepared
 from sonde.sandbox.turn import Outcome
 from sonde.sandbox.worker.report import MESSAGE_CHARS, SHOWN_VARIABLES
@@ -17,7 +17,6 @@ NAME_CHARS = 200
 SHOWN_REBOUND = 20
 TOLD: dict[str, FaultKind] = {"error": "error", "syntax": "syntax", "import": "import", "memory": "memory"}
 """Kinds that a worker may report of itself. That a turn was stopped or lost, or broke a rule, is for us to say."""
-NOTHING = Captured("", "", 0)
 
 T = TypeVar("T")
 
@@ -53,24 +52,25 @@ def finished(outcome: Outcome, prepared: Prepared, *, turn: int, layers: tuple[s
 def stopped(
     fault: ExecFault,
     outcome: Outcome,
-    printed: bytes,
+    printed: tuple[Captured, Captured],
     prepared: Prepared,
     *,
     turn: int,
     layers: tuple[str, ...],
     limit: int,
 ) -> ExecResult:
-    """The result of a turn that was ended from outside, with what its recorder holds. A violation shows no output."""
-    text = "" if fault.kind == "violation" else printed.decode("utf-8", "replace")
-    stdout, _ = cut_output(Captured(text, "", len(text)), NOTHING, limit)
+    """The result of a turn that was ended from outside, with what is known of its output. A violation shows no output."""
+    out, err = (NOTHING, NOTHING) if fault.kind == "violation" else printed
+    stdout, stderr = cut_output(out, err, limit)
     return ExecResult(
         ok=False,
         turn=turn,
         stdout=stdout,
+        stderr=stderr,
         fault=fault,
         usage=outcome.usage,
         layers=layers,
-        output_chars=len(text),
+        output_chars=out.total + err.total,
         warnings=prepared.warnings,
     )
 

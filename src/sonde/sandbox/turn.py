@@ -17,6 +17,7 @@ from sonde.errors import Fault, RunError
 from sonde.sandbox.base import Args, ExecFault, ExecUsage, Host, Limits
 from sonde.sandbox.family import State
 from sonde.sandbox.frames import CALL, BadFrame, CallBody, Channel, DoneBody, HungUp, OutOfTime, Report, encode
+from sonde.sandbox.output import Recorder
 
 MEMORY_SLACK = 64 << 20
 MEMORY_EXIT = 99
@@ -54,6 +55,7 @@ class Turn:
         host: Host | None,
         functions: Collection[str] | None,
         wall_s: float,
+        printed: Recorder,
     ) -> None:
         self._child = child
         self._channel = channel
@@ -65,7 +67,8 @@ class Turn:
         self._host_s = 0.0
         self._started = time.monotonic()
         self._memory = 0
-        channel.on_tick = self._check_memory
+        self._printed = printed
+        channel.on_tick = self._tick
 
     def run(self, request: bytes, rest: Callable[[State], bool]) -> Outcome:
         """Send the request and serve the child until it has reported and come to rest."""
@@ -96,6 +99,7 @@ class Turn:
             if kind == CALL and isinstance(body, CallBody):
                 self._serve(body)
             elif isinstance(body, DoneBody):
+                self._check_memory()  # a turn shorter than a tick, or one that talked all the time
                 return body
             else:
                 raise BadFrame("a frame of the wrong kind")
@@ -142,6 +146,10 @@ class Turn:
         if self._child.dead(within_s=1.0):
             return self._ended("crash", "the worker's process ended")
         return self._ended("violation", "the worker closed its channel and ran on")
+
+    def _tick(self) -> None:
+        self._printed.drain()
+        self._check_memory()
 
     def _check_memory(self) -> None:
         self._memory = max(self._memory, anonymous_bytes(self._child.pid))

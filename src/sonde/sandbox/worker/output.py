@@ -1,24 +1,36 @@
-"""stdout and stderr of a turn: head, tail and the true length, in bounded memory whatever the code prints."""
+"""stdout and stderr of a turn: head, tail and the true length, in bounded memory whatever the code prints.
+
+A turn that is killed cannot report, so what it prints also goes to a pipe, in records that are written whole or not at all:
+
+    kind (1) · characters so far (8) · length (2) · text as UTF-8
+"""
 
 from __future__ import annotations
 
 import io
 import os
+import struct
+from time import monotonic  # the real one, whatever clock the code is given
 
 RECORDER = 1
-"""Descriptor 1 is a pipe that the supervisor reads only when it had to kill the turn."""
+"""Descriptor 1 is the pipe; the supervisor never lets the worker wait for it."""
+RECORD = struct.Struct("<BQH")
+HEAD, TAIL = 0, 1
+"""Kinds of record: the next piece of the beginning, or the end so far. The number of the stream is added, doubled."""
+RECORD_BYTES = 4000
+"""Of text: with its header less than PIPE_BUF."""
+EVERY_S = 0.005
+BURST_S = 8 * EVERY_S
+"""How often the end of a long output is recorded: at once as a rule, but not for each line of a flood."""
 
 
 class Capture(io.TextIOBase):
-    """A text stream that keeps the first and the last `keep` characters and counts all of them.
+    """A text stream that keeps the first and the last `keep` characters and counts all of them."""
 
-    The first `keep` characters also go to the pipe, line by line: a killed turn still shows what it printed. That is less
-    than a pipe holds, so a flood never blocks.
-    """
-
-    def __init__(self, keep: int) -> None:
+    def __init__(self, keep: int, number: int = 0) -> None:
         super().__init__()
         self._keep = keep
+        self._kind = 2 * number
         self.clear()
 
     def clear(self) -> None:
@@ -26,7 +38,8 @@ class Capture(io.TextIOBase):
         self._head: list[str] = []
         self._tail: list[str] = []
         self._tail_size = 0
-        self._unsent = ""
+        self._recorded = 0
+        self._due = 0.0
 
     def write(self, text: str) -> int:
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - generated code passes anything
@@ -35,9 +48,10 @@ class Capture(io.TextIOBase):
         self.total += len(text)
         if room > 0:
             self._head.append(text[:room])
-            self._record(text[:room])
+            self._record_head(text[:room])
         if len(text) > room:
             self._add_to_tail(text[max(room, 0) :][-self._keep :])
+            self._record_tail()
         return len(text)
 
     def _add_to_tail(self, text: str) -> None:
@@ -47,10 +61,23 @@ class Capture(io.TextIOBase):
             self._tail = [self.tail()]
             self._tail_size = len(self._tail[0])
 
-    def _record(self, text: str) -> None:
-        self._unsent += text
-        if "\n" in text or len(self._unsent) > 512:
+    def _record_head(self, text: str) -> None:
+        step = RECORD_BYTES // 4  # no character has more bytes
+        for start in range(0, len(text), step):
+            self._record(HEAD, text[start : start + step].encode("utf-8", "replace"))
+
+    def _record_tail(self) -> None:
+        now = monotonic()
+        if now >= self._due:
+            self._due = max(self._due, now - BURST_S) + EVERY_S
             self.flush()
+
+    def _record(self, kind: int, data: bytes) -> None:
+        try:
+            os.write(RECORDER, RECORD.pack(self._kind + kind, self.total, len(data)) + data)
+        except OSError:
+            return  # the pipe is full. Only the record of a killed turn: the capture itself is whole
+        self._recorded = self.total
 
     def head(self) -> str:
         return "".join(self._head)
@@ -59,12 +86,9 @@ class Capture(io.TextIOBase):
         return "".join(self._tail)[-self._keep :]
 
     def flush(self) -> None:
-        unsent, self._unsent = self._unsent, ""
-        if unsent:
-            try:
-                os.write(RECORDER, unsent.encode("utf-8", "replace"))
-            except OSError:
-                return  # only the recorder of a killed turn: the capture itself is whole
+        if self._recorded < self.total:
+            tail = self.tail()[-RECORD_BYTES:].encode("utf-8", "replace")[-RECORD_BYTES:]
+            self._record(TAIL, tail)
 
     def writable(self) -> bool:
         return True

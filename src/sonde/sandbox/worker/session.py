@@ -41,7 +41,7 @@ class Session:
         self._config = config
         self._policy: dict[str, Any] = config["policy"]
         self._limit: int = config["frame_bytes"]
-        self._out, self._err = Capture(config["output_chars"]), Capture(config["output_chars"])
+        self._out, self._err = (Capture(config["output_chars"], number) for number in (0, 1))
         self._variables = Variables()
         self._clock: Clock | None = None
         self._regions: list[Region] = []
@@ -220,7 +220,13 @@ class Session:
         def SUBMIT(**fields: Any) -> None:  # noqa: N802 - as above
             self._finish(fields)
 
-        return {"FINAL": FINAL, "FINAL_VAR": FINAL_VAR, "set_final": FINAL, "SUBMIT": SUBMIT}
+        def set_final(value: Any) -> None:
+            self._finish(value)
+
+        functions: tuple[Any, ...] = (FINAL, FINAL_VAR, set_final, SUBMIT)
+        for function in functions:
+            function.__qualname__ = function.__name__  # what a model reads when it calls one wrongly
+        return {function.__name__: function for function in functions}
 
     def _finish(self, value: Any) -> None:
         """Report the value and go on serving from here: the block above is never returned to."""

@@ -47,7 +47,8 @@ class ScriptedReply:
     """One answer of the server, well-behaved by default.
 
     `raw` is sent instead of a body made from `text`. `pieces` says how a streamed text is cut up; the line is cut
-    after `cut_after` of them. `pause_s` passes before each piece, `delay_s` before the first byte; `hang` never answers.
+    after `cut_after` of them. `pause_s` passes before each piece, `delay_s` before the first byte, `pause_after_s` before a
+    stream that has said everything is closed; `hang` never answers.
     `usage=None` leaves the usage out.
     """
 
@@ -61,6 +62,7 @@ class ScriptedReply:
     cut_after: int | None = None
     delay_s: float = 0.0
     pause_s: float = 0.0
+    pause_after_s: float = 0.0
     hang: bool = False
 
 
@@ -193,6 +195,7 @@ class _Exchange(BaseHTTPRequestHandler):
             self.server.script.closing.wait(reply.pause_s)
             self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
             self.wfile.flush()
+        self.server.script.closing.wait(reply.pause_after_s)
         self.wfile.write(b"0\r\n\r\n")
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the overridden method's name for it

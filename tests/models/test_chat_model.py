@@ -414,6 +414,24 @@ def test_connections_are_reused() -> None:
         assert (len(server.requests), server.connections) == (10, 1)
 
 
+def test_connections_are_reused_after_streams() -> None:
+    with ScriptedServer("ok") as server:
+        model = model_of(server)
+        for _ in range(10):
+            model.complete(request(), deadline=soon(), on_text=list[str]().append)
+
+        assert (len(server.requests), server.connections) == (10, 1)
+
+
+def test_a_server_that_keeps_the_line_open_after_a_stream_keeps_nobody_waiting() -> None:
+    stays = ScriptedReply(pieces=["ok"], usage=None, pause_after_s=3600.0)
+    with ScriptedServer([stays, "ok"]) as server:
+        model = model_of(server)
+        texts = [model.complete(request(), deadline=soon(None), on_text=list[str]().append).text for _ in range(2)]
+
+        assert texts == ["ok", "ok"]
+
+
 def test_a_hundred_calls_run_at_once() -> None:
     together = threading.Barrier(100, timeout=20)
 

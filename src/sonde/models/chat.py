@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import httpx2
@@ -54,6 +57,8 @@ from sonde.models.refusals import (
 OPENAI_URL = "https://api.openai.com/v1"
 ATTEMPT_S = 120.0
 CONNECT_S = 10.0
+TAIL_S, TAIL_CHUNKS = 0.2, 4
+"""What may still come after the last event of a stream: servers say goodbye at once, or keep the line open."""
 
 
 class _ParameterRefused(Exception):
@@ -127,7 +132,7 @@ class ChatModel:
             ):
                 if response.status_code != 200:
                     raise self._refusal(response, body, request, attempt)
-                _read(response, completion, on_text, attempt)
+                _read(response, completion, on_text, attempt, watch)
         except (httpx2.TransportError, NotACompletion, ErrorInBody) as error:
             if completion.finish_reason and isinstance(error, httpx2.TransportError):
                 return completion  # the line broke after the end of the reply, which was paid for
@@ -224,12 +229,17 @@ def _timeout(attempt: Deadline) -> httpx2.Timeout:
     return httpx2.Timeout(limit, connect=min(CONNECT_S, remaining))
 
 
-def _read(response: httpx2.Response, completion: Completion, on_text: OnText | None, attempt: Deadline) -> None:
+def _read(
+    response: httpx2.Response, completion: Completion, on_text: OnText | None, attempt: Deadline, watch: Watch
+) -> None:
     """A stream where one was asked for and given, otherwise one whole body."""
+    chunks = _capped(response, attempt)
     if on_text is not None and "json" not in response.headers.get("content-type", ""):
-        read_stream(_capped(response, attempt), completion, on_text)
+        read_stream(chunks, completion, on_text)
+        with watch.within(response, TAIL_S), suppress(httpx2.TransportError, NotACompletion):
+            deque(islice(chunks, TAIL_CHUNKS), maxlen=0)  # read to its end, a connection can be used again
         return
-    read_completion(b"".join(_capped(response, attempt)), completion)
+    read_completion(b"".join(chunks), completion)
     if on_text is not None and completion.text:
         on_text(completion.text)
 

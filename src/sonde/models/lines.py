@@ -116,15 +116,25 @@ class Watch:
 
     @contextmanager
     def cutting(self, response: httpx2.Response) -> Generator[None]:
-        line = response.extensions["network_stream"].get_extra_info("socket")
+        """While this lasts the line is cut when the attempt's time is up."""
         remaining = self._attempt.remaining()
         whole = "content-length" in response.headers  # the server has all of it: no reason to pay for a thread
         if whole and not math.isinf(remaining):
             response.request.extensions["timeout"]["read"] = max(remaining, 0.001)  # from here on, not from the start
-        if whole or not isinstance(line, socket.socket) or math.isinf(remaining):
+        if whole or math.isinf(remaining):
             yield
             return
-        timer = threading.Timer(remaining, self._cut, [line])
+        with self.within(response, remaining):
+            yield
+
+    @contextmanager
+    def within(self, response: httpx2.Response, seconds: float) -> Generator[None]:
+        """While this lasts the line is cut after so many seconds."""
+        line = response.extensions["network_stream"].get_extra_info("socket")
+        if not isinstance(line, socket.socket):
+            yield
+            return
+        timer = threading.Timer(seconds, self._cut, [line])
         timer.daemon = True
         timer.start()
         try:

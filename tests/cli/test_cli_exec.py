@@ -33,6 +33,12 @@ def test_a_refused_import_is_exit_code_1_with_what_is_allowed(tmp_path: Path) ->
     assert "line 2" in shown.stderr and "statistics" in shown.stderr
 
 
+def test_the_example_of_a_refusal_is_shown_once(tmp_path: Path) -> None:
+    shown = sonde("exec", "-", "--profile", "strict", cwd=tmp_path, stdin="import json")
+
+    assert shown.stderr.count("total = sum(values)") == 1
+
+
 def test_a_program_that_runs_for_ever_is_stopped(tmp_path: Path) -> None:
     shown = sonde("exec", "-", "--wall", "0.3", "--json", cwd=tmp_path, stdin="while True: pass")
 

@@ -92,4 +92,6 @@ def _json(value: Any) -> str:
 
 def _fault_lines(fault: ExecFault) -> list[str]:
     place = f" (line {fault.line})" if fault.line else ""
-    return [f"{fault.kind}{place}: {fault.message}", *([fault.hint] if fault.hint else [])]
+    hint = fault.hint or ""
+    told = hint.partition("\n")[0] in fault.message  # a refusal carries its example
+    return [f"{fault.kind}{place}: {fault.message}", *([] if told else [hint])]

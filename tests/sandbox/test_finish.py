@@ -60,6 +60,13 @@ def test_a_wrong_call_is_an_ordinary_error(code: str) -> None:
     assert kind(result) == "error" and result.final is None
 
 
+@pytest.mark.parametrize("name", ["FINAL", "FINAL_VAR", "set_final"])
+def test_a_wrong_call_is_told_by_the_name_that_the_code_used(name: str) -> None:
+    result = finish(f"{name}()")
+
+    assert result.fault is not None and f"TypeError: {name}() missing" in result.fault.traceback
+
+
 @pytest.mark.parametrize(
     ("code", "value"),
     [

@@ -11,6 +11,13 @@ from sonde.errors import RecursionLimitReached, ToolFault
 from sonde.sandbox import Args, Limits, Sandbox
 
 
+class Speechless(Exception):
+    """An error whose message cannot be had."""
+
+    def __str__(self) -> str:
+        raise AttributeError("detail")
+
+
 def echo(name: str, args: Args) -> Any:
     return [name, list(args), args.named]
 
@@ -56,7 +63,12 @@ def test_only_named_functions_are_bound() -> None:
     ("error", "seen"),
     [
         (ValueError("bad value"), "ValueError: bad value"),
-        (KeyError("k"), "KeyError: \"'k'\""),
+        (KeyError("k"), "KeyError: 'k'"),
+        (
+            ExceptionGroup("two went wrong", [ValueError("a"), OSError("b")]),
+            "RuntimeError: ExceptionGroup: two went wrong",
+        ),
+        (Speechless(), "RuntimeError: Speechless: <its message raised AttributeError>"),
         (ToolFault("no such file; try list_files()"), "ToolError: no such file; try list_files()"),
         (UnicodeDecodeError("utf-8", b"x", 0, 1, "why"), "RuntimeError: UnicodeDecodeError"),
     ],
@@ -179,3 +191,21 @@ def test_a_turn_that_ends_with_more_than_its_memory_is_not_kept() -> None:
 
         assert kind(result) == "memory"
         assert kind(box.execute("rows")) == "error"
+
+
+def test_a_result_that_is_nested_too_deeply_is_an_error_in_the_code() -> None:
+    deep: list[Any] = []
+    for _ in range(10_000):
+        deep = [deep]
+
+    with Sandbox(host=lambda name, args: deep) as box:
+        run(box, "kept = 1")
+        assert run(box, "try:\n    ask()\nexcept TypeError:\n    print(kept)") == "1\n"
+
+
+def test_a_message_of_the_host_is_cut_to_what_can_be_read() -> None:
+    def host(name: str, args: Args) -> None:
+        raise ValueError("x" * 80_000_000)
+
+    with Sandbox(host=host) as box:
+        assert run(box, "try:\n    ask()\nexcept ValueError as error:\n    print(len(str(error)))") == "100000\n"

@@ -97,6 +97,7 @@ def test_literal_arguments_are_read_without_evaluation() -> None:
         ("x = nav_read(chunk_index=n)", "not-literal"),
         ("x = nav_read(*names)", "unpacked"),
         ("x = nav_read(**options)", "unpacked"),
+        ("x = nav_ls(scope='a', scope='b')", "repeated"),
         ("f = nav_info", "not-a-value"),
         ("x = list(map(nav_read, names))", "not-a-value"),
         ("nav_info = 1", "shadow"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import pytest
 
 from sonde.errors import ToolCallFailed, ToolFault
-from sonde.sandbox import Args, ExecResult, Sandbox
+from sonde.sandbox import Args, ExecResult, Final, Limits, Sandbox, Variable
 from sonde.sandbox.policy import ALLOWED_MODULES, BLOCKED_MODULES
 
 
@@ -169,3 +170,62 @@ def test_the_worker_of_assign_only_makes_no_host_call_at_all() -> None:
         fault = box.execute(code).fault
 
     assert fault is not None and fault.kind == "violation"
+
+
+def test_lifted_calls_count_against_the_quota_before_one_of_them_is_made() -> None:
+    made: list[str] = []
+
+    def host(name: str, args: Args) -> int:
+        made.append(name)
+        return 1
+
+    code = "a = nav_info()\nb = nav_info()\n"
+    with Sandbox("assign-only", host=host, functions=TOOLS, limits=Limits(host_calls=2)) as box:
+        assert box.execute(code).usage.host_calls == 2
+        fault = box.execute(code + "c = nav_info()").fault
+
+        assert fault is not None and fault.kind == "quota" and "at most 2" in fault.message
+        assert len(made) == 2
+
+
+def test_a_tool_that_failed_is_counted_too() -> None:
+    with Sandbox("assign-only", host=nav, functions=TOOLS) as box:
+        result = box.execute("a = nav_info()\nb = nav_search('x')\nc = nav_info()")
+
+        assert result.fault is not None and result.fault.line == 2
+        assert result.usage.host_calls == 2
+
+
+def test_without_named_functions_every_unknown_name_that_is_called_is_a_tool_to_lift() -> None:
+    with Sandbox("assign-only", host=lambda name, args: [name, *args]) as box:
+        assert box.execute("x = nav_ls('src')\nFINAL(x)").final == Final(["nav_ls", "src"])
+        assert box.execute("def _f(x): return x\nprint(_f(1), len('abc'))").stdout == "1 3\n"
+        assert box.execute("print(_f(2))").stdout == "2\n"
+        fault = box.execute("print(nav_ls('src'))").fault
+        assert fault is not None and fault.kind == "gate" and fault.line == 1
+
+
+def test_what_a_tool_returns_arrives_as_data_in_every_profile() -> None:
+    def host(name: str, args: Args) -> Any:
+        return [dt.date(2026, 1, 2), Variable("rows", "list", 3)]
+
+    for profile in ("open", "analysis", "strict", "assign-only"):
+        with Sandbox(profile, host=host, functions=["tool"]) as box:
+            result = box.execute("got = tool()\nFINAL(got)")
+            assert result.final == Final(["2026-01-02", {"name": "rows", "type": "list", "size": 3}]), profile
+
+
+@pytest.mark.requirement(38)
+def test_strict_code_may_call_every_function_that_an_earlier_turn_defined() -> None:
+    with Sandbox("strict") as box:
+        box.execute("def _own(x):\n    return x\n" + "\n".join(f"def f{n}():\n    return {n}" for n in range(300)))
+
+        assert box.execute("print(_own(1), f0(), f299())").stdout == "1 0 299\n"
+
+
+@pytest.mark.requirement(38)
+def test_strict_code_without_a_host_is_told_before_it_runs_that_a_function_is_not_there() -> None:
+    result = run("print('begun')\ntext = read_file('a')", "strict")
+
+    assert result.fault is not None and (result.fault.kind, result.fault.line) == ("gate", 2)
+    assert result.stdout == ""

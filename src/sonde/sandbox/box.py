@@ -31,7 +31,7 @@ from sonde.sandbox.launch import launch
 from sonde.sandbox.output import Recorder
 from sonde.sandbox.policy import FINISH_NAMES, profile_named
 from sonde.sandbox.prepare import Preparation, Prepared
-from sonde.sandbox.result import Unanswered, answered, finished, stopped
+from sonde.sandbox.result import Unanswered, answered, finished, names_told, stopped
 from sonde.sandbox.saved import Body, Restored, Saved, StateNotSaved, StateRefused
 from sonde.sandbox.seat import Seat, check_name
 from sonde.sandbox.share import Share, Shareable, make_share
@@ -133,8 +133,10 @@ class Sandbox:
             self._history.turn += 1
             prepared = self._preparation.prepare(code, self._history.state.names)
             if isinstance(prepared, ExecFault):
-                return ExecResult(ok=False, turn=self.turn, fault=prepared, layers=self.layers)
-            return self._run(prepared, wall)
+                result = ExecResult(ok=False, turn=self.turn, fault=prepared, layers=self.layers)
+            else:
+                result = self._run(prepared, wall)
+            return self._preparation.charged(result)
 
     def rollback(self, turn: int) -> None:
         """Go back to the state after that turn (0 is the beginning); later turns are forgotten."""
@@ -312,9 +314,7 @@ class Sandbox:
         result = finished(outcome, prepared, turn=self.turn, layers=self.layers, limit=self.limits.output_chars)
         child.private_bytes = private_bytes(child.pid)
         child.shares = frozenset(self._shares)
-        child.names = (
-            self._history.state.names | {variable.name for variable in result.variables} | self._pending.keys()
-        )
+        child.names = self._history.state.names | names_told(outcome)
         self._pending.clear()
         self._history.commit(child)
         return result

@@ -67,6 +67,7 @@ class Report(msgspec.Struct):
     fault: FaultReport | None
     variables: list[tuple[str, str, Count]]
     rebound: list[str]
+    names: list[str] = []
 
 
 class Readiness(msgspec.Struct):
@@ -173,8 +174,16 @@ def encode(value: Any) -> bytes:
     try:
         body = marshal.dumps(value, 4)
     except ValueError:
-        body = marshal.dumps(msgspec.to_builtins(value, builtin_types=(bytes, bytearray)), 4)
+        body = marshal.dumps(as_data(value), 4)
     return LENGTH.pack(len(body)) + body
+
+
+def as_data(value: Any) -> Any:
+    """Dataclasses as dicts, dates as text, and so on; ValueError or TypeError when there is no such form."""
+    try:
+        return msgspec.to_builtins(value, builtin_types=(bytes, bytearray))
+    except RecursionError:
+        raise ValueError("the value is nested too deeply") from None
 
 
 class Channel:

@@ -21,7 +21,7 @@ __all__ = ["Refusal", "check"]
 MAX_REFUSALS = 20
 """More than this helps no reader."""
 
-_PYTHON_BUILTINS = frozenset(dir(builtins))
+PYTHON_BUILTINS = frozenset(dir(builtins))
 _PARTS = (ast.alias, ast.pattern)  # their statement is refused already
 _LEAVES = (ast.Return, ast.Break, ast.Continue)
 
@@ -33,7 +33,7 @@ _SYNTAX_ADVICE = {
         "`lambda` is not allowed; define a function",
         "def second(pair):\n    return pair[1]\nsorted(pairs, key=second)",
     ),
-    "With": ("`with` is not allowed; there is nothing to open here, call a tool", 'text = read_file("README.md")'),
+    "With": ("`with` is not allowed; there is nothing to open or to close here", "lines = text.splitlines()"),
     "Raise": ("`raise` is not allowed; print what went wrong, or return it", 'print("no rows found")'),
     "Assert": ("`assert` is not allowed; use `if`", 'if not rows:\n    print("no rows")'),
     "Delete": ("`del` is not allowed; assign None, or use pop", 'row.pop("key", None)'),
@@ -54,9 +54,10 @@ _SYNTAX_ADVICE = {
     ),
     "AsyncFunctionDef": ("`async` is not allowed; write a plain function", "def work(row):\n    return row"),
     "AsyncFor": ("`async for` is not allowed; use `for`", "for row in rows:\n    print(row)"),
-    "AsyncWith": ("`async with` is not allowed; call a tool", 'text = read_file("README.md")'),
-    "Await": ("`await` is not allowed; call the tool and use its result", 'text = read_file("README.md")'),
+    "AsyncWith": ("`async with` is not allowed; there is nothing to open or to close here", "lines = text.splitlines()"),
+    "Await": ("`await` is not allowed; call the function and use its result", "longest = max(lines, key=len)"),
 }
+_PLAIN_FUNCTION = "def work(row):\n    return len(row)\nresult = work(row)"
 _OTHER_SYNTAX = ("this kind of statement or expression ({kind}) is not allowed", "total = sum(values)\nprint(total)")
 
 
@@ -109,8 +110,11 @@ def _syntax(nodes: Iterable[ast.AST], allowed: frozenset[str]) -> Iterator[Refus
             yield _refuse(node, f"syntax:{kind}", reason.format(kind=kind), example)
         if isinstance(node, ast.FunctionDef) and node.decorator_list:
             yield _refuse(
-                node, "decorator", "decorators are not allowed; call the function instead", "result = cached(work(row))"
+                node, "decorator", "decorators are not allowed; call the function instead", _PLAIN_FUNCTION
             )
+        if isinstance(node, ast.comprehension) and node.is_async:
+            reason, example = _SYNTAX_ADVICE["AsyncFor"]
+            yield _refuse(node.target, "syntax:AsyncFor", reason, example)
 
 
 def _dunder_names(nodes: Iterable[ast.AST]) -> Iterator[Refusal]:
@@ -155,7 +159,10 @@ def _attributes(nodes: Collection[ast.AST], methods: frozenset[str]) -> Iterator
             )
         elif id(node) not in called:
             yield _refuse(
-                node, "method-value", f"`.{node.attr}` may only be called, not kept", f"result = value.{node.attr}()"
+                node,
+                "method-value",
+                f"`.{node.attr}` may only be called, not kept or passed on",
+                "lines = [line.strip() for line in lines]",
             )
 
 
@@ -172,7 +179,7 @@ def _calls(
             case ast.Call(func=ast.Attribute()):
                 continue
             case ast.Call(func=ast.Name(id=name)):
-                unknown = name in _PYTHON_BUILTINS or host_functions is not None
+                unknown = name in PYTHON_BUILTINS or host_functions is not None
                 if name not in known and unknown:
                     yield _refuse(
                         node,
@@ -185,7 +192,7 @@ def _calls(
                     node,
                     "call-by-name",
                     "call functions by their name only",
-                    "chosen = first(row)\nresult = second(chosen)",
+                    _PLAIN_FUNCTION,
                 )
             case _:
                 continue
@@ -199,6 +206,8 @@ def _bound_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
     for node in nodes:
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.FunctionDef(name=name) | ast.arg(arg=name):
+                yield name
+            case ast.ExceptHandler(name=str(name)):
                 yield name
             case _:
                 continue

@@ -9,6 +9,7 @@ is reached by the code: all of them run, in source order, before its first line.
 from __future__ import annotations
 
 import ast
+import contextlib
 import marshal
 import math
 import re
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from sonde.errors import ToolResponseInvalid
+from sonde.sandbox.frames import as_data
 from sonde.sandbox.source import Refusal, parse, plain_text
 
 Literal: TypeAlias = str | int | float | bool | None
@@ -100,7 +102,7 @@ def rewrite(code: str, sites: Sequence[CallbackSite], names: InjectedNames) -> R
 
 def cut_result(value: Any, limit: int = MAX_RESULT_BYTES) -> tuple[Any, str | None]:
     """`value` as it is when its serialised form fits in `limit` bytes, otherwise the part that fits, and a warning."""
-    size = _size(value)
+    value, size = _measured(value)
     if size <= limit:
         return value, None
     kept = _fit(value, limit, depth=0)
@@ -132,6 +134,8 @@ def _site(target: str, call: ast.Call) -> CallbackSite | Refusal:
         return _refuse(
             call, "unpacked", f"`*` and `**` cannot be used in a call of `{tool}`: write each argument", tool
         )
+    if len({word.arg for word in call.keywords}) < len(call.keywords):
+        return _refuse(call, "repeated", f"a keyword is given twice in a call of `{tool}`", tool)
     try:
         args = tuple(_literal(arg) for arg in call.args)
         kwargs = {str(word.arg): _literal(word.value) for word in call.keywords}
@@ -254,9 +258,8 @@ def _corrected(node: ast.AST, tool: str) -> str:
     """The call as it could have been written: its own literals, a stand-in where there was something else."""
     if not isinstance(node, ast.Call):
         return f"{tool}()"
-    shown = [_shown(arg) for arg in node.args] + [
-        f"{word.arg}={_shown(word.value)}" for word in node.keywords if word.arg
-    ]
+    keywords = {word.arg: f"{word.arg}={_shown(word.value)}" for word in node.keywords if word.arg}
+    shown = [*map(_shown, node.args), *keywords.values()]
     if len(node.keywords) and not shown:
         shown = ['"text"']
     return f"{tool}({', '.join(shown)})"
@@ -280,15 +283,23 @@ def _splice(lines: list[bytes], call: ast.Call, name: str) -> None:
     lines[first : last + 1] = [head + b"(" + name.encode(), *[b""] * (last - first - 1), b")" + tail]
 
 
-def _size(value: Any) -> int:
-    """Bytes on the way to the worker. Version 2 of marshal repeats shared objects, as they will be in the worker's memory."""
+def _measured(value: Any) -> tuple[Any, int]:
+    """The value as the worker will get it, and its size."""
+    with contextlib.suppress(ValueError):
+        return value, _size(value)
     try:
-        return len(marshal.dumps(value, 2))
-    except ValueError as error:
+        data = as_data(value)
+        return data, _size(data)
+    except (ValueError, TypeError) as error:
         raise ToolResponseInvalid(
             f"a tool returned a value that is not plain data ({type(value).__name__}: {error}); "
             "return text, bytes, numbers, lists or dicts"
         ) from error
+
+
+def _size(value: Any) -> int:
+    """Bytes on the way to the worker. Version 2 of marshal repeats shared objects, as they will be in the worker's memory."""
+    return len(marshal.dumps(value, 2))
 
 
 def _fit(value: Any, room: int, depth: int) -> Any:

@@ -142,8 +142,10 @@ class MontyBox:
             self._turn += 1
             prepared = self._prepare(code)
             if isinstance(prepared, ExecFault):
-                return ExecResult(ok=False, turn=self.turn, fault=prepared, layers=self.layers)
-            return self._run(prepared, wall)
+                result = ExecResult(ok=False, turn=self.turn, fault=prepared, layers=self.layers)
+            else:
+                result = self._run(prepared, wall)
+            return self._preparation.charged(result)
 
     def rollback(self, turn: int) -> None:
         """Go back to the state after that turn (0 is the beginning); later turns are forgotten."""

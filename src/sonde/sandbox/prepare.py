@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sonde.errors import Fault, RunError
 from sonde.sandbox import gate
-from sonde.sandbox.base import Args, ExecFault, Host, Limits
+from sonde.sandbox.base import Args, ExecFault, ExecResult, ExecUsage, Host, Limits
 from sonde.sandbox.intercept import CallbackSite, InjectedNames, cut_result, extract_tool_calls, rewrite
-from sonde.sandbox.policy import Profile
-from sonde.sandbox.source import Refusal
+from sonde.sandbox.policy import FINISH_NAMES, Profile
+from sonde.sandbox.source import Refusal, parse
+from sonde.sandbox.wording import named
+from sonde.sandbox.worker.calls import called_names
 
 NOT_PYTHON = frozenset({"syntax", "too-long", "too-deep", "bad-text"})
 """Rules of `source`: the text is no program at all."""
@@ -40,6 +43,7 @@ class Preparation:
         self._limits = limits
         self._host = host
         self._names = InjectedNames(session_id)
+        self._lifted = ExecUsage()
 
     def copy(self) -> Preparation:
         """For a branch: its own counter, from here on."""
@@ -48,12 +52,19 @@ class Preparation:
         return twin
 
     def prepare(self, code: str, defined: Collection[str]) -> Prepared | ExecFault:
+        self._lifted = ExecUsage()
         fault = self._unreadable(code) or self._refused(code, defined)
         if fault is not None:
             return fault
         if self._profile.lifts_tool_calls:
-            return self._lift(code)
+            return self._lift(code, self._offered(code, defined) or ())
         return Prepared(code=code)
+
+    def charged(self, result: ExecResult) -> ExecResult:
+        """The result of the code that was prepared last, with the calls that were served before it ran."""
+        calls, seconds = self._lifted.host_calls, self._lifted.host_s
+        usage = result.usage
+        return replace(result, usage=replace(usage, host_calls=usage.host_calls + calls, host_s=usage.host_s + seconds))
 
     def objection(self, definition: str, defined: Collection[str]) -> str | None:
         """Why a saved definition may not run here; None: it may. Nothing is lifted out of it and no tool is called."""
@@ -76,13 +87,30 @@ class Preparation:
     def _refused(self, code: str, defined: Collection[str]) -> ExecFault | None:
         if not self._profile.gated:
             return None
-        refusals = gate.check(code, self._profile, self._functions, defined=defined)
+        refusals = gate.check(code, self._profile, self._offered(code, defined), defined=defined)
         return _gate_fault(refusals) if refusals else None
 
-    def _lift(self, code: str) -> Prepared | ExecFault:
-        sites, errors = extract_tool_calls(code, self._functions or ())
+    def _offered(self, code: str, defined: Collection[str]) -> Collection[str] | None:
+        """The host functions that this code may call; None: any name that nobody else has."""
+        if self._functions is not None or self._host is None:
+            return self._functions or ()
+        if not self._profile.lifts_tool_calls:
+            return None
+        tree = parse(code)
+        return (
+            () if isinstance(tree, Refusal) else called_names(tree) - gate.PYTHON_BUILTINS - {*FINISH_NAMES, *defined}
+        )
+
+    def _lift(self, code: str, offered: Collection[str]) -> Prepared | ExecFault:
+        sites, errors = extract_tool_calls(code, offered)
         if errors:
             return _gate_fault(errors)
+        if len(sites) > self._limits.host_calls:
+            return ExecFault(
+                kind="quota",
+                message=f"the code has {len(sites)} tool calls; at most {self._limits.host_calls} are served in a turn",
+                hint="No line of the code was run. Make fewer calls at a time.",
+            )
         rewritten = rewrite(code, sites, self._names)
         injected: dict[str, Any] = {}
         warnings: list[str] = []
@@ -99,16 +127,22 @@ class Preparation:
 
     def _call(self, site: CallbackSite) -> Any:
         assert self._host is not None  # functions are refused without a host
-        return self._host(site.tool_name, Args.of(list(site.args), dict(site.kwargs)))
+        started = time.monotonic()
+        try:
+            return self._host(site.tool_name, Args.of(list(site.args), dict(site.kwargs)))
+        finally:
+            spent = self._lifted.host_s + time.monotonic() - started
+            self._lifted = ExecUsage(host_calls=self._lifted.host_calls + 1, host_s=spent)
 
 
 def _tool_fault(site: CallbackSite, error: Exception) -> ExecFault:
     """The tool's own words, with where and how it was called."""
-    kind = "ToolError" if isinstance(error, Fault) else type(error).__name__
+    kind, message = named(error)
+    kind = "ToolError" if isinstance(error, Fault) else kind
     shown = [repr(value) for value in site.args] + [f"{name}={value!r}" for name, value in site.kwargs.items()]
     call = f"{site.tool_name}({', '.join(shown)})"[:CALL_CHARS]
     hint = f"No line of the code was run. Mend the arguments of {site.tool_name} in line {site.lineno}, or leave the call out."
-    return ExecFault(kind="error", message=f"{kind} in {call}: {error}", line=site.lineno, hint=hint)
+    return ExecFault(kind="error", message=f"{kind} in {call}: {message}", line=site.lineno, hint=hint)
 
 
 def _gate_fault(refusals: list[Refusal]) -> ExecFault:

@@ -11,7 +11,7 @@ from sonde.sandbox.frames import FaultReport, Stream
 from sonde.sandbox.output import NOTHING, Captured, cut_output
 from sonde.sandbox.prepare import Prepared
 from sonde.sandbox.turn import Outcome
-from sonde.sandbox.worker.report import MESSAGE_CHARS, SHOWN_VARIABLES
+from sonde.sandbox.worker.report import MESSAGE_CHARS, SHOWN_VARIABLES, TOLD_NAMES
 
 NAME_CHARS = 200
 SHOWN_REBOUND = 20
@@ -73,6 +73,12 @@ def stopped(
         output_chars=out.total + err.total,
         warnings=prepared.warnings,
     )
+
+
+def names_told(outcome: Outcome) -> frozenset[str]:
+    """The names that the turn bound, as the worker says: a bounded part of its word."""
+    assert outcome.report is not None
+    return frozenset(name[:NAME_CHARS] for name in outcome.report.names[:TOLD_NAMES])
 
 
 class Unanswered(Exception):

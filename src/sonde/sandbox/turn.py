@@ -18,6 +18,7 @@ from sonde.sandbox.base import Args, ExecFault, ExecUsage, Host, Limits
 from sonde.sandbox.family import State
 from sonde.sandbox.frames import CALL, BadFrame, CallBody, Channel, DoneBody, HungUp, OutOfTime, Report, encode
 from sonde.sandbox.output import Recorder
+from sonde.sandbox.wording import named
 
 MEMORY_SLACK = 64 << 20
 MEMORY_EXIT = 99
@@ -120,15 +121,15 @@ class Turn:
         self._channel.send(answer)
 
     def _answer(self, host: Host, body: CallBody) -> bytes:
-        name, args, named = body.call
+        name, args, keywords = body.call
         try:
-            value = host(name, Args.of(args, named))
+            value = host(name, Args.of(args, keywords))
         except RunError:
             raise
         except Fault as fault:
             return encode((False, ("ToolError", fault.message)))
         except Exception as error:  # noqa: BLE001 - the top of a host call: whatever it raises belongs to the code
-            return encode((False, (type(error).__name__, str(error))))
+            return encode((False, named(error)))
         return self._encode_value(name, value)
 
     def _encode_value(self, name: str, value: Any) -> bytes:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from sonde.errors import Fault, RunError
-from sonde.sandbox import frames
+from sonde.sandbox import frames, wording
 from sonde.sandbox.base import Args, CodeClock, Final, Host, Limits
 from sonde.sandbox.policy import FINISH_NAMES, Profile
 from sonde.sandbox.portable.guard import Guard
@@ -159,9 +159,9 @@ class Dialogue:
         return self._result(name, value)
 
     def _host_error(self, error: Exception) -> Answer:
-        kind = type(error).__name__
+        kind, message = wording.named(error)
         known = kind in get_args(self._rules.monty.ExcType)
-        return _error(kind, str(error)) if known else _error("RuntimeError", f"{kind}: {error}")
+        return _error(kind, message) if known else _error("RuntimeError", f"{kind}: {message}")
 
     def _result(self, name: str, value: Any) -> Answer:
         try:

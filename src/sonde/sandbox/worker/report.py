@@ -11,6 +11,7 @@ from typing import Any
 MESSAGE_CHARS = 4000
 SHOWN_FRAMES = 24
 SHOWN_VARIABLES = 200
+TOLD_NAMES = 10_000
 type_of: Callable[[Any], type[Any]] = type
 SIZED = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range, Counter, defaultdict, deque)
 
@@ -107,6 +108,7 @@ class Variables:
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, int]] = {}
+        self._named: set[str] = set()
 
     def changed(self, namespace: dict[str, Any], hidden: frozenset[str]) -> list[tuple[str, str, int]]:
         """(name, type, size) of what is new or different since the last call; size is len() or -1."""
@@ -120,6 +122,12 @@ class Variables:
                 rows.append((name[:200], "function" if type(value) is FunctionType else type_name(value), mark[1]))
         self._seen = now
         return rows[:SHOWN_VARIABLES]
+
+    def new_names(self, namespace: dict[str, Any]) -> list[str]:
+        """Every name that was not there before, shown as a variable or not: the gate must know what later code may call."""
+        new = [name for name in namespace if type(name) is str and name not in self._named and len(name) <= 200]
+        self._named.update(new[:TOLD_NAMES])
+        return new[:TOLD_NAMES]
 
 
 def type_name(value: Any) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from typing import Any, cast
 
 from . import channel
+from .calls import called_names
 from .channel import Encoded
 from .clock import Clock, install, seed_everything
 from .output import Capture
@@ -131,7 +132,7 @@ class Session:
         return compile(tree, self._filename, "exec", dont_inherit=True)
 
     def _bind_unknown(self, tree: ast.AST) -> None:
-        for name in _called_names(tree) - self._namespace.keys() - self._builtins.keys():
+        for name in called_names(tree) - self._namespace.keys() - self._builtins.keys():
             self._fixed[name] = self._namespace[name] = self._host_function(name)
 
     def _fault(self, error: BaseException, compiled: bool) -> dict[str, Any]:
@@ -152,6 +153,7 @@ class Session:
             "err": (self._err.head(), self._err.tail(), self._err.total),
             "fault": fault,
             "variables": self._variables.changed(self._namespace, self._hidden()),
+            "names": self._variables.new_names(self._namespace),
             "rebound": [name for name in rebound if not name.startswith("__")][:20],
         }
         fields = {"report": Encoded(report)}
@@ -235,31 +237,15 @@ class Session:
         self.serve()
 
 
-def _called_names(tree: ast.AST) -> set[str]:
-    """Names that the code calls and nowhere binds."""
-    called: set[str] = set()
-    bound: set[str] = set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.Call(func=ast.Name(id=name)):
-                called.add(name)
-            case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
-                bound.add(name)
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                bound.add(name)
-            case ast.alias(name=name, asname=alias):
-                bound.add(alias or name.partition(".")[0])
-            case _:
-                pass
-    return called - bound
-
-
 def _host_exception(kind: str, message: str) -> Exception:
     if kind == "ToolError":
         return ToolError(message)
     known = getattr(builtins, kind, None)
-    if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, UnicodeError):
-        return known(message)
+    if isinstance(known, type) and issubclass(known, Exception):
+        try:
+            return known(message)
+        except TypeError:  # a UnicodeDecodeError or a group is not made from its message
+            pass
     return RuntimeError(f"{kind}: {message}")
 
 

@@ -76,6 +76,19 @@ def bench(suite: Suite, out: Path, model: ScriptedModel | None, **more: Any) -> 
     return Bench(plan, Settings(), model, lambda line: None).run()
 
 
+def test_the_logs_that_carry_the_true_answers_are_not_in_the_plain_prompt(trail: Path) -> None:
+    path = trail / "gaia" / "traces" / f"{1:032x}.json"
+    document = json.loads(path.read_text("utf-8"))
+    document["spans"][0]["logs"] = [{"body": {"function.output": "the true answer is Paris"}}]
+    _write(path, document)
+    suite = Trail(trail)
+
+    prompt = suite.plain_prompt(suite.cases()[0])
+
+    assert prompt is not None
+    assert "no tag" in prompt and "Paris" not in prompt
+
+
 def finder(request: ModelRequest) -> str:
     """Finds one thing, as an engine's model or for a plain prompt."""
     if len(request.messages) == 1:

@@ -38,6 +38,17 @@ def test_an_answer_of_brackets_only_is_no_json(text: str) -> None:
     assert read_answer(text) == text
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'See [1] and [the note]. ```json\n[{"a": [1, 2]}, {"a": "]"}]\n``` That is all [of it].',
+        '[{"a": [1, 2]}, {"a": "]"}]',
+    ],
+)
+def test_the_json_of_an_answer_is_found_among_words_with_brackets(text: str) -> None:
+    assert json_in(text, "[") == [{"a": [1, 2]}, {"a": "]"}]
+
+
 def bench(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     """`sonde bench niah` without any key."""
     environ = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ} | {"HOME": str(folder)}

@@ -6,7 +6,6 @@ An engine gets `Case.source` and `Case.trace_id` only. Gold labels lie elsewhere
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,10 +75,16 @@ def fits(prompt: str) -> str | None:
 
 
 def json_in(text: str, opening: str) -> Any:
-    """The JSON value in an answer that begins with this bracket; None when there is none."""
-    closing = {"[": "]", "{": "}"}[opening]
-    found = re.search(re.escape(opening) + r".*" + re.escape(closing), text, re.DOTALL)
-    try:
-        return json.loads(found.group(0)) if found else None
-    except (ValueError, RecursionError):
-        return None
+    """The longest JSON value in an answer that begins with this bracket; None when all are empty. Words around it may hold brackets."""
+    decoder, best, longest, at = json.JSONDecoder(), None, len("[]"), text.find(opening)
+    while at >= 0:
+        try:
+            value, end = decoder.raw_decode(text, at)
+        except ValueError:
+            end = at + 1
+        except RecursionError:
+            return None
+        else:
+            best, longest = (value, end - at) if end - at > longest else (best, longest)
+        at = text.find(opening, end)
+    return best

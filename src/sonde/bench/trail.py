@@ -56,8 +56,11 @@ class Trail:
         return self.predicted(report) or [[ref["span_id"], ""] for ref in report.get("evidence_refs", [])]
 
     def plain_prompt(self, case: Case) -> str | None:
-        """The categories and the whole trace file."""
-        return fits(PLAIN.format(categories=self.categories.listed(), trace=case.source.read_text("utf-8")))
+        """The categories and the whole trace file, without the `logs` that carry the true answers."""
+        text = case.source.read_text("utf-8")
+        if '"logs"' in text:
+            text = json.dumps(json.loads(text, object_hook=_without_logs), ensure_ascii=False)
+        return fits(PLAIN.format(categories=self.categories.listed(), trace=text))
 
     def read_plain(self, text: str) -> list[list[str]]:
         """The list in the answer."""
@@ -106,3 +109,7 @@ class Trail:
             for case, predicted in predictions
         ]
         return category_rows(traces, list(self._names.values()))
+
+
+def _without_logs(found: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if key != "logs"}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import resource
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
 from pyarrow import parquet
 
@@ -102,6 +104,26 @@ def test_the_page_is_whole_without_scripts_and_shows_hostile_text_as_text(tmp_pa
     assert "http" not in page.replace("http-equiv", "")
     for drawing in page.split("<svg")[1:]:
         ET.fromstring("<svg" + drawing.split("</svg>")[0] + "</svg>")
+
+
+def test_words_of_traces_and_manifests_are_no_markdown_of_the_report(tmp_path: Path) -> None:
+    evil = "boom ![x](http://evil.example/p.png) <img src=//evil.example>\n# Forged\n[y]: http://evil.example"
+    finding = FoundFailure(label=evil, component=evil, words=evil)
+    failed = msgspec.structs.replace(
+        result(2, "failed", code="MODEL_OUTPUT_INVALID", message=evil, label=evil), id=evil
+    )
+    batch = replace(
+        outcome(tmp_path, result(1, findings=[finding], trace_ids=[evil]), failed),
+        stopped=evil,
+        broken=(BrokenLine(number=7, reason=evil),),
+    )
+    write_report(batch, group(batch.results))
+    text = (tmp_path / "report.md").read_text()
+
+    assert text.count("Forged") >= 7
+    assert "![x](" not in text
+    assert "<img" not in text
+    assert not [line for line in text.splitlines() if line.startswith(("# Forged", "[y]"))]
 
 
 def test_a_batch_of_nothing_has_a_report_too(tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ from sonde.batch.issues import ISSUES, Issue, IssueFile
 from sonde.batch.page import render
 from sonde.batch.result import ItemResult
 from sonde.batch.table import write_parquet
+from sonde.core.quiet import quiet
 from sonde.core.record import percentile
 from sonde.core.wording import plural
+from sonde.engines.pages import inline
 from sonde.runs.rundir import pretty_json, write_atomically
 
 TOP = 10
@@ -88,9 +90,9 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """The report to read."""
+    """The report to read. Words of manifests, models and traces stay words: they are hostile, perhaps."""
     cost, latency = report["cost_usd"], report["latency_s"]
-    left = f"; {report['left']:,} left, stopped because: {report['stopped']}" if report["left"] else ""
+    left = f"; {report['left']:,} left, stopped because: {inline(str(report['stopped']))}" if report["left"] else ""
     more = report["spent_usd"] - cost["total"]
     besides = f"; {more:.4f} USD besides for items that wait and attempts that failed" if more >= 0.00005 else ""
     head = [
@@ -106,7 +108,7 @@ def markdown(report: dict[str, Any]) -> str:
         head.append(
             f"- {plural(report['workers_replaced'], 'worker')} replaced, {plural(report['resumed'], 'item')} resumed"
         )
-    return "\n".join([*head, *_broken(report), *_labels(report), *_failed(report), *_issues(report)]) + "\n"
+    return quiet("\n".join([*head, *_broken(report), *_labels(report), *_failed(report), *_issues(report)]) + "\n")
 
 
 def _counted(counts: dict[str, int]) -> str:
@@ -114,18 +116,18 @@ def _counted(counts: dict[str, int]) -> str:
 
 
 def _broken(report: dict[str, Any]) -> list[str]:
-    lines = [f"- line {line['line']}: {line['reason']}" for line in report["broken_lines"]]
+    lines = [f"- line {line['line']}: {inline(line['reason'])}" for line in report["broken_lines"]]
     return ["", "## Lines that are no items", *lines] if lines else []
 
 
 def _labels(report: dict[str, Any]) -> list[str]:
-    lines = [f"- {label}: {count:,}" for label, count in report["labels"].items()]
+    lines = [f"- {inline(label)}: {count:,}" for label, count in report["labels"].items()]
     return ["", "## Labels", *lines] if lines else []
 
 
 def _failed(report: dict[str, Any]) -> list[str]:
     lines = [
-        f"- {each['code']}: {each['count']:,}, such as {', '.join(each['items'][:3])} ({each['message']})"
+        f"- {each['code']}: {each['count']:,}, such as {_names(each['items'][:3])} ({inline(each['message'])})"
         for each in report["failures"]
     ]
     return ["", "## Failures", *lines] if lines else []
@@ -136,11 +138,15 @@ def _issues(report: dict[str, Any]) -> list[str]:
     if not found["top"]:
         return []
     lines = [
-        f"- [{issue['state']}] {issue['label']} in {issue['component'] or 'an unnamed component'}: {plural(issue['count'], 'trace')}, "
-        f"such as {', '.join(issue['traces'][:2])} ({issue['sample'][:120]})"
+        f"- [{issue['state']}] {inline(issue['label'])} in {inline(issue['component']) or 'an unnamed component'}: "
+        f"{plural(issue['count'], 'trace')}, such as {_names(issue['traces'][:2])} ({inline(issue['sample'], 120)})"
         for issue in found["top"]
     ]
     return ["", f"## Issues ({_counted(found['states'])})", *lines]
+
+
+def _names(ids: Sequence[str]) -> str:
+    return ", ".join(inline(each, 100) for each in ids)
 
 
 def write_report(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> tuple[dict[str, Any], list[str]]:

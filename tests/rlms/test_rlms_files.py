@@ -157,6 +157,17 @@ def test_files_that_cannot_be_written_are_a_failure_with_words(loop: Loop) -> No
     assert json.loads(called.stdout)["error_code"] == "worker_failure"
 
 
+def test_a_call_that_cannot_publish_its_result_says_so_in_every_file_it_leaves(loop: Loop) -> None:
+    loop.output.parent.mkdir(parents=True)
+    (loop.output.parent.parent / "latest").write_text("in the way")
+
+    called = loop.call(loop.replies("root", [CITED]))
+
+    assert called.code == 1
+    assert called.result["error_code"] == "worker_failure"
+    assert read(loop.output / "status.json")["status"] == "failed"
+
+
 def test_a_missing_python_and_a_worker_that_says_nothing_have_their_own_classes(loop: Loop) -> None:
     flags = loop.flags(loop.replies("root", [CITED]))
 

@@ -11,6 +11,7 @@ from sonde.core.budget import Budget
 from sonde.core.events import CodeRan, Event, ModelAsked, StateChanged, SubcallEnded, SubcallStarted, TurnStarted
 from sonde.core.status import RunStatus
 from sonde.errors import ErrorCode, ModelCallFailed
+from sonde.sandbox.policy import SAFE_BUILTINS, SAFE_METHODS
 from sonde.testing import FrozenClock, ScriptedModel, run_in_memory
 
 TEXTS = {"a.txt": "alpha\nbeta is 42\ngamma\n", "b.txt": "delta\n"}
@@ -89,6 +90,16 @@ def test_the_prompt_names_only_what_is_really_there() -> None:
     assert "llm_query(" not in functions
     assert "sub_rlm(" not in functions
     assert "grep(" in functions
+
+
+@pytest.mark.requirement(38)
+def test_in_the_strict_profile_the_model_is_told_every_method_and_builtin_it_may_call() -> None:
+    model = ScriptedModel([CITED])
+
+    run_in_memory(model, "?", files(), profile="strict")
+
+    named = set(system(model).replace(",", " ").replace(".", " ").split())
+    assert named >= SAFE_BUILTINS | (SAFE_METHODS - {"lines", "view", "size"})  # what shared texts have beyond text
 
 
 def test_a_reply_without_code_gets_one_nudge() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 from inline_snapshot import snapshot
 from soup import FRAGMENTS
 
+from sonde.sandbox import Sandbox
 from sonde.sandbox.gate import MAX_REFUSALS, check
 from sonde.sandbox.policy import PROFILES, SAFE_NODES
 from sonde.sandbox.source import MAX_SOURCE_CHARS, Refusal
@@ -50,57 +51,59 @@ def test_ordinary_analysis_code_passes_strict() -> None:
     assert check(USEFUL, "strict", TOOLS) == []
 
 
+REFUSED = [
+    ("import os", "syntax:Import"),
+    ("from os import environ", "syntax:ImportFrom"),
+    ("class A:\n    pass", "syntax:ClassDef"),
+    ("with f() as g:\n    pass", "syntax:With"),
+    ("async def f():\n    pass", "syntax:AsyncFunctionDef"),
+    ("f = lambda: 1", "syntax:Lambda"),
+    ("def f():\n    global x", "syntax:Global"),
+    ("def f():\n    x = 1\n    def g():\n        nonlocal x", "syntax:Nonlocal"),
+    ("del x", "syntax:Delete"),
+    ("raise ValueError", "syntax:Raise"),
+    ("assert x", "syntax:Assert"),
+    ("def f():\n    yield 1", "syntax:Yield"),
+    ("def f():\n    yield from x", "syntax:YieldFrom"),
+    ("match x:\n    case str(__class__=c):\n        pass", "syntax:Match"),
+    ("try:\n    pass\nexcept* ValueError:\n    pass", "syntax:TryStar"),
+    ("x.__class__", "dunder"),
+    ("__import__('os')", "dunder"),
+    ("ｘ = _＿class_＿", "dunder"),
+    ("def f(__a): pass", "dunder"),
+    ("f = 1\nf(__class__=1)", "dunder"),
+    ("try:\n    pass\nexcept ValueError as __e:\n    pass", "dunder"),
+    ("'{0.__class__}'.format(1)", "format"),
+    ("'{a.__class__}'.format_map(d)", "format"),
+    ("f'{print.__self__}'", "dunder"),
+    ("f'{x.gi_frame}'", "attribute"),
+    ("x.y = 1", "attribute"),
+    ("x.mro()", "attribute"),
+    ("k = text.join", "method-value"),
+    ("sorted(words, key=text.index)", "method-value"),
+    ("eval('1')", "call"),
+    ("open('/etc/passwd')", "call"),
+    ("unheard_of(1)", "call"),
+    ("fs[0](1)", "call-by-name"),
+    ("print(1)(2)", "call-by-name"),
+    ("try:\n    pass\nexcept:\n    pass", "except"),
+    ("try:\n    pass\nexcept BaseException:\n    pass", "except"),
+    ("try:\n    pass\nexcept (ValueError, SystemExit):\n    pass", "except"),
+    ("try:\n    pass\nexcept errors[0]:\n    pass", "except"),
+    ("try:\n    pass\nexcept ():\n    pass", "except"),
+    ("for i in x:\n    try:\n        FINAL(1)\n    finally:\n        continue", "finally"),
+    ("def f():\n    try:\n        FINAL(1)\n    finally:\n        return 1", "finally"),
+    ("@print\ndef f(): pass", "decorator"),
+    ("FINAL = print", "shadow"),
+    ("def grep(x): return x", "shadow"),
+    ("for read_file in x:\n    pass", "shadow"),
+    ("def f():\n    return [x async for x in y]", "syntax:AsyncFor"),
+    ("try:\n    pass\nexcept ValueError as grep:\n    pass", "shadow"),
+]
+
+
 @pytest.mark.requirement(38)
-@pytest.mark.parametrize(
-    ("code", "rule"),
-    [
-        ("import os", "syntax:Import"),
-        ("from os import environ", "syntax:ImportFrom"),
-        ("class A:\n    pass", "syntax:ClassDef"),
-        ("with f() as g:\n    pass", "syntax:With"),
-        ("async def f():\n    pass", "syntax:AsyncFunctionDef"),
-        ("f = lambda: 1", "syntax:Lambda"),
-        ("def f():\n    global x", "syntax:Global"),
-        ("def f():\n    x = 1\n    def g():\n        nonlocal x", "syntax:Nonlocal"),
-        ("del x", "syntax:Delete"),
-        ("raise ValueError", "syntax:Raise"),
-        ("assert x", "syntax:Assert"),
-        ("def f():\n    yield 1", "syntax:Yield"),
-        ("def f():\n    yield from x", "syntax:YieldFrom"),
-        ("match x:\n    case str(__class__=c):\n        pass", "syntax:Match"),
-        ("try:\n    pass\nexcept* ValueError:\n    pass", "syntax:TryStar"),
-        ("x.__class__", "dunder"),
-        ("__import__('os')", "dunder"),
-        ("ｘ = _＿class_＿", "dunder"),
-        ("def f(__a): pass", "dunder"),
-        ("f = 1\nf(__class__=1)", "dunder"),
-        ("try:\n    pass\nexcept ValueError as __e:\n    pass", "dunder"),
-        ("'{0.__class__}'.format(1)", "format"),
-        ("'{a.__class__}'.format_map(d)", "format"),
-        ("f'{print.__self__}'", "dunder"),
-        ("f'{x.gi_frame}'", "attribute"),
-        ("x.y = 1", "attribute"),
-        ("x.mro()", "attribute"),
-        ("k = text.join", "method-value"),
-        ("sorted(words, key=text.index)", "method-value"),
-        ("eval('1')", "call"),
-        ("open('/etc/passwd')", "call"),
-        ("unheard_of(1)", "call"),
-        ("fs[0](1)", "call-by-name"),
-        ("print(1)(2)", "call-by-name"),
-        ("try:\n    pass\nexcept:\n    pass", "except"),
-        ("try:\n    pass\nexcept BaseException:\n    pass", "except"),
-        ("try:\n    pass\nexcept (ValueError, SystemExit):\n    pass", "except"),
-        ("try:\n    pass\nexcept errors[0]:\n    pass", "except"),
-        ("try:\n    pass\nexcept ():\n    pass", "except"),
-        ("for i in x:\n    try:\n        FINAL(1)\n    finally:\n        continue", "finally"),
-        ("def f():\n    try:\n        FINAL(1)\n    finally:\n        return 1", "finally"),
-        ("@print\ndef f(): pass", "decorator"),
-        ("FINAL = print", "shadow"),
-        ("def grep(x): return x", "shadow"),
-        ("for read_file in x:\n    pass", "shadow"),
-    ],
-)
+@pytest.mark.parametrize(("code", "rule"), REFUSED)
 def test_strict_refuses_what_is_not_on_a_list(code: str, rule: str) -> None:
     assert rule in rules_broken(code)
 
@@ -178,18 +181,26 @@ def test_refusals_come_in_the_order_of_the_lines_and_not_too_many() -> None:
     assert [refusal.line for refusal in found] == list(range(1, MAX_REFUSALS + 1))
 
 
-def test_every_example_is_itself_accepted() -> None:
-    codes = [
-        "import os",
-        "class A: pass",
-        "x = lambda: 1",
-        "'{}'.format(1)",
-        "x.y",
-        "try:\n    pass\nexcept:\n    pass",
-    ]
-    for refusal in [one for code in codes for one in check(code, "strict", TOOLS)]:
-        names = {node.id for node in ast.walk(ast.parse(refusal.example)) if isinstance(node, ast.Name)}
-        assert check(refusal.example, "strict", TOOLS, defined=names) == [], refusal
+@pytest.mark.requirement(38)
+def test_every_example_is_itself_accepted_and_runs_without_any_tool() -> None:
+    data = {
+        "text": "5",
+        "s": "5",
+        "name": "a",
+        "count": 1,
+        "kind": "error",
+        "value": [1],
+        "values": [1],
+        "lines": ["a"],
+    }
+    data |= {"row": {"name": "a", "key": 1}, "rows": [], "pairs": [("a", 1)]}
+    examples = {refusal.example for code, _ in REFUSED for refusal in check(code, "strict", TOOLS)}
+
+    with Sandbox(profile="strict", functions=()) as box:
+        for example in sorted(examples):
+            for name, value in data.items():
+                box.inject(name, value)
+            assert (box.execute(example).fault, example) == (None, example)
 
 
 def test_warnings_of_the_parser_do_not_reach_the_parent(recwarn: pytest.WarningsRecorder) -> None:

@@ -46,7 +46,9 @@ def invoke(flags: Mapping[str, str | None], environ: Mapping[str, str], python: 
     except ConfigError as error:
         return failure(request, failure_class(error), error.message)
     except OSError as error:
-        return failure(request, "worker_failure", f"the files in {request.output_dir} cannot be written: {error}")
+        result = failure(request, "worker_failure", f"the files in {request.output_dir} cannot be written: {error}")
+        _write_failure(layout, result, Decided.of(request.metadata))
+        return result
 
 
 def _in_place(
@@ -76,11 +78,16 @@ def _refused(flags: Mapping[str, str | None], error: ConfigError) -> dict[str, A
     output = flags.get("output_dir")
     if output:
         layout = Layout(output=Path(output).absolute(), loop_id=loop_id, role=role, iteration=iteration)
-        with suppress(ConfigError, OSError):  # no place to write to: the caller still gets the result
-            layout.make()
-            layout.write_result(result, Decided())
-            layout.emit("rlms_end", "failed", {"error_code": result["error_code"]})
+        _write_failure(layout, result, Decided())
     return result
+
+
+def _write_failure(layout: Layout, result: Mapping[str, Any], decided: Decided) -> None:
+    """As much of it as can be written, and nothing beside it that says otherwise; the caller gets the result anyway."""
+    with suppress(ConfigError, OSError):
+        layout.clear()
+        layout.write_result(result, decided)
+        layout.emit("rlms_end", "failed", {"error_code": result["error_code"]})
 
 
 def _run(request: Request, environ: Mapping[str, str], python: str, started: float) -> dict[str, Any]:

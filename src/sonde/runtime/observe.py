@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from sonde.core.canonical import clip, jsonable
 from sonde.sandbox import ExecResult
+from sonde.sandbox.source import indented
 
 SHOWN_CHARS = 8192
 
@@ -69,7 +70,7 @@ def fault_text(result: ExecResult) -> str:
     text = f"{fault.kind}{where}: {fault.message}"
     if fault.traceback and fault.traceback.strip() != fault.message.strip():
         text = f"{fault.kind}{where}:\n{clip(fault.traceback.rstrip(), 2000)}"
-    if fault.hint:
+    if fault.hint and indented(fault.hint) not in fault.message:  # a refusal shows its example already
         text += f"\nHint: {fault.hint}"
     if fault.kind in ("timeout", "memory", "crash"):
         text += "\nEverything from earlier turns is still there; nothing of this block is."

@@ -54,7 +54,10 @@ _SYNTAX_ADVICE = {
     ),
     "AsyncFunctionDef": ("`async` is not allowed; write a plain function", "def work(row):\n    return row"),
     "AsyncFor": ("`async for` is not allowed; use `for`", "for row in rows:\n    print(row)"),
-    "AsyncWith": ("`async with` is not allowed; there is nothing to open or to close here", "lines = text.splitlines()"),
+    "AsyncWith": (
+        "`async with` is not allowed; there is nothing to open or to close here",
+        "lines = text.splitlines()",
+    ),
     "Await": ("`await` is not allowed; call the function and use its result", "longest = max(lines, key=len)"),
 }
 _PLAIN_FUNCTION = "def work(row):\n    return len(row)\nresult = work(row)"
@@ -109,9 +112,7 @@ def _syntax(nodes: Iterable[ast.AST], allowed: frozenset[str]) -> Iterator[Refus
             reason, example = _SYNTAX_ADVICE.get(kind, _OTHER_SYNTAX)
             yield _refuse(node, f"syntax:{kind}", reason.format(kind=kind), example)
         if isinstance(node, ast.FunctionDef) and node.decorator_list:
-            yield _refuse(
-                node, "decorator", "decorators are not allowed; call the function instead", _PLAIN_FUNCTION
-            )
+            yield _refuse(node, "decorator", "decorators are not allowed; call the function instead", _PLAIN_FUNCTION)
         if isinstance(node, ast.comprehension) and node.is_async:
             reason, example = _SYNTAX_ADVICE["AsyncFor"]
             yield _refuse(node.target, "syntax:AsyncFor", reason, example)

@@ -1,7 +1,8 @@
 r"""Which files there are: folders walked, globs expanded, and everything that is left out with its reason.
 
 Nothing is opened here, so that 100,000 files are listed in about a second. Symlinks are followed to files below the same root only,
-never to folders. Names that are not UTF-8 are shown with `\xNN`. What the user names directly is taken, whatever it is called.
+never to folders. Names that are not UTF-8 are shown with `\xNN`. What the user names directly is taken, whatever it is called; what
+only a glob or a folder brings is judged. A file that two sources hold is listed once.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sonde.contexts.files.names import BINARY_SUFFIXES, SKIPPED_FOLDERS, secret_
 from sonde.errors import ConfigError
 
 _PIPED_BYTES = 256_000_000
+NO_FILE = "not a regular file but a pipe, socket or device"
 
 
 class Entry(NamedTuple):
@@ -41,6 +43,8 @@ class Listing:
     skipped: Counter[str] = field(default_factory=Counter[str])
     piped: dict[str, bytes] = field(default_factory=dict[str, bytes])
     roots: list[str] = field(default_factory=list[str])
+    source: int = 0
+    _source_of: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def total_bytes(self) -> int:
@@ -60,48 +64,68 @@ class Listing:
         return sum(entry.size for entry in self.texts)
 
     def add(self, path: str, size: int, mtime_ns: int, real: str) -> None:
-        """One more file; a second one of the same name gets a number."""
+        """One more file, unless another source has brought it; a second one of the same name gets a number."""
+        if real and self._source_of.setdefault(real, self.source) != self.source:
+            return
         name, number = path, 2
         while name in self.entries:
+            if real and self.entries[name].real == real:
+                return
             name, number = f"{path}~{number}", number + 1
         self.entries[name] = Entry(name, size, mtime_ns, real)
 
 
+class _Place(NamedTuple):
+    """A file or folder to list. `base` is the folder in which a glob found it; None when the user named it."""
+
+    path: str
+    real: str
+    base: str | None = None
+
+
 def list_sources(sources: Iterable[str | Path]) -> Listing:
     """Everything below the given files, folders and globs; ConfigError for one that matches nothing."""
-    found = [place for source in sources for place in _expand(os.fspath(source))]
+    found = dict.fromkeys(place for source in sources for place in _expand(os.fspath(source)))
     listing = Listing()
-    for place in dict.fromkeys(found):
-        real = os.path.realpath(place)
-        label = "" if len(found) == 1 else _label(place)
-        if Path(real).is_dir():
-            listing.roots.append(real)
-            _walk(listing, real, f"{label}/" if label else "")
-        else:
-            _take(listing, place, label or _shown(Path(place).name), real)
+    folders = {place: None for place in found if place.base is None and Path(place.real).is_dir()}
+    for place in (place for place in found if place not in folders):
+        name = _label(place) if len(found) > 1 else _shown(Path(place.path).name)
+        _take(listing, place, name) if place.base is None else _find(listing, place, name)
+    for listing.source, place in enumerate(folders, start=1):
+        label = _label(place) if len(found) > 1 else ""
+        listing.roots.append(place.real)
+        _walk(listing, place.real, f"{label}/" if label else "")
     listing.entries = dict(sorted(listing.entries.items()))
     return listing
 
 
-def _expand(source: str) -> list[str]:
+def _expand(source: str) -> list[_Place]:
     if os.path.lexists(source):
-        return [source]
-    if not glob.has_magic(source):
-        matches: list[str] = []
-    else:
-        matches = sorted(glob.glob(source, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute patterns
+        return [_Place(source, os.path.realpath(source))]
+    matches = sorted(glob.glob(source, recursive=True)) if glob.has_magic(source) else []  # noqa: PTH207 - Path.glob takes no absolute patterns
     if not matches:
         raise ConfigError(
             f"no such file or folder: {source!r}. Give an existing path, a quoted glob such as 'logs/**/*.log', or - for standard input."
         )
-    return [match for match in matches if not Path(match).is_dir()] or matches
+    files = [match for match in matches if not Path(match).is_dir()]
+    base = _base(source) if files else None
+    return [_Place(match, os.path.realpath(match), base) for match in files or matches]
 
 
-def _label(place: str) -> str:
+def _base(pattern: str) -> str | None:
+    """The folder in which a glob looks; None for one that spells the names of the files that it means."""
+    parts = pattern.split("/")
+    if not glob.has_magic(parts[-1]):
+        return None
+    plain = next(at for at, part in enumerate(parts) if glob.has_magic(part))
+    return "/".join(parts[:plain]) or ("/" if pattern.startswith("/") else ".")
+
+
+def _label(place: _Place) -> str:
     """What a source is called beside others: as it was written, when that is a path downwards, else its last part."""
-    written = os.path.normpath(place)
+    written = os.path.normpath(place.path)
     if written.startswith(("/", "..")):
-        written = Path(place).resolve().name
+        written = Path(place.real).name if place.base is None else os.path.relpath(place.path, place.base)
     return "" if written == "." else _shown(written)
 
 
@@ -113,18 +137,32 @@ def _shown(name: str) -> str:
     return name
 
 
-def _take(listing: Listing, place: str, name: str, real: str) -> None:
+def _take(listing: Listing, place: _Place, name: str) -> None:
     """A file that the user named: taken even if it looks like a secret; a pipe is read to its end."""
     try:
-        state = Path(place).stat()
+        state = Path(place.path).stat()
     except OSError as error:
-        raise ConfigError(f"cannot read {place!r}: {error.strerror}.") from None
+        raise ConfigError(f"cannot read {place.path!r}: {error.strerror}.") from None
     if stat.S_ISREG(state.st_mode):
-        listing.add(name, state.st_size, state.st_mtime_ns, real)
+        listing.add(name, state.st_size, state.st_mtime_ns, place.real)
         return
-    text = _drain(place)
+    text = _drain(place.path)
     listing.piped[name] = text
     listing.add(name, len(text), 0, "")
+
+
+def _find(listing: Listing, place: _Place, name: str) -> None:
+    """A file that a glob brings, judged like one in a folder: the glob itself follows symlinks to anywhere."""
+    base, folder = place.base or ".", Path(place.path).parent
+    root = os.path.realpath(base)
+    if os.path.realpath(folder) != os.path.normpath(Path(root) / os.path.relpath(folder, base)):
+        listing.refused[name] = "a symlink to a folder leads to it"
+    elif Path(place.path).is_symlink():
+        _follow(listing, place.path, name, root)
+    elif not Path(place.path).is_file():
+        listing.refused[name] = NO_FILE
+    else:
+        _note(listing, Path(place.path), name)
 
 
 def _drain(place: str) -> bytes:
@@ -161,12 +199,12 @@ def _sort_out(listing: Listing, items: Iterator[os.DirEntry[str]], root: str, pr
             else:
                 yield item.path, f"{name}/"
         elif not item.is_file(follow_symlinks=False):
-            listing.refused[name] = "not a regular file but a pipe, socket or device"
+            listing.refused[name] = NO_FILE
         else:
             _note(listing, item, name)
 
 
-def _note(listing: Listing, item: os.DirEntry[str], name: str) -> None:
+def _note(listing: Listing, item: os.DirEntry[str] | Path, name: str) -> None:
     reason = secret_reason(name)
     if reason:
         listing.refused[name] = reason
@@ -175,7 +213,7 @@ def _note(listing: Listing, item: os.DirEntry[str], name: str) -> None:
         state = item.stat(follow_symlinks=False)
     except OSError:
         return  # it vanished while its folder was read
-    listing.add(name, state.st_size, state.st_mtime_ns, item.path)
+    listing.add(name, state.st_size, state.st_mtime_ns, os.fspath(item))
 
 
 def _follow(listing: Listing, link: str, name: str, root: str) -> None:

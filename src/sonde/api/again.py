@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sonde.api.changed import changed_sources
 from sonde.api.consent import require_model
 from sonde.api.launch import Finished, Job, Launch, OnEvent, run_for_answer, run_job
 from sonde.api.rebuilding import rebuild
@@ -45,13 +46,14 @@ NAMES = "RUN is a run's id, the unique beginning of one, `last`, or its folder"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What a replay found: no differences means that every hash was reproduced."""
+    """What a replay found: no differences means that every hash was reproduced. `changed` names what the run read and is not as it was."""
 
     run_id: str
     differences: tuple[Difference, ...]
     record: RunRecord | None
     replies: int
     host_calls: int
+    changed: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -194,6 +196,7 @@ def replay(
         record=record,
         replies=sum(type(event).__name__ == "ModelReplied" for event in recorded.events),
         host_calls=sum(type(event).__name__ == "HostReturned" for event in recorded.events),
+        changed=changed_sources(recorded.events, job.context) if differences else (),
     )
 
 

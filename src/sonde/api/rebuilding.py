@@ -13,7 +13,7 @@ from sonde.api.continuing import played, same_state
 from sonde.api.investigating import Options, job_of
 from sonde.api.launch import Job
 from sonde.api.settings import Settings
-from sonde.api.sources import Opened, open_context
+from sonde.api.sources import Opened, is_there, open_context
 from sonde.contexts.workspace import LocalWorkspace, Policy, WorkspaceContext, reject
 from sonde.core.budget import Budget
 from sonde.core.events import RunStarted
@@ -142,8 +142,14 @@ def sources(started: RunStarted, context: Any) -> Opened:
             "this run was asked about standard input or data in memory, which is not stored: give it again, "
             "with --context PATH (or - for standard input), in Python with context=…"
         )
-    require_sources(recorded.get("paths", []))
-    return open_context(recorded.get("paths", []), code=bool(recorded.get("code")))
+    paths: list[str] = recorded.get("paths", [])
+    require_sources(paths)
+    gone = [path for path in paths if not is_there(path)]
+    if gone:
+        raise ConfigError(
+            f"this run read {gone[0]}, which is not there any more: put it back, or say where it is now with --context PATH"
+        )
+    return open_context([Path(path) for path in paths], code=bool(recorded.get("code")))
 
 
 BUILDERS: dict[str, Builder] = {

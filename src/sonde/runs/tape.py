@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, TypeVar
 
+from sonde.core.canonical import clip
 from sonde.core.events import (
     ROOT,
     AnyEvent,
@@ -35,6 +37,8 @@ from sonde.errors import RunError
 
 E = TypeVar("E", bound=Event)
 Key = tuple[Any, ...]
+SHOWN = 300
+"""Characters of a line in which two requests differ."""
 
 
 class Diverged(RunError):
@@ -93,11 +97,18 @@ class Tape:
         """The request in this place, as it was recorded."""
         return self._find(ModelAsked, ("model_asked", session, turn, ordinal))
 
-    def reply(self, session: str, turn: int, ordinal: int, request_hash: str | None = None) -> ModelReplied | None:
-        """The model's reply in this place, if it was given to this very request."""
+    def reply(
+        self, session: str, turn: int, ordinal: int, request_hash: str | None = None, texts: Sequence[str] = ()
+    ) -> ModelReplied | None:
+        """The model's reply in this place, if it was given to this very request. A difference shows the first line of `texts`, the
+        request's new messages, that is another one.
+        """
         found = self._need(ModelReplied, ("model_replied", session, turn, ordinal))
-        if found is not None and request_hash is not None:
-            self._same(_place(session, turn, ordinal, "the request"), found.request_hash, request_hash, (session, turn))
+        if found is not None and request_hash not in (None, found.request_hash):
+            asked = self.asked(session, turn, ordinal) if texts else None
+            then, now = first_lines([each["content"] for each in asked.messages], texts) if asked else ("", "")
+            then, now = f"{found.request_hash} {then}".strip(), f"{request_hash} {now}".strip()
+            self._same(_place(session, turn, ordinal, "the request"), then, now, (session, turn))
         return found
 
     def failures(self, session: str, turn: int, ordinal: int) -> Sequence[ModelFailed]:
@@ -179,6 +190,14 @@ class Tape:
 
 def _place(session: str, turn: int, ordinal: int, what: str) -> str:
     return f"{what} in session {session}, turn {turn}, number {ordinal}"
+
+
+def first_lines(recorded: Sequence[str], now: Sequence[str]) -> tuple[str, str]:
+    """The first line that is not the same in two lists of texts, as both have it; empty where there is none."""
+    lines = ("\n".join(texts).splitlines() for texts in (recorded, now))
+    pairs = (pair for pair in zip_longest(*lines, fillvalue="") if pair[0] != pair[1])
+    left, right = next(pairs, ("", ""))
+    return clip(left, SHOWN), clip(right, SHOWN)
 
 
 def belongs_to(event: Event, session: str, turn: int) -> bool:

@@ -121,7 +121,8 @@ def _recalled(
     failed = _failed_before(wiring, place)
     refused = None if failed is not None and failed.too_long else _refused_before(wiring, place)
     replied = failed is None and wiring.tape.replied(*place.slot)
-    recorded = wiring.tape.reply(*place.slot, hashed) if replied else None
+    texts = [message.content for message in question.messages[question.kept :]]
+    recorded = wiring.tape.reply(*place.slot, hashed, texts) if replied else None
     if failed is not None or recorded is not None:
         wiring.emit(_asked(place, question, hashed, model, question.max_output_tokens))
     _recount_failures(wiring, scope, place)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from sonde.api.again import Replayed
     from sonde.runs.tape import Difference
 
+SHOWN_NAMES = 10
+
 
 def register(app: typer.Typer) -> None:
     app.command()(spread(replay))
@@ -59,12 +61,17 @@ def _print(found: Replayed, output: OutputOptions) -> None:
             "replies": found.replies,
             "host_calls": found.host_calls,
             "differences": [asdict(difference) for difference in found.differences],
+            "changed": list(found.changed),
             "status": found.record.status.value if found.record else None,
         }
         sys.stdout.write(pretty_json(shown).decode())
         return
     proved = f"{plural(found.replies, 'model reply', 'model replies')} and {plural(found.host_calls, 'host call')}"
     print(f"{printable(found.run_id)}: {'every hash is the same' if found.equal else 'different'} ({proved})")
+    for name in found.changed[:SHOWN_NAMES]:
+        print(f"{printable(name)} has changed since the run: a replay needs it as it was")
+    if len(found.changed) > SHOWN_NAMES:
+        print(f"and {plural(len(found.changed) - SHOWN_NAMES, 'more file')} that the run read")
     for difference in found.differences:
         _print_difference(difference)
 

@@ -139,6 +139,16 @@ def test_a_final_value_beside_unseen_output_is_held_back_once_and_shown() -> Non
     assert "surprise" in told(model)
 
 
+@pytest.mark.requirement("O14")
+def test_a_citation_beyond_the_end_of_a_file_is_refused_with_its_last_line() -> None:
+    model = ScriptedModel(["add_citation('a.txt', 2, 9)", "add_citation('a.txt', 2, 3)\nFINAL('beta is 42')"])
+
+    answer = run_in_memory(model, "?", files())
+
+    assert "a.txt ends at line 3" in told(model, 1)
+    assert [(each.start_line, each.end_line) for each in answer.citations] == [(2, 3)]
+
+
 def test_a_citation_of_lines_nobody_has_read_is_shown_before_it_counts() -> None:
     model = ScriptedModel([CITED, "FINAL('beta is 42')"])
 

@@ -194,6 +194,8 @@ class EvidenceLog:
             seen = list(self._lines.get(path, ()))
         while line <= end_line:
             fitting = [e for e in seen if e.start_line <= line <= e.end_line]
+            if not fitting and chosen and reread(Excerpt.of_lines(path, line, line, "")) is None:
+                return Refuted(f"{path} ends at line {line - 1}; lines {start_line}-{end_line} are not all there")
             if not fitting:
                 return Refuted(
                     f"lines {start_line}-{end_line} of {path} were not returned by any tool in this run; "

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from trace_cases import IO, LOOK, SPAN, TRACE, failed_trace, model, options, write
 
 import sonde
-from sonde.core.events import RunEnded
+from sonde.core.events import Event, RunEnded, RunStarted
 from sonde.runs.rundir import RunDir
 
 SETTINGS = sonde.Settings()
@@ -84,3 +85,20 @@ def test_a_branch_is_a_new_run_that_shares_the_turns_before(finished: tuple[sond
     assert len(scripted.requests) == 1
     assert other.record.run_id != found.record.run_id
     assert other.ended.conclusion.output == found.report
+
+
+def test_annotations_that_could_not_be_written_are_written_by_a_resume(tmp_path: Path) -> None:
+    def in_the_way(event: Event) -> None:
+        if isinstance(event, RunStarted):
+            (tmp_path / "runs" / event.run_id / "annotations.jsonl").mkdir()
+
+    source = write(tmp_path, failed_trace())
+    how = replace(options(model(LOOK, RCA), runs_dir=tmp_path / "runs"), on_event=in_the_way)
+    found = sonde.rca(TRACE, source, options=how)
+    assert found.run_dir is not None
+    stone = found.run_dir / "annotations.jsonl"
+    stone.rmdir()
+
+    sonde.resume(found.run_dir, model=model(), settings=SETTINGS)
+
+    assert "rca.primary" in stone.read_text()

@@ -187,10 +187,10 @@ def _run(
 def _write_files(job: Job, finished: Finished, run_dir: RunDir, keys: SecretForms) -> None:
     """All files but the journal; like it, they do not hold the values of keys."""
     try:
-        write_artifacts(run_dir, finished.ended, finished.record, keys)
         if job.files is not None:
             for name, text in job.files(finished.ended, run_dir.run_id).items():
                 run_dir.write_text(name, keys.remove(text))
+        write_artifacts(run_dir, finished.ended, finished.record, keys)
     except OSError as error:
         raise FilesUnwritten(error, finished, run_dir) from error
 
@@ -308,7 +308,7 @@ def _open(model: str | Model | None, settings: Settings, stack: ExitStack) -> Mo
 
 
 def write_artifacts(run_dir: RunDir, ended: Ended, record: RunRecord, keys: SecretForms) -> None:
-    """run_record.json, result.json, summary.md and answer.md."""
+    """run_record.json, result.json, answer.md and, as the sign that all is there, summary.md."""
     conclusion = ended.conclusion
     run_dir.write_record(record)
     result = {

@@ -9,6 +9,8 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,13 +143,27 @@ def test_a_crash_of_the_server_is_survived() -> None:
 
 
 @needs_it
-def test_weights_that_are_none_fail_with_what_the_server_said(tmp_path: Path) -> None:
+def test_weights_that_are_none_fail_with_one_line_that_says_so(tmp_path: Path) -> None:
     fake = tmp_path / "fake.gguf"
     fake.write_bytes(b"not a model")
     with pytest.raises(ModelCallFailed) as caught:
         open_model(f"local:{fake}", ModelSettings()).complete(capital(), deadline=soon())
 
-    assert "did not start" in caught.value.message
+    assert "did not start: llama.cpp cannot use" in caught.value.message
+    assert "GGUF" in caught.value.message
+
+
+@needs_it
+def test_a_batch_guides_it_too(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("The backup runs at 02:30.\n")
+    item = {"id": "q", "engine": "ask", "question": "When does the backup run?", "paths": ["notes.txt"]}
+    (tmp_path / "items.jsonl").write_text(json.dumps(item) + "\n")
+    command = [sys.executable, "-m", "sonde", "batch", "items.jsonl", "--model", "local:smollm2", "--quiet"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    started = next(tmp_path.rglob("events.jsonl")).read_text().splitlines()[0]
+    assert json.loads(started)["mode"] == "guided"
 
 
 def test_an_unknown_local_model_is_a_configuration_error() -> None:

@@ -87,7 +87,7 @@ class LocalModel:
                 if deadline.stop.is_set():
                     raise interrupted(self.name, 0)
                 complaints.seek(0)
-                said = complaints.read()[-500:].decode("utf-8", "replace").strip()
+                said = complaints.read()[-500:].decode("utf-8", "replace").strip().rpartition("\n")[2]
                 raise ModelCallFailed(f"{self.name} did not start: {said or 'it took too long'}", retryable=False)
         base_url = f"{address}/v1"
         chat = ChatModel(self.name, replace(self._settings, base_url=base_url, api_key=None, proxy=None), local=True)

@@ -43,7 +43,12 @@ def main() -> None:
     address = os.dup(1)
     os.dup2(2, 1)  # llama.cpp logs where it likes; the address goes out alone
     params = parameters(chosen.weights, threads=chosen.threads, context=chosen.context)
-    server = importlib.import_module("xllamacpp").Server(params)
+    try:
+        server = importlib.import_module("xllamacpp").Server(params)
+    except RuntimeError as error:
+        sys.exit(
+            f"llama.cpp cannot use {chosen.weights} ({error}); is it a whole GGUF file, and is there memory for it?"
+        )
     os.write(address, f"{server.listening_address}\n".encode())
     sys.stdin.buffer.read()
     os._exit(0)  # the server's threads do not end by themselves

@@ -119,3 +119,27 @@ def test_doctor_exits_1_and_says_what_to_do_where_code_could_not_run_safely(caps
         "CANNOT" in shown and "CONFIG_SECURITY_LANDLOCK" in shown and "NO  a file cannot be read: it was read" in shown
     )
     assert report(sick, json=True) == 1
+
+
+def test_a_program_that_begins_with_a_byte_order_mark_runs(tmp_path: Path) -> None:
+    (tmp_path / "from_an_editor.py").write_bytes(b"\xef\xbb\xbfprint(1)")
+
+    assert sonde("exec", "from_an_editor.py", cwd=tmp_path).stdout == "1\n"
+
+
+def test_one_name_for_two_shares_is_refused(tmp_path: Path) -> None:
+    for name in ("one.txt", "two.txt"):
+        (tmp_path / name).write_text(name)
+    shown = sonde("exec", "-", "--share", "a=one.txt", "--share", "a=two.txt", cwd=tmp_path, stdin="print(a)")
+
+    assert shown.returncode == 2 and "'a'" in shown.stderr
+
+
+@pytest.mark.requirement(84)
+def test_a_violation_is_called_by_its_code(tmp_path: Path) -> None:
+    code = "import os\nprint('before')\nos.fork()"
+    plain = sonde("exec", "-", "--profile", "open", cwd=tmp_path, stdin=code)
+    told = sonde("exec", "-", "--profile", "open", "--json", cwd=tmp_path, stdin=code)
+
+    assert (plain.returncode, plain.stdout) == (1, "") and "SANDBOX_VIOLATION" in plain.stderr
+    assert json.loads(told.stdout)["fault"]["code"] == "SANDBOX_VIOLATION"

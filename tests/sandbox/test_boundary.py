@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from pathlib import Path
 
 import pytest
 from watching import kind, run
@@ -185,3 +186,20 @@ def test_the_doctor_tries_it_for_real() -> None:
     assert all(check.ok for check in diagnosis.checks) and len(diagnosis.checks) >= 5
     assert diagnosis.versions["sonde"] and platform.release() in diagnosis.kernel
     assert str(sys.version_info.minor) in diagnosis.python
+
+
+def test_the_fork_server_itself_is_started_with_exactly_the_hash_seed() -> None:
+    server = ForkServer()
+    try:
+        assert Path(f"/proc/{server.pid}/environ").read_bytes() == b"PYTHONHASHSEED=0\0"
+    finally:
+        server.close()
+
+
+@pytest.mark.requirement(84)
+def test_a_violation_and_a_fault_carry_the_codes_of_the_record() -> None:
+    with Sandbox("open") as box:
+        crossed, failed = box.execute("import os\nos.fork()").fault, box.execute("1 / 0").fault
+
+        assert crossed is not None and crossed.code == "SANDBOX_VIOLATION"
+        assert failed is not None and failed.code == "UNEXPECTED_RUNTIME_ERROR"

@@ -107,3 +107,17 @@ def test_dates_work_as_usual_under_a_set_clock(code: str) -> None:
 def test_without_a_clock_time_is_real() -> None:
     with Sandbox("open") as box:
         assert float(run(box, "import time\nprint(time.time())")) > 1_700_000_000
+
+
+def test_every_way_to_read_the_clock_and_the_dice_is_the_callers() -> None:
+    code = (
+        "import os, time\n"
+        "print(time.strftime('%Y'), time.asctime()[-4:], time.clock_gettime(time.CLOCK_REALTIME))\n"
+        "print(time.clock_gettime_ns(time.CLOCK_REALTIME), time.clock_gettime(time.CLOCK_MONOTONIC), os.getrandom(8))\n"
+        "print(time.strftime('%Y', (2031, *[1] * 8)), time.asctime((2032, *[1] * 8))[-4:])"
+    )
+    first = output(code, clock=CodeClock(start=1e9))
+
+    assert first == output(code, clock=CodeClock(start=1e9))
+    assert first[0].startswith("2001 2001 1000000000.0\n1000000000000000000 0.0 b")
+    assert first[0].endswith("\n2031 2032\n")

@@ -265,3 +265,10 @@ def test_the_assign_only_profile_serves_tool_calls_before_the_code_runs() -> Non
         assert served == ["read('x',)", "look(2,)"]
         assert kind(box.execute("print(read('x'))")) == "gate"
         assert run(box, "c = look(3)\nprint('__rlm_icpt_01234567_2' in globals())") == "True\n"
+
+
+def test_a_traceback_shows_its_frames_however_long_the_message_is() -> None:
+    with Sandbox() as box:
+        fault = box.execute("def inner():\n    raise ValueError('x' * 100_000)\ninner()").fault
+
+        assert fault is not None and "turn 1, line 2, in inner" in fault.traceback

@@ -91,7 +91,7 @@ def read_program(file: str) -> str:
         raise ConfigError("the program's file is empty; give its path, or - for standard input")
     try:
         data = _bounded(sys.stdin.buffer, file) if file == "-" else _contents(Path(file))
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")  # with or without the mark that some editors put first, as Python reads it
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

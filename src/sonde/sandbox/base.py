@@ -10,11 +10,17 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import UnionType
 from typing import Any, Literal
 
-from sonde.errors import ConfigError
+from sonde.errors import CodeFault, ConfigError, ErrorCode, SandboxViolation
 
 MIB = 1 << 20
+MOST = 1 << 50
+"""No limit needs more, and the kernel takes little more."""
+FEWEST_CHARS = 512
+MOST_CHARS = 500_000
+"""Both streams keep that much twice, and a report is at most 16 MiB of JSON."""
 UNITS = {
     "": 1,
     "b": 1,
@@ -64,13 +70,15 @@ class Limits:
     source_chars: int = 1_000_000
 
     def __post_init__(self) -> None:
-        for name in ("wall_s", "memory_bytes", "cpu_s", "host_calls", "frame_bytes", "shared_bytes", "source_chars"):
-            value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise ConfigError(f"the limit {name} must be above zero and finite, not {value}")
-        if self.output_chars < 512:
+        _check_limit("wall_s", self.wall_s, int | float)
+        _check_limit("memory", self.memory_bytes, int)
+        if self.cpu_s is not None:
+            _check_limit("cpu_s", self.cpu_s, int | float)
+        for name in ("output_chars", "host_calls", "frame_bytes", "shared_bytes", "source_chars"):
+            _check_limit(name, getattr(self, name), int)
+        if not FEWEST_CHARS <= self.output_chars <= MOST_CHARS:
             raise ConfigError(
-                f"the limit output_chars must be at least 512 to hold head and tail, not {self.output_chars}"
+                f"the limit output_chars must be from {FEWEST_CHARS}, to hold head and tail, to {MOST_CHARS}, not {self.output_chars}"
             )
 
     @property
@@ -89,6 +97,10 @@ class CodeClock:
     start: float
     step: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.start) and math.isfinite(self.step)):
+            raise ConfigError(f"a clock starts at a time and takes finite steps, not {self.start} and {self.step}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecFault:
@@ -99,6 +111,11 @@ class ExecFault:
     line: int | None = None
     hint: str | None = None
     traceback: str = ""
+
+    @property
+    def code(self) -> ErrorCode:
+        """What a run record calls it."""
+        return SandboxViolation.code if self.kind == "violation" else CodeFault.code
 
     @property
     def keeps_state(self) -> bool:
@@ -153,9 +170,18 @@ class ExecResult:
 
 def parse_size(size: str | int) -> int:
     """Bytes in `1GiB`, `512 MB` or a plain number."""
-    if isinstance(size, int):
+    if isinstance(size, int) and not isinstance(size, bool):
         return size
-    match = re.fullmatch(r"\s*(-?\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)
+    match = re.fullmatch(r"\s*(-?\d{1,18}(?:\.\d+)?)\s*([A-Za-z]*)\s*", size) if isinstance(size, str) else None
     if match is None or match[2].lower() not in UNITS:
         raise ConfigError(f"{size!r} is not a size; write it like 512MiB, 1GiB or 1000000")
     return int(float(match[1]) * UNITS[match[2].lower()])
+
+
+def _check_limit(name: str, value: Any, kind: type[int] | UnionType) -> None:
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise ConfigError(f"the limit {name} must be a {'whole ' if kind is int else ''}number, not {value!r}")
+    if not value > 0:
+        raise ConfigError(f"the limit {name} must be above zero, not {value}")
+    if value > MOST:
+        raise ConfigError(f"the limit {name} must be at most {MOST}, not {value}")

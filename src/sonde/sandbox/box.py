@@ -29,11 +29,11 @@ from sonde.sandbox.forkserver import ForkServer, shared_server
 from sonde.sandbox.history import History
 from sonde.sandbox.launch import launch
 from sonde.sandbox.output import Recorder
-from sonde.sandbox.policy import FINISH_NAMES, profile_named
+from sonde.sandbox.policy import profile_named
 from sonde.sandbox.prepare import Preparation, Prepared
 from sonde.sandbox.result import Unanswered, answered, finished, names_told, stopped
 from sonde.sandbox.saved import Body, Restored, Saved, StateNotSaved, StateRefused
-from sonde.sandbox.seat import Seat, check_name
+from sonde.sandbox.seat import RESERVED, Seat, check_name, is_name
 from sonde.sandbox.share import Share, Shareable, make_share
 from sonde.sandbox.turn import Outcome, Turn, judge_death, private_bytes
 
@@ -79,8 +79,10 @@ class Sandbox:
         self._host = host
         self._functions = checked_functions(functions, host)
         self._sharing = tuple(sharing)  # functions that take `share=[names]` and get the variables of these names
-        if keep_states < 1:
-            raise ConfigError(f"keep_states must be at least 1, not {keep_states}")
+        if not isinstance(keep_states, int) or keep_states < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers are not all typed
+            raise ConfigError(f"keep_states must be at least 1, not {keep_states!r}")
+        if not isinstance(seed, int):  # pyright: ignore[reportUnnecessaryIsInstance] - as above
+            raise ConfigError(f"seed must be an int, not {seed!r}")
         self._preparation = Preparation(self.profile, self._functions, session_id, self.limits, host)
         self._shares: dict[str, Share] = {}
         self._pending: dict[str, Any] = {}
@@ -102,7 +104,7 @@ class Sandbox:
     def share(self, name: str, content: Shareable) -> None:
         """Give code a text, or a mapping of texts, as one sealed copy; a str is text, a Path is a file to read."""
         with self._seat.taken():
-            check_name(name, self._functions, self._shares)
+            check_name(name, self._functions, {*self._shares, *self._pending})
             if len(self._shares) >= MOST_SHARES:
                 raise ConfigError(f"at most {MOST_SHARES} shares; share one mapping of names to texts instead")
             taken = sum(share.size for share in self._shares.values())
@@ -385,9 +387,11 @@ def checked_functions(functions: Collection[str] | None, host: Host | None) -> f
     """The names that code may call; ConfigError for one that cannot be bound."""
     if functions is None:
         return None
+    if isinstance(functions, str):
+        raise ConfigError(f"functions must be a list of names, not the text {functions!r}")
     if host is None and functions:
         raise ConfigError("functions are named but there is no host to serve them; pass host=...")
     for name in functions:
-        if not name.isidentifier() or name in FINISH_NAMES or name.startswith("__"):
+        if not is_name(name) or name in RESERVED:
             raise ConfigError(f"{name!r} cannot be the name of a host function")
     return frozenset(functions)

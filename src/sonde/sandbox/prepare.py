@@ -82,7 +82,7 @@ class Preparation:
             return ExecFault(
                 kind="syntax", message="the code contains a null byte", line=line, hint="Write it as \\x00."
             )
-        return None
+        return _half_characters(code)
 
     def _refused(self, code: str, defined: Collection[str]) -> ExecFault | None:
         if not self._profile.gated:
@@ -133,6 +133,16 @@ class Preparation:
         finally:
             spent = self._lifted.host_s + time.monotonic() - started
             self._lifted = ExecUsage(host_calls=self._lifted.host_calls + 1, host_s=spent)
+
+
+def _half_characters(code: str) -> ExecFault | None:
+    try:
+        code.encode()
+    except UnicodeEncodeError as error:
+        line = code[: error.start].count("\n") + 1
+        message = f"the code contains half a character ({error.object[error.start]!a}), which is no text"
+        return ExecFault(kind="syntax", message=message, line=line, hint="Write it as an escape in a string.")
+    return None
 
 
 def _tool_fault(site: CallbackSite, error: Exception) -> ExecFault:

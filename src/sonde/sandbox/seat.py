@@ -10,6 +10,9 @@ from collections.abc import Collection, Generator
 from sonde.errors import ConfigError, SandboxLost
 from sonde.sandbox.policy import FINISH_NAMES
 
+RESERVED = FINISH_NAMES | {"ToolError"}
+"""Names that mean the same in every box."""
+
 
 class Seat:
     """The place of whoever uses a box; a branch has its own."""
@@ -34,11 +37,16 @@ class Seat:
             raise SandboxLost("this box is closed; open a new one")
 
 
-def check_name(name: str, functions: Collection[str] | None, shared: Collection[str]) -> None:
+def check_name(name: str, functions: Collection[str] | None, taken: Collection[str]) -> None:
     """ConfigError for what cannot be the name of a variable in the code."""
-    if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("__"):
+    if not is_name(name):
         raise ConfigError(f"{name!r} is not a name for a variable; use letters, digits and _, like 'context'")
-    if name in FINISH_NAMES or name in (functions or ()):
+    if name in RESERVED or name in (functions or ()):
         raise ConfigError(f"{name!r} is a function of the host; choose another name for the variable")
-    if name in shared:
-        raise ConfigError(f"{name!r} is shared already; choose another name")
+    if name in taken:
+        raise ConfigError(f"{name!r} is shared or injected already; choose another name")
+
+
+def is_name(name: object) -> bool:
+    """Can code use it as a name of its own?"""
+    return isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("__")

@@ -47,12 +47,12 @@ def exec_(
     from sonde.sandbox import Limits, open_box
 
     code = read_program(file)
-    shares = dict(named_file(word) for word in share or [])
+    shares = [named_file(word) for word in share or []]
     limits = Limits(wall_s=wall, memory=memory)
     chosen = load_settings(sandbox_profile=profile, backend=backend)
     box = open_box(chosen.backend, profile=chosen.sandbox_profile, limits=limits, unsafe=unsafe)
     with contextlib.closing(box):
-        for name, path in shares.items():
+        for name, path in shares:
             box.share(name, path)
         result = box.execute(code)
     if json:
@@ -68,6 +68,7 @@ def _print_object(result: ExecResult) -> None:
     shown: dict[str, Any] = asdict(result) | {
         "final": result.final and result.final.value,
         "finished": bool(result.final),
+        "fault": result.fault and asdict(result.fault) | {"code": result.fault.code},
     }
     sys.stdout.write(pretty_json(shown).decode())
 
@@ -94,4 +95,5 @@ def _fault_lines(fault: ExecFault) -> list[str]:
     place = f" (line {fault.line})" if fault.line else ""
     hint = fault.hint or ""
     told = hint.partition("\n")[0] in fault.message  # a refusal carries its example
-    return [f"{fault.kind}{place}: {fault.message}", *([] if told else [hint])]
+    code = f" [{fault.code}]" if fault.kind == "violation" else ""
+    return [f"{fault.kind}{place}: {fault.message}{code}", *([] if told else [hint])]

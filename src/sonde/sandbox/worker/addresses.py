@@ -20,4 +20,5 @@ def fix() -> None:
         kernel.call("personality", now | NO_RANDOM_ADDRESSES)
     except (OSError, KeyError):
         return
-    os.execv(sys.orig_argv[0], sys.orig_argv)  # noqa: S606 - ourselves again
+    # Ourselves again, with the same environment: CPython has added LC_CTYPE to ours.
+    os.execve(sys.orig_argv[0], sys.orig_argv, {"PYTHONHASHSEED": "0"})  # noqa: S606 - no shell, no other program

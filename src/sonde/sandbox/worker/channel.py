@@ -49,9 +49,11 @@ class Encoded:
 
         self.text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=default)
 
-    @property
-    def size(self) -> int:
-        return len(self.text) + sum(map(len, self.raw))
+    def check(self, limit: int) -> None:
+        """ValueError when it takes more than that."""
+        size = len(self.text) + sum(map(len, self.raw))
+        if size > limit:
+            raise ValueError(f"the value takes {size} bytes, the limit is {limit}: pass less, or in pieces")
 
 
 def send(kind: int, sequence: int, fields: dict[str, Encoded], limit: int) -> None:
@@ -65,9 +67,9 @@ def send(kind: int, sequence: int, fields: dict[str, Encoded], limit: int) -> No
         raise ValueError(f"the value has more than {MOST_PARTS} parts: pass less, or as bytes")
     if too_deep(text):
         raise ValueError(f"the value is nested more than {DEEPEST} deep: pass it flatter")
-    if len(text) + size > limit or len(text) > TEXT_BYTES:
-        most = min(limit, TEXT_BYTES)
-        raise ValueError(f"the value takes {len(text) + size} bytes, the limit is {most}: pass less, or in pieces")
+    for taken, most in ((len(text), TEXT_BYTES), (len(text) + size, limit)):
+        if taken > most:
+            raise ValueError(f"the value takes {taken} bytes, the limit is {most}: pass less, or in pieces")
     _write(b"".join((HEADER.pack(kind, sequence, len(text), size), text, *raw)))
 
 

@@ -1,7 +1,8 @@
 """The clock and the randomness that code can see, both from the supervisor, so that a run can be replayed.
 
 Promises that `time`, `datetime` and `random` (and `os.urandom`, `uuid4`, `secrets` that stand on it) repeat when the same seed
-and clock are given. Does not promise it for code that reads the clock by raw system call.
+and clock are given. Does not promise it for code that reads the clock by raw system call, nor for libraries in C that have
+dice or clocks of their own (sqlite3, ssl).
 """
 
 from __future__ import annotations
@@ -57,6 +58,9 @@ def install(clock: Clock) -> None:
     time.sleep = clock.sleep
     for name in ("localtime", "gmtime", "ctime"):
         setattr(time, name, _with_default(getattr(time, name), clock))
+    _install_formats(clock)
+    time.clock_gettime = lambda clk_id: clock.time() if clk_id == time.CLOCK_REALTIME else clock.monotonic()
+    time.clock_gettime_ns = lambda clk_id: clock.time_ns() if clk_id == time.CLOCK_REALTIME else clock.monotonic_ns()
     _install_dates(clock)
 
 
@@ -65,6 +69,18 @@ def _with_default(convert: Any, clock: Clock) -> Any:
         return convert(clock.time() if seconds is None else seconds)
 
     return reading
+
+
+def _install_formats(clock: Clock) -> None:
+    plain_asctime, plain_strftime = time.asctime, time.strftime
+
+    def asctime(moment: Any = None, /) -> str:
+        return plain_asctime(time.localtime(clock.time()) if moment is None else moment)
+
+    def strftime(form: str, moment: Any = None, /) -> str:
+        return plain_strftime(form, time.localtime(clock.time()) if moment is None else moment)
+
+    time.asctime, time.strftime = asctime, strftime
 
 
 def _install_dates(clock: Clock) -> None:
@@ -108,6 +124,7 @@ def seed_everything(seed: int) -> random.Random:
         plain_seed(self, source.getrandbits(256) if a is None else a, version)
 
     os.urandom = source.randbytes
+    os.getrandom = lambda size, flags=0: source.randbytes(size)  # noqa: ARG005 - as os has it
     random.Random.seed = seeded  # pyright: ignore[reportAttributeAccessIssue] - replaced on purpose
     for name in ("random", "uuid", "secrets"):
         _replace_urandom(name, source)

@@ -30,7 +30,7 @@ def describe(error: BaseException, filename: str, compiled: bool, modules: Colle
         "message": message[:MESSAGE_CHARS],
         "line": _line(error, frames, filename, compiled),
         "hint": _hint(error, modules),
-        "traceback": _format(error, frames, message)[-2 * MESSAGE_CHARS :],
+        "traceback": _format(error, frames, message[:MESSAGE_CHARS])[-2 * MESSAGE_CHARS :],
     }
 
 
@@ -125,7 +125,7 @@ class Variables:
 
     def new_names(self, namespace: dict[str, Any]) -> list[str]:
         """Every name that was not there before, shown as a variable or not: the gate must know what later code may call."""
-        new = [name for name in namespace if type(name) is str and name not in self._named and len(name) <= 200]
+        new = [name for name in namespace if type(name) is str and name not in self._named and len(name) <= 100]
         self._named.update(new[:TOLD_NAMES])
         return new[:TOLD_NAMES]
 

@@ -159,7 +159,7 @@ class Session:
         fields = {"report": Encoded(report)}
         if final is not None:
             fields["final"] = final
-        channel.send(channel.DONE, self._sequence + 1, fields, self._limit)
+        channel.send(channel.DONE, self._sequence + 1, fields, self._limit + channel.TEXT_BYTES)
 
     def _hidden(self) -> frozenset[str]:
         return frozenset(self._fixed)
@@ -232,7 +232,9 @@ class Session:
 
     def _finish(self, value: Any) -> None:
         """Report the value and go on serving from here: the block above is never returned to."""
-        self._done(None, _encode_final(value))
+        final = _encode_final(value)
+        final.check(self._limit)
+        self._done(None, final)
         sys.setrecursionlimit(sys.getrecursionlimit() + _depth())
         self.serve()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -387,6 +389,18 @@ def test_the_index_of_content_that_is_gone_is_removed(tmp_path: Path) -> None:
 
     assert len(list((tmp_path / "cache").glob("*.sqlite"))) == 1
     assert (tmp_path / "cache").stat().st_mode & 0o077 == 0
+
+
+def test_what_a_killed_import_has_left_behind_is_removed_and_what_another_is_writing_is_not(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    for name, age_s in (("old.1.part", 200_000), ("new.2.part", 60)):
+        (cache / name).write_text("half an index")
+        os.utime(cache / name, (time.time() - age_s,) * 2)
+
+    store_of(tmp_path, [raw_span(1)], cache=cache).close()
+
+    assert [path.name for path in cache.glob("*.part")] == ["new.2.part"]
 
 
 def test_files_have_no_page_to_open(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from trace_samples import TRACE, Json, raw_span, store_of
 from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.inspection import Inspection
 from sonde.contexts.traces.transcript import transcript_of
+from sonde.contexts.traces.views import messages_of
 
 FIRST, SECOND = "0000000000000001", "0000000000000002"
 
@@ -170,3 +171,47 @@ def test_gaps_that_are_not_listed_are_counted(tmp_path: Path) -> None:
 
     assert len(gaps) == 101
     assert gaps[-1] == "50 more span ids that appear again are not listed"
+
+
+CHAT = [{"role": "user", "content": "hi"}]
+LANGFUSE: Json = {
+    "id": "o-1",
+    "trace_id": "t-1",
+    "type": "GENERATION",
+    "parent_observation_id": "o-0",
+    "start_time": "2026-01-01 00:00:00.000000",
+    "end_time": "2026-01-01 00:00:01.500000",
+    "name": "chat",
+    "level": "ERROR",
+    "status_message": "no answer",
+    "provided_model_name": "gpt-x",
+    "usage_details": {"input": 5, "output": 2},
+    "input": json.dumps(CHAT),
+    "output": None,
+}
+LANGSMITH: Json = {
+    "id": "o-1",
+    "trace_id": "t-1",
+    "run_type": "llm",
+    "parent_run_id": "o-0",
+    "start_time": "2026-01-01T00:00:00",
+    "end_time": "2026-01-01T00:00:01.500000",
+    "name": "chat",
+    "error": "no answer",
+    "extra": json.dumps({"invocation_params": {"model": "gpt-x"}}),
+    "prompt_tokens": 5,
+    "inputs": json.dumps({"messages": CHAT}),
+    "outputs": None,
+}
+
+
+@pytest.mark.parametrize("row", [LANGFUSE, LANGSMITH], ids=["langfuse", "langsmith"])
+def test_exports_to_a_bucket_read_like_those_of_the_page(tmp_path: Path, row: Json) -> None:
+    with store_of(tmp_path, [row]) as store:
+        span = store.span("o-1")
+
+    summary = span.summary
+    assert (summary.trace_id, summary.parent_id, summary.kind, summary.latency_ms) == ("t-1", "o-0", "LLM", 1500.0)
+    assert (summary.status, summary.status_message) == ("ERROR", "no answer")
+    assert (span.attributes["llm.model_name"], span.attributes["llm.token_count.prompt"]) == ("gpt-x", 5)
+    assert [(each.row["role"], each.row["content"]) for each in messages_of(span)] == [("user", "hi")]

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Generator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from sonde.errors import ConfigError
 SUFFIXES = (".jsonl", ".json", ".ndjson", ".parquet", ".db", ".sqlite")
 _BLOCK = 1 << 20
 _LARGE = 1 << 30
+_LEFT_BEHIND_S = 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,7 @@ def _bring_up_to_date(work: _Work) -> Indexed:
 
 def _build(work: _Work, target: Path) -> Indexed:
     """A new index, written aside and put in place when it is complete."""
+    _sweep(work.cache)
     fresh = target.with_suffix(f".{os.getpid()}.part")
     fresh.unlink(missing_ok=True)
     try:
@@ -141,6 +144,14 @@ def _build(work: _Work, target: Path) -> Indexed:
     finally:
         fresh.unlink(missing_ok=True)
     return Indexed(path=target, content=work.content, how="built")
+
+
+def _sweep(cache: Path) -> None:
+    """Remove what imports that were killed have left behind; whoever still writes has touched his within the day."""
+    for left in cache.glob("*.part"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _LEFT_BEHIND_S:
+                left.unlink()
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,9 @@ class FileStore:
                 if not self._has_match(row.trace_id, query):
                     continue
             if len(rows) == query.limit:
-                return Page(tuple(rows), f"more than {query.limit} traces; go on with after={rows[-1].trace_id!r}")
+                return Page(
+                    tuple(rows), f"more than {plural(query.limit, 'trace')}; go on with after={rows[-1].trace_id!r}"
+                )
             rows.append(row)
         return Page(tuple(rows))
 

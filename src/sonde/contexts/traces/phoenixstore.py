@@ -15,6 +15,7 @@ from sonde.contexts.traces.shape import shape_gaps
 from sonde.contexts.traces.span import Span, SpanSummary, time_text, us_of_text
 from sonde.contexts.traces.store import Page, TraceQuery, TraceRow, unknown_span, unknown_trace
 from sonde.core.canonical import hash_value
+from sonde.core.wording import plural
 from sonde.phoenix import PhoenixReads
 from sonde.phoenix.client import Json
 
@@ -59,7 +60,9 @@ class PhoenixStore:
         for group in self._trace_groups(query):
             for row in self._matching(group, query):
                 if len(rows) == query.limit:
-                    return Page(tuple(rows), f"more than {query.limit} traces; go on with after={rows[-1].trace_id!r}")
+                    return Page(
+                        tuple(rows), f"more than {plural(query.limit, 'trace')}; go on with after={rows[-1].trace_id!r}"
+                    )
                 rows.append(row)
             scanned += len(group)
             if query.condition is not None and scanned >= SCANNED_TRACES:

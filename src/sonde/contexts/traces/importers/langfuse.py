@@ -1,7 +1,11 @@
-"""Langfuse exports: a trace with its observations (also as {"trace", "observations"}), or one observation an object."""
+"""Langfuse exports: a trace with its observations (also as {"trace", "observations"}), or one observation an object.
+
+The API and the pages write `parentObservationId`, exports to a bucket write `parent_observation_id` and keep inputs as JSON text.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -16,21 +20,32 @@ _TYPES = frozenset({*_KINDS, "AGENT", "TOOL", "CHAIN", "RETRIEVER", "EVALUATOR",
 
 def recognise(record: Json) -> bool:
     """True for a trace with observations, or an observation."""
-    return isinstance(record.get("observations"), list) or ("traceId" in record and str(record.get("type")) in _TYPES)
+    return isinstance(record.get("observations"), list) or _is_observation(record)
+
+
+def _is_observation(record: Json) -> bool:
+    named = "traceId" in record or ("trace_id" in record and "span_id" not in record)
+    return named and "id" in record and str(record.get("type")) in _TYPES
 
 
 def spans(record: Json) -> Iterator[Span | str]:
     """The trace as a root span with one span an observation below it."""
     if not isinstance(record.get("observations"), list):
-        yield _observation(record, None)
+        yield _observation(_in_api_names(record), None)
         return
     inner = record.get("trace")
     trace = cast("Json", inner) if isinstance(inner, dict) else record
-    observations = [cast("Json", item) for item in cast("list[Any]", record["observations"]) if isinstance(item, dict)]
+    items = cast("list[Any]", record["observations"])
+    observations = [_in_api_names(cast("Json", item)) for item in items if isinstance(item, dict)]
     root = f"trace-{trace.get('id')}"
     yield _root(trace, observations, root)
     for observation in observations:
         yield _observation({"traceId": trace.get("id"), **observation}, root)
+
+
+def _in_api_names(observation: Json) -> Json:
+    """The fields as the API names them."""
+    return {re.sub(r"_([a-z])", lambda found: found[1].upper(), key): value for key, value in observation.items()}
 
 
 def _root(trace: Json, observations: list[Json], span_id: str) -> Span | str:
@@ -88,7 +103,7 @@ def _model(raw: Json) -> Json:
     table |= messages("llm.input_messages", raw.get("input")) | messages("llm.output_messages", raw.get("output"))
     if raw.get("modelParameters"):
         table["llm.invocation_parameters"] = text(raw["modelParameters"])
-    return table | _named(raw, {"model": "llm.model_name"})
+    return table | _named(raw, {"model": "llm.model_name", "providedModelName": "llm.model_name"})
 
 
 def _named(raw: Json, names: dict[str, str]) -> Json:

@@ -1,4 +1,4 @@
-"""LangSmith runs, one an object, with children nested under `child_runs` or beside them."""
+"""LangSmith runs, one an object, with children nested under `child_runs` or beside them; bulk exports keep inputs as JSON text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from sonde.contexts.traces.build import build_span
-from sonde.contexts.traces.importers.payload import documents, messages, text
+from sonde.contexts.traces.importers.payload import documents, messages, opened, text
 from sonde.contexts.traces.span import Span
 
 Json = dict[str, Any]
@@ -72,7 +72,7 @@ def _counts(raw: Json) -> Json:
 
 
 def _extra(raw: Json) -> Json:
-    found = raw.get("extra")
+    found = opened(raw.get("extra"))
     extra = cast("Json", found) if isinstance(found, dict) else {}
     table: Json = {"metadata": extra["metadata"]} if extra.get("metadata") else {}
     if parameters := extra.get("invocation_params"):

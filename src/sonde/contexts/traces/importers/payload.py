@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from sonde.contexts.traces.importers.records import decode
 from sonde.core.canonical import canonical_json, jsonable
 
 Json = dict[str, Any]
@@ -22,17 +23,28 @@ def text(value: Any) -> str:
 
 
 def messages(prefix: str, value: Any) -> Json:
-    """Chat messages under OpenInference names, from any of the usual shapes; empty when there are none."""
-    found = [_message(item) for item in _list_in(value)]
+    """Chat messages under OpenInference names, from any of the usual shapes or their JSON text; empty when there are none."""
+    found = [_message(item) for item in _list_in(opened(value))]
     return {prefix: [{"message": message} for message in found if message]} if any(found) else {}
 
 
 def documents(value: Any) -> Json:
     """Retrieved documents under OpenInference names."""
+    value = opened(value)
     raw = cast("Json", value).get("documents") if isinstance(value, dict) else value
     items = cast("list[Any]", raw) if isinstance(raw, list) else []
     found = [{"document": _document(cast("Json", item))} for item in items if isinstance(item, dict)]
     return {"retrieval.documents": found} if found else {}
+
+
+def opened(value: Any) -> Any:
+    """The value of a JSON text, as tables keep objects and lists; any other value as it is."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
+        return value
+    try:
+        return decode(value.encode())[0]
+    except ValueError:
+        return value
 
 
 def _list_in(value: Any) -> list[Json]:

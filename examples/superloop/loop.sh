@@ -21,7 +21,7 @@ print(json.dumps(value) if not isinstance(value, str) else value)' "$@"; }
 runner() { "$python" "$here/runner.py" "$config" "$loop" "$@"; }
 
 context_files() { # what the role should look at: everything under version control, or every file where there is none
-    (cd "$repo" && git ls-files 2>/dev/null || find . -type f -not -path '*/.*' | sed 's|^\./||') | grep -v '^\.superloop/'
+    (cd "$repo" && git -c core.quotePath=false ls-files 2>/dev/null || find . -type f -not -path '*/.*' | sed 's|^\./||') | grep -v '^\.superloop/'
 }
 
 look_first() { # role iteration: 0 = go on, anything else = the role has failed

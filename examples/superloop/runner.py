@@ -41,7 +41,7 @@ def run(runner: dict[str, Any], prompt: Path) -> int:
         for placeholder, value in values.items():
             words = [word.replace(placeholder, value) for word in words]
         by_file = runner["prompt_mode"] == "file"
-        done = subprocess.run(words, input=None if by_file else prompt.read_bytes(), check=False)
+        done = subprocess.run(words, input=b"" if by_file else prompt.read_bytes(), check=False)
     return done.returncode
 
 

@@ -80,6 +80,27 @@ def test_every_role_runs_and_is_told_what_was_found_for_it(loop: Loop) -> None:
     assert "exec - --model gpt-5-mini" in called  # the tester is fast
 
 
+@pytest.mark.requirement(37)
+def test_a_runner_by_file_and_a_repository_with_names_of_any_language(loop: Loop) -> None:
+    (loop.repo / "größe der dinge.txt").write_text("groß\n")
+    for words in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", *words], cwd=loop.repo, check=True, env=loop.environment())
+    config = configure(loop, 'cat > "$0.stdin"; head -c 15 "$1"', roles=dict.fromkeys(ROLES, False))
+    settings = json.loads(config.read_text())
+    for runner in settings["runners"].values():
+        runner |= {"prompt_mode": "file", "args": ["{prompt_file}"], "fast_args": ["{prompt_file}"]}
+    config.write_text(json.dumps(settings))
+
+    done = drive(loop, config)
+
+    state = loop.repo / ".superloop" / "loops" / "demo"
+    assert done.returncode == 0, done.stderr
+    assert (state / "reports" / "iter-1" / "tester.md").read_text() == "You are the tes"
+    assert (loop.tmp / "agent.sh.stdin").read_text() == ""
+    listed = (state / "rlms" / "iter-1" / "tester" / "context-files.txt").read_text().splitlines()
+    assert listed == ["b.txt", "größe der dinge.txt", "src/a.py"]
+
+
 @pytest.mark.requirement(43)
 @pytest.mark.parametrize(("fail_mode", "code", "roles"), [("warn_and_continue", 0, ROLES), ("fail_role", 1, [])])
 def test_a_failing_worker_stops_the_role_only_where_that_is_configured(

@@ -173,8 +173,8 @@ def test_gaps_that_are_not_listed_are_counted(tmp_path: Path) -> None:
     assert gaps[-1] == "50 more span ids that appear again are not listed"
 
 
-CHAT = [{"role": "user", "content": "hi"}]
-LANGFUSE: Json = {
+ASKED = [{"role": "user", "content": "hi"}]
+LANGFUSE_IN_A_BUCKET: Json = {
     "id": "o-1",
     "trace_id": "t-1",
     "type": "GENERATION",
@@ -186,10 +186,10 @@ LANGFUSE: Json = {
     "status_message": "no answer",
     "provided_model_name": "gpt-x",
     "usage_details": {"input": 5, "output": 2},
-    "input": json.dumps(CHAT),
+    "input": json.dumps(ASKED),
     "output": None,
 }
-LANGSMITH: Json = {
+LANGSMITH_IN_A_BUCKET: Json = {
     "id": "o-1",
     "trace_id": "t-1",
     "run_type": "llm",
@@ -200,12 +200,12 @@ LANGSMITH: Json = {
     "error": "no answer",
     "extra": json.dumps({"invocation_params": {"model": "gpt-x"}}),
     "prompt_tokens": 5,
-    "inputs": json.dumps({"messages": CHAT}),
+    "inputs": json.dumps({"messages": ASKED}),
     "outputs": None,
 }
 
 
-@pytest.mark.parametrize("row", [LANGFUSE, LANGSMITH], ids=["langfuse", "langsmith"])
+@pytest.mark.parametrize("row", [LANGFUSE_IN_A_BUCKET, LANGSMITH_IN_A_BUCKET], ids=["langfuse", "langsmith"])
 def test_exports_to_a_bucket_read_like_those_of_the_page(tmp_path: Path, row: Json) -> None:
     with store_of(tmp_path, [row]) as store:
         span = store.span("o-1")

@@ -71,6 +71,21 @@ def test_a_file_that_changes_after_it_was_cited_is_no_proof_any_more(tmp_path: P
     assert answer.citations == ()
 
 
+@pytest.mark.requirement("O2")
+@pytest.mark.parametrize(
+    ("ref", "why"),
+    [
+        ("b.txt:2", "b.txt:2-2: there is no file 'b.txt' here. list_files() shows what there is."),
+        ("a.txt:3", "a.txt:3-3: a.txt has 2 lines; start_line is 3."),
+    ],
+)
+def test_the_gap_of_a_citation_that_points_nowhere_says_why_and_nothing_about_calls(ref: str, why: str) -> None:
+    answer = run_in_memory(ScriptedModel([READ, *[f"FINAL('beta is 42 [{ref}]')"] * 2]), "beta?", files())
+
+    assert answer.status is RunStatus.PARTIAL
+    assert answer.gaps == (why,)
+
+
 @pytest.mark.requirement(103)
 @pytest.mark.requirement(115)
 @pytest.mark.parametrize(

@@ -89,6 +89,19 @@ def test_the_prompt_explains_the_convention_only_where_it_holds(shop: Path) -> N
 
 
 @pytest.mark.requirement(28)
+def test_the_convention_is_shown_with_tools_that_are_there(shop: Path) -> None:
+    _, _, code = lifted(shop, "FINAL(1)", "FINAL(1)")
+    model = ScriptedModel(["FINAL(1)", "FINAL(1)"])
+    run_in_memory(model, profile="assign-only")
+
+    over_code, over_text = (each.requests[0].messages[0].content for each in (code, model))
+    assert "    info = nav_info()" in over_code
+    assert "    paths = list_files(" in over_text
+    assert "nav_" not in over_text
+    assert "{{" not in over_code + over_text
+
+
+@pytest.mark.requirement(28)
 def test_the_prompt_of_a_profile_without_host_calls_names_no_sub_calls(shop: Path) -> None:
     _, _, model = lifted(shop, "FINAL(1)", "FINAL(1)")
 

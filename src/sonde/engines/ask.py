@@ -170,7 +170,8 @@ def _looked_up(pointer: Pointer, refuted: Refuted, gathered: Gathered) -> Citati
     try:
         result = gathered.registry.call("read_file", {"path": path, "start_line": start, "end_line": end})
     except Fault as fault:
-        return Refuted(f"{path}:{start}-{end}: {fault.message}")
+        why = fault.message.partition("\n")[0].removeprefix("read_file: ")  # not how to call it: nobody did
+        return Refuted(f"{path}:{start}-{end}: {why}")
     gathered.prover.log.note(result.excerpts)
     found = gathered.prover.lines(path, start, end, signal=signal)
     if isinstance(found, Refuted) or was_shown(str(result.result), gathered.printed):

@@ -41,21 +41,26 @@ CODE_SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 
-ACTION_SCHEMA: dict[str, Any] = {
-    "title": "action",
-    "type": "object",
-    "properties": {
-        "type": {"type": "string", "enum": ["tool_call", "delegate_subcall", "synthesize", "finalize"]},
+DELEGATE = "delegate_subcall"
+_DELEGATE_FIELDS: dict[str, Any] = {
+    "objective": {"type": "string"},
+    "use_planner": {"type": "boolean"},
+    "actions": {"type": "array", "items": {"type": "object"}},
+    "context": {"type": "object"},
+}
+
+
+def action_schema(*, delegates: bool) -> dict[str, Any]:
+    """The form of a typed action; without what only a session that may delegate can say."""
+    kinds = ["tool_call", *([DELEGATE] if delegates else []), "synthesize", "finalize"]
+    fields: dict[str, Any] = {
+        "type": {"type": "string", "enum": kinds},
         "tool_name": {"type": "string"},
         "args": {"type": "object"},
-        "objective": {"type": "string"},
-        "use_planner": {"type": "boolean"},
-        "actions": {"type": "array", "items": {"type": "object"}},
-        "context": {"type": "object"},
+        **(_DELEGATE_FIELDS if delegates else {}),
         "output": {"type": "object"},
-    },
-    "required": ["type"],
-}
+    }
+    return {"title": "action", "type": "object", "properties": fields, "required": ["type"]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ calls run this same loop one level down.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sonde.core.budget import Scope
@@ -29,7 +30,6 @@ from sonde.models.base import Message, suited_mode
 from sonde.runs.tape import Diverged
 from sonde.runtime import observe
 from sonde.runtime.actions import (
-    ACTION_SCHEMA,
     CODE_SCHEMA,
     Action,
     CallTool,
@@ -40,6 +40,7 @@ from sonde.runtime.actions import (
     Say,
     Synthesize,
     action_of,
+    action_schema,
     read_action,
     read_code,
     read_longest,
@@ -81,6 +82,8 @@ class Session:
         self.guard = SandboxGuard(wiring.registry.names, delegation_keys=self.engine.delegation_keys)
         self.coder = Coder(wiring, self.host, path, self._variables())
         self.guide = Guide(self.objective, wiring.registry, wiring.task.schema) if wiring.mode == "guided" else None
+        left = scope.left()
+        self.delegates = bool(left["depth"] and left["subcalls"])  # as it is told at the start, and in every schema
         self.history = History(render_system(self), render_task(self), render_examples(self))
         self.state = LoopState.INITIALIZED
         self.memory = Memory()
@@ -248,7 +251,7 @@ class Session:
         if self.guide is not None:
             return self.guide.schema(last=self.memory.forced is not None)
         if self.wiring.mode == "actions":
-            return ACTION_SCHEMA
+            return action_schema(delegates=self.delegates)
         return CODE_SCHEMA if self.engine.reply_form == "schema" else None
 
     def _typed(self, text: str) -> Action:
@@ -435,4 +438,6 @@ class Session:
         return {**state, **self.wiring.task.variables, **self.prefilter.variables}
 
     def _spawn(self, path: str, errand: Errand, scope: Scope) -> Outcome:
-        return Session(self.wiring, scope, path, errand).run()
+        wiring = replace(self.wiring, log=self.wiring.log.copy())
+        outcome = Session(wiring, scope, path, errand).run()
+        return replace(outcome, seen=tuple(wiring.log.since(self.wiring.log)))

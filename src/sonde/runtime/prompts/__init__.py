@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sonde.core.canonical import clip, jsonable, sha256_text
 from sonde.models.base import Message, Role
-from sonde.runtime.actions import ACTION_SCHEMA
+from sonde.runtime.actions import DELEGATE, action_schema
 from sonde.runtime.playing import CARRIED
 from sonde.sandbox.backend import describe
 
@@ -69,17 +69,17 @@ def render_system(session: Session) -> str:
         return fill(_parts("guided")[0], tools=session.guide.prompt)
     if session.wiring.mode == "actions":
         return fill(
-            offered(prompt_file("actions"), _deeds(session)),
+            offered(prompt_file("actions"), [DELEGATE] if session.delegates else []),
             engine=_purpose(engine.child if session.errand is not None else engine.system),
             tools=session.wiring.registry.prompt,
-            schema=json.dumps(ACTION_SCHEMA["properties"]),
+            schema=json.dumps(action_schema(delegates=session.delegates)["properties"]),
             final=session.final_example,
         )
     template = offered(engine.child if session.errand is not None else engine.system, session.host.names)
     return fill(
         template,
         functions=session.host.prompt,
-        profile=language_text(session.wiring.profile, session.wiring.backend),
+        profile=offered(language_text(session.wiring.profile, session.wiring.backend), session.host.names),
         form=prompt_file("schema") if engine.reply_form == "schema" else "",
         final=session.final_example,
     )
@@ -101,12 +101,6 @@ def _parts(name: str) -> list[str]:
 def _purpose(system: str) -> str:
     """What a prompt says the work is, without how it is done in code."""
     return _IN_CODE.split(system.partition("\n\n")[0])[0]
-
-
-def _deeds(session: Session) -> list[str]:
-    """The actions that not every session can take."""
-    left = session.scope.left()
-    return ["delegate_subcall"] if left["depth"] and left["subcalls"] else []
 
 
 def language_text(profile: str, backend: str) -> str:

@@ -291,6 +291,33 @@ def test_a_taxonomy_of_ones_own_is_a_yaml_file(tmp_path: Path) -> None:
     assert [each["category"] for each in report_of(found)["findings"]] == ["Slow"]
 
 
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("- name: SLOW\n  definition: y\n", "'Slow' and 'SLOW' are the same name"),
+        ("- name: ''\n  definition: y\n", "a category has name and definition"),
+        ("- name: Fast\n  definition: y\n  pattern: [x]\n", "Fast: unknown field pattern"),
+        ("guides: x\n", "unknown field guides"),
+    ],
+)
+def test_a_taxonomy_that_cannot_mean_what_it_says_is_refused(tmp_path: Path, more: str, words: str) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(f"name: mine\ncategories:\n- name: Slow\n  definition: Too slow.\n{more}", "utf-8")
+
+    with pytest.raises(ConfigError, match=words):
+        rca(TRACE, write_trace(tmp_path), taxonomy=mine, in_memory=True)
+
+
+def test_a_taxonomy_lists_the_failures_of_a_conversation_too(tmp_path: Path) -> None:
+    path, trace_id = conversation(tmp_path)
+    claim = {"category": "Goal Deviation", "span_id": f"{trace_id[:8]}{2:08x}", "why": "it says so"}
+
+    found = investigate(path, ScriptedModel([submit([claim])]), trace_id, taxonomy="trail")
+
+    assert report_of(found)["taxonomy"] == "trail"
+    assert [each["category"] for each in report_of(found)["findings"]] == ["Goal Deviation"]
+
+
 def conversation(folder: Path, steps: int = 4, size: int = 1) -> tuple[Path, str]:
     names = ("Planner", "Coder", "Computer_terminal", "Verifier")
     history = [{"role": "user", "name": names[at % 4], "content": f"message {at} " * size} for at in range(steps)]

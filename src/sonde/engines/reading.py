@@ -42,10 +42,10 @@ GUIDE_PLACE, KEPT_PLACE = "{{guide}}", "{{kept}}"
 
 
 def engine_for(params: Mapping[str, Any], context: TracesContext) -> Engine:
-    """The engine that fits: the plain one, the one that lists findings, or the one for conversations."""
-    if is_conversation(context, str(params["trace_id"])):
-        return DECISIVE
-    return FINDINGS if params.get("taxonomy") else rca.RCA
+    """The engine that fits: the one that lists findings where a taxonomy is given, the one for conversations, or the plain one."""
+    if params.get("taxonomy"):
+        return FINDINGS
+    return DECISIVE if is_conversation(context, str(params["trace_id"])) else rca.RCA
 
 
 def is_conversation(context: TracesContext, trace_id: str) -> bool:

@@ -3,14 +3,15 @@
 name: mine
 categories:
 - name: Slow answer
-definition: The answer came after more than ten seconds.
-patterns: ["timed? ?out"]    # optional: words of an error by which a rule knows it, when there is no model
+  definition: The answer came after more than ten seconds.
+  patterns: ["timed? ?out"]    # optional: words of an error by which a rule knows it, when there is no model
+guide: One finding for each answer.    # optional: how to label
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -79,23 +80,39 @@ def _parse(text: str, source: str) -> Taxonomy:
     try:
         data: Any = plain(composed(text))
     except yaml.YAMLError as error:
-        raise ConfigError(f"{source} is not YAML: {error}") from None
+        raise ConfigError(f"{source} is not YAML: {' '.join(str(error).split())}") from None
     match data:
         case {"name": str(name), "categories": [*items], **rest} if items:
-            return Taxonomy(
-                name=name,
-                categories=tuple(_category(item, source) for item in items),
-                guide=str(rest.get("guide", "")),
-            )
+            _refuse_unknown(rest, {"guide"}, source)
+            categories = tuple(_category(item, source) for item in items)
+            _refuse_repeated(categories, source)
+            return Taxonomy(name=name, categories=categories, guide=str(rest.get("guide", "")))
         case _:
             raise ConfigError(
                 f"{source}: a taxonomy has a name and a list of categories, each with name and definition"
             )
 
 
+def _refuse_unknown(fields: Mapping[str, Any], known: set[str], where: str) -> None:
+    unknown = [name for name in fields if name not in known]
+    if unknown:
+        raise ConfigError(f"{where}: unknown field {unknown[0]}; what is not required: {', '.join(sorted(known))}")
+
+
+def _refuse_repeated(categories: Sequence[Category], source: str) -> None:
+    """Of two names that differ in spelling only, nobody could say which is meant."""
+    seen: dict[str, str] = {}
+    for each in categories:
+        other = seen.get(_plain(each.name))
+        if other is not None:
+            raise ConfigError(f"{source}: {other!r} and {each.name!r} are the same name; give each category its own")
+        seen[_plain(each.name)] = each.name
+
+
 def _category(item: Any, source: str) -> Category:
     match item:
-        case {"name": str(name), "definition": str(definition), **rest}:
+        case {"name": str(name), "definition": str(definition), **rest} if _plain(name):
+            _refuse_unknown(rest, {"patterns"}, f"{source}: {name}")
             return Category(
                 name, " ".join(definition.split()), _patterns(rest.get("patterns", []), f"{source}: {name}")
             )

@@ -396,7 +396,7 @@ def test_what_a_killed_import_has_left_behind_is_removed_and_what_another_is_wri
     cache.mkdir()
     for name, age_s in (("old.1.part", 200_000), ("new.2.part", 60)):
         (cache / name).write_text("half an index")
-        os.utime(cache / name, (time.time() - age_s,) * 2)
+        os.utime(cache / name, (time.time() - age_s, time.time() - age_s))
 
     store_of(tmp_path, [raw_span(1)], cache=cache).close()
 

@@ -110,6 +110,21 @@ def test_a_program_that_hangs_is_ended_in_time_with_its_children(loop: Loop) -> 
     assert has_ended(Path(f"{root.path}.pid").read_text())
 
 
+def test_a_sub_call_that_ran_out_of_its_time_is_a_fault_and_not_an_answer(loop: Loop) -> None:
+    code = "try:\n    x = sub_rlm('look')\nexcept ToolError as error:\n    x = [str(error)]\nset_final(x)"
+    sub = loop.program("sub", "exec sleep 600")
+
+    result = loop.work(
+        loop.replies("root", [code]),
+        subcall_command_json=sub.command,
+        timeout_seconds=6,
+        require_citations="false",
+    )
+
+    assert isinstance(result["final"], list)
+    assert "the sub-call failed" in result["final"][0]
+
+
 def test_a_sub_call_that_hangs_does_not_hold_the_run_beyond_its_time(loop: Loop) -> None:
     started = time.monotonic()
 

@@ -153,7 +153,7 @@ class Functions(Citing):
             raise ToolFault(f"the prompt has {len(prompt):,} characters; a sub-call takes {most:,}: send less text")
         errand = Errand(objective=prompt, context={**(context or {}), **shared(share)}, levels=depth)
         result = self._child(errand, self._path(), self.delegation.open_scope(errand, 1))
-        if result.status == "failed" and result.value is None:
+        if result.status != "succeeded" and result.value is None:  # words about a limit must not pass for an answer
             raise ToolFault(f"the sub-call failed: {result.summary}")
         return result.summary if result.value is None else jsonable(result.value)
 

@@ -301,3 +301,38 @@ def test_the_first_event_does_not_wait_for_the_work(host: Host) -> None:
     assert host.until("progress")["id"] == "t1"
     assert "completion" not in [json.loads(line)["type"] for line in host.lines]
     host.say(type="cancel", id="t1")
+
+
+@pytest.mark.requirement(61)
+def test_a_request_longer_than_a_line_may_be_fails_instead_of_waiting_for_ever(host: Host) -> None:
+    host.task("add 33000000")
+    request = host.until("tool.request")
+    host.say(
+        type="tool.result", id=request["id"], ok=False, output=None, error={"code": "NOT_FOUND", "message": "no file"}
+    )
+
+    assert "longer than a line" in host.until("error")["error"]
+    assert host.until("completion")["status"] == "failed"
+    assert max(map(len, host.lines)) <= 33_554_432
+
+
+def test_the_longest_id_of_a_task_is_good_for_all_that_happens_in_it(host: Host) -> None:
+    host.task("demo", "t" * 200)
+    assert play_demo(host)["status"] == "succeeded"
+
+    host.task("demo", "t" * 201)
+    assert host.until("error")["code"] == "BAD_FIELD"
+
+
+@pytest.mark.requirement(61)
+def test_at_the_end_tasks_that_do_not_stop_get_their_completions_too() -> None:
+    host = Host()
+    for number in range(4):
+        host.task("deaf", f"t{number}")
+
+    assert not host.connection.close(0.1)
+
+    told = [json.loads(line) for line in host.lines]
+    assert sorted((m["id"], m["status"]) for m in told if m["type"] == "completion") == [
+        (f"t{number}", "cancelled") for number in range(4)
+    ]

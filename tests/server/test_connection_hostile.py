@@ -26,8 +26,14 @@ class Failing:
         raise self.error
 
 
-@pytest.mark.parametrize("error", [RuntimeError("half a character: \ud800"), ConfigError("half: \udcff")])
-def test_a_failure_with_half_a_character_in_it_still_ends_the_task_with_its_completion(error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("half a character: \ud800"), ConfigError("half: \udcff"), ConfigError("half " + "x" * 2_000_000)],
+    ids=["code", "user", "endless"],
+)
+def test_a_failure_with_half_a_character_or_endless_words_in_it_still_ends_the_task_with_its_completion(
+    error: Exception,
+) -> None:
     lines: queue.Queue[bytes] = queue.Queue()
     connection = Connection(Failing(error), lines.put, hello=Hello(version="1"))
 

@@ -146,3 +146,14 @@ def test_a_patient_clock_stands_still_while_somebody_is_waited_for() -> None:
     assert clock.now() == 10.0
     hands.time = 31.0
     assert clock.now() == 11.0
+
+
+def test_a_cancelled_task_names_no_limit(tmp_path: Path) -> None:
+    cancelled = threading.Event()
+    cancelled.set()
+    task = NewTask(id="t", prompt="p", workspace="/w")
+    runner = EditRunner(Settings(model=f"command:{sys.executable} -c pass", runs_dir=tmp_path / "runs"))
+
+    done = runner.run(task, LocalWorkspace(tmp_path), lambda event: None, cancelled)
+
+    assert done.limit is None

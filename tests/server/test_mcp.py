@@ -71,6 +71,7 @@ def test_files_outside_the_folder_and_secrets_are_refused(folder: Path, path: st
     result = call(folder, ScriptedModel([FINISH]), "ask", question="?", paths=[path])
 
     assert result.is_error
+    assert path in result.content[0].text  # in words that the client's model can act on
 
 
 SPAN = {

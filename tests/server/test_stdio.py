@@ -79,7 +79,19 @@ def test_a_task_that_does_not_stop_does_not_keep_the_process(served: Served) -> 
     assert served.child.stdin
     served.child.stdin.close()
 
+    assert served.hear()["status"] == "cancelled"
     assert served.child.wait(15) == 1
+
+
+@pytest.mark.requirement("O17")
+def test_sigterm_ends_the_process_and_its_tasks_in_order(served: Served) -> None:
+    served.task("wait")
+    served.task("echo first", "t2")
+    served.until("completion")
+    served.child.terminate()
+
+    assert served.hear()["status"] == "cancelled"
+    assert served.child.wait(10) == 0
 
 
 def test_a_line_that_is_too_long_is_passed_over(served: Served) -> None:

@@ -202,10 +202,11 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 @functools.cache
 def _end_with_us() -> None:
     """Programs of a batch that was left: their threads end with this process and cannot end them any more."""
-    atexit.register(_end_all_groups)
+    atexit.register(end_all_groups)
 
 
-def _end_all_groups() -> None:
+def end_all_groups() -> None:
+    """Every program that runs now, and what it started; for a process that is about to end."""
     for group in tuple(_groups):
         _signal(group, signal.SIGKILL)
 

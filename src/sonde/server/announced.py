@@ -22,11 +22,14 @@ class AnnouncedWorkspace:
         self._announce("search", f"list files {root}".strip(), root)
         return self._workspace.list_files(root)
 
-    def read(self, path: str, start_line: int | None = None, end_line: int | None = None) -> Passage:
+    def read(
+        self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
+    ) -> Passage:
         """As the workspace does."""
         lines = f":{start_line or 1}-{end_line or ''}" if start_line or end_line else ""
-        self._announce("read", f"read {path}{lines}", path)
-        return self._workspace.read(path, start_line, end_line)
+        why = f" ({rationale})" if rationale else ""
+        self._announce("read", f"read {path}{lines}{why}", path)
+        return self._workspace.read(path, start_line, end_line, rationale=rationale)
 
     def search(self, query: str, path: str | None = None) -> Found:
         """As the workspace does."""

@@ -11,16 +11,19 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
 
 from sonde.contexts.workspace import WireWorkspace
+from sonde.core.canonical import clip
 from sonde.core.stopping import Stop
 from sonde.errors import SondeError
 from sonde.server.messages import (
     HOST,
+    SHOWN,
     Cancel,
     Completion,
     ErrorMessage,
@@ -95,15 +98,19 @@ class Connection:
                 pass
 
     def close(self, wait_s: float = 5.0) -> bool:
-        """Cancel every task and wait for them; False when one did not end in time."""
+        """Cancel every task and wait for them, all together this long; False when one did not end in time and was given up."""
         with self._lock:
             tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
-        threads = [task.thread for task in tasks if task.thread is not None]
-        for thread in threads:
-            thread.join(wait_s)
-        return not any(thread.is_alive() for thread in threads)
+        until = time.monotonic() + wait_s
+        for task in tasks:
+            if task.thread is not None:
+                task.thread.join(max(0.0, until - time.monotonic()))
+        late = [task for task in tasks if task.thread is not None and task.thread.is_alive()]
+        for task in late:
+            self._give_up(task)
+        return not late
 
     def refuse(self, reason: str, about: str | None = None, code: str = "BAD_LINE") -> None:
         """Answer a line that led to nothing."""
@@ -186,8 +193,8 @@ class Connection:
         return done.model_copy(update={"id": task_id, "task_id": task_id})
 
     def _failed(self, job: _Task, message: str, code: str) -> Completion:
-        # Half a character would make it no message at all.
-        message = message.encode("utf-8", "backslashreplace").decode()
+        # Half a character, or a text without end, would make it no message at all.
+        message = clip(message.encode("utf-8", "backslashreplace").decode(), SHOWN)
         if not job.cancelled.is_set():
             job.requests.emit(ErrorMessage(id=job.task.id, error=message, recoverable=False, code=code))
         return Completion(id=job.task.id, status="failed", summary=message)

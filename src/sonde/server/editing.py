@@ -43,17 +43,14 @@ class EditRunner:
             max_tokens_total=limits.max_total_tokens,
             max_wall_time_sec=limits.timeout_seconds,
         )
-        return completion(task, done, telling)
+        return completion(task, done, telling, cancelled=cancelled.is_set())
 
 
-def completion(task: NewTask, done: Edited, telling: Telling) -> Completion:
+def completion(task: NewTask, done: Edited, telling: Telling, *, cancelled: bool) -> Completion:
     """The end of a run as the end of a task; a reached limit is named, so that a host can offer a larger budget."""
     error = done.record.error
-    limit = (
-        error.message
-        if error is not None and error.code in ("RECURSION_LIMIT_REACHED", "WALL_TIME_LIMIT_REACHED")
-        else None
-    )
+    limited = error is not None and error.code in ("RECURSION_LIMIT_REACHED", "WALL_TIME_LIMIT_REACHED")
+    limit = error.message if error is not None and limited and not cancelled else None
     summary = done.summary.strip() or (error.message if error else "nothing was done")
     return Completion(
         id=task.id,

@@ -12,14 +12,15 @@ import asyncio
 import itertools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import BaseModel
 
 from sonde.api.asking import Answer, ask
@@ -32,11 +33,11 @@ from sonde.contexts.workspace.paths import Root
 from sonde.contexts.workspace.policy import Policy
 from sonde.core.events import Event, HostReturned, ModelReplied, SubcallStarted, TurnStarted
 from sonde.core.stopping import Stop
-from sonde.errors import ConfigError
+from sonde.errors import ConfigError, SondeError
 from sonde.models.base import Model
 from sonde.runs.listing import list_runs
 from sonde.runs.rundir import SUMMARY, find_run
-from sonde.server.stdio import watch_parent
+from sonde.server.stdio import leave, leave_on_sigterm, watch_parent
 
 INSTRUCTIONS = """Sonde answers questions over data that does not fit in a prompt and finds root causes in traces.
 Every claim is cited and proved. `ask` takes a question and paths inside the working folder. `rca`, `comply` and `incident`
@@ -253,12 +254,26 @@ def build(settings: Settings, folder: Path, model: Model | None = None) -> MCPSe
     server = MCPServer("sonde", version=sonde_version(), instructions=INSTRUCTIONS)
     tools = Tools(settings, folder, model)
     for function in (tools.ask, tools.rca, tools.comply, tools.incident, tools.runs):
-        server.add_tool(function)
+        server.add_tool(_explained(function))
     return server
+
+
+def _explained(function: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+    """The tool, whose errors say to the client what was wrong; the SDK tells the words of no other exception."""
+
+    @wraps(function)
+    async def call(*args: Any, **named: Any) -> T:
+        try:
+            return await function(*args, **named)
+        except SondeError as error:
+            raise ToolError(error.message) from error
+
+    return call
 
 
 def serve_mcp(settings: Settings) -> int:
     """Serve until the client hangs up."""
-    watch_parent(os.getppid(), lambda: os._exit(1))
+    watch_parent(os.getppid(), lambda: leave(1))
+    leave_on_sigterm()
     build(settings, Path.cwd()).run("stdio")
-    os._exit(0)  # a run that is stuck in a model call must not keep the process
+    leave(0)

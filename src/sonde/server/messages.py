@@ -17,8 +17,10 @@ from pydantic.alias_generators import to_camel
 
 PROTOCOL_VERSION = "1.0"
 MAX_LINE_BYTES = 32 * 1024 * 1024
+SHOWN = 4000  # characters of a reply, a summary or an error
 
-Id = Annotated[str, Field(min_length=1, max_length=200)]
+Id = Annotated[str, Field(min_length=1, max_length=1000)]
+TaskId = Annotated[str, Field(min_length=1, max_length=200)]  # shorter: the ids of what happens in a task begin with it
 Text = Annotated[str, Field(max_length=1_000_000)]
 
 
@@ -99,7 +101,7 @@ class NewTask(Message):
     """Host: do this in that folder."""
 
     type: Literal["new_task"] = "new_task"
-    id: Id
+    id: TaskId
     prompt: Annotated[str, Field(min_length=1, max_length=1_000_000)]
     workspace: str
     model: str | None = None

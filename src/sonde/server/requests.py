@@ -8,9 +8,25 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sonde.contexts.workspace import Reply
-from sonde.server.messages import ContextRead, ContextSearch, Message, SubcallEnd, SubcallStart, ToolRequest, ToolResult
+from sonde.server.messages import (
+    MAX_LINE_BYTES,
+    ContextRead,
+    ContextSearch,
+    Message,
+    SubcallEnd,
+    SubcallStart,
+    ToolRequest,
+    ToolResult,
+    encode,
+)
 
 CANCELLED = Reply(False, code="CANCELLED", message="the task was cancelled")
+TOO_LONG = Reply(
+    False,
+    code="LINE_TOO_LONG",
+    message=f"the request is longer than a line of the protocol may be ({MAX_LINE_BYTES:,} bytes); change less at once",
+)
+ROOM = 10_000  # for what a message gets on its way: the task, its number, where it happened
 APPROVED_BY_A_PERSON = "apply_patch"  # waits for as long as the person does
 
 
@@ -49,12 +65,15 @@ class Requests:
     def ask(self, kind: str, fields: Mapping[str, Any]) -> Reply:
         """Send a request and wait for its answer."""
         slot = _Slot()
+        request_id = f"{self._task_id}.r{next(self._numbers)}"
+        request = _request(request_id, kind, fields)
+        if len(encode(request)) > MAX_LINE_BYTES - ROOM:
+            return TOO_LONG
         with self._lock:
             if self._closed:
                 return CANCELLED
-            request_id = f"{self._task_id}.r{next(self._numbers)}"
             self._open[request_id] = slot
-        self.emit(_request(request_id, kind, fields))
+        self.emit(request)
         answered = slot.done.wait(None if kind == APPROVED_BY_A_PERSON else self._timeout_s)
         with self._lock:
             self._open.pop(request_id, None)

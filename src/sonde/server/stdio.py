@@ -2,18 +2,22 @@
 
 File descriptor 1 belongs to the protocol from the first moment: it is duplicated, and 1 itself then points at standard error, so a
 stray print or a chatty library cannot break the stream. Descriptor 0 likewise gives way to /dev/null, so no child process can eat a
-line. The process ends when its input ends, when nobody reads its output, and when its parent is gone.
+line. The process ends when its input ends, on SIGTERM, when nobody reads its output, and when its parent is gone.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import BinaryIO
+from types import FrameType
+from typing import BinaryIO, NoReturn
 
+from sonde.models.process import end_all_groups
 from sonde.server.connection import Connection
 from sonde.server.messages import MAX_LINE_BYTES, Hello
 from sonde.server.runner import TaskRunner
@@ -35,7 +39,7 @@ class Pipes:
             try:
                 view = view[os.write(self.out, view) :]
             except BrokenPipeError:
-                os._exit(0)
+                leave(0)
 
 
 def claim() -> Pipes:
@@ -53,12 +57,29 @@ def claim() -> Pipes:
 def serve_stdio(runner: TaskRunner, hello: Hello) -> int:
     """Serve until the input ends; the exit code."""
     pipes = claim()
-    watch_parent(os.getppid(), lambda: os._exit(1))
+    watch_parent(os.getppid(), lambda: leave(1))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     connection = Connection(runner, pipes.write, hello=hello)
-    pump(pipes.lines, connection)
-    ended = connection.close(GRACE_S)
+    with suppress(KeyboardInterrupt):
+        pump(pipes.lines, connection)
+    leave(0 if connection.close(GRACE_S) else 1)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process now: threads that do not stop cannot keep it, and programs that it started as models or commands end too."""
+    end_all_groups()
     sys.stderr.flush()
-    os._exit(0 if ended else 1)  # threads of a runner that does not stop must not keep the process
+    os._exit(code)
+
+
+def leave_on_sigterm() -> None:
+    """For servers whose loop is an SDK's."""
+
+    def ended(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        leave(1)
+
+    signal.signal(signal.SIGTERM, ended)
 
 
 def pump(lines: BinaryIO, connection: Connection, limit: int = MAX_LINE_BYTES) -> None:

@@ -13,10 +13,8 @@ from sonde.core.events import Event, ModelAsked, ModelReplied, Noted, SubcallEnd
 from sonde.core.evidence import Citation as ProvedCitation
 from sonde.core.record import RecordFold
 from sonde.models.base import redact
-from sonde.server.messages import AssistantMessage, Citation, Limits, Progress, SubcallEnd, SubcallStart, Usage
+from sonde.server.messages import SHOWN, AssistantMessage, Citation, Limits, Progress, SubcallEnd, SubcallStart, Usage
 from sonde.server.runner import Emit
-
-SHOWN = 4000
 
 
 class Telling:

@@ -330,6 +330,36 @@ def test_over_the_wire_undo_proposes_the_way_back(root: Path) -> None:
     assert editor.seen[-1][1]["plan"][0]["newText"] == "first\nsecond line\n"
 
 
+def test_over_the_wire_undo_goes_back_step_by_step_and_a_refused_one_can_be_tried_again(root: Path) -> None:
+    editor = Editor(root)
+    workspace = WireWorkspace(editor)
+    context = WorkspaceContext(workspace)
+    for line in ("1st", "one"):
+        context.apply_patch(f"*** Begin Patch\n*** Update File: notes.md\n-first\n+{line}\n*** End Patch")
+
+    editor.answer = False
+    workspace.undo()
+    editor.answer = True
+    workspace.undo()
+    workspace.undo()
+
+    taken_back = [fields["plan"][0]["baseHash"] for kind, fields in editor.seen if kind == "apply_patch"][2:]
+    assert taken_back == [sha256_text(f"{line}\nsecond line\n") for line in ("one", "one", "1st")]
+    with pytest.raises(ToolFault):
+        workspace.undo()
+
+
+@pytest.mark.requirement(69)
+def test_over_the_wire_a_read_carries_its_rationale(root: Path) -> None:
+    editor = Editor(root)
+    context = WorkspaceContext(WireWorkspace(editor))
+
+    context.read_file("notes.md", 1, 1, rationale="the heading is to be renamed")
+    context.read_file("notes.md", 1, 1)
+
+    assert [fields.get("rationale") for _, fields in editor.seen] == ["the heading is to be renamed", None]
+
+
 def test_over_the_wire_a_no_and_a_refusal_come_back(root: Path) -> None:
     context = WorkspaceContext(WireWorkspace(Editor(root, answer=False)))
 

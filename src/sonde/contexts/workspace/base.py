@@ -196,8 +196,10 @@ class Workspace(Protocol):
         """Paths of the files below a folder, sorted; protected and generated ones are left out."""
         ...
 
-    def read(self, path: str, start_line: int | None = None, end_line: int | None = None) -> Passage:
-        """Lines of a file; a missing or refused file raises a ToolFault."""
+    def read(
+        self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
+    ) -> Passage:
+        """Lines of a file; a missing or refused file raises a ToolFault. The rationale is for whoever watches."""
         ...
 
     def search(self, query: str, path: str | None = None) -> Found:

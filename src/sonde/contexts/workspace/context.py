@@ -81,7 +81,7 @@ class WorkspaceContext:
         self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
     ) -> Observed:
         """The same as read_file."""
-        found = self.workspace.read(path, start_line, end_line)
+        found = self.workspace.read(path, start_line, end_line, rationale=rationale.strip())
         lines = found.end_line - found.start_line + 1
         if lines > FREE_LINES and not rationale.strip():
             raise ToolFault(

@@ -76,8 +76,11 @@ class LocalWorkspace:
                 if left == 0:
                     return
 
-    def read(self, path: str, start_line: int | None = None, end_line: int | None = None) -> Passage:
+    def read(
+        self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
+    ) -> Passage:
         """Lines of a file as they are now."""
+        del rationale  # who watches a folder of this machine sees it in the trace of the run
         text = self.text(path)
         if text is None:
             raise ToolFault(f"there is no file {path}; list_files() shows what there is")

@@ -57,9 +57,11 @@ class PatientWorkspace:
         """As the workspace does."""
         return self._workspace.list_files(root)
 
-    def read(self, path: str, start_line: int | None = None, end_line: int | None = None) -> Passage:
+    def read(
+        self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
+    ) -> Passage:
         """As the workspace does."""
-        return self._workspace.read(path, start_line, end_line)
+        return self._workspace.read(path, start_line, end_line, rationale=rationale)
 
     def search(self, query: str, path: str | None = None) -> Found:
         """As the workspace does."""

@@ -45,10 +45,14 @@ class WireWorkspace:
         files = self._get("list_files", {"root": clean_folder(root)})["files"]
         return tuple(str(path) for path in files)
 
-    def read(self, path: str, start_line: int | None = None, end_line: int | None = None) -> Passage:
+    def read(
+        self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
+    ) -> Passage:
         """Lines of a file as the editor shows them, unsaved changes included."""
         path = clean(path)
-        output = self._get("context.read", _given(path=path, startLine=start_line, endLine=end_line))
+        output = self._get(
+            "context.read", _given(path=path, startLine=start_line, endLine=end_line, rationale=rationale or None)
+        )
         lines = (output["startLine"], output["endLine"])
         total = output.get("totalLines", lines[1])
         return Passage(path=path, content=output["content"], start_line=lines[0], end_line=lines[1], total_lines=total)
@@ -68,19 +72,25 @@ class WireWorkspace:
 
     def apply(self, plan: Plan) -> Applied:
         """Send the plan; the editor asks its user and applies all of it or nothing."""
+        done = self._propose(plan)
+        if done.applied:
+            self._applied.append(plan)
+        return done
+
+    def _propose(self, plan: Plan) -> Applied:
         fields = {"patch": plan.diff(), "summary": plan.summary(), "plan": [_change(change) for change in plan.changes]}
         output = self._get("apply_patch", fields)
         done = bool(output["applied"])
-        if done:
-            self._applied.append(plan)
         return Applied(applied=done, summary=str(output["summary"]), diff=plan.diff() if done else "")
 
     def undo(self) -> str:
         """Propose the way back; the editor's own undo does the same."""
         if not self._applied:
             raise ToolFault("there is nothing to undo")
-        last = self._applied.pop()
-        return self.apply(last.inverse()).summary
+        done = self._propose(self._applied[-1].inverse())
+        if done.applied:
+            self._applied.pop()
+        return done.summary
 
     def execute(self, command: str, cwd: str = "") -> CommandResult:
         """Run a command where the editor is, when its policy lists it."""

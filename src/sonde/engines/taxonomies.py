@@ -1,11 +1,7 @@
 """Taxonomies of failures as data: ours of five labels, TRAIL's 21 categories, or a user's own YAML file.
 
-name: mine
-categories:
-- name: Slow answer
-  definition: The answer came after more than ten seconds.
-  patterns: ["timed? ?out"]    # optional: words of an error by which a rule knows it, when there is no model
-guide: One finding for each answer.    # optional: how to label
+A file has a name, categories, each with its name and definition, and may have a guide that says how to label. Patterns of a category are
+the words of an error by which a rule knows it when there is no model: {name: Slow, definition: Too slow, patterns: ["timed? ?out"]}.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one line of progress of a batch on terminals: narrow ones, and those that know no escape sequences."""
+"""What a batch says while it runs: on narrow terminals, on those that know no escape sequences, and into a pipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.cells import cell_len
 
-from batch.scene import Scene, counting_server
+from batch.scene import Scene, counting_server, eventually
 
 COLUMNS = 20
 WIPE = "\r\x1b[K"
@@ -58,3 +58,15 @@ def test_a_dumb_terminal_gets_no_escape_sequence(tmp_path: Path) -> None:
     scene.write(20)
 
     assert "\x1b" not in shown_on("dumb", scene)
+
+
+def test_into_a_pipe_a_line_goes_when_it_is_said_and_not_with_the_end(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(20)
+    with counting_server(0.05) as server:
+        driver = scene.start(server.base_url, "--concurrency", "1")
+        eventually(lambda: len(server.counts()) >= 1)
+        driver.kill()
+        _, said = driver.communicate()
+
+    assert said.startswith("model: openai:gpt-4o-mini")

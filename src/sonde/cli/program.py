@@ -144,7 +144,7 @@ class _Unheard(io.FileIO):
 def _keep_on_unheard() -> None:
     if sys.stderr is sys.__stderr__ and not sys.stderr.isatty():
         said = io.BufferedWriter(_Unheard(sys.stderr.fileno(), "w", closefd=False))
-        sys.stderr = io.TextIOWrapper(said, encoding=sys.stderr.encoding, write_through=True)
+        sys.stderr = io.TextIOWrapper(said, encoding=sys.stderr.encoding, line_buffering=True)
 
 
 def _unwritable(error: OSError, *, json: bool) -> int:

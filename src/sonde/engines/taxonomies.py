@@ -99,15 +99,17 @@ def _refuse_repeated(categories: Sequence[Category], source: str) -> None:
     """Of two names that differ in spelling only, nobody could say which is meant."""
     seen: dict[str, str] = {}
     for each in categories:
-        other = seen.get(_plain(each.name))
-        if other is not None:
-            raise ConfigError(f"{source}: {other!r} and {each.name!r} are the same name; give each category its own")
-        seen[_plain(each.name)] = each.name
+        spelt = _plain(each.name) or each.name
+        if spelt in seen:
+            raise ConfigError(
+                f"{source}: {seen[spelt]!r} and {each.name!r} are the same name; give each category its own"
+            )
+        seen[spelt] = each.name
 
 
 def _category(item: Any, source: str) -> Category:
     match item:
-        case {"name": str(name), "definition": str(definition), **rest} if _plain(name):
+        case {"name": str(name), "definition": str(definition), **rest} if name.strip():
             _refuse_unknown(rest, {"patterns"}, f"{source}: {name}")
             return Category(
                 name, " ".join(definition.split()), _patterns(rest.get("patterns", []), f"{source}: {name}")

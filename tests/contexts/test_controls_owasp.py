@@ -145,6 +145,8 @@ def test_a_clean_trace_keeps_them_all(tmp_path: Path) -> None:
 def test_each_of_the_ten_risks_has_a_control_with_its_reference_and_a_hint() -> None:
     controls = ControlsLibrary.shipped().select(VERSION, Scope())
 
-    assert min(control.reference or "" for control in controls) == "LLM01:2025 Prompt Injection"
+    first = "LLM01:2025 Prompt Injection, https://genai.owasp.org/llmrisk/llm01-prompt-injection/"
+    assert min(control.reference or "" for control in controls) == first
+    assert all(", https://genai.owasp.org/llmrisk/llm" in (control.reference or "") for control in controls)
     assert {(control.reference or "")[:10] for control in controls} == {f"LLM{n:02}:2025" for n in range(1, 11)}
     assert all(control.decision_logic_hint and control.required_evidence for control in controls)

@@ -8,7 +8,8 @@ export class Refusal extends Error {
       | "BAD_PARAMS"
       | "UNKNOWN_TOOL"
       | "COMMAND_REFUSED"
-      | "CANCELLED",
+      | "CANCELLED"
+      | "TIMEOUT",
     message: string,
   ) {
     super(message);

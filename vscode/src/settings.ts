@@ -2,9 +2,10 @@
 import * as vscode from "vscode";
 import type { Limits } from "./protocol";
 
+// The same as `sonde edit --large`.
 const LARGE: Limits = {
-  maxDepth: 3,
-  maxSubcalls: 60,
+  maxDepth: 2,
+  maxSubcalls: 30,
   maxTokensPerSubcall: 8_000,
   maxTotalTokens: 200_000,
   timeoutSeconds: 300,

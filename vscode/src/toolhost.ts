@@ -1,10 +1,17 @@
 // Answers the runtime's requests: each exactly once, whatever happens, and only within guard and policy. Imports no `vscode`.
 import { spawn } from "node:child_process";
-import { readdir, readFile } from "node:fs/promises";
-import { join } from "node:path";
+import { readdir, stat } from "node:fs/promises";
+import { join, resolve } from "node:path";
 import { checkBase, checkPlan, checkPortable, clean, cleanFolder, Guard } from "./guard";
 import type { Policy } from "./policy";
-import type { ContextRead, ContextSearch, PlannedChange, ToolRequest, ToolResult } from "./protocol";
+import {
+  type ContextRead,
+  type ContextSearch,
+  MAX_LINE_BYTES,
+  type PlannedChange,
+  type ToolRequest,
+  type ToolResult,
+} from "./protocol";
 import { Refusal } from "./refusal";
 
 export type Request = ContextRead | ContextSearch | ToolRequest;
@@ -34,7 +41,8 @@ export type Approve = (proposal: Proposal, signal: AbortSignal) => Promise<Decis
 const MAX_FILES = 20_000;
 const MAX_MATCHES = 200;
 const MAX_OUTPUT = 20_000;
-const COMMAND_MS = 60_000;
+const COMMAND_MS = 55_000; // the runtime waits 60 s for an answer
+const LEFT_MS = 500;
 
 export class ToolHost {
   private readonly guard: Guard;
@@ -53,7 +61,7 @@ export class ToolHost {
     const result = { type: "tool.result", id: request.id } as const;
     try {
       const output = await abortable(this.output(request, signal), signal);
-      return { ...result, ok: true, output };
+      return fitting({ ...result, ok: true, output });
     } catch (error) {
       const code = error instanceof Refusal ? error.code : "TOOL_FAILED";
       return {
@@ -131,13 +139,23 @@ export class ToolHost {
     return text;
   }
 
-  private async files(folder: string): Promise<string[]> {
+  /** Where a folder is, judged by its own name and by that of the end of a link. */
+  private async folder(folder: string): Promise<string> {
     if (folder) {
       this.policy.checkRead(folder);
-      if ((await this.guard.real(folder)) === undefined) {
-        throw new Refusal("NOT_FOUND", `there is no folder ${folder}`);
-      }
     }
+    const real = await this.guard.real(folder);
+    if (real === undefined) {
+      throw new Refusal("NOT_FOUND", `there is no folder ${folder}`);
+    }
+    if (real) {
+      this.policy.checkRead(real);
+    }
+    return join(this.guard.root, real);
+  }
+
+  private async files(folder: string): Promise<string[]> {
+    await this.folder(folder);
     const found: string[] = [];
     await this.walk(folder, found);
     return found.sort();
@@ -178,8 +196,8 @@ export class ToolHost {
   }
 
   private async searched(path: string): Promise<string[]> {
-    const isFile = path !== "" && (await readFile(join(this.guard.root, path)).catch(() => undefined)) !== undefined;
-    return isFile ? [path] : this.files(path);
+    const found = path === "" ? undefined : await stat(join(this.guard.root, path)).catch(() => undefined);
+    return found?.isFile() ? [path] : this.files(path);
   }
 
   private async patch(request: ToolRequest, changes: PlannedChange[], summary: string, signal: AbortSignal) {
@@ -218,22 +236,22 @@ export class ToolHost {
     return before;
   }
 
-  private execute(command: string, folder: string, signal: AbortSignal): Promise<Record<string, unknown>> {
-    const [program = "", ...args] = this.policy.checkCommand(command);
-    return new Promise((resolve, reject) => {
-      const options = {
-        cwd: join(this.guard.root, folder),
-        timeout: COMMAND_MS,
-        signal,
-        killSignal: "SIGKILL" as const,
-      };
+  private async execute(command: string, folder: string, signal: AbortSignal): Promise<Record<string, unknown>> {
+    const [named = "", ...args] = this.policy.checkCommand(command);
+    const program = named.includes("/") ? resolve(this.guard.root, named) : named; // from the root, whichever folder
+    const cwd = await this.folder(folder);
+    return new Promise((done, reject) => {
+      const options = { cwd, timeout: COMMAND_MS, signal, killSignal: "SIGKILL" as const };
       const child = spawn(program, args, {
         ...options,
         env: { PATH: process.env.PATH ?? "" },
         stdio: ["ignore", "pipe", "pipe"],
         detached: true, // a group of its own, so that what it started ends with it
       });
-      child.once("exit", () => endGroup(child.pid));
+      child.once("exit", () => {
+        endGroup(child.pid);
+        setTimeout(() => child.stdout.destroy() && child.stderr.destroy(), LEFT_MS).unref(); // held by who left the group
+      });
       const kept = { stdout: "", stderr: "" };
       child.stdout.setEncoding("utf8").on("data", (data: string) => {
         kept.stdout = (kept.stdout + data).slice(-MAX_OUTPUT);
@@ -242,9 +260,21 @@ export class ToolHost {
         kept.stderr = (kept.stderr + data).slice(-MAX_OUTPUT);
       });
       child.once("error", (error) => reject(new Refusal("COMMAND_REFUSED", `${command} failed: ${error.message}`)));
-      child.once("close", (code) => resolve({ exitCode: code ?? -1, ...kept }));
+      child.once("close", (code) =>
+        child.killed
+          ? reject(new Refusal("TIMEOUT", `${command} did not end within ${COMMAND_MS / 1000} s and was stopped`))
+          : done({ exitCode: code ?? -1, ...kept }),
+      );
     });
   }
+}
+
+/** The result, if the runtime would read so long a line; it would pass over it and wait. */
+function fitting(result: ToolResult): ToolResult {
+  if (Buffer.byteLength(JSON.stringify(result)) > MAX_LINE_BYTES) {
+    throw new Error(`the answer is longer than ${MAX_LINE_BYTES} bytes, the most that a line may have; ask for less`);
+  }
+  return result;
 }
 
 function endGroup(leader: number | undefined): void {

@@ -203,6 +203,31 @@ describe("reading", () => {
   });
 });
 
+describe("odd files", () => {
+  const search = (path: string) =>
+    host().answer({ type: "context.search", id: "s", query: "x", path }, new AbortController().signal);
+
+  it("a link does not list what its end protects", async () => {
+    await mkdir(join(root, ".git"));
+    await writeFile(join(root, ".git/config"), "x\n");
+    await symlink(".git", join(root, "link"));
+    expect((await call("list_files", { root: "link" })).error?.code).toBe("PATH_REFUSED");
+    expect((await search("link")).error?.code).toBe("PATH_REFUSED");
+  });
+
+  it("a search does not wait for a pipe or read a device", async () => {
+    execFileSync("mkfifo", [join(root, "pipe")]);
+    await symlink("/dev/zero", join(root, "zero"));
+    expect((await search("pipe")).output).toEqual({ matches: [] });
+    expect((await search("zero")).error?.code).toBe("PATH_REFUSED");
+  });
+
+  it("a text that does not fit into a line is refused in words", async () => {
+    await writeFile(join(root, "big.txt"), "x".repeat(34_000_000));
+    expect((await call("read_file", { path: "big.txt" })).error?.message).toContain("longer than");
+  });
+});
+
 describe("commands", () => {
   it("are off unless listed", async () => {
     expect((await call("execute_command", { command: "echo hi" })).error?.code).toBe("COMMAND_REFUSED");
@@ -222,5 +247,22 @@ describe("commands", () => {
     const tools = host(undefined, ["sh"]);
     const answer = await call("execute_command", { command: "sh -c 'sleep 60 & echo done'" }, tools);
     expect(answer.output).toMatchObject({ exitCode: 0, stdout: "done\n" });
+  });
+
+  it("are answered although one that left the group holds the pipes", async () => {
+    const tools = host(undefined, ["sh"]);
+    const answer = await call("execute_command", { command: "sh -c 'setsid sleep 15 & echo done'" }, tools);
+    expect(answer.output).toMatchObject({ exitCode: 0, stdout: "done\n" });
+  });
+
+  it("run in a folder of the workspace, and programs of the workspace are those of its root", async () => {
+    await symlink(outer, join(root, "out"));
+    await writeFile(join(root, "check.sh"), "#!/bin/sh\necho root\n", { mode: 0o755 });
+    await writeFile(join(root, "src/check.sh"), "#!/bin/sh\necho other\n", { mode: 0o755 });
+    const tools = host(undefined, ["pwd", "./check.sh"]);
+    expect((await call("execute_command", { command: "pwd", cwd: "out" }, tools)).error?.code).toBe("PATH_REFUSED");
+    expect((await call("execute_command", { command: "pwd", cwd: "nope" }, tools)).error?.code).toBe("NOT_FOUND");
+    const answer = await call("execute_command", { command: "./check.sh", cwd: "src" }, tools);
+    expect(answer.output).toMatchObject({ stdout: "root\n" });
   });
 });

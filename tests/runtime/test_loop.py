@@ -129,6 +129,15 @@ def test_two_replies_of_blanks_are_no_answer() -> None:
     assert answer.record.error.code is ErrorCode.MODEL_OUTPUT_INVALID
 
 
+def test_blanks_of_a_child_are_no_answer_either() -> None:
+    asked = "try:\n    x = sub_rlm('look')\nexcept ToolError as error:\n    x = str(error)\nprint(x)"
+    model = ScriptedModel([asked, "  \n", "", CITED])
+
+    run_in_memory(model, "?", files())
+
+    assert "the sub-call failed" in told(model, 3)
+
+
 def test_a_final_value_beside_unseen_output_is_held_back_once_and_shown() -> None:
     model = ScriptedModel(["print('surprise')\n" + CITED, CITED])
 

@@ -328,7 +328,7 @@ class Session:
         return Observation(text=observe.value_text("delegate_subcall", result.as_dict()))
 
     def _said(self, action: Say) -> Observation:
-        if self.errand is not None and self.wiring.mode == "code":
+        if self.errand is not None and self.wiring.mode == "code" and action.text:
             return Observation(text="", final=Finalize(output=action.text))
         self.memory.prose += 1
         if self.memory.prose >= 2:

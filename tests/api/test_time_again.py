@@ -13,6 +13,7 @@ from sonde.api.again import replay, resume
 from sonde.api.settings import Settings
 from sonde.core.events import ModelReplied
 from sonde.core.status import RunStatus
+from sonde.core.stopping import Stop
 from sonde.errors import ModelCallFailed
 from sonde.models.base import ModelRequest
 from sonde.runs.rundir import JOURNAL, RECORD, SUMMARY, RunDir
@@ -135,3 +136,24 @@ def test_a_model_that_stays_busy_is_given_up_after_as_many_attempts_as_without_a
 
     assert finished.record.error == before.record.error
     assert finished.record.metrics.model_failures == 4
+
+
+def test_a_wait_that_a_kill_has_broken_off_is_waited_to_its_end(data: Path) -> None:
+    waits: list[float | None] = []
+
+    class Noting(Stop):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            return super().wait(0)
+
+    clock = FrozenClock()
+    later = ModelCallFailed("busy", retryable=True, retry_after=40.0)
+    _, run_dir = asked(data, [LOOK, later, FINISH], clock=clock, cancel=Noting())
+    lines = (run_dir / JOURNAL).read_bytes().splitlines()
+    cut(run_dir, next(at for at, line in enumerate(lines) if b'"model_failed"' in line) + 1)
+    waits.clear()
+    clock.advance(15)  # while the laptop was closed
+
+    resume(run_dir, model=ScriptedModel([FINISH]), settings=Settings(), clock=clock, cancel=Noting())
+
+    assert waits == [pytest.approx(25)]

@@ -147,7 +147,11 @@ class Refuted:
 
 
 class EvidenceLog:
-    """Every excerpt of a run, shared by all its sessions and safe to use from threads."""
+    """Every excerpt that a session has seen, safe to use from threads.
+
+    A child begins with what its parent has seen, and the parent sees what the child saw when it has the child's result: parallel
+    children know nothing of each other, so that what one of them may cite does not hang on who was first.
+    """
 
     def __init__(self) -> None:
         self._by_ref: dict[tuple[str, str], Excerpt] = {}
@@ -168,6 +172,18 @@ class EvidenceLog:
                     if known is not None and known in places:
                         places.remove(known)
                     places.append(excerpt)
+
+    def copy(self) -> EvidenceLog:
+        """The same, to be added to without changing this one."""
+        other = EvidenceLog()
+        with self._lock:
+            other._by_ref = dict(self._by_ref)
+            other._lines = {path: list(places) for path, places in self._lines.items()}
+        return other
+
+    def since(self, before: EvidenceLog) -> list[Excerpt]:
+        """What is here and was not there before, or was another text."""
+        return [each for each in self.excerpts() if before.find(each.kind.value, each.ref) != each]
 
     def excerpts(self) -> list[Excerpt]:
         """Everything seen so far."""

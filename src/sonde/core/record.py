@@ -90,6 +90,11 @@ class RecordFold:
         """The counters so far."""
         return RecordedUsage.model_validate(self._usage)
 
+    @property
+    def open_subcalls(self) -> list[str]:
+        """The sub-calls that have begun and not ended, in the order of their beginnings."""
+        return [session for session, known in self._subcalls.items() if "completed_at" not in known]
+
     def add(self, event: Event) -> None:
         """Take one event in."""
         self._last_at = max(self._last_at, event.at)

@@ -18,7 +18,7 @@ from sonde.core.budget import Scope, reserved
 from sonde.core.canonical import hash_value
 from sonde.core.events import ModelAsked, ModelFailed, ModelReplied
 from sonde.core.wording import plural
-from sonde.errors import BudgetExceeded, ModelCallFailed, RunError
+from sonde.errors import BudgetExceeded, ModelCallFailed, RunError, SondeError
 from sonde.models.base import (
     Message,
     Model,
@@ -219,6 +219,7 @@ def _attempt(
     wiring: Wiring, scope: Scope, model: Model, request: ModelRequest, *, place: Place, hashed: str
 ) -> tuple[ModelReply, int]:
     attempt, before = _attempts_before(wiring, place)
+    _pause(wiring, _wait_left(wiring, place))
     while True:
         attempt += 1
         wiring.check_cancel()
@@ -238,8 +239,7 @@ def _attempt(
             if wait is None:
                 failure.attempts = attempt
                 raise
-            if wiring.cancel.wait(min(wait, threading.TIMEOUT_MAX)):
-                wiring.check_cancel()
+            _pause(wiring, wait)
             continue
         _give_back(scope, reply.waited_s)
         return replace(reply, latency_s=reply.latency_s or wiring.clock.now() - started), attempt
@@ -252,10 +252,30 @@ def _attempts_before(wiring: Wiring, place: Place) -> tuple[int, int]:
     return len(failures), max(given_up_at, default=0)
 
 
+def _wait_left(wiring: Wiring, place: Place) -> float:
+    """What is left of the wait for the next attempt that a crash has broken off: a server's wish holds after it too."""
+    last = next(reversed(wiring.tape.failures(*place.slot)), None)
+    if last is None or last.wait_s is None:
+        return 0.0
+    return min(last.wait_s, last.at + last.wait_s - wiring.clock.utc().timestamp())
+
+
+def _pause(wiring: Wiring, seconds: float) -> None:
+    if seconds > 0 and wiring.cancel.wait(min(seconds, threading.TIMEOUT_MAX)):
+        wiring.check_cancel()
+
+
 def _complete(wiring: Wiring, scope: Scope, model: Model, request: ModelRequest, on_text: OnText | None) -> ModelReply:
-    """One attempt. A Ctrl-C that breaks the waiting off is a stop like any other: what was sent is counted."""
+    """One attempt. A Ctrl-C that breaks the waiting off is a stop like any other: what was sent is counted. So it is when a model
+    of the user's own fails in a way of its own.
+    """
     try:
         return model.complete(request, deadline=scope.deadline, on_text=on_text)
+    except SondeError:
+        raise
+    except Exception as error:  # foreign code: whatever it raises is an attempt that gave no reply
+        text = f"{model.name} raised {type(error).__name__}: {error}"
+        raise ModelCallFailed(text, tokens_in=prompt_tokens(request)) from error
     except KeyboardInterrupt:
         wiring.cancel.set()
         raise interrupted(model.name, prompt_tokens(request)) from None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from sonde.core.budget import Scope
 from sonde.core.canonical import clip, hash_value, jsonable, sha256_text
 from sonde.core.events import SubcallEnded, SubcallStarted
-from sonde.core.evidence import Citation, EvidenceRef
+from sonde.core.evidence import Citation, EvidenceRef, Excerpt
 from sonde.core.status import RunStatus
 from sonde.errors import BudgetExceeded, ModelOutputInvalid, RunError, ToolFault
 from sonde.models.base import Message, Model, estimate_tokens
@@ -45,6 +45,7 @@ class SubcallResult:
     evidence_refs: tuple[EvidenceRef | Citation, ...] = ()
     gaps: tuple[str, ...] = ()
     value: Any = None
+    seen: tuple[Excerpt, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """As the parent's code sees it; the fields of a child's own report stand beside the common ones."""
@@ -244,5 +245,11 @@ def result_of(path: str, outcome: Outcome) -> SubcallResult:
     gaps = tuple(f"subcall:{path}:not verified: {gap}" if kept else f"subcall:{path}:{gap}" for gap in outcome.gaps)
     text = conclusion.text or (outcome.error.message if outcome.error else "")
     return SubcallResult(
-        call_id=path, status=status, summary=clip(text, 2000), evidence_refs=refs, gaps=gaps, value=conclusion.output
+        call_id=path,
+        status=status,
+        summary=clip(text, 2000),
+        evidence_refs=refs,
+        gaps=gaps,
+        value=conclusion.output,
+        seen=outcome.seen,
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from sonde.core.events import ROOT, GateChecked
+from sonde.core.evidence import Excerpt
 from sonde.core.status import RunStatus
 from sonde.errors import EvidenceValidationFailed, ModelOutputInvalid, RunError, SchemaValidationFailed
 from sonde.runs.tape import Diverged
@@ -33,6 +34,8 @@ class Outcome:
     conclusion: Conclusion
     annotator: Literal["LLM", "CODE"]
     error: RunError | None = None
+    seen: tuple[Excerpt, ...] = ()
+    """For the parent of a child: what it may cite now too."""
 
     @property
     def gaps(self) -> tuple[str, ...]:

@@ -224,6 +224,7 @@ class Functions(Citing):
 
     def _absorb(self, result: SubcallResult) -> SubcallResult:
         self.subcalls.append(result.as_dict())
+        self.wiring.log.note(result.seen)
         cited = [ref for ref in result.evidence_refs if isinstance(ref, Citation) and not ref.fallback]
         self.citations[:] = merge(self.citations, cited)
         return result

@@ -11,7 +11,7 @@ from typing import Any
 from sonde.core.budget import Scope
 from sonde.core.canonical import hash_value, jsonable
 from sonde.core.deadline import Deadline
-from sonde.core.events import ROOT, ModelReplied, RunEnded, RunStarted, StatusChanged
+from sonde.core.events import ROOT, ModelReplied, RunEnded, RunStarted, StatusChanged, SubcallEnded
 from sonde.core.status import RUN_TRANSITIONS, RunStatus, advance
 from sonde.errors import (
     BudgetExceeded,
@@ -122,6 +122,7 @@ class Run:
         self.wiring.emit(StatusChanged(status=status.value, error=None if error is None else error.row()))
 
     def _end(self, outcome: Outcome) -> Ended:
+        self._end_subcalls(outcome.error)
         unwritten = self._write_back(outcome)
         if isinstance(outcome.error, BudgetExceeded):
             self._advance(RunStatus.TERMINATED_BUDGET, outcome.error)
@@ -148,6 +149,14 @@ class Run:
             error=outcome.error,
             elapsed_s=elapsed,
         )
+
+    def _end_subcalls(self, error: RunError | None) -> None:
+        """Tell the end of those that are left behind: calls of a model that did not hear of the stop."""
+        status = "terminated_budget" if isinstance(error, BudgetExceeded) else "failed"
+        summary = "the run has ended before it" if error is None else error.message
+        row = None if error is None else error.row()
+        for path in reversed(self.wiring.recorder.fold.open_subcalls):
+            self.wiring.emit(SubcallEnded(session=path, call_id=path, status=status, summary=summary, error=row))
 
     def _write_back(self, outcome: Outcome) -> WritebackFailed | None:
         """Write annotations before the end is told. The end itself is told without it, so that a later write-back mends the record."""

@@ -274,6 +274,26 @@ def test_ctrl_c_is_heard_while_the_cluster_has_no_room_for_a_worker(tmp_path: Pa
     assert json.loads(out)["left"] == 2
 
 
+def test_a_node_that_joins_later_gets_a_worker(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.write(400)
+    nodes: Any = importlib.import_module("ray.cluster_utils")
+    cluster = nodes.Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        with counting_server(0.2) as server:
+            driver = scene.start(server.base_url, "--on", "ray", "--concurrency", "8", "--json", env=at(cluster))
+            eventually(lambda: len(server.counts()) >= 4)
+            assert len(workers()) == 1
+            cluster.add_node(num_cpus=1)
+            eventually(lambda: len(workers()) == 2)
+            driver.send_signal(signal.SIGINT)
+            out, said = driver.communicate(timeout=90)
+    finally:
+        cluster.shutdown()
+
+    assert json.loads(out)["workers_replaced"] == 0, said
+
+
 def test_an_item_that_kills_its_workers_on_a_cluster_is_given_up_and_says_where_to_look(
     tmp_path: Path, cluster: Any
 ) -> None:

@@ -31,6 +31,7 @@ READY_S = 120.0
 STILLBORN = 5  # workers in a row that never came up
 TOKEN = ".seen-by-all"
 LOOK_AT_LIMITS_S = 1.0
+LOOK_AT_NODES_S = 5.0
 
 
 class ActorGate:
@@ -139,9 +140,8 @@ class RayCrew:
         self._order, self._limits = order, limits
         self._token = secrets.token_hex(8)
         (order.folder / TOKEN).write_text(self._token, "utf-8")
-        cpus = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
-        self._count = min(cpus, -(-limits.concurrency // THREADS))
-        self._threads = -(-limits.concurrency // self._count)
+        count = self._wanted()
+        self._threads = -(-limits.concurrency // count)
         self._limiter = self._start_limiter(spent_usd)
         self._pausing = False
         self._stillborn = 0
@@ -151,7 +151,8 @@ class RayCrew:
         self._closed: str | None = None
         self._asked: Any = None
         self._flights: dict[Any, tuple[Hand, Errand]] = {}
-        self._hands = [self._hire() for _ in range(self._count)]
+        self._grown_at = time.monotonic()
+        self._hands = [self._hire() for _ in range(count)]
         try:
             self._await_first(cancel or threading.Event())
         except BaseException:
@@ -175,6 +176,7 @@ class RayCrew:
 
     def wait(self, timeout_s: float) -> Sequence[Happening]:
         """What has landed, who has died, who has come."""
+        self._grow()
         self._welcome()
         self._miss()
         if not self._flights:
@@ -227,6 +229,19 @@ class RayCrew:
                 raise ConfigError(problem)
             hand.starting = None
             self._stillborn = 0
+
+    def _wanted(self) -> int:
+        """A worker a CPU, and no more than there is work for."""
+        cpus = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        return min(cpus, -(-self._limits.concurrency // THREADS))
+
+    def _grow(self) -> None:
+        """Nodes that join later get workers too; a cluster that scales itself begins with none."""
+        now = time.monotonic()
+        if self._pausing or self._stillborn or now - self._grown_at < LOOK_AT_NODES_S:
+            return
+        self._grown_at = now
+        self._hands += [self._hire() for _ in range(self._wanted() - len(self._hands))]
 
     def _miss(self) -> None:
         """A cluster that has had no worker for too long, its nodes being gone, closes the batch; a later start goes on."""

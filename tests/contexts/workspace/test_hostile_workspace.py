@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,30 @@ def test_a_child_in_a_session_of_its_own_cannot_keep_us_waiting(folder: Path) ->
 
     assert result.stdout == "done\n"
     assert time.monotonic() - started < 6
+
+
+@pytest.mark.parametrize("command", ["sh -c '{}'", "sh -c '{} sleep 60'"], ids=["ended", "out of time"])
+def test_a_child_that_left_the_group_ends_with_the_command_too(folder: Path, command: str) -> None:
+    leaving = (
+        '(setsid sh -c "echo \\$\\$ > pid; exec sleep 60" >/dev/null 2>&1 &) ; while [ ! -s pid ]; do sleep 0.01; done;'
+    )
+    workspace = opened(folder, "sh", seconds=3)
+
+    with suppress(ToolFault):
+        workspace.execute(command.format(leaving))
+
+    assert (folder / "pid").read_text().strip()
+    assert not alive(folder / "pid")
+
+
+def test_how_a_command_ended_is_told_as_it_was(folder: Path) -> None:
+    workspace = opened(folder, "sh")
+
+    assert workspace.execute("sh -c 'exit 7'").exit_code == 7
+    assert workspace.execute("sh -c 'kill -9 $$'").exit_code == -9
+    assert (
+        workspace.execute("sh -c 'yes | head -1'").stderr == ""
+    )  # a closed pipe ends a program quietly, as in a shell
 
 
 def test_a_flood_of_output_ends_the_command_and_does_not_fill_our_memory(folder: Path) -> None:

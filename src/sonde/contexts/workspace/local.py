@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -32,6 +34,7 @@ from sonde.models.process import Finished, Job, run_process
 MAX_FILES = 20_000
 MAX_MATCHES = 200
 MAX_OUTPUT = 20_000
+HELD = (sys.executable, "-I", "-S", str(Path(__file__).with_name("holder.py")))  # ends what a command leaves behind
 PLAIN = MappingProxyType({"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"})
 
 
@@ -146,14 +149,16 @@ class LocalWorkspace:
         return plan.summary()
 
     def execute(self, command: str, cwd: str = "") -> CommandResult:
-        """Run an allowed command without a shell; what it started and left in its process group ends with it, or when time is up."""
+        """Run an allowed command without a shell; what it started ends with it, or when time is up."""
         words = self.policy.check_command(command)
         folder = self.root.path / self.root.real(clean_folder(cwd))
         program = words[0]
         if "/" in program:  # meant from the root, whichever folder the model names
             program = str(self.root.path / program)
+        if shutil.which(program, path=self.environment.get("PATH")) is None:
+            raise ToolFault(f"{command!r} could not be started: there is no program {words[0]!r}")
         job = Job(
-            argv=[program, *words[1:]], stdin=b"", cwd=str(folder), environment=self.environment,
+            argv=[*HELD, str(os.getpid()), program, *words[1:]], stdin=b"", cwd=str(folder), environment=self.environment,
             seconds=self.policy.command_timeout_s,
         )  # fmt: skip
         try:

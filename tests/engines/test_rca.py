@@ -138,6 +138,21 @@ def test_a_label_outside_the_five_fails_the_schema_gate_and_the_rule_speaks(trac
     assert report(found)["primary_label"] == "tool_failure"
 
 
+@pytest.mark.requirement(125)
+@pytest.mark.parametrize("confidence", [7.0, -0.1])
+def test_a_confidence_outside_nought_and_one_is_told_and_not_clamped_in_silence(
+    traces: Path, confidence: float
+) -> None:
+    odd = submit(confidence=confidence)
+
+    mended = sonde.rca(TRACE, traces, options=options(model(LOOK, odd, submit())))
+    stubborn = sonde.rca(TRACE, traces, options=options(model(LOOK, odd, odd)))
+
+    assert (mended.status, report(mended)["confidence"]) == ("succeeded", 0.8)
+    assert stubborn.record.error is not None
+    assert (stubborn.status, stubborn.record.error.code) == ("partial", "SCHEMA_VALIDATION_FAILED")
+
+
 def hypotheses(task: str) -> list[str]:
     """The tool hypothesis is proved by two references and two facts, the other by one."""
     if "the tool failed" in task:

@@ -16,7 +16,7 @@ from sonde.contexts.controls import MAX_CONTROLS, Control, infer_scope
 from sonde.contexts.traces.context import TracesContext
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.engines.controls_rule import Ruled, rule, see
-from sonde.engines.refs import fields_of, items_of, number, prove_refs, texts
+from sonde.engines.refs import fields_of, items_of, number, prove_refs, texts, unfit_confidence
 from sonde.engines.verdicts import SEVERITY_OF, Judging
 from sonde.runtime.actions import DELEGATION_KEYS
 from sonde.runtime.engine import Conclusion, Engine, Gathered, Prefilter, Problem
@@ -130,7 +130,8 @@ def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
         "evidence_refs": [ref.model_dump(mode="json") for ref in proved],
         "gaps": gaps,
     }
-    problems = [] if proved else [Problem(gate="evidence", reason=reason) for reason in refuted]
+    problems = unfit_confidence(fields)
+    problems += [] if proved else [Problem(gate="evidence", reason=reason) for reason in refuted]
     if output["pass_fail"] not in SEVERITY_OF:
         problems.insert(0, Problem(gate="schema", reason=f"pass_fail must be one of {', '.join(SEVERITY_OF)}"))
     text = f"{output['control_id']}: {output['pass_fail']}: {output['rationale']}"

@@ -20,7 +20,7 @@ from sonde.core.evidence import EvidenceKind, EvidenceRef, merge
 from sonde.core.wording import plural
 from sonde.engines.incident_window import prefilter, seconds
 from sonde.engines.pages import incident_page
-from sonde.engines.refs import fields_of, items_of, misfit, number, prove_refs, report_gaps, texts
+from sonde.engines.refs import fields_of, items_of, misfit, number, prove_refs, report_gaps, texts, unfit_confidence
 from sonde.engines.reports import ChangeType, IncidentDossier
 from sonde.runtime.actions import DELEGATION_KEYS
 from sonde.runtime.engine import Conclusion, Engine, Gathered, Problem
@@ -44,7 +44,7 @@ Rows = list[dict[str, Any]]
 def conclude(value: Any, gathered: Gathered) -> Conclusion:
     """A submission as a dossier: what has no evidence is dropped and named, a change without its diff stays a hypothesis."""
     fields = fields_of(value)
-    problems: list[Problem] = []
+    problems = unfit_confidence(fields)
     change, demoted = _change(fields_of(fields.get("suspected_change")), gathered, problems)
     hypotheses = _proved(fields.get("hypotheses"), "hypotheses", gathered, problems)
     draft = {
@@ -67,6 +67,7 @@ def _proved(items: Any, name: str, gathered: Gathered, problems: list[Problem]) 
     for index, item in enumerate(items_of(items)):
         fields = fields_of(item)
         refs, refuted = prove_refs(fields.get("evidence_refs"), gathered.prover)
+        problems += unfit_confidence(fields, f"{name}[{index}].")
         if refs:
             kept.append({**fields, "refs": refs})
         else:

@@ -21,7 +21,7 @@ from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.evidence import EvidenceRef, independent, merge, refs_of
 from sonde.engines.findings import conclude_findings
 from sonde.engines.pages import rca_page
-from sonde.engines.refs import fields_of, items_of, misfit, number, prove_refs, report_gaps, texts
+from sonde.engines.refs import fields_of, items_of, misfit, number, prove_refs, report_gaps, texts, unfit_confidence
 from sonde.engines.reports import Decisive, RCAReport
 from sonde.engines.taxonomies import Taxonomy
 from sonde.runtime.actions import DELEGATION_KEYS
@@ -76,7 +76,7 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
     """A submission as a report: label, confidence and evidence judged by rule."""
     fields = fields_of(value)
     taxonomy = cast("Taxonomy | None", gathered.params.get("taxonomy"))
-    problems: list[Problem] = []
+    problems = unfit_confidence(fields)
     findings, wrong = conclude_findings(fields.get("findings"), gathered, taxonomy)
     proved, refuted = prove_refs(fields.get("evidence_refs"), gathered.prover)
     label = _label(fields)
@@ -179,7 +179,8 @@ def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
         "findings": items_of(fields.get("findings")),
     }
     text = str(fields.get("summary") or "; ".join(facts) or output["label"])
-    problems = [] if proved else [Problem(gate="evidence", reason=reason) for reason in refuted]
+    problems = unfit_confidence(fields)
+    problems += [] if proved else [Problem(gate="evidence", reason=reason) for reason in refuted]
     if output["label"] not in LABELS and not output["findings"]:
         problems.insert(0, _unknown_label("label", output["label"]))
     return Conclusion(output=output, text=text, evidence=tuple(proved), gaps=tuple(gaps), problems=tuple(problems))

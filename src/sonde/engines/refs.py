@@ -7,7 +7,7 @@ the same. Hashes that a model writes are not looked at.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -84,6 +84,17 @@ def number(value: Any, default: float = 0.0) -> float:
         return min(1.0, max(0.0, float(value)))
     except (TypeError, ValueError):
         return default
+
+
+def unfit_confidence(fields: Mapping[str, Any], where: str = "") -> list[Problem]:
+    """What is wrong with a confidence that a model wrote: 7 may mean 0.7, and nobody should have to guess."""
+    value = fields.get("confidence")
+    try:
+        if value is None or 0 <= float(value) <= 1:
+            return []
+    except (TypeError, ValueError, OverflowError):
+        pass
+    return [Problem(gate="schema", reason=f"{where}confidence must be a number from 0 to 1, not {value!r:.40}")]
 
 
 def report_gaps(own: Iterable[str], gathered: Gathered) -> list[str]:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from sonde.core.evidence import merge
 from sonde.engines.pages import compliance_page
-from sonde.engines.refs import misfit, number, prove_refs, report_gaps, texts
+from sonde.engines.refs import misfit, number, prove_refs, report_gaps, texts, unfit_confidence
 from sonde.engines.reports import ComplianceReport, ControlFinding, PassFail, Verdict
 from sonde.runtime.engine import Conclusion, Gate, Gathered, Problem
 
@@ -81,6 +81,7 @@ class Judging:
     def _stricter(self, ruled: ControlFinding, wanted: PassFail, model: Mapping[str, Any]) -> ControlFinding:
         own, refuted = prove_refs(model.get("evidence_refs"), self.gathered.prover)
         missing = texts(model.get("missing_evidence"))
+        self.problems += unfit_confidence(model, f"{ruled.control_id}: ")
         for reason in refuted:
             self.wrong("evidence", f"{ruled.control_id}: {reason}")
         if wanted == "fail" and not own and ruled.pass_fail != "fail":

@@ -16,7 +16,7 @@ import msgspec
 
 from sonde.core.budget import Scope, reserved
 from sonde.core.canonical import hash_value
-from sonde.core.events import ModelAsked, ModelFailed, ModelReplied
+from sonde.core.events import ROOT, ModelAsked, ModelFailed, ModelReplied
 from sonde.core.wording import plural
 from sonde.errors import BudgetExceeded, ModelCallFailed, RunError, SondeError
 from sonde.models.base import (
@@ -226,7 +226,7 @@ def _attempt(
         scope.check_time()
         started = wiring.clock.now()
         try:
-            reply = _complete(wiring, scope, model, request, _listener(wiring, place))
+            reply = _complete(wiring, scope, model, request, place)
         except ModelCallFailed as failure:
             latency = wiring.clock.now() - started
             _give_back(scope, failure.waited_s)
@@ -265,15 +265,17 @@ def _pause(wiring: Wiring, seconds: float) -> None:
         wiring.check_cancel()
 
 
-def _complete(wiring: Wiring, scope: Scope, model: Model, request: ModelRequest, on_text: OnText | None) -> ModelReply:
+def _complete(wiring: Wiring, scope: Scope, model: Model, request: ModelRequest, place: Place) -> ModelReply:
     """One attempt. A Ctrl-C that breaks the waiting off is a stop like any other: what was sent is counted. So it is when a model
-    of the user's own fails in a way of its own.
+    fails in a way of its own: that ends a sub-call as any failure does, and only in the root it is an error of the whole run.
     """
     try:
-        return model.complete(request, deadline=scope.deadline, on_text=on_text)
+        return model.complete(request, deadline=scope.deadline, on_text=_listener(wiring, place))
     except SondeError:
         raise
     except Exception as error:  # foreign code: whatever it raises is an attempt that gave no reply
+        if place.session == ROOT:
+            raise
         text = f"{model.name} raised {type(error).__name__}: {error}"
         raise ModelCallFailed(text, tokens_in=prompt_tokens(request)) from error
     except KeyboardInterrupt:

@@ -12,7 +12,8 @@ from phoenix_double import PhoenixDouble
 from trace_cases import IO, LLM, LOOK, ROOT, SPAN, TOOL, TRACE, failed_trace, model, options, ref, write
 
 import sonde
-from sonde.api.case import phoenix_headers
+from sonde.api.case import Source, phoenix_headers
+from sonde.contexts.traces.filestore import FileStore
 from sonde.errors import ConfigError
 from sonde.models.base import ModelRequest
 from sonde.testing import ScriptedModel
@@ -217,12 +218,24 @@ def test_a_server_that_dies_under_a_tool_ends_the_run_with_the_rules_report(serv
     assert found.report is not None and found.report["primary_label"] == "tool_failure"
 
 
+class FaultyStore(FileStore):
+    """A store with a fault of its own."""
+
+    def gaps(self, trace_id: str) -> list[str]:
+        raise RuntimeError("a bug")
+
+
+class FaultySource(Source):
+    """Opens it."""
+
+    def open(self) -> FileStore:
+        return FaultyStore(Path(self.source))
+
+
 @pytest.mark.requirement(114)
 def test_a_fault_of_ours_ends_in_the_record_and_not_in_silence(tmp_path: Path) -> None:
-    source = write(tmp_path, failed_trace())
-    found = sonde.rca(
-        TRACE, source, options=options(ScriptedModel([RuntimeError("a bug")]), runs_dir=tmp_path / "runs")
-    )
+    source = FaultySource(source=write(tmp_path, failed_trace()))
+    found = sonde.rca(TRACE, source, options=options(runs_dir=tmp_path / "runs"))
 
     assert (found.status, found.report) == ("failed", None)
     assert found.run_dir is not None

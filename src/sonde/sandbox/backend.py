@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sonde.errors import ConfigError
-from sonde.sandbox.base import CodeClock, ExecResult
+from sonde.sandbox.base import CodeClock, ExecResult, Watch
 from sonde.sandbox.box import Sandbox
 from sonde.sandbox.saved import Restored, Saved
 from sonde.sandbox.share import Shareable
@@ -22,6 +22,7 @@ class Box(Protocol):
     """What every backend offers; see `Sandbox` for what each promises."""
 
     clock: CodeClock | None
+    watch: Watch | None
     restored: Restored
 
     @property

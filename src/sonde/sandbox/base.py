@@ -53,6 +53,9 @@ class Args(tuple[Any, ...]):  # noqa: SLOT001 - a tuple cannot have slots that h
 Host = Callable[[str, Args], Any]
 """Serves one call of generated code: the name that was called and its arguments; returns a JSON-like value or bytes."""
 
+Watch = Callable[[], object]
+"""Asked again and again while code runs: a `RunError` that it raises voids the turn, as one of the host does."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:

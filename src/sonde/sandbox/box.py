@@ -23,7 +23,7 @@ import msgspec
 
 from sonde.errors import ConfigError, SandboxLost
 from sonde.sandbox import frames, saved
-from sonde.sandbox.base import CodeClock, ExecFault, ExecResult, Host, Limits
+from sonde.sandbox.base import CodeClock, ExecFault, ExecResult, Host, Limits, Watch
 from sonde.sandbox.family import Family, ForkFailed, ForkRefused, State
 from sonde.sandbox.forkserver import ForkServer, shared_server
 from sonde.sandbox.history import History
@@ -76,6 +76,7 @@ class Sandbox:
         self.profile = profile_named(profile)
         self.limits = limits or Limits()
         self.clock = clock
+        self.watch: Watch | None = None
         self._host = host
         self._functions = checked_functions(functions, host)
         self._sharing = tuple(sharing)  # functions that take `share=[names]` and get the variables of these names
@@ -240,7 +241,7 @@ class Sandbox:
                 )
             except ForkFailed as failure:
                 return self._fall_back(failure)
-            outcome = self._converse(child, request, wall, host)
+            outcome = self._converse(child, request, wall, host, self.watch)
             if outcome.report is not None:
                 return self._commit(child.state, outcome, prepared)
             return self._stop(child, outcome, prepared)
@@ -292,7 +293,9 @@ class Sandbox:
         self._history.commit(child)
         self.restored = saved.restored(body, told)
 
-    def _converse(self, child: Child, request: bytes, wall: float, host: Host | None) -> Outcome:
+    def _converse(
+        self, child: Child, request: bytes, wall: float, host: Host | None, watch: Watch | None = None
+    ) -> Outcome:
         channel = frames.Channel(child.wire, self.limits.frame_bytes)
         turn = Turn(
             child.state,
@@ -302,10 +305,13 @@ class Sandbox:
             functions=self._functions,
             wall_s=wall,
             printed=child.printed,
+            watch=watch,
         )
         try:
             outcome = turn.run(request, self._family.await_parked)
-        except BaseException:  # the host's RunError, or an interrupt: the turn is void, the state before it stands
+        except (
+            BaseException
+        ):  # a RunError of the host or the watch, or an interrupt: the turn is void, the state before it stands
             self._family.discard(child.state)
             raise
         if not self._family.await_parked(self._history.state):

@@ -39,6 +39,9 @@ class State:
         self.names: frozenset[str] = frozenset()
         """Variables that code has bound up to here."""
         self._pidfd = os.pidfd_open(pid)
+        self._closing = (
+            threading.Lock()
+        )  # another thread may close the box: the number must not mean a stranger when we kill
 
     @property
     def pidfd(self) -> int:
@@ -48,15 +51,20 @@ class State:
         watch = (
             select.poll()
         )  # a new one each time: boxes of several threads ask the same state, and a poll object serves one
-        watch.register(self._pidfd, select.POLLIN)
+        if (pidfd := self._pidfd) < 0:
+            return True
+        watch.register(pidfd, select.POLLIN)
         return bool(watch.poll(within_s * 1000))
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it is dead already
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        with self._closing, contextlib.suppress(ProcessLookupError):  # it is dead already
+            if self._pidfd >= 0:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        os.close(self._pidfd)
+        with self._closing:
+            os.close(self._pidfd)
+            self._pidfd = -1
 
 
 class Family(ABC):

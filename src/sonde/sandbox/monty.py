@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from sonde.errors import ConfigError, SandboxLost
 from sonde.sandbox import frames
-from sonde.sandbox.base import CodeClock, ExecFault, ExecResult, ExecUsage, Final, Host, Limits
+from sonde.sandbox.base import CodeClock, ExecFault, ExecResult, ExecUsage, Final, Host, Limits, Watch
 from sonde.sandbox.box import checked_functions
 from sonde.sandbox.output import cut_output
 from sonde.sandbox.policy import FINISH_NAMES, profile_named
@@ -79,6 +79,7 @@ class MontyBox:
         self.profile = profile_named(profile)
         self.limits = limits or Limits()
         self.clock = clock
+        self.watch: Watch | None = None
         self.restored = Restored()
         named = checked_functions(functions, host)
         self._rules = Rules(
@@ -214,7 +215,7 @@ class MontyBox:
         inputs = {name: value for name, value in self._shares.items() if name not in before.bound} | self._pending
         names = {*before.marks, *inputs, *_stored(prepared.code)}
         started = time.monotonic()
-        with Guard(session.worker_pid, wall) as guard:
+        with Guard(session.worker_pid, wall, self.watch) as guard:
             dialogue = Dialogue(self._rules, guard, self.clock, names)
             fault = self._converse(dialogue, prepared.code, inputs | prepared.injected, printed)
             lost = fault is not None and not fault.keeps_state
@@ -243,6 +244,9 @@ class MontyBox:
         except Stuck as stuck:
             return ExecFault(kind="crash", message=str(stuck), hint="Call host functions without await.")
         except monty.MontyError as error:
+            if guard.stopped is not None:
+                self._drop_session()
+                raise guard.stopped from None
             fault = _too_long(guard) if guard.fired else fault_of(monty, error)
             if not (dialogue.finished and fault.message.startswith("SystemExit")):
                 return fault

@@ -56,7 +56,7 @@ class Listener:
     def valid(self, notice: Notice) -> bool:
         """Is that very call still held, so that its pid still means the same process?"""
         try:
-            fcntl.ioctl(self.descriptor, ID_VALID, struct.pack("<Q", notice.id))
+            self._ask(ID_VALID, struct.pack("<Q", notice.id))
         except OSError:
             return False
         return True
@@ -71,12 +71,21 @@ class Listener:
 
     def _ioctl(self, request: int, data: bytes) -> bool:
         try:
-            fcntl.ioctl(self.descriptor, request, bytearray(data))
+            self._ask(request, data)
         except OSError as error:
             if error.errno in {errno.ENOENT, errno.EINPROGRESS, errno.ESRCH}:
                 return False
             raise
         return True
+
+    def _ask(self, request: int, data: bytes) -> None:
+        """One ioctl, again if a signal of the caller's own (a timer, a resized terminal) interrupts it: then nothing was done."""
+        while True:
+            try:
+                fcntl.ioctl(self.descriptor, request, bytearray(data))
+            except InterruptedError:
+                continue
+            return
 
     def close(self) -> None:
         os.close(self.descriptor)

@@ -29,6 +29,10 @@ class Seat:
             raise ConfigError("this box is in the middle of a turn; use box.branch() for a second one")
         try:
             yield
+        except (OSError, ValueError, KeyError) as error:
+            if not self.closed:
+                raise
+            raise SandboxLost("this box was closed in the middle of a turn; open a new one") from error
         finally:
             self._busy.release()
 

@@ -1,7 +1,7 @@
 """One turn: the frames of one child, from its request to its report, and the judgement when there is none.
 
 Promises that whatever the worker sends or fails to send, the turn ends with an outcome, the parent unharmed. Only a `RunError`
-of the host leaves as an exception: the caller's own will to stop.
+of the host or of the watch leaves as an exception: the caller's own will to stop.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sonde.errors import Fault, RunError
-from sonde.sandbox.base import Args, ExecFault, ExecUsage, Host, Limits
+from sonde.sandbox.base import Args, ExecFault, ExecUsage, Host, Limits, Watch
 from sonde.sandbox.family import State
 from sonde.sandbox.frames import CALL, BadFrame, CallBody, Channel, DoneBody, HungUp, OutOfTime, Report, encode
 from sonde.sandbox.output import Recorder
@@ -57,6 +57,7 @@ class Turn:
         functions: Collection[str] | None,
         wall_s: float,
         printed: Recorder,
+        watch: Watch | None = None,
     ) -> None:
         self._child = child
         self._channel = channel
@@ -69,6 +70,7 @@ class Turn:
         self._started = time.monotonic()
         self._memory = 0
         self._printed = printed
+        self._watch = watch
         channel.on_tick = self._tick
 
     def run(self, request: bytes, rest: Callable[[State], bool]) -> Outcome:
@@ -149,6 +151,8 @@ class Turn:
         return self._ended("violation", "the worker closed its channel and ran on")
 
     def _tick(self) -> None:
+        if self._watch is not None:
+            self._watch()
         self._printed.drain()
         self._check_memory()
 

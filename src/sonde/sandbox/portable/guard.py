@@ -10,6 +10,10 @@ import time
 from collections.abc import Generator
 from typing import Self
 
+from sonde.errors import RunError
+from sonde.sandbox.base import Watch
+
+LOOK_S = 0.05
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows knows only the latter, and ends the process by it
 
 
@@ -20,14 +24,16 @@ class OutOfTime(Exception):
 class Guard:
     """One turn's time. Kills from a thread of its own, because the turn's thread waits for the code."""
 
-    def __init__(self, pid: int, wall_s: float) -> None:
+    def __init__(self, pid: int, wall_s: float, watch: Watch | None = None) -> None:
         self.wall_s = wall_s
         self._pid = pid
+        self._asked = watch
         self._deadline = time.monotonic() + wall_s
         self._changed = threading.Condition()
         self._waiting_for_host = False
         self._done = False
         self.fired = False
+        self.stopped: RunError | None = None
         self.host_s = 0.0
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -64,14 +70,22 @@ class Guard:
             raise OutOfTime
         time.sleep(max(0.0, seconds))
 
+    def _is_stopped(self) -> bool:
+        try:
+            if self._asked is not None:
+                self._asked()
+        except RunError as error:  # for the turn's thread to raise
+            self.stopped = error
+        return self.stopped is not None
+
     def _watch(self) -> None:
         with self._changed:
             while not self._done:
                 left = self._deadline - time.monotonic()
                 if self._waiting_for_host:
                     self._changed.wait()
-                elif left > 0:
-                    self._changed.wait(left)
+                elif left > 0 and not self._is_stopped():
+                    self._changed.wait(left if self._asked is None else min(left, LOOK_S))
                 else:
                     self.fired = True
                     with contextlib.suppress(OSError):  # it has ended by itself

@@ -75,6 +75,7 @@ class Session:
 
     def _run(self, request: dict[str, Any]) -> None:
         self._sequence = 0
+        self._mute = False
         self._filename = f"<turn {request['turn']}>"
         for stream in (self._out, self._err):
             stream.clear()
@@ -111,8 +112,6 @@ class Session:
             return None, Encoded([self._restored(place, request["restore"])])
         except BaseException as error:
             return self._fault(error, compiled=True), None
-        finally:
-            self._mute = False
 
     def _modules(self) -> Collection[str]:
         return self._policy["modules"] if self._policy["modules"] is not None else self._policy["preload"]
@@ -160,6 +159,7 @@ class Session:
         if final is not None:
             fields["final"] = final
         channel.send(channel.DONE, self._sequence + 1, fields, self._limit + channel.TEXT_BYTES)
+        self._mute = True  # finalizers run when we come to rest: the turn is over, and they have nobody to talk to
 
     def _hidden(self) -> frozenset[str]:
         return frozenset(self._fixed)
@@ -190,7 +190,7 @@ class Session:
 
     def _call_host(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         if self._mute:
-            raise ToolError(f"{name} cannot be called while a state is restored")
+            raise ToolError(f"{name} cannot be called now: no code is being run")
         if name in self._config["sharing"] and type(named.get("share")) is list:
             named["share"] = self._values(named["share"])
         body = Encoded([name, args, named], _shared_to_str)
@@ -232,6 +232,8 @@ class Session:
 
     def _finish(self, value: Any) -> None:
         """Report the value and go on serving from here: the block above is never returned to."""
+        if self._mute:
+            raise ToolError("there is nothing to finish now: no code is being run")
         final = _encode_final(value)
         final.check(self._limit)
         self._done(None, final)

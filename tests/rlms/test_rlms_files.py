@@ -179,6 +179,18 @@ def test_a_missing_python_and_a_worker_that_says_nothing_have_their_own_classes(
     assert read(loop.output / "result.json")["error_code"] == "invalid_worker_output"
 
 
+@pytest.mark.parametrize("said", ["[]", '{"ok": true}', '{"ok": false, "error": "", "error_code": ""}', "[" * 100_000])
+def test_what_a_worker_says_is_a_result_only_if_it_has_the_shape_of_one(loop: Loop, said: str) -> None:
+    (loop.tmp / "said").write_text(said)
+    python = loop.tmp / "python"
+    python.write_text('#!/bin/sh\ncat "${0%/*}/said"\n')
+    python.chmod(0o755)
+
+    result = invoke(loop.flags(loop.replies("root", [CITED])), loop.environment(), str(python))
+
+    assert result["error_code"] == "invalid_worker_output"
+
+
 def test_a_worker_that_does_not_stop_by_itself_is_ended_from_outside(loop: Loop) -> None:
     stuck = loop.tmp / "python"
     stuck.write_text('#!/bin/sh\nsleep 600 &\necho $! > "$0.pid"\nwait\n')
@@ -190,6 +202,7 @@ def test_a_worker_that_does_not_stop_by_itself_is_ended_from_outside(loop: Loop)
     assert time.monotonic() - started < 10
     assert result["error_code"] == "limit_exceeded"
     assert read(loop.output / "status.json")["error"] == "limit_exceeded"
+    assert read(loop.output / "result.json")["stats"]["elapsed_seconds"] >= 1
     assert has_ended(Path(f"{stuck}.pid").read_text())
 
 

@@ -23,7 +23,7 @@ from sonde.errors import ConfigError
 from sonde.rlms.files import read_list
 from sonde.rlms.layout import WORKER_STDERR, Decided, Layout
 from sonde.rlms.request import Request, read_request
-from sonde.rlms.result import Effort, exit_code, failure, failure_class, is_result
+from sonde.rlms.result import exit_code, failure, failure_class, is_result
 
 GRACE_S = 3.0
 STOPS = (signal.SIGTERM, signal.SIGHUP)
@@ -63,6 +63,7 @@ def _in_place(
         result = _run(replace(request, context_file_list=str(kept)), environ, python, started)
     except ConfigError as error:
         result = failure(request, failure_class(error), error.message)
+    result["stats"]["elapsed_seconds"] = round(time.monotonic() - started, 3)
     layout.write_result(result, decided)
     layout.emit("rlms_end", "ok" if result["ok"] else "failed", {"error_code": result.get("error_code")})
     return result
@@ -114,10 +115,10 @@ def _await(worker: subprocess.Popen[bytes], order: bytes, request: Request, star
         printed, _ = worker.communicate(order, timeout=max(0.0, left) + GRACE_S)
     except subprocess.TimeoutExpired:
         words = f"timeout_seconds of {request.limits.timeout_seconds} is used up; the worker was ended from outside"
-        return failure(request, "limit_exceeded", words, Effort(elapsed_s=time.monotonic() - started))
+        return failure(request, "limit_exceeded", words)
     except KeyboardInterrupt:
         words = "the worker was ended because its caller was interrupted"
-        return failure(request, "worker_failure", words, Effort(elapsed_s=time.monotonic() - started))
+        return failure(request, "worker_failure", words)
     finally:
         end_tree(worker)
     return _checked(printed, worker.returncode, request)
@@ -126,7 +127,7 @@ def _await(worker: subprocess.Popen[bytes], order: bytes, request: Request, star
 def _checked(printed: bytes, returncode: int, request: Request) -> dict[str, Any]:
     try:
         found: Any = json.loads(printed)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if is_result(found):
         return found

@@ -21,6 +21,7 @@ from sonde.core.events import Event, ModelFailed, SubcallEnded
 from sonde.core.status import RunStatus
 from sonde.core.stopping import Stop
 from sonde.models import Model, ModelSettings, open_model
+from sonde.sandbox import Limits
 from sonde.testing import ScriptedModel, ScriptedReply, ScriptedServer, SeenRequest
 
 SOON_S = 20.0
@@ -66,8 +67,8 @@ def asked(model: Model | None, cancel: threading.Event, tmp_path: Path, **option
         model=model,
         cancel=cancel,
         on_event=events.append,
-        settings=Settings(),
         runs_dir=tmp_path / "runs",
+        settings=options.pop("settings", Settings()),
         **options,
     )
     assert time.monotonic() - started < SOON_S
@@ -185,6 +186,26 @@ def test_children_in_parallel_end_too(tmp_path: Path) -> None:
 
     assert was_cancelled(answer, events)
     assert len(failures(events)) == 2
+
+
+@pytest.mark.parametrize("backend", ["kernel", pytest.param("monty", marks=pytest.mark.monty)])
+@pytest.mark.parametrize("child", [False, True])
+def test_code_that_runs_for_ever_is_not_waited_for(tmp_path: Path, backend: str, child: bool) -> None:
+    if backend == "monty":
+        pytest.importorskip("pydantic_monty", reason="needs the extra monty")
+    stop = Stop()
+
+    def ready() -> None:
+        """Say that the code runs."""
+        stop.set()
+
+    forever = "ready()\nwhile True:\n    pass"
+    script = ["print(read_file('a.txt'))", *(["rlm_batch(['go', 'on'])"] if child else []), forever, forever]
+    options: dict[str, Any] = {"tools": [ready], "limits": Limits(wall_s=600), "settings": Settings(backend=backend)}
+    answer, _ = asked(ScriptedModel(script), stop, tmp_path, max_wall_time_sec=1000, **options)
+
+    assert answer.status is RunStatus.PARTIAL
+    assert "cancelled by the user" in answer.gaps
 
 
 def test_a_cancelled_run_replays_to_the_same_end(tmp_path: Path) -> None:

@@ -192,6 +192,7 @@ class Coder:
             unsafe=wiring.unsafe,
             seed=wiring.seed,
         )
+        box.watch = wiring.check_cancel
         try:
             if self.session == "root":
                 for name, source in wiring.task.context.shared().items():

@@ -126,5 +126,7 @@ def test_a_search_without_any_word_is_refused_and_not_empty(tmp_path: Path, word
 def test_bad_queries_are_refused() -> None:
     with pytest.raises(ConfigError):
         catalog.query_of(start="whenever")
+    with pytest.raises(ConfigError, match="the first must be before the second"):
+        catalog.query_of(start="2026-11-02T00:00Z", end="2026-11-01T00:00Z")
     with pytest.raises(FilterRefused):
         catalog.query_of(filter_expr="import os")

@@ -40,6 +40,8 @@ def query_of(
 ) -> TraceQuery:
     """A query from what people type; ConfigError for a time that is none, FilterRefused for a filter."""
     start_us, end_us = _moment(start), _moment(end)
+    if start_us is not None and end_us is not None and start_us >= end_us:
+        raise ConfigError(f"nothing lies between {start} and {end}: the first must be before the second")
     condition = parse_filter(filter_expr) if filter_expr else None
     return TraceQuery(project=project, start_us=start_us, end_us=end_us, condition=condition, after=after, limit=limit)
 

@@ -44,6 +44,22 @@ def test_with_yes_the_demo_task_is_done_and_told(folder: Path) -> None:
     assert "changed: sample.ts, sample.test.ts" in done.stderr
 
 
+def test_an_mcp_server_that_is_to_run_commands_is_refused() -> None:
+    command = [sys.executable, "-m", "sonde", "serve", "--mcp", "--allow-command", "ls"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+    assert done.returncode == 2
+    assert "--allow-command" in done.stderr
+
+
+@pytest.mark.requirement(68)
+def test_a_limit_that_is_typed_holds_within_the_larger_budget(folder: Path) -> None:
+    done = json.loads(sonde_edit(folder, "--yes", "--large", "--max-tokens-total", "700", "--json").stdout)
+
+    assert done["status"] == "partial"
+    assert "max_tokens_total" in done["error"]["message"]
+
+
 def test_where_nobody_can_answer_nothing_is_written(folder: Path) -> None:
     done = sonde_edit(folder, "--json")
 

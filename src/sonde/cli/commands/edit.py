@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,6 +76,7 @@ def edit(
             budget=LARGE_BUDGET if how.large else None,
             on_event=view.on_event,
             cancel=cancel,
+            **asdict(budget),  # a limit that was typed holds within the larger budget too
         )
     _print(done, output, path)
     return 1 if done.status == "failed" else 0

@@ -54,6 +54,8 @@ def serve(*, how: ServeOptions, model: ModelOptions, budget: BudgetOptions, plac
     chosen = [name for name in ("stdio", "mcp", "acp") if getattr(how, name)]
     if len(chosen) != 1:
         raise ConfigError("choose one of --stdio, --mcp and --acp, for example: sonde serve --stdio")
+    if how.mcp and how.allow_command:
+        raise ConfigError("--allow-command is for --stdio and --acp; the tools of --mcp run no commands")
     settings = settings_of(model, budget, place)
     commands = how.allow_command or []
     if how.mcp:

@@ -28,7 +28,7 @@ def test_a_root_that_only_emits_a_forbidden_import_ends_as_a_sandbox_violation(l
     assert "sandbox_violation" in (loop.output / "summary.md").read_text()
 
 
-@pytest.mark.parametrize("last", ["x = 1 / 0", "x = 1"])
+@pytest.mark.parametrize("last", ["x = 1 / 0", "x = 1", "sub_rlm('x', depth=9)"])
 def test_code_that_ran_after_the_refusal_makes_it_a_limit(loop: Loop, last: str) -> None:
     result = loop.work(loop.replies("root", ["import os", last]), max_steps=2)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from sonde.core.canonical import clip
 from sonde.core.deadline import Deadline
-from sonde.core.events import ROOT, CodeRan, Event, ModelFailed, ModelReplied, SubcallStarted, TurnStarted
+from sonde.core.events import ROOT, CodeRan, CodeStarted, Event, ModelFailed, ModelReplied, SubcallStarted, TurnStarted
 from sonde.errors import ModelCallFailed
 from sonde.models.base import ModelReply, ModelRequest, ModelSettings, OnText, prompt_tokens
 from sonde.models.command import PASSED_ON, CommandModel
@@ -90,6 +90,8 @@ class Watch:
                 self.steps = event.turn
             case SubcallStarted():
                 self.subcalls += 1
+            case CodeStarted(session=session) if session == ROOT:
+                self.last_fault = None  # a limit that this code meets leaves no other trace of it
             case CodeRan(session=session, fault=fault) if session == ROOT:
                 self.last_fault = str(fault.get("kind")) if fault else None
             case ModelReplied():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from sonde.contexts.patterns import compiled
+from sonde.core.patterns import compiled
 from sonde.errors import ConfigError
 from sonde.rlms.result import FALLBACK_SIGNAL
 

@@ -31,6 +31,14 @@ class Branch(BaseModel):
     below: list[Branch] = []
 
 
+def test_no_pattern_takes_long_to_judge_whatever_the_value_is() -> None:
+    schema = load_schema({"type": "string", "pattern": "^(a+)+$"})
+
+    assert violations("a" * 40 + "!", schema) == ["value does not match '^(a+)+$'"]
+    assert violations("a" * 40, schema) == []
+    assert violations("a\udc80", schema) != []
+
+
 @pytest.mark.parametrize(
     ("schema", "named"),
     [
@@ -41,6 +49,7 @@ class Branch(BaseModel):
         ({"required": "name"}, "#/required"),
         ({"enum": "abc"}, "#/enum"),
         ({"pattern": "("}, "#/pattern"),
+        ({"pattern": "^(?=.*[0-9])"}, "#/pattern"),
         ({"minimum": "1"}, "#/minimum"),
         ({"maximum": float("inf")}, "#/maximum"),
         ({"minLength": -1}, "#/minLength"),

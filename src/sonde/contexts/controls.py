@@ -16,8 +16,8 @@ from typing import Any, Literal, cast, get_args
 
 import yaml
 
-from sonde.contexts.patterns import Pattern, compiled
 from sonde.contexts.yaml_text import composed, plain
+from sonde.core.patterns import Pattern, compiled
 from sonde.errors import ConfigError, ToolFault
 
 Severity = Literal["critical", "high", "medium", "low"]

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import yaml
 
-from sonde.contexts.patterns import Pattern, compiled
 from sonde.contexts.yaml_text import composed, plain
+from sonde.core.patterns import Pattern, compiled
 from sonde.errors import ConfigError
 
 

@@ -18,8 +18,8 @@ from sonde.contexts.files.context import FilesContext
 from sonde.contexts.files.grep import Hit, scan
 from sonde.contexts.files.listing import Entry
 from sonde.contexts.files.text import Unreadable, signature
-from sonde.contexts.patterns import Pattern, compiled, escaped
 from sonde.core.deadline import Deadline, SystemClock
+from sonde.core.patterns import Pattern, compiled, escaped
 
 _KEPT_FILES = 20_000
 _SOURCE_BYTES = 16_000_000

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 from sonde.contexts.files.library import Library
 from sonde.contexts.files.listing import Entry
 from sonde.contexts.files.text import NotText, Text, Unreadable
-from sonde.contexts.patterns import Found, Pattern, compiled, escaped
 from sonde.core.deadline import Deadline
 from sonde.core.evidence import Excerpt, Observed
+from sonde.core.patterns import Found, Pattern, compiled, escaped
 from sonde.errors import ToolFault
 
 PIECE = 1_048_576

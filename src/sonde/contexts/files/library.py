@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 from sonde.contexts.files.lines import BLOCK, LineIndex
 from sonde.contexts.files.listing import Entry, Listing, list_sources
 from sonde.contexts.files.text import Text, open_text, signature
-from sonde.contexts.patterns import Pattern, compiled, escaped
+from sonde.core.patterns import Pattern, compiled, escaped
 from sonde.errors import ToolFault
 
 GLOB_CHARS = 4096

@@ -19,9 +19,9 @@ from sonde.contexts.files.listing import Entry
 from sonde.contexts.files.ranking import Passage, Place, Ranking, passages
 from sonde.contexts.files.slices import READ_BYTES
 from sonde.contexts.files.text import Unreadable
-from sonde.contexts.patterns import Pattern, compiled, escaped
 from sonde.core.deadline import Deadline
 from sonde.core.evidence import Excerpt, Observed
+from sonde.core.patterns import Pattern, compiled, escaped
 
 INDEXED_BYTES = 32_000_000
 INDEXED_FILES = 20_000

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from sonde.contexts.patterns import Pattern, compiled
 from sonde.contexts.traces.caps import clipped, fitted
 from sonde.contexts.traces.evidence import artifact_excerpts, content_excerpt, span_excerpt
 from sonde.contexts.traces.filters import parse_filter
@@ -19,6 +18,7 @@ from sonde.contexts.traces.span import Row, Span, SpanSummary, us_of
 from sonde.contexts.traces.store import TraceQuery, TraceStore, unknown_span
 from sonde.contexts.traces.views import chunks_of, messages_of, tool_io_of
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
+from sonde.core.patterns import Pattern, compiled
 from sonde.errors import ToolFault
 
 MAX_ROWS = 1000

@@ -137,6 +137,13 @@ def test_for_files_the_annotations_lie_beside_the_report(tmp_path: Path, server:
     assert found.run_dir is not None
     lines = [json.loads(line) for line in (found.run_dir / "annotations.jsonl").read_text().splitlines()]
     assert {line["annotator_kind"] for line in lines} == {"CODE"}
+    assert [(line["name"], line["target_trace_id"], line["target_span_id"]) for line in lines] == [
+        ("rca.primary", TRACE, None),
+        ("rca.evidence", None, TOOL),
+    ]
+    assert all(
+        {"run_id", "engine_type", "schema_version", "label", "score", "explanation_json"} <= set(line) for line in lines
+    )
     with pytest.raises(ConfigError, match=r"annotations\.jsonl"):
         sonde.publish_run(found.run_dir, settings=sonde.Settings())
     assert sonde.publish_run(found.run_dir, source=server.url, settings=sonde.Settings()).status == "succeeded"

@@ -103,11 +103,11 @@ def check_all_are_there(url: str, found: sonde.Investigation) -> set[str]:
     sent = [json.loads(line) for line in (found.run_dir / "annotations.jsonl").read_text().splitlines()]
     assert len(found.record.writeback_ref.phoenix_annotation_ids) == len(sent)
     for each in sent:
-        there = on_server(url, each["level"], each["target"])[each["name"]]
+        about = ("span", each["target_span_id"]) if each["target_span_id"] else ("trace", each["target_trace_id"])
+        there = on_server(url, *about)[each["name"]]
         assert there["annotator_kind"] == each["annotator_kind"]
-        assert {key: there["result"][key] for key in ("label", "score", "explanation")} == {
-            key: each[key] for key in ("label", "score", "explanation")
-        }
+        said = {"label": each["label"], "score": each["score"], "explanation": each["explanation_json"]}
+        assert {key: there["result"][key] for key in said} == said
         fields = ("run_id", "engine_type", "schema_version", "name", "annotator_kind")
         assert {key: there["metadata"][key] for key in fields} == {key: each[key] for key in fields}
         assert there["identifier"] == each["identifier"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 AnnotatorKind = Literal["LLM", "CODE", "HUMAN"]
@@ -25,8 +25,21 @@ class Annotation:
     identifier: str
 
     def as_dict(self) -> dict[str, Any]:
-        """As a line of annotations.jsonl."""
-        return asdict(self)
+        """As a line of annotations.jsonl: the payload of the contract. What is about a whole trace has no span."""
+        about_trace = self.level == "trace"
+        return {
+            "run_id": self.run_id,
+            "engine_type": self.engine_type,
+            "schema_version": self.schema_version,
+            "name": self.name,
+            "annotator_kind": self.annotator_kind,
+            "label": self.label,
+            "score": self.score,
+            "explanation_json": self.explanation,
+            "target_span_id": None if about_trace else self.target,
+            "target_trace_id": self.target if about_trace else None,
+            "identifier": self.identifier,
+        }
 
     def row(self) -> dict[str, Any]:
         """As Phoenix takes it; run, engine and version are at the top of its metadata."""

@@ -34,6 +34,7 @@ from sonde.runs.recorder import Recorder
 from sonde.runs.rundir import STATE, RunDir, new_run_id
 from sonde.runs.tape import Tape
 from sonde.runtime.engine import Engine
+from sonde.runtime.functions import refuse_taken
 from sonde.runtime.playing import Played
 from sonde.runtime.run import Ended, Run
 from sonde.runtime.wiring import Keep, Mode, ModeChoice, Task, Wiring
@@ -137,6 +138,7 @@ def run_job(job: Job, launch: Launch) -> Finished:
     """Run a job to its end and leave a complete folder."""
     task = _task(job, launch)
     registry = ToolRegistry(job.context.tools(), job.engine.tools, clock=launch.clock, given=job.tools)
+    refuse_taken(registry.given)
     with heeding(launch.cancel) as stop, opened_models(job, launch.settings) as models:
         job = replace(job, mode=mode_of(job, models[0]))
         finished = _run(job, launch, task, registry, models, stop=stop)

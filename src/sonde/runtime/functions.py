@@ -6,18 +6,19 @@ it, and the prompt names no others. How a call is served and recorded is in `hos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from sonde.core.budget import Scope
 from sonde.core.canonical import jsonable
 from sonde.core.events import Highlighted
 from sonde.core.evidence import Citation, merge
-from sonde.errors import ModelOutputInvalid, RunError, ToolFault
+from sonde.errors import ConfigError, ModelOutputInvalid, RunError, ToolFault
 from sonde.runtime.citing import Citing
 from sonde.runtime.delegate import Delegation, Errand, SubcallResult
 from sonde.runtime.engine import Review
 from sonde.runtime.wiring import Wiring
+from sonde.sandbox.policy import FINISH_NAMES
 
 FUNCTIONS = (
     "budget",
@@ -31,6 +32,17 @@ FUNCTIONS = (
     "rlm_batch",
     "delegate_subcall",
     "delegate_batch",
+)
+VARIABLES = (
+    "CONTEXT",
+    "CONTEXT_INDEX",
+    "context",
+    "variables",
+    "evidence_refs",
+    "hypothesis_candidates",
+    "tool_trace",
+    "budget_counters",
+    "held_final",
 )
 SHARING = ("sub_rlm", "rlm_batch", "delegate_subcall")
 MAX_HIGHLIGHTS = 80
@@ -254,6 +266,13 @@ class Functions(Citing):
             self.wiring.emit(
                 Highlighted(session=self.session, turn=self.turn, ordinal=self.ordinal, text=self.highlights[-1])
             )
+
+
+def refuse_taken(names: Iterable[str]) -> None:
+    """ConfigError for a user's tool that has the name of something the runtime itself puts there."""
+    for name in names:
+        if name in FUNCTIONS or name in VARIABLES or name in FINISH_NAMES:
+            raise ConfigError(f"a tool cannot be called {name}, which the runtime offers itself; rename it")
 
 
 def shared(share: Share) -> dict[str, Any]:

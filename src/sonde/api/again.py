@@ -182,7 +182,13 @@ def replay(
     job = rebuild(recorded.started, chosen, context=context, tools=tools)
     model = silent if recorded.started.model else None
     job = replace(job, model=model, sub_model=_silent(recorded.started), writeback=None)
-    launch = Launch(settings=replace(chosen, model=None, sub_model=None), on_event=on_event, in_memory=True, tape=tape)
+    launch = Launch(
+        settings=replace(chosen, model=None, sub_model=None),
+        on_event=on_event,
+        in_memory=True,
+        tape=tape,
+        time=None if words_only else RecordedTime(SystemClock(), recorded.events),
+    )
     record: RunRecord | None = None
     try:
         finished = run_job(job, launch)

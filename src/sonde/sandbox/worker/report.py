@@ -59,7 +59,9 @@ def _hint(error: BaseException, modules: Collection[str]) -> str | None:
     if isinstance(error, SystemExit):
         return "To finish with an answer call FINAL(value); to end the block just let it end."
     if isinstance(error, MemoryError):
-        return "Work on slices of the shared text instead of whole copies, and delete what is no longer needed."
+        return (
+            "Work on slices of the shared text instead of whole copies; `x = None` lets go of what is no longer needed."
+        )
     if isinstance(error, NameError) and error.name in modules:
         return f"Nothing is imported beforehand: write `import {error.name}` first."
     return None

@@ -281,6 +281,21 @@ def test_causes_are_named_by_id_and_point_at_what_was_kept(tmp_path: Path) -> No
     assert [each["caused_by"] for each in report_of(found)["findings"]] == [None, 0, None]
 
 
+def test_causes_make_no_circle_and_the_first_failure_has_none(tmp_path: Path) -> None:
+    claims = [
+        finding(1, caused_by=2),
+        finding(2, first_failure=True, caused_by=0),
+        finding(3, caused_by=0),
+        finding(4, caused_by=3),
+    ]
+
+    found = investigate(write_trace(tmp_path), ScriptedModel([submit(claims)]), taxonomy="trail")
+
+    listed = report_of(found)["findings"]
+    assert [each["caused_by"] for each in listed] == [None, None, 0, None]
+    assert [each["first_failure"] for each in listed] == [False, True, False, False]
+
+
 def test_a_taxonomy_of_ones_own_is_a_yaml_file(tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text("name: mine\ncategories:\n- name: Slow\n  definition: Too slow.\n", "utf-8")

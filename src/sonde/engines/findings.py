@@ -95,12 +95,26 @@ def _category(name: str, taxonomy: Taxonomy | None) -> str | None:
 
 
 def _linked(findings: list[Finding], places: Mapping[int, int]) -> list[Finding]:
-    """Causes point at the kept findings; exactly one is the first failure."""
+    """Causes point at the kept findings and never in a circle; exactly one is the first failure, and nothing caused it."""
     first = next((at for at, each in enumerate(findings) if each.first_failure), 0)
-    linked: list[Finding] = []
-    for at, each in enumerate(findings):
-        cause = places.get(each.caused_by) if each.caused_by is not None else None
-        linked.append(
-            each.model_copy(update={"first_failure": at == first, "caused_by": None if cause == at else cause})
-        )
-    return linked
+    causes = {
+        at: places[each.caused_by]
+        for at, each in enumerate(findings)
+        if at != first and each.caused_by is not None and each.caused_by in places
+    }
+    for at in range(len(findings)):
+        if _leads_back(at, causes):
+            del causes[at]
+    return [
+        each.model_copy(update={"first_failure": at == first, "caused_by": causes.get(at)})
+        for at, each in enumerate(findings)
+    ]
+
+
+def _leads_back(start: int, causes: Mapping[int, int]) -> bool:
+    seen: set[int] = set()
+    at = causes.get(start)
+    while at is not None and at not in seen:
+        seen.add(at)
+        at = causes.get(at)
+    return start in seen

@@ -16,6 +16,7 @@ from sonde.contexts.workspace import (
     LocalWorkspace,
     PatchRefused,
     PathRefused,
+    Plan,
     Policy,
     Reply,
     WireWorkspace,
@@ -376,6 +377,21 @@ def test_over_the_wire_paths_are_judged_before_they_are_sent(root: Path) -> None
     assert editor.seen == []
 
 
-def test_an_answer_without_its_fields_is_the_editors_fault() -> None:
-    with pytest.raises(ToolCallFailed):
-        WireWorkspace(lambda kind, fields: Reply(True, {})).list_files()
+@pytest.mark.parametrize(
+    "output",
+    [{}, {"files": 5, "matches": 5}, {"files": [None], "matches": ["x"]},
+     {"files": None, "matches": [{"path": 1}], "content": ["x"], "startLine": "1", "endLine": 2, "applied": "yes", "summary": 1}],
+)  # fmt: skip
+def test_an_answer_without_its_fields_is_the_editors_fault(output: dict[str, Any]) -> None:
+    workspace = WireWorkspace(lambda kind, fields: Reply(True, output))
+
+    for look in (
+        workspace.list_files,
+        lambda: workspace.search("x"),
+        lambda: workspace.read("a.txt"),
+        lambda: workspace.text("a.txt"),
+        lambda: workspace.apply(Plan(changes=())),
+        lambda: workspace.execute("ls"),
+    ):
+        with pytest.raises(ToolCallFailed):
+            look()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 from sonde.contexts.workspace.base import Applied, CommandResult, FileChange, Found, Match, Passage, Plan
 from sonde.contexts.workspace.paths import clean, clean_folder
 from sonde.errors import ToolCallFailed, ToolFault
 
 NOT_FOUND = "NOT_FOUND"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,7 @@ class WireWorkspace:
 
     def list_files(self, root: str = "") -> tuple[str, ...]:
         """Paths as the editor lists them."""
-        files = self._get("list_files", {"root": clean_folder(root)})["files"]
-        return tuple(str(path) for path in files)
+        return tuple(self._get("list_files", {"root": clean_folder(root)}).each("files", str))
 
     def read(
         self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
@@ -53,21 +53,21 @@ class WireWorkspace:
         output = self._get(
             "context.read", _given(path=path, startLine=start_line, endLine=end_line, rationale=rationale or None)
         )
-        lines = (output["startLine"], output["endLine"])
-        total = output.get("totalLines", lines[1])
-        return Passage(path=path, content=output["content"], start_line=lines[0], end_line=lines[1], total_lines=total)
+        start, end = output.of("startLine", int), output.of("endLine", int)
+        total = output.of("totalLines", int, end)
+        return Passage(path=path, content=output.of("content", str), start_line=start, end_line=end, total_lines=total)
 
     def text(self, path: str) -> str | None:
         """The whole text with its own line endings."""
         reply = self._ask("read_file", {"path": clean(path)})
         if not reply.ok and reply.code == NOT_FOUND:
             return None
-        return str(_output(reply)["content"])
+        return _output(reply).of("content", str)
 
     def search(self, query: str, path: str | None = None) -> Found:
         """Lines that contain the text."""
         output = self._get("context.search", _given(query=query, path=clean_folder(path or "") or None))
-        matches = tuple(Match(path=row["path"], line=row["line"], text=row["text"]) for row in output["matches"])
+        matches = tuple(_match(_Answer(row)) for row in output.each("matches", dict))
         return Found(matches=matches, truncated=output.get("truncated"))
 
     def apply(self, plan: Plan) -> Applied:
@@ -80,8 +80,8 @@ class WireWorkspace:
     def _propose(self, plan: Plan) -> Applied:
         fields = {"patch": plan.diff(), "summary": plan.summary(), "plan": [_change(change) for change in plan.changes]}
         output = self._get("apply_patch", fields)
-        done = bool(output["applied"])
-        return Applied(applied=done, summary=str(output["summary"]), diff=plan.diff() if done else "")
+        done = output.of("applied", bool)
+        return Applied(applied=done, summary=output.of("summary", str), diff=plan.diff() if done else "")
 
     def undo(self) -> str:
         """Propose the way back; the editor's own undo does the same."""
@@ -95,23 +95,40 @@ class WireWorkspace:
     def execute(self, command: str, cwd: str = "") -> CommandResult:
         """Run a command where the editor is, when its policy lists it."""
         output = self._get("execute_command", _given(command=command, cwd=clean_folder(cwd) or None))
-        return CommandResult(exit_code=output["exitCode"], stdout=output["stdout"], stderr=output["stderr"])
+        return CommandResult(
+            exit_code=output.of("exitCode", int), stdout=output.of("stdout", str), stderr=output.of("stderr", str)
+        )
 
-    def _get(self, kind: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _get(self, kind: str, fields: Mapping[str, Any]) -> _Answer:
         return _output(self._ask(kind, fields))
 
 
-def _output(reply: Reply) -> Mapping[str, Any]:
+def _output(reply: Reply) -> _Answer:
     if not reply.ok:
         raise ToolFault(reply.message or reply.code or "the editor refused without a reason")
     return _Answer(reply.output)
 
 
 class _Answer(dict[str, Any]):
-    """An answer whose missing field is the editor's fault, not the model's."""
+    """An answer in which a missing or odd field is the editor's fault, not the model's."""
 
-    def __missing__(self, key: str) -> Any:
-        raise ToolCallFailed(f"the editor's answer lacks the field {key!r}; its version may not fit this one")
+    def of(self, key: str, kind: type[T], default: T | None = None) -> T:
+        """The field, which must be of this kind."""
+        value = self.get(key, default)
+        if not isinstance(value, kind):
+            raise ToolCallFailed(
+                f"the editor's answer has no {kind.__name__} {key!r}; its version may not fit this one"
+            )
+        return value
+
+    def each(self, key: str, kind: type[Any]) -> list[Any]:
+        """The items of a list, each of this kind."""
+        items = cast("list[Any]", self.of(key, list))
+        return [_Answer({key: item}).of(key, kind) for item in items]
+
+
+def _match(row: _Answer) -> Match:
+    return Match(path=row.of("path", str), line=row.of("line", int), text=row.of("text", str))
 
 
 def _given(**fields: Any) -> dict[str, Any]:

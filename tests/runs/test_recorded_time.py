@@ -7,10 +7,10 @@ from sonde.runs.recorded_time import RecordedTime
 from sonde.testing import FrozenClock
 
 RECORDED: list[AnyEvent] = [
-    StatusChanged(seq=1, at=1000.0, status="running"),
-    TurnStarted(seq=2, at=1010.0, turn=1, elapsed_s=10.0),
-    TurnStarted(seq=3, at=1020.0, session="root/1.1", turn=1, elapsed_s=0.0),
-    TurnStarted(seq=4, at=1050.0, turn=2, elapsed_s=50.0),
+    StatusChanged(seq=1, at=0.0, status="running"),
+    TurnStarted(seq=2, at=10.0, turn=1, elapsed_s=10.0),
+    TurnStarted(seq=3, at=20.0, session="root/1.1", turn=1, elapsed_s=0.0),
+    TurnStarted(seq=4, at=50.0, turn=2, elapsed_s=50.0),
 ]
 
 

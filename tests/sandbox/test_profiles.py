@@ -6,9 +6,10 @@ import datetime as dt
 from typing import Any
 
 import pytest
+from watching import kind
 
 from sonde.errors import ToolCallFailed, ToolFault
-from sonde.sandbox import Args, ExecResult, Final, Limits, Sandbox, Variable
+from sonde.sandbox import Args, CodeClock, ExecResult, Final, Limits, Sandbox, Variable
 from sonde.sandbox.policy import ALLOWED_MODULES, BLOCKED_MODULES
 
 
@@ -229,3 +230,28 @@ def test_strict_code_without_a_host_is_told_before_it_runs_that_a_function_is_no
 
     assert result.fault is not None and (result.fault.kind, result.fault.line) == ("gate", 2)
     assert result.stdout == ""
+
+
+@pytest.mark.requirement(82)
+@pytest.mark.parametrize("clock", [None, CodeClock(start=1e9)])
+@pytest.mark.parametrize("profile", ["analysis", "assign-only"])
+def test_all_of_datetime_works_though_it_imports_other_modules_itself(profile: str, clock: CodeClock | None) -> None:
+    code = """
+from datetime import date, datetime, time
+when = datetime.strptime("2026-01-02 03:04", "%Y-%m-%d %H:%M")
+print(when.strftime("%A"), f"{when:%H:%M}", time(5).strftime("%H"), when.timetuple().tm_yday, when.utctimetuple().tm_hour)
+print(date(2026, 1, 2).ctime(), date.today() >= date(2001, 9, 9), "x".encode("utf-16-le"))
+"""
+    with Sandbox(profile, clock=clock) as box:
+        result = box.execute(code)
+
+    assert result.fault is None
+    assert result.stdout == "Friday 03:04 05 2 3\nFri Jan  2 00:00:00 2026 True b'x\\x00'\n"
+
+
+@pytest.mark.requirement(82)
+def test_what_datetime_may_import_the_code_may_not() -> None:
+    for attempt in ("import time", "import _strptime", "__import__('time')", "from time import time"):
+        assert kind(run(attempt)) == "import"
+    assert run("print(__import__('time', globals(), globals(), []))").stdout == "None\n"
+    assert kind(run("__import__('os', globals(), globals(), [])")) == "import"

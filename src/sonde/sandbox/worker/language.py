@@ -27,9 +27,14 @@ ALWAYS = (
     ),
     *("encodings.ascii", "encodings.latin_1", "encodings.utf_16", "encodings.utf_32", "encodings.utf_8_sig"),
     *("encodings.cp1252", "encodings.idna", "encodings.unicode_escape", "encodings.raw_unicode_escape"),
+    *("encodings.utf_16_le", "encodings.utf_16_be", "encodings.utf_32_le", "encodings.utf_32_be", "encodings.utf_7"),
+    *("encodings.punycode", "encodings.cp437", "encodings.cp1251", "encodings.iso8859_15", "encodings.rot_13"),
     *("collections.abc", "json.decoder", "typing", "copyreg", "heapq", "bisect", "fractions", "decimal", "locale"),
 )
 """What allowed modules import lazily, by themselves, after lockdown, when no file can be opened any more."""
+
+ASKED_BY_C = frozenset({"_strptime", "time"})
+"""What `datetime`, written in C, imports in the name of the code that calls it: for strptime, strftime, timetuple and today."""
 
 
 def preload(names: list[str]) -> None:
@@ -55,8 +60,10 @@ def _make_import(allowed: frozenset[str], message: str) -> Any:
     plain_import = builtins.__import__
 
     def checked_import(name: str, scope: Any = None, inner: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+        if name in ASKED_BY_C and fromlist == []:
+            return None  # C code takes the module from sys.modules itself; whoever imitates it gets nothing
         if level or name.partition(".")[0] not in allowed:
-            raise ImportError(message.replace("{module}", name), name=name)
+            raise ImportError(message.replace("{module}", "." * level + name), name=name)
         _refuse_hidden_modules(name, fromlist or (), message)
         return _facade(plain_import(name, scope, inner, fromlist, level))
 

@@ -27,4 +27,6 @@ def main(question: str, *paths: str) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     sys.exit(main(*sys.argv[1:]))

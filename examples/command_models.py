@@ -28,4 +28,6 @@ def main(root: str, small: str, question: str, path: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 5:
+        sys.exit(__doc__)
     main(*sys.argv[1:])

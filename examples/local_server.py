@@ -22,4 +22,6 @@ def main(base_url: str, name: str, question: str, path: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 5:
+        sys.exit(__doc__)
     main(*sys.argv[1:])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from example_program import EXAMPLES, block, logs, run_example
 
 import sonde
@@ -159,3 +161,16 @@ def test_web_app_stops_a_run_whose_client_is_gone(tmp_path: Path) -> None:
     assert "cancelled" in shown
     assert len(server.requests) < 12
     assert list(tmp_path.glob("artifacts/investigator_runs/*/run_record.json"))
+
+
+@pytest.mark.parametrize(
+    "name", ["batch", "command_models", "local_server", "mcp_client", "phoenix_rca", "record_to_pandas", "typed_result"]
+)
+def test_an_example_without_its_arguments_says_how_it_is_called(name: str, tmp_path: Path) -> None:
+    shown = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{name}.py")], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+
+    assert shown.returncode == 1
+    assert f"python examples/{name}.py" in shown.stderr
+    assert "Traceback" not in shown.stderr

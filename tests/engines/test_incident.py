@@ -206,6 +206,16 @@ def test_a_failure_late_in_a_long_window_is_found_and_the_cut_is_told(tmp_path: 
     assert any("only the first 200 traces" in gap for gap in made.gaps)
 
 
+@pytest.mark.requirement("O1")
+def test_an_incident_is_named_after_what_was_asked_so_that_two_dossiers_of_it_are_known_as_such(traces: Path) -> None:
+    windows = ("2026-01-01T01:00:00Z", "2026-01-01T01:00:00Z", "2026-01-01T03:00:00Z")
+
+    first, again, other = (dossier(sonde.incident(traces, end=end, options=options())).incident_id for end in windows)
+
+    assert first == again != other
+    assert first and other
+
+
 @pytest.mark.requirement(115)
 def test_an_empty_window_fails_before_a_model_is_paid(traces: Path) -> None:
     scripted = model("SUBMIT()")

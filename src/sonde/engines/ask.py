@@ -71,12 +71,17 @@ def conclude(value: Any, gathered: Gathered, *, look: bool = True) -> Conclusion
 
 
 def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
-    """A child hands back its value as it is; its citations are those it has proved."""
+    """A child hands back its value as it is, with the gaps that it names; its citations are those it has proved."""
     text, pointers = _read(value, gathered.registry.given)
     proved, refuted = _prove(pointers, gathered, look=True)
     citations = tuple(merge(gathered.citations, proved))
     problems = tuple(Problem(gate="evidence", reason=reason) for reason in refuted)
-    return Conclusion(output=jsonable(value), text=text, citations=citations, problems=problems)
+    return Conclusion(output=jsonable(value), text=text, citations=citations, gaps=_gaps(value), problems=problems)
+
+
+def _gaps(value: Any) -> tuple[str, ...]:
+    named = cast("Mapping[str, Any]", value).get("gaps") if isinstance(value, Mapping) else None
+    return tuple(str(gap) for gap in cast("list[Any]", named)) if isinstance(named, list) else ()
 
 
 def _uncited(gathered: Gathered) -> str:

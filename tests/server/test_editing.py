@@ -157,3 +157,17 @@ def test_a_cancelled_task_names_no_limit(tmp_path: Path) -> None:
     done = runner.run(task, LocalWorkspace(tmp_path), lambda event: None, cancelled)
 
     assert done.limit is None
+
+
+@pytest.mark.requirement("O17")
+def test_a_key_that_streams_in_piece_by_piece_is_not_told() -> None:
+    telling, events = told(secrets=(KEY,))
+    said = f"The key is {KEY}, not sk-very or sk-v."
+
+    telling.on_event(ModelAsked(turn=1, ordinal=1, request_hash="h", model="m", kept=0, messages=[]))
+    for character in said:
+        telling.on_text("root", character)
+    telling.on_event(replied("root", said))
+
+    parts = [e.content for e in events if e.type == "assistant.message" and e.partial]
+    assert "".join(parts) == "The key is ***, not sk-very or sk-v."

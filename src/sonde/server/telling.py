@@ -28,6 +28,7 @@ class Telling:
         self._fold = RecordFold()
         self._began: float | None = None
         self._speaking: dict[str, str] = {}
+        self._held: dict[str, str] = {}  # ends of pieces that are not told yet
         self._lock = threading.Lock()
 
     def on_event(self, event: Event) -> None:
@@ -47,6 +48,7 @@ class Telling:
             case SubcallEnded():
                 self._emit(self._ended(event))
             case ModelAsked():
+                self._held.pop(event.session, None)
                 self._speaking[event.session] = f"{self._id(event.session)}.m{event.turn}.{event.ordinal}"
             case ModelReplied():
                 self._emit(self._reply(event))
@@ -58,10 +60,16 @@ class Telling:
                 pass
 
     def on_text(self, session: str, text: str) -> None:
-        """A piece of a reply as it streams in."""
-        if text and session in self._speaking:
+        """A piece of a reply as it streams in; what may be the beginning of a key waits for what follows."""
+        if session not in self._speaking:
+            return
+        text = redact(self._held.get(session, "") + text, self._secrets)
+        end = len(text) - _begun(text, self._secrets)
+        self._held[session] = text[end:]
+        if end:
+            content = clip(text[:end], SHOWN)
             message = AssistantMessage(
-                id=self._speaking[session], parent_id=self._id(session), content=self.shown(text), partial=True
+                id=self._speaking[session], parent_id=self._id(session), content=content, partial=True
             )
             self._emit(message)
 
@@ -106,6 +114,12 @@ class Telling:
                     id=self._task_id, note=clip(self.shown(note), 200), usage=self.usage(event.at), limits=self._limits
                 )
             )
+
+
+def _begun(text: str, secrets: Sequence[str]) -> int:
+    """How many characters at the end of a text may be the beginning of a key."""
+    lengths = (n for secret in secrets for n in range(len(secret) - 1, 0, -1) if text.endswith(secret[:n]))
+    return max(lengths, default=0)
 
 
 def citation_of(proved: ProvedCitation) -> Citation:

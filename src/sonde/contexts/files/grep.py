@@ -66,7 +66,7 @@ def compile_pattern(pattern: str, flags: str = "") -> Pattern:
     except ValueError as error:
         raise ToolFault(
             f"the pattern {pattern!r} cannot be used: {error}. Patterns are RE2: no look-around, no back-references; "
-            "flags='F' takes the text as it is."
+            r"a sign that is meant as it is takes a backslash, as in \(; in grep flags='F' does that for all."
         ) from None
 
 

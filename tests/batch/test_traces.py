@@ -168,6 +168,14 @@ def test_when_no_trace_fails_any_more_every_earlier_issue_is_gone_and_the_night_
         compare = ["--compare", str(tmp_path / "runs" / f"batch-{name}")]
 
 
+def test_a_budget_above_what_any_investigation_may_have_is_refused_once(traces: Path, tmp_path: Path) -> None:
+    done = Scene(tmp_path).query("--all-errors", "--source", str(traces), "--max-iterations", "61", "--name", "night")
+
+    assert done.returncode == 2
+    assert "61 is above the contract's maximum of 60" in done.stderr
+    assert not (tmp_path / "runs/batch-night/results.jsonl").exists()
+
+
 def test_a_query_that_was_stopped_names_the_command_that_goes_on_with_the_same_items(
     traces: Path, tmp_path: Path
 ) -> None:

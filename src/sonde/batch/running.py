@@ -18,6 +18,8 @@ from sonde.batch.local import LocalCrew
 from sonde.batch.manifest import Manifest
 from sonde.batch.plan import Plan, plan_batch
 from sonde.batch.station import Order, check_models
+from sonde.core.budget import Budget
+from sonde.engines.reading import READING_MAXIMA
 from sonde.errors import ConfigError
 
 LOCAL = "local"
@@ -70,7 +72,7 @@ def open_crew(
     plan: Plan, folder: BatchFolder, settings: Settings, options: BatchOptions, cancel: threading.Event | None = None
 ) -> Crew:
     """The workers of the chosen place; ConfigError when no item could begin with these settings."""
-    settings.budget()  # what no engine could take is refused here, what is above an engine's maximum by its items
+    settings.budget(maxima=_maxima(plan))
     order = Order(settings=_with_cache(settings, folder), folder=folder.path, writeback=options.writeback)
     if options.on == LOCAL:
         check_models(settings)
@@ -78,6 +80,11 @@ def open_crew(
     from sonde.batch.cluster import RayCrew  # noqa: PLC0415  # Ray takes seconds to import, and may not be there
 
     return RayCrew(order, options.limits, options.on, spent_usd=plan.spent_usd, cancel=cancel)
+
+
+def _maxima(plan: Plan) -> Budget | None:
+    """What no item may have more of; an investigation with less refuses by itself. Questions have no maximum."""
+    return None if any(errand.item.engine == "ask" for errand in plan.errands) else READING_MAXIMA
 
 
 def _with_cache(settings: Settings, folder: BatchFolder) -> Settings:

@@ -69,6 +69,14 @@ def test_a_forbidden_action_ends_the_run_at_once_without_output(action: dict[str
     assert len(model.requests) == 1
 
 
+@pytest.mark.requirement(128)
+def test_finalize_without_an_output_ends_with_the_draft() -> None:
+    answer, _, _ = act(READ, {"type": "synthesize", "output": DONE["output"]}, {"type": "finalize"})
+
+    assert answer.status is RunStatus.SUCCEEDED
+    assert answer.text == "beta is 42"
+
+
 def test_text_that_is_no_action_gets_one_nudge() -> None:
     answer, _, model = act("I would read the file first.", READ, DONE)
 

@@ -285,6 +285,8 @@ class Session:
             case Synthesize():
                 self.memory.draft = action.output
                 return Observation(text="The draft is kept. Finish with a finalize action when it is ready.")
+            case Finalize(output=None):
+                return Observation(text="", final=Finalize(output=self.memory.draft))
             case Finalize():
                 return Observation(text="", final=action)
             case Say():

@@ -254,3 +254,34 @@ def test_a_view_says_what_it_cannot_do() -> None:
 )
 def test_lines_of_a_long_text_are_read_in_pieces_and_come_out_whole(text: str) -> None:
     assert list(view_of(text).lines()) == text.removesuffix("\n").split("\n")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "text.startswith('wö', 6)",
+        "text.startswith('hé', 0, 1)",
+        "text.startswith('', 10**6)",
+        "text.endswith('end', 5)",
+        "text.endswith('d', 0, 11)",
+        "text.endswith(('x', 'd'), -3)",
+        "text.endswith('', 10**6)",
+        "text < 'z', text >= 'a', 'z' > text, text <= text, sorted([text, 'a'])[0]",
+        "len(text * 3)",
+    ],
+)
+def test_a_shared_text_answers_as_a_str_does(expression: str) -> None:
+    whole = "héllo wörld\n" * 3000 + "end"
+    with Sandbox() as box:
+        box.share("text", whole)
+
+        assert run(box, f"print(({expression}))") == f"{eval(expression, {'text': whole})}\n"
+
+
+def test_where_only_a_plain_str_will_do_the_code_is_told_how_to_get_one() -> None:
+    with Sandbox() as box:
+        box.share("text", "a1b2")
+        fault = box.execute("import re\nre.compile('[0-9]').findall(text)").fault
+
+        assert fault is not None and fault.hint is not None and "str(text)" in fault.hint
+        assert run(box, "import re\nprint(re.compile('[0-9]').findall(str(text)))") == "['1', '2']\n"

@@ -62,6 +62,8 @@ def _hint(error: BaseException, modules: Collection[str]) -> str | None:
         return (
             "Work on slices of the shared text instead of whole copies; `x = None` lets go of what is no longer needed."
         )
+    if isinstance(error, TypeError) and "SharedText" in _headline(error):
+        return "A shared text is not a plain str: give str(text) for all of it, or a slice, text[a:b]."
     if isinstance(error, NameError) and error.name in modules:
         return f"Nothing is imported beforehand: write `import {error.name}` first."
     return None

@@ -30,6 +30,7 @@ class Region:
         os.close(descriptor)
 
 
+@functools.total_ordering
 class SharedText:
     """A text in the shared region: `len`, slices, `find`, `count`, `in`, lines, and `str()` for all of it."""
 
@@ -75,6 +76,12 @@ class SharedText:
             return len(other) == len(self) and str(other) == str(self)
         return NotImplemented
 
+    def __lt__(self, other: object) -> bool:
+        return str(self) < str(other) if isinstance(other, str | SharedText) else NotImplemented
+
+    def __mul__(self, times: int) -> str:
+        return str(self) * times
+
     def __hash__(self) -> int:
         return hash(str(self))
 
@@ -113,12 +120,19 @@ class SharedText:
             found, at = found + 1, at + len(needle)
         return found
 
-    def startswith(self, part: str | tuple[str, ...], start: int = 0) -> bool:
-        return any(self[start : start + len(each)] == each for each in ([part] if isinstance(part, str) else part))
+    def startswith(self, part: str | tuple[str, ...], start: int = 0, end: int | None = None) -> bool:
+        first, last, _ = slice(start, end).indices(self._length)
+        fitting = self._fitting(part, last - first if start <= self._length else -1)
+        return any(self[first : first + len(each)] == each for each in fitting)
 
-    def endswith(self, part: str | tuple[str, ...]) -> bool:
-        parts = [part] if isinstance(part, str) else part
-        return any(self[max(0, self._length - len(each)) :] == each for each in parts)
+    def endswith(self, part: str | tuple[str, ...], start: int = 0, end: int | None = None) -> bool:
+        first, last, _ = slice(start, end).indices(self._length)
+        fitting = self._fitting(part, last - first if start <= self._length else -1)
+        return any(self[last - len(each) : last] == each for each in fitting)
+
+    @staticmethod
+    def _fitting(part: str | tuple[str, ...], room: int) -> list[str]:
+        return [each for each in ([part] if isinstance(part, str) else part) if len(each) <= room]
 
     def lines(self) -> Iterator[str]:
         """The lines, one at a time, without their newline."""

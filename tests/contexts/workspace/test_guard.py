@@ -144,6 +144,30 @@ def test_a_folder_swapped_for_a_link_after_the_last_check_leads_nowhere(root: Pa
     assert names(root.parent / "outside") == ["secret"]
 
 
+@pytest.mark.parametrize(
+    "first", ["*** Update File: src/x\n-1\n+one", "*** Delete File: src/x", "*** Add File: src/new\n+1",
+              "*** Update File: src/x\n*** Move to: src/y"],
+)  # fmt: skip
+def test_a_file_is_put_back_although_its_folder_was_moved_meanwhile(root: Path, first: str) -> None:
+    (root / "src").mkdir()
+    (root / "src/x").write_text("1\n")
+    workspace = LocalWorkspace(root, approve=accept)
+
+    def swap() -> None:
+        (root / "src").rename(root / "aside")
+        (root / "src").symlink_to(root.parent / "outside")
+        (root / "b").write_text("late\n")
+
+    workspace.root = Meddled(root, "b", 3, swap)
+
+    with pytest.raises(PatchRefused):
+        apply(workspace, f"*** Begin Patch\n{first}\n*** Update File: b\n-2\n+two\n*** End Patch")
+
+    assert (root / "aside/x").read_text() == "1\n"
+    assert names(root / "aside") == ["x"]
+    assert names(root.parent / "outside") == ["secret"]
+
+
 @pytest.mark.parametrize("verb", ["Update", "Delete", "Add"])
 def test_a_patch_does_not_go_through_a_linked_folder(root: Path, verb: str) -> None:
     (root / "link").symlink_to(root.parent / "outside")

@@ -25,7 +25,12 @@ class Step:
     change: FileChange
     before: bytes | None  # the bytes to put back
     form: Form
-    staged: str | None = None  # path of the hidden file
+    staged: str | None = None  # name of the hidden file, beside the file that it will be
+    written: bool = False
+    removed: bool = False
+    held: dict[str, int] = field(
+        default_factory=dict[str, int]
+    )  # open folders by path: the way back, wherever they went
 
 
 @dataclass(slots=True)
@@ -43,9 +48,7 @@ class Transaction:
             self.steps.append(self._checked(change))
         for step in self.steps:
             if step.change.new_text is not None:
-                step.staged = self._stage(
-                    step.change.writes, encode(step.change.path, step.change.new_text, step.form), step.form
-                )
+                self._stage(step, encode(step.change.path, step.change.new_text, step.form))
 
     def _checked(self, change: FileChange) -> Step:
         """The step for a change whose base is still what the plan was made from."""
@@ -63,16 +66,10 @@ class Transaction:
             raise PatchRefused(f"{change.path} has changed since it was read; read it again and make a new patch")
         return Step(change, found[0], change.form or form)
 
-    def _stage(self, path: str, data: bytes, form: Form) -> str:
-        with self.root.parent(path, create=self.folders) as (folder, _):
-            name = f".sonde-{secrets.token_hex(6)}.tmp"
-            descriptor = os.open(
-                name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder
-            )
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                os.fchmod(file.fileno(), form.mode)
-        return "/".join([*path.split("/")[:-1], name])
+    def _stage(self, step: Step, data: bytes) -> None:
+        with self.root.parent(step.change.writes, create=self.folders) as (folder, _):
+            step.held[step.change.writes] = os.dup(folder)
+            step.staged = _hidden(folder, data, step.form)
 
     def commit(self) -> None:
         """Check each base once more right before its rename; put everything back if one fails."""
@@ -89,45 +86,41 @@ class Transaction:
         change = step.change
         if step.staged is not None:
             self._rename(step.staged, change.writes, fresh=change.action in (Action.ADD, Action.MOVE))
-            step.staged = None
+            step.staged, step.written = None, True
         if change.action in (Action.DELETE, Action.MOVE):
-            self._remove(change.path)
+            with self.root.parent(change.path) as (folder, name):
+                step.held[change.path] = os.dup(folder)
+                os.unlink(name, dir_fd=folder)
+            step.removed = True
 
     def _rename(self, staged: str, path: str, *, fresh: bool) -> None:
         """Into place in one move; a new file never replaces one that has just appeared."""
         with self.root.parent(path) as (folder, name):
-            source = staged.rsplit("/", 1)[-1]
             if fresh:
-                os.link(source, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-                os.unlink(source, dir_fd=folder)
+                os.link(staged, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+                os.unlink(staged, dir_fd=folder)
             else:
-                os.rename(source, name, src_dir_fd=folder, dst_dir_fd=folder)
-
-    def _remove(self, path: str) -> None:
-        with self.root.parent(path) as (folder, name):
-            os.unlink(name, dir_fd=folder)
+                os.rename(staged, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def _put_back(self) -> None:
         for step in reversed(self.done):
             change = step.change
-            if step.staged is None and change.new_text is not None and change.action is not Action.UPDATE:
+            if step.written and change.action is not Action.UPDATE:
                 with suppress(FileNotFoundError):
-                    self._remove(change.writes)
-            if step.before is not None:
-                with self.root.parent(change.path) as (folder, name):
-                    os.rename(
-                        self._stage(change.path, step.before, step.form).rsplit("/", 1)[-1],
-                        name,
-                        src_dir_fd=folder,
-                        dst_dir_fd=folder,
-                    )
+                    os.unlink(_name(change.writes), dir_fd=step.held[change.writes])
+            if step.before is not None and (step.removed or (step.written and change.action is Action.UPDATE)):
+                folder = step.held[change.path]
+                hidden = _hidden(folder, step.before, step.form)
+                os.rename(hidden, _name(change.path), src_dir_fd=folder, dst_dir_fd=folder)
 
     def clear(self, *, failed: bool) -> None:
         """Remove hidden files that were not used, and after a failure the folders made for them."""
         for step in self.steps:
             if step.staged is not None:
                 with suppress(OSError):
-                    self._remove(step.staged)
+                    os.unlink(step.staged, dir_fd=step.held[step.change.writes])
+            while step.held:
+                os.close(step.held.popitem()[1])
         if failed:
             self.remove_folders(self.folders)
 
@@ -136,6 +129,25 @@ class Transaction:
         for path in reversed(folders):
             with suppress(OSError), self.root.parent(path) as (folder, name):
                 os.rmdir(name, dir_fd=folder)
+
+
+def _name(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
+
+
+def _hidden(folder: int, data: bytes, form: Form) -> str:
+    """The name of a new file with these bytes in an open folder; none is left where they do not fit."""
+    name = f".sonde-{secrets.token_hex(6)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(name, flags, 0o600, dir_fd=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            os.fchmod(file.fileno(), form.mode)
+    except BaseException:
+        os.unlink(name, dir_fd=folder)
+        raise
+    return name
 
 
 def write_plan(root: Root, plan: Plan) -> Transaction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from sonde.errors import ConfigError, ToolFault
 
 def snapshot(root: Path, tag: str, created_at: str, files: dict[str, str | bytes], **more: str) -> None:
     folder = root / tag
+    folder.mkdir(parents=True)
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,6 +51,14 @@ def test_snapshots_come_by_time_within_a_window(snapshots: ConfigSnapshots) -> N
     assert [row["snapshot_id"] for row in late] == ["after"]
     assert [row["tag"] for row in snapshots.list_config_snapshots("any", tag="before")] == ["before"]
     assert snapshots.list_config_snapshots("any", end_time="2025-01-01") == []
+
+
+def test_metadata_behind_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    snapshot(tmp_path, "one", "2026-01-02T00:00:00Z", {})
+    path = tmp_path / "one" / "metadata.json"
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+
+    assert ConfigSnapshots(tmp_path).get_config_snapshot("one")["git_commit"] == "c-one"
 
 
 def test_a_diff_names_paths_and_is_cited_by_its_own_hash(snapshots: ConfigSnapshots) -> None:

@@ -51,6 +51,15 @@ def test_a_library_file_is_a_list_one_control_or_controls() -> None:
         assert (found.control_id, found.controls_version) == ("a.b", "v2")
 
 
+@pytest.mark.parametrize("written", [{}, {"indent": "\t"}, {"indent": 1, "ensure_ascii": False}])
+def test_a_library_of_json_is_read_as_json_writes_it(written: dict[str, Any]) -> None:
+    said = 'a tab\t, a slash \\\\ud83c\\udf89 / and "\N{PARTY POPPER}\N{PARTY POPPER}" \xfc'
+
+    (found,) = parse_controls("\ufeff" + json.dumps([control(description=said)], **written), "x.json")
+
+    assert found.description == said
+
+
 @pytest.mark.parametrize(
     ("line", "text", "words"),
     [

@@ -312,7 +312,6 @@ def test_a_taxonomy_of_ones_own_is_a_yaml_file(tmp_path: Path) -> None:
         ("- name: SLOW\n  definition: y\n", "'Slow' and 'SLOW' are the same name"),
         ("- name: ''\n  definition: y\n", "a category has name and definition"),
         ("- name: Fast\n  definition: y\n  pattern: [x]\n", "Fast: unknown field pattern"),
-        ("guides: x\n", "unknown field guides"),
     ],
 )
 def test_a_taxonomy_that_cannot_mean_what_it_says_is_refused(tmp_path: Path, more: str, words: str) -> None:

@@ -183,7 +183,7 @@ def _folders(root: Path) -> list[Path]:
 
 def _load(folder: Path, project_name: str) -> Snapshot:
     try:
-        read: Any = json.loads((folder / METADATA).read_text("utf-8"))
+        read: Any = json.loads((folder / METADATA).read_text("utf-8-sig"))
     except (OSError, ValueError) as broken:
         raise ConfigError(f"{folder / METADATA}: {broken}") from None
     data = cast("dict[str, Any]", read if isinstance(read, dict) else {})

@@ -79,7 +79,6 @@ def _parse(text: str, source: str) -> Taxonomy:
         raise ConfigError(f"{source} is not YAML: {' '.join(str(error).split())}") from None
     match data:
         case {"name": str(name), "categories": [*items], **rest} if items:
-            _refuse_unknown(rest, {"guide"}, source)
             categories = tuple(_category(item, source) for item in items)
             _refuse_repeated(categories, source)
             return Taxonomy(name=name, categories=categories, guide=str(rest.get("guide", "")))
@@ -87,12 +86,6 @@ def _parse(text: str, source: str) -> Taxonomy:
             raise ConfigError(
                 f"{source}: a taxonomy has a name and a list of categories, each with name and definition"
             )
-
-
-def _refuse_unknown(fields: Mapping[str, Any], known: set[str], where: str) -> None:
-    unknown = [name for name in fields if name not in known]
-    if unknown:
-        raise ConfigError(f"{where}: unknown field {unknown[0]}; what is not required: {', '.join(sorted(known))}")
 
 
 def _refuse_repeated(categories: Sequence[Category], source: str) -> None:
@@ -110,7 +103,8 @@ def _refuse_repeated(categories: Sequence[Category], source: str) -> None:
 def _category(item: Any, source: str) -> Category:
     match item:
         case {"name": str(name), "definition": str(definition), **rest} if name.strip():
-            _refuse_unknown(rest, {"patterns"}, f"{source}: {name}")
+            if unknown := [field for field in rest if field != "patterns"]:
+                raise ConfigError(f"{source}: {name}: unknown field {unknown[0]}; a category may have patterns")
             return Category(
                 name, " ".join(definition.split()), _patterns(rest.get("patterns", []), f"{source}: {name}")
             )

@@ -91,7 +91,14 @@ def test_a_query_for_a_project_takes_its_traces_alone_and_refuses_one_that_is_no
 def test_since_is_a_span_of_time_or_a_time() -> None:
     assert since_time("24h", NOW) == "2026-11-14T12:00:00+00:00"
     assert since_time("90m", NOW) == "2026-11-15T10:30:00+00:00"
-    assert since_time("2026-11-01T00:00Z", NOW) == "2026-11-01T00:00Z"
+    for time in ("2026-11-01T00:00Z", "2026-11-01", "20261101", "2026-11-01T01:00+01:00"):
+        assert since_time(time, NOW) == "2026-11-01T00:00:00.000000Z"
+
+
+@pytest.mark.parametrize("text", ["24", "7days", "yesterday", "1762000000", "99999999999d", "-3h"])
+def test_since_refuses_what_is_neither_with_both_forms_named(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"24h.*2026-11-01T00:00Z"):
+        since_time(text, NOW)
 
 
 def test_failed_traces_become_reports_and_one_issue_with_its_component(traces: Path, tmp_path: Path) -> None:

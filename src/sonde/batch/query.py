@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from sonde.api.case import Source, project_in
 from sonde.batch.manifest import Item, Manifest
 from sonde.contexts.traces.catalog import query_of
+from sonde.contexts.traces.span import time_text, us_of_text
 from sonde.contexts.traces.store import TraceQuery, TraceRow, TraceStore
 from sonde.errors import ConfigError, ToolFault
 
@@ -37,12 +38,22 @@ def since_time(text: str, now: datetime) -> str:
     """`24h`, `30m`, `7d` before now, or a time as it is."""
     found = _SINCE.fullmatch(text.strip())
     if found is None:
-        return text
+        return _time(text)
     try:
         return (now - timedelta(seconds=float(found[1]) * _SECONDS[found[2]])).isoformat()
     except OverflowError:
         raise ConfigError(
             f"--since {text} is longer than there are dates; write 24h, 7d or 2026-11-01T00:00Z"
+        ) from None
+
+
+def _time(text: str) -> str:
+    """A time as stores read it. A bare number is none: `24` would be a moment of 1970, and everything since."""
+    try:
+        return time_text(us_of_text(text))
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"--since {text} is no span of time such as 24h or 7d, nor a time such as 2026-11-01T00:00Z"
         ) from None
 
 

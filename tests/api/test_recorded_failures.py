@@ -96,7 +96,7 @@ def test_a_mistake_found_too_late_is_raised_and_the_folder_is_complete(data: Pat
         """Look."""
         return ""
 
-    tool.__name__ = "FINAL"
+    tool.__name__ = "ToolError"  # which only the sandbox knows to be taken
     with pytest.raises(ConfigError):
         asked(data, [LOOK, FINISH], tools=[tool])
 

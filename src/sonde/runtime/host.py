@@ -19,11 +19,11 @@ from sonde.core.calls import CallRef, call_text, excerpt_of_call
 from sonde.core.canonical import canonical_json, clip, hash_value, jsonable
 from sonde.core.events import HostReturned
 from sonde.core.evidence import Excerpt
-from sonde.errors import Fault, ToolFault
+from sonde.errors import Fault, ToolFault, ToolResponseInvalid
 from sonde.runtime.delegate import Delegation
 from sonde.runtime.engine import Review
 from sonde.runtime.functions import Functions
-from sonde.runtime.wiring import Wiring
+from sonde.runtime.wiring import Wiring, reached_before
 from sonde.sandbox import Args
 from sonde.tools.registry import ToolRegistry, ToolResult
 
@@ -130,6 +130,9 @@ class Host(Functions):
             result = self.wiring.registry.call(call.name, call.args)
         except Fault as fault:
             raise self._failed(call, fault, self.wiring.clock.now() - started) from None
+        except ToolResponseInvalid as error:  # it ends the run, and the call was made all the same
+            self._failed(call, ToolFault(error.message), self.wiring.clock.now() - started)
+            raise
         if call.name in self.wiring.registry.given:
             result = self._citable(result)
         self.wiring.log.note(result.excerpts)
@@ -173,7 +176,8 @@ class Host(Functions):
         self.wiring.emit(recorded)
         self._told(recorded)
         if not recorded.ok:
-            raise ToolFault(recorded.error or "failed")
+            ended = reached_before(self.wiring.tape.error_of(self.session))
+            raise ended if ended and ended.message == recorded.error else ToolFault(recorded.error or "failed")
         return recorded.result
 
     def _failed(self, call: Call, fault: Fault, latency: float = 0.0) -> Fault:

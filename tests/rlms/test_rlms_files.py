@@ -287,6 +287,30 @@ def test_the_list_may_be_a_pipe(loop: Loop) -> None:
     assert (loop.output / "context-files.txt").read_bytes() == loop.files.read_bytes()
 
 
+def test_a_call_that_is_stopped_while_it_waits_for_its_list_leaves_the_files_of_a_failure(loop: Loop) -> None:
+    events = loop.output.parents[2] / "events.jsonl"
+    events.parent.mkdir(parents=True)
+    os.mkfifo(events)
+    reading, writing = os.pipe()
+    words = loop.words(loop.replies("root", [CITED]), context_file_list=f"/dev/fd/{reading}")
+    call = subprocess.Popen(
+        [sys.executable, "-m", "sonde", "rlms", *words],
+        env=loop.environment(),
+        pass_fds=[reading],
+        stdout=-3,
+        stderr=-3,
+    )
+    told = os.open(events, os.O_RDONLY)  # waits for rlms_start
+
+    call.send_signal(signal.SIGTERM)
+    call.wait(20)
+    for fd in (reading, writing, told):
+        os.close(fd)
+
+    assert call.returncode == 1
+    assert read(loop.output / "status.json")["error"] == "worker_failure"
+
+
 def test_a_pipe_that_nobody_writes_to_is_an_empty_list(loop: Loop) -> None:
     pipe = loop.tmp / "pipe"
     os.mkfifo(pipe)

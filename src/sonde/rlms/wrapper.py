@@ -47,8 +47,11 @@ def invoke(flags: Mapping[str, str | None], environ: Mapping[str, str], python: 
         return failure(request, failure_class(error), error.message)
     except OSError as error:
         result = failure(request, "worker_failure", f"the files in {request.output_dir} cannot be written: {error}")
-        _write_failure(layout, result, Decided.of(request.metadata))
-        return result
+    except KeyboardInterrupt:
+        result = failure(request, "worker_failure", "the call was interrupted, and its worker ended")
+    _tell_time(result, started)
+    _write_failure(layout, result, Decided.of(request.metadata))
+    return result
 
 
 def _in_place(
@@ -63,10 +66,14 @@ def _in_place(
         result = _run(replace(request, context_file_list=str(kept)), environ, python, started)
     except ConfigError as error:
         result = failure(request, failure_class(error), error.message)
-    result["stats"]["elapsed_seconds"] = round(time.monotonic() - started, 3)
+    _tell_time(result, started)
     layout.write_result(result, decided)
     layout.emit("rlms_end", "ok" if result["ok"] else "failed", {"error_code": result.get("error_code")})
     return result
+
+
+def _tell_time(result: dict[str, Any], started: float) -> None:
+    result["stats"]["elapsed_seconds"] = round(time.monotonic() - started, 3)
 
 
 def _refused(flags: Mapping[str, str | None], error: ConfigError) -> dict[str, Any]:
@@ -116,9 +123,6 @@ def _await(worker: subprocess.Popen[bytes], order: bytes, request: Request, star
     except subprocess.TimeoutExpired:
         words = f"timeout_seconds of {request.limits.timeout_seconds} is used up; the worker was ended from outside"
         return failure(request, "limit_exceeded", words)
-    except KeyboardInterrupt:
-        words = "the worker was ended because its caller was interrupted"
-        return failure(request, "worker_failure", words)
     finally:
         end_tree(worker)
     return _checked(printed, worker.returncode, request)

@@ -21,7 +21,9 @@ RECORD_BYTES = 4000
 """Of text: with its header less than PIPE_BUF."""
 EVERY_S = 0.005
 BURST_S = 8 * EVERY_S
-"""How often the end of a long output is recorded: at once as a rule, but not for each line of a flood."""
+LONG_CHARS = 512
+"""The lines of the beginning are recorded at once; pieces of a line, and the end of a long output, as a rule too, but not each
+line of a flood."""
 
 
 class Capture(io.TextIOBase):
@@ -38,7 +40,8 @@ class Capture(io.TextIOBase):
         self._head: list[str] = []
         self._tail: list[str] = []
         self._tail_size = 0
-        self._recorded = 0
+        self._unsent = ""
+        self._recorded_tail = 0
         self._due = 0.0
 
     def write(self, text: str) -> int:
@@ -48,10 +51,13 @@ class Capture(io.TextIOBase):
         self.total += len(text)
         if room > 0:
             self._head.append(text[:room])
-            self._record_head(text[:room])
+            self._unsent += text[:room]
         if len(text) > room:
             self._add_to_tail(text[max(room, 0) :][-self._keep :])
-            self._record_tail()
+        if room > 0 and "\n" in text:
+            self.flush()
+        elif text and (room > 0 or "\n" in text or len(text) > LONG_CHARS):  # print(…, end="") writes "" too
+            self._flush_sometimes()
         return len(text)
 
     def _add_to_tail(self, text: str) -> None:
@@ -61,23 +67,18 @@ class Capture(io.TextIOBase):
             self._tail = [self.tail()]
             self._tail_size = len(self._tail[0])
 
-    def _record_head(self, text: str) -> None:
-        step = RECORD_BYTES // 4  # no character has more bytes
-        for start in range(0, len(text), step):
-            self._record(HEAD, text[start : start + step].encode("utf-8", "replace"))
-
-    def _record_tail(self) -> None:
+    def _flush_sometimes(self) -> None:
         now = monotonic()
         if now >= self._due:
             self._due = max(self._due, now - BURST_S) + EVERY_S
             self.flush()
 
-    def _record(self, kind: int, data: bytes) -> None:
+    def _record(self, kind: int, data: bytes) -> bool:
         try:
             os.write(RECORDER, RECORD.pack(self._kind + kind, self.total, len(data)) + data)
         except OSError:
-            return  # the pipe is full. Only the record of a killed turn: the capture itself is whole
-        self._recorded = self.total
+            return False  # the pipe is full. Only the record of a killed turn: the capture itself is whole
+        return True
 
     def head(self) -> str:
         return "".join(self._head)
@@ -86,9 +87,14 @@ class Capture(io.TextIOBase):
         return "".join(self._tail)[-self._keep :]
 
     def flush(self) -> None:
-        if self._recorded < self.total:
+        unsent, self._unsent = self._unsent, ""
+        step = RECORD_BYTES // 4  # no character has more bytes
+        for start in range(0, len(unsent), step):
+            self._record(HEAD, unsent[start : start + step].encode("utf-8", "replace"))
+        if self._tail and self._recorded_tail < self.total:
             tail = self.tail()[-RECORD_BYTES:].encode("utf-8", "replace")[-RECORD_BYTES:]
-            self._record(TAIL, tail)
+            if self._record(TAIL, tail):
+                self._recorded_tail = self.total
 
     def writable(self) -> bool:
         return True

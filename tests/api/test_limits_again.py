@@ -5,16 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from recorded_runs import FINISH, asked, one_fact
 
 from sonde.api.again import replay, resume
+from sonde.api.recipe import check_recipe
 from sonde.api.settings import Settings
-from sonde.core.events import Event, ModelFailed
+from sonde.core.events import Event, ModelFailed, RunStarted
 from sonde.core.status import RunStatus
 from sonde.core.stopping import Stop
-from sonde.errors import ModelCallFailed
+from sonde.errors import ConfigError, ModelCallFailed
 from sonde.models.base import ModelRequest
-from sonde.runs.rundir import JOURNAL, RECORD, SUMMARY
+from sonde.runs.rundir import JOURNAL, RECORD, SUMMARY, RunDir
+from sonde.sandbox import Limits
 from sonde.testing import FrozenClock, ScriptedModel
 
 LOOK = "print(read_file('a.txt'))"
@@ -201,3 +204,28 @@ def test_an_attempt_that_failed_before_the_user_stopped_the_run_counts_in_its_re
 
     assert again.equal, again.differences
     assert again.record is not None and again.record.runtime_ref.usage == answer.record.runtime_ref.usage
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        (Limits(wall_s=0.5), "while True: pass"),
+        (Limits(output_chars=1000), "print('x\\n' * 3000)"),
+        (Limits(host_calls=2), "for _ in range(3): list_files()"),
+    ],
+)
+def test_the_limits_of_a_turn_hold_when_the_run_is_done_again(data: Path, limits: Limits, code: str) -> None:
+    _, run_dir = asked(data, [LOOK, code, FINISH], limits=limits)
+
+    again = replay(run_dir, settings=Settings())
+
+    assert again.equal, again.differences
+
+
+def test_a_recorded_limit_that_this_version_does_not_know_is_named(data: Path) -> None:
+    _, run_dir = asked(data, [LOOK, FINISH])
+    first = RunDir(run_dir).events()[0]
+    assert isinstance(first, RunStarted)
+
+    with pytest.raises(ConfigError, match="no limit wings"):
+        check_recipe(structs.replace(first, settings={**first.settings, "limits": {"wings": 2}}))

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -99,10 +99,8 @@ def ask(
         limits=limits or Limits(),
         keeps_state=True,
     )
-    names = [tool(each).name for each in tools]
-    job = replace(
-        job, recipe={**job.recipe, **_specs(model, sub_model, chosen), "given": bool(context), "tools": names}
-    )
+    given = {"given": bool(context), "tools": [tool(each).name for each in tools], "limits": asdict(job.limits)}
+    job = replace(job, recipe={**job.recipe, **_specs(model, sub_model, chosen), **given})
     if continue_from is not None:
         job = continued(job, chosen, continue_from, runs_dir)
     return answer_of(run_for_answer(job, launch), schema)

@@ -21,6 +21,7 @@ from sonde.engines.ask import ASK
 from sonde.engines.edit import EDIT
 from sonde.errors import ConfigError
 from sonde.runtime.wiring import Mode
+from sonde.sandbox import Limits
 from sonde.tools import tool
 
 Tools = Sequence[Callable[..., Any]]
@@ -63,6 +64,7 @@ def _ask(started: RunStarted, given: Given) -> Job:
         input_ref=started.input_ref,
         profile=started.profile,
         backend=_backend(started),
+        limits=Limits(**recipe.get("limits", {})),
         mode=cast("Mode", started.mode),
         earlier=recipe.get("earlier", ""),
         played=() if recipe.get("state") else played(recipe.get("continues")),

@@ -13,6 +13,7 @@ import msgspec
 from sonde.core.budget import Budget
 from sonde.core.events import RunStarted
 from sonde.errors import ConfigError
+from sonde.sandbox import Limits
 
 
 class _Sources(msgspec.Struct):
@@ -49,6 +50,7 @@ class _Recipe(msgspec.Struct):
     filter_expr: str | None = None
     configs: str | None = None
     writeback: bool = False
+    limits: dict[str, float | int | str | None] = {}
 
 
 def check_recipe(started: RunStarted) -> None:
@@ -57,6 +59,10 @@ def check_recipe(started: RunStarted) -> None:
         msgspec.convert(started.settings, _Recipe)
     except msgspec.ValidationError as error:
         raise ConfigError(f"this run cannot be gone on with: its settings were changed or damaged ({error})") from None
-    unknown = sorted(set(started.budget) - set(Budget.__dataclass_fields__))
-    if unknown:
-        raise ConfigError(f"this run cannot be gone on with: this version knows no budget {', '.join(unknown)}")
+    for what, given, known in (
+        ("budget", started.budget, Budget),
+        ("limit", started.settings.get("limits", {}), Limits),
+    ):
+        unknown = sorted(set(given) - set(known.__dataclass_fields__))
+        if unknown:
+            raise ConfigError(f"this run cannot be gone on with: this version knows no {what} {', '.join(unknown)}")

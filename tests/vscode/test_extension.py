@@ -10,6 +10,7 @@ import pytest
 
 from sonde.contexts.workspace import Policy
 from sonde.contexts.workspace.policy import HARMLESS, SECRETS, SKIPPED, STARTS_PROGRAMS
+from sonde.engines.edit import EDIT_BUDGET, LARGE_BUDGET
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "vscode/src"
@@ -30,6 +31,24 @@ def listed(name: str) -> set[str]:
 )
 def test_both_sides_protect_the_same_names(name: str, names: tuple[str, ...]) -> None:
     assert listed(name) == set(names)
+
+
+@pytest.mark.requirement(68)
+def test_the_default_budget_is_that_of_the_document() -> None:
+    assert (EDIT_BUDGET.max_depth, EDIT_BUDGET.max_subcalls, EDIT_BUDGET.max_tokens_per_subcall) == (2, 6, 1000)
+    assert (EDIT_BUDGET.max_tokens_total, EDIT_BUDGET.max_wall_time_sec) == (6000, 60)
+
+
+def test_both_sides_have_one_larger_budget() -> None:
+    block = (SOURCE / "settings.ts").read_text().split("const LARGE")[1].split("};")[0]
+
+    assert {name: int(value.replace("_", "")) for name, value in re.findall(r"(\w+): ([\d_]+),", block)} == {
+        "maxDepth": LARGE_BUDGET.max_depth,
+        "maxSubcalls": LARGE_BUDGET.max_subcalls,
+        "maxTokensPerSubcall": LARGE_BUDGET.max_tokens_per_subcall,
+        "maxTotalTokens": LARGE_BUDGET.max_tokens_total,
+        "timeoutSeconds": LARGE_BUDGET.max_wall_time_sec,
+    }
 
 
 @pytest.mark.requirement(47)

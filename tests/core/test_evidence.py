@@ -128,7 +128,7 @@ def test_a_citation_without_a_ref_is_known_by_its_lines() -> None:
 
 
 def test_a_citation_is_proved_while_other_sessions_look_at_the_same_file() -> None:
-    excerpts = [Excerpt.of_lines("a.py", line, line, f"line {line}") for line in range(1, 400)]
+    excerpts = [Excerpt.of_lines("a.py", line, line, f"line {line}") for line in range(1, 60)]
     log, stop = EvidenceLog(), threading.Event()
     log.note(excerpts)
 
@@ -140,7 +140,7 @@ def test_a_citation_is_proved_while_other_sessions_look_at_the_same_file() -> No
     sys.setswitchinterval(1e-6)
     looking.start()
     try:
-        proofs = [log.prove_lines("a.py", 200, 201, lambda e: f"line {e.start_line}") for _ in range(20_000)]
+        proofs = [log.prove_lines("a.py", 30, 31, lambda e: f"line {e.start_line}") for _ in range(300)]
     finally:
         stop.set()
         looking.join()

@@ -56,6 +56,22 @@ def test_what_is_free_is_not_held_back_for_money_whatever_its_name(name: str) ->
     assert answer.status is RunStatus.SUCCEEDED
 
 
+def test_a_reply_that_money_cannot_pay_whole_is_asked_for_shorter() -> None:
+    model = ScriptedModel([LOOK, FINISH], name="openai:gpt-4o-mini")
+    answer = run_in_memory(model, "?", files(), max_cost_usd=0.002)  # 4,096 tokens of output alone would be 0.0025
+
+    assert answer.status is RunStatus.SUCCEEDED
+    assert all(256 <= (each.max_output_tokens or 0) < 3_400 for each in model.requests)
+
+
+def test_a_call_that_money_does_not_pay_is_not_made() -> None:
+    model = ScriptedModel([LOOK, FINISH], name="openai:gpt-4o-mini")
+    answer = run_in_memory(model, "?", files(), max_cost_usd=0.0001)
+
+    assert model.requests == []
+    assert answer.status is RunStatus.PARTIAL
+
+
 @pytest.mark.parametrize("cut_after", [2, 3])
 def test_a_line_that_breaks_after_the_end_of_a_streamed_reply_loses_nothing(cut_after: int) -> None:
     events: list[Event] = []

@@ -233,6 +233,12 @@ class Scope:
                 f"max_cost_usd of {limit:g} would be passed: {used:.4f} is spent", limit="max_cost_usd"
             )
 
+    def money_left(self) -> float | None:
+        """What may still be spent here and above; None where money is not limited."""
+        with self._lock:
+            limits = [(each.budget.max_cost_usd, each.usage.cost_usd) for each in self.chain()]
+        return min((limit - used for limit, used in limits if limit is not None), default=None)
+
     def _affords(self, more: float) -> bool:
         limit = self.budget.max_cost_usd
         if limit is None or self._reserved_tokens == 0:

@@ -35,6 +35,7 @@ from sonde.models.retry import backoff, may_retry
 from sonde.runs.cleaning import REMOVED, is_same_but_for_keys
 from sonde.runtime.wiring import Cancelled, Wiring, by_user, reached_before
 
+LEAST_OUTPUT = 256  # tokens: a block of code or a short answer
 FIRST, REGENERATED, FOLDED = 0, 1, 2  # the requests that a turn may make
 
 
@@ -81,8 +82,8 @@ def ask(wiring: Wiring, scope: Scope, model: Model, place: Place, question: Ques
     if recorded is not None:
         return recorded
     estimate = sum(estimate_tokens(message.content) + 4 for message in question.messages)
-    expected = dearest(model.name, TokenUsage(estimate, question.max_output_tokens)) or 0.0
-    with reserved(scope, estimate, question.max_output_tokens, expected) as reservation:
+    most = _affordable(scope, model, estimate, question.max_output_tokens)
+    with reserved(scope, estimate, most, _cost(model, estimate, most)) as reservation:
         wiring.emit(_asked(place, question, hashed, model, reservation.max_output_tokens))
         request = ModelRequest(
             messages=question.messages,
@@ -95,6 +96,20 @@ def ask(wiring: Wiring, scope: Scope, model: Model, place: Place, question: Ques
         _count(wiring, scope, replied)
     scope.check_spent()
     return replied
+
+
+def _affordable(scope: Scope, model: Model, tokens_in: int, most: int) -> int:
+    """Output that the money left pays for: a call is shortened rather than refused, unless too little would be left to say anything."""
+    left = scope.money_left()
+    bare, full = _cost(model, tokens_in, 0), _cost(model, tokens_in, most)
+    if left is None or full <= max(left, bare):
+        return most
+    paid = int(most * (left - bare) / (full - bare))
+    return paid if paid >= LEAST_OUTPUT else most
+
+
+def _cost(model: Model, tokens_in: int, tokens_out: int) -> float:
+    return dearest(model.name, TokenUsage(tokens_in, tokens_out)) or 0.0
 
 
 def _as_recorded(wiring: Wiring, question: Question, place: Place) -> Question:

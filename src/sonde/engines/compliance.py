@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from sonde.contexts.controls import MAX_CONTROLS, Control, infer_scope
-from sonde.contexts.traces.context import TracesContext
+from sonde.contexts.traces.context import LOOKING, TracesContext
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.engines.controls_rule import Ruled, rule, see
 from sonde.engines.refs import fields_of, items_of, number, prove_refs, texts, unfit_confidence
@@ -157,22 +157,7 @@ COMPLIANCE = Engine(
     conclude_child=conclude_child,
     fallback=fallback,
     reply_form="schema",
-    tools=(
-        "overview",
-        "read_trace",
-        "list_spans",
-        "get_spans",
-        "get_span",
-        "get_attribute",
-        "get_children",
-        "get_messages",
-        "get_tool_io",
-        "get_retrieval_chunks",
-        "search_trace",
-        "list_controls",
-        "get_control",
-        "required_evidence",
-    ),
+    tools=(*LOOKING, "list_controls", "get_control", "required_evidence"),
     functions=("budget", "llm_query", "llm_batch", "delegate_subcall", "delegate_batch"),
     delegation_keys=DELEGATION_KEYS,
     final_example=(

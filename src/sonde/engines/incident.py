@@ -14,6 +14,7 @@ from typing import Any, cast, get_args
 from pydantic import ValidationError
 
 from sonde.contexts.configs import change_type
+from sonde.contexts.traces.context import LOOKING
 from sonde.contexts.traces.span import us_of_text
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.evidence import EvidenceKind, EvidenceRef, merge
@@ -255,24 +256,7 @@ INCIDENT = Engine(
     conclude_child=conclude_child,
     fallback=fallback,
     reply_form="schema",
-    tools=(
-        "overview",
-        "read_trace",
-        "list_traces",
-        "list_spans",
-        "get_spans",
-        "get_span",
-        "get_attribute",
-        "get_children",
-        "get_path",
-        "get_messages",
-        "get_tool_io",
-        "get_retrieval_chunks",
-        "search_trace",
-        "list_config_snapshots",
-        "get_config_snapshot",
-        "get_config_diff",
-    ),
+    tools=(*LOOKING, "list_traces", "list_config_snapshots", "get_config_snapshot", "get_config_diff"),
     functions=("budget", "llm_query", "llm_batch", "delegate_subcall", "delegate_batch"),
     delegation_keys=DELEGATION_KEYS,
     final_example=(

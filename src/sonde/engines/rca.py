@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from sonde.contexts.traces.context import TracesContext
+from sonde.contexts.traces.context import LOOKING, TracesContext
 from sonde.contexts.traces.evidence import span_excerpt
 from sonde.contexts.traces.prefilter import prefilter as look
 from sonde.contexts.traces.rules import LABELS
@@ -257,20 +257,7 @@ RCA = Engine(
     conclude_child=conclude_child,
     fallback=fallback,
     reply_form="schema",
-    tools=(
-        "overview",
-        "read_trace",
-        "list_spans",
-        "get_spans",
-        "get_span",
-        "get_attribute",
-        "get_children",
-        "get_path",
-        "get_messages",
-        "get_tool_io",
-        "get_retrieval_chunks",
-        "search_trace",
-    ),
+    tools=LOOKING,
     functions=("budget", "llm_query", "llm_batch", "delegate_subcall", "delegate_batch"),
     delegation_keys=DELEGATION_KEYS | {"findings", "span_ids"},
     final_example=(

@@ -19,6 +19,22 @@ from sonde.core.evidence import EvidenceKind, Excerpt, Observed
 from sonde.errors import ToolFault
 from sonde.tools.spec import Tool, tool
 
+LOOKING = (
+    "overview",
+    "read_trace",
+    "list_spans",
+    "get_spans",
+    "get_span",
+    "get_attribute",
+    "get_children",
+    "get_path",
+    "get_messages",
+    "get_tool_io",
+    "get_retrieval_chunks",
+    "search_trace",
+)
+"""The tools with which one looks into a trace."""
+
 RETURNS = {
     "get_span": "dict",
     "get_attribute": "dict",

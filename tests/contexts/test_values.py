@@ -3,13 +3,15 @@ from __future__ import annotations
 import datetime as dt
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from sonde.api import ask
 from sonde.contexts.values import ValuesContext
 from sonde.core.canonical import sha256_text
 from sonde.errors import ConfigError
+from sonde.testing import ScriptedModel
 from sonde.tools import ToolRegistry, ToolResult
 
 
@@ -107,3 +109,13 @@ def test_equal_values_have_equal_fingerprints() -> None:
         == ValuesContext((1, 2)).fingerprint()
         != ValuesContext([1, 3]).fingerprint()
     )
+
+
+def test_only_code_is_told_of_a_variable() -> None:
+    def told(mode: Literal["code", "actions"]) -> str:
+        model = ScriptedModel(['{"type": "finalize", "output": "x"}'] * 3)
+        ask("?", {"a": [1, 2]}, model=model, mode=mode, in_memory=True)
+        return model.requests[0].messages[1].content
+
+    assert "context holds the value." in told("code")
+    assert "variable" not in told("actions").lower()

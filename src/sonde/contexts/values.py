@@ -17,6 +17,7 @@ from sonde.contexts.base import Shareable
 from sonde.contexts.files import FilesContext
 from sonde.core.deadline import Clock
 from sonde.core.evidence import Excerpt
+from sonde.core.wording import plural
 from sonde.errors import ConfigError
 from sonde.tools import Tool
 
@@ -52,13 +53,9 @@ class ValuesContext:
 
     def describe(self) -> str:
         """The value's shape, and how its text is laid out."""
-        variable = (
-            "No variable holds it: it is too large to copy. Use the tools."
-            if self._too_large()
-            else f"The variable {NAME} holds it."
-        )
+        large = " It is too large for a variable." if self._too_large() else ""
         names = ", ".join(list(self._texts)[:20])
-        return f"{_shape(self.value)} {variable} The tools read it as {names}{_layout(self.value)}."
+        return f"{_shape(self.value)}{large} The tools read it as {names}{_layout(self.value)}."
 
     def reread(self, excerpt: Excerpt) -> str | None:
         """The cited lines; they cannot change."""
@@ -156,16 +153,16 @@ def _json_lines(value: Any) -> str:
 def _shape(value: Any) -> str:
     match value:
         case str():
-            return f"A text of {len(value):,} characters."
+            return f"A text of {plural(len(value), 'character')}."
         case dict():
             keys = list(cast("dict[str, Any]", value))
-            return f"A dict of {len(keys):,} keys: {', '.join(keys[:20])}{', …' if len(keys) > 20 else ''}."
+            return f"A dict of {plural(len(keys), 'key')}: {', '.join(keys[:20])}{', …' if len(keys) > 20 else ''}."
         case list():
             rows = cast("list[Any]", value)
             columns = (
                 ", ".join(list(cast("dict[str, Any]", rows[0]))[:40]) if rows and isinstance(rows[0], dict) else ""
             )
-            return f"A list of {len(rows):,} items{f' with the keys {columns}' if columns else ''}."
+            return f"A list of {plural(len(rows), 'item')}{f' with the keys {columns}' if columns else ''}."
         case _:
             return f"One {type(value).__name__}."
 

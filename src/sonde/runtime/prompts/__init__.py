@@ -149,7 +149,8 @@ def render_task(session: Session) -> str:
     if session.wiring.mode == "code":
         shared: Mapping[str, Any] = task.context.shared() if session.errand is None else {}
         names = [*shared, *session.coder.variables, *session.host.counters()]
-        parts.append(" ".join([f"Variables: {', '.join(names)}.", *_shared_words(shared), _state_words(session)]))
+        words = [*_shared_words(shared), *_value_words(session), _state_words(session)]
+        parts.append(" ".join([f"Variables: {', '.join(names)}.", *words]))
     if task.schema is not None and session.errand is None:
         parts.append(f"The final value must fit this JSON schema:\n{json.dumps(task.schema, ensure_ascii=False)}")
     parts.append(session.left_line(0.0))
@@ -171,6 +172,16 @@ def _state_words(session: Session) -> str:
 
 
 def _shared_words(shared: Mapping[str, Any]) -> list[str]:
-    """What shared variables hold; of texts by name the context itself says it."""
-    told = (name for name, value in shared.items() if name != "context" or not isinstance(value, Mapping))
-    return [SHARED_WORDS[name] for name in told if name in SHARED_WORDS]
+    """What shared variables hold."""
+    told = [
+        "context holds the texts by name."
+        if name == "context" and isinstance(value, Mapping)
+        else SHARED_WORDS.get(name)
+        for name, value in shared.items()
+    ]
+    return [words for words in told if words]
+
+
+def _value_words(session: Session) -> list[str]:
+    """What `context` holds where it is a value that was copied in."""
+    return ["context holds the value."] if session.errand is None and "context" in session.coder.variables else []

@@ -131,3 +131,12 @@ def test_an_export_that_fails_leaves_no_file_behind_and_can_be_repeated(folder: 
 
     assert (refused.returncode, again.returncode) == (2, 0), (refused.stderr, again.stderr)
     assert len((folder / "out.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_trace_that_is_not_there_keeps_no_other_back(folder: Path) -> None:
+    shown = sonde("rca", "nope", FIRST, "--source", "traces.jsonl", "--json", cwd=folder)
+    report, refusal = map(json.loads, shown.stdout.splitlines())
+
+    assert shown.returncode == 2
+    assert report["report"]["trace_id"] == FIRST
+    assert "has no trace 'nope'" in refusal["error"]["message"]

@@ -18,6 +18,7 @@ from sonde.cli.answer import error_line, summary_line
 from sonde.cli.interrupt import soft_stop
 from sonde.cli.options import OutputOptions
 from sonde.cli.text import one_line, printable
+from sonde.errors import UsageError
 
 if TYPE_CHECKING:
     from sonde.api import Investigation, Options, Settings
@@ -70,7 +71,7 @@ class ReportOptions(OutputOptions):
 
 
 def investigate_each(output: OutputOptions, settings: Settings, how: CaseOptions, starts: Sequence[Start]) -> int:
-    """Run them one after the other, printing each report as it comes; the worst exit code."""
+    """Run them one after the other, printing each report as it comes; the worst exit code. One that is refused keeps no other back."""
     from sonde.cli.live import open_view
     from sonde.cli.running import Watch
 
@@ -78,16 +79,21 @@ def investigate_each(output: OutputOptions, settings: Settings, how: CaseOptions
     if not silent:
         for line in (settings.model_line(), *(f"note: {note}" for note in settings.notes)):
             print(printable(line), file=sys.stderr)
-    failed = False
+    found: list[Investigation] = []
+    refused: list[str] = []
     with soft_stop() as cancel:
-        for number, start in enumerate(starts):
-            with open_view(sys.stderr, silent=silent) as view:
-                found = start(options_of(settings, how, Watch(view, cancel)))
-            _print(found, output, several=len(starts) > 1, first=number == 0)
-            failed = failed or found.status == "failed"
+        for start in starts:
+            try:
+                with open_view(sys.stderr, silent=silent) as view:
+                    found.append(start(options_of(settings, how, Watch(view, cancel))))
+                _print(found[-1], output, several=len(starts) > 1, first=len(found) == 1)
+            except UsageError as error:
+                refused.append(error.message)
             if cancel.is_set():
                 break
-    return 1 if failed else 0
+    if refused:
+        raise UsageError("; ".join(dict.fromkeys(refused)))
+    return 1 if any(each.status == "failed" for each in found) else 0
 
 
 def options_of(settings: Settings, how: CaseOptions, watch: Watch) -> Options:

@@ -160,9 +160,8 @@ def _kill(pid: int) -> None:
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    with suppress(
-        ProcessLookupError, PermissionError
-    ):  # gone, or a worker of the sandbox under another user, which dies with its parent
+    # Gone, or a worker of the sandbox under another user, which dies with its parent.
+    with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 

@@ -82,9 +82,8 @@ class Delegation:
     scope: Scope
     session: str
     spawn: Spawn
-    answered: dict[str, str] = field(
-        default_factory=dict[str, str]
-    )  # hash of a plain prompt -> the sub-call that answered it
+    answered: dict[str, str] = field(default_factory=dict[str, str])
+    """The sub-call that answered a plain prompt, by the prompt's hash."""
 
     @property
     def model(self) -> Model:

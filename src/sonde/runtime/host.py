@@ -105,9 +105,8 @@ class Host(Functions):
         if name in self.wiring.registry.names:
             return self._tool(call)
         if name in AT_ONCE and self.wiring.tape.strict:
-            self.wiring.tape.host(
-                self.session, call.turn, call.ordinal
-            )  # a replay goes no further than the recorded run
+            # A replay goes no further than the recorded run.
+            self.wiring.tape.host(self.session, call.turn, call.ordinal)
         try:
             result = self.own.call(name, bound)
         except Fault as fault:

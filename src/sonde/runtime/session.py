@@ -154,9 +154,8 @@ class Session:
         memory = self.memory
         if memory.forced not in (None, REPETITION):
             raise self._out_of_turns(memory.forced)
-        recorded = self.wiring.tape.turn(
-            self.path, memory.turn + 1
-        )  # first: a replay charges no turn that was not made
+        # First of all: a replay charges no turn that was not made.
+        recorded = self.wiring.tape.turn(self.path, memory.turn + 1)
         self.scope.charge(iterations=1)
         memory.turn += 1
         self.host.begin(memory.turn)

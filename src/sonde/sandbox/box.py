@@ -309,9 +309,7 @@ class Sandbox:
         )
         try:
             outcome = turn.run(request, self._family.await_parked)
-        except (
-            BaseException
-        ):  # a RunError of the host or the watch, or an interrupt: the turn is void, the state before it stands
+        except BaseException:  # of the host, the watch, or an interrupt: the turn is void, the state before it stands
             self._family.discard(child.state)
             raise
         if not self._family.await_parked(self._history.state):

@@ -39,18 +39,15 @@ class State:
         self.names: frozenset[str] = frozenset()
         """Variables that code has bound up to here."""
         self._pidfd = os.pidfd_open(pid)
-        self._closing = (
-            threading.Lock()
-        )  # another thread may close the box: the number must not mean a stranger when we kill
+        self._closing = threading.Lock()
+        """Another thread may close the box: the number must not mean a stranger when we kill."""
 
     @property
     def pidfd(self) -> int:
         return self._pidfd
 
     def dead(self, within_s: float = 0.0) -> bool:
-        watch = (
-            select.poll()
-        )  # a new one each time: boxes of several threads ask the same state, and a poll object serves one
+        watch = select.poll()  # a new one each time: threads may ask the same state, and a poll object serves one
         if (pidfd := self._pidfd) < 0:
             return True
         watch.register(pidfd, select.POLLIN)

@@ -109,9 +109,8 @@ def parse_header(header: bytes, sequence: int, limit: int) -> tuple[int, int, in
         raise BadFrame(f"unknown kind of frame {kind}")
     if given != sequence:
         raise BadFrame(f"frame {given} came where {sequence} was due")
-    if text + raw > limit + (
-        TEXT_BYTES if kind == DONE else 0
-    ):  # a report has its own limits; its final value is in this one
+    most = limit + TEXT_BYTES if kind == DONE else limit  # a report has limits of its own beside its final value
+    if text + raw > most:
         raise BadFrame(f"a frame of {text + raw} bytes; the limit is {limit}")
     if text > TEXT_BYTES:
         raise BadFrame(f"{text} bytes of JSON in a frame; the limit is {TEXT_BYTES}")

@@ -28,9 +28,8 @@ class Step:
     staged: str | None = None  # name of the hidden file, beside the file that it will be
     written: bool = False
     removed: bool = False
-    held: dict[str, int] = field(
-        default_factory=dict[str, int]
-    )  # open folders by path: the way back, wherever they went
+    held: dict[str, int] = field(default_factory=dict[str, int])
+    """Open folders by path: the way back, wherever they went."""
 
 
 @dataclass(slots=True)

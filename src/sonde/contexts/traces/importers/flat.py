@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from sonde.contexts.traces.build import RawEvent, build_span
 from sonde.contexts.traces.importers import otlp
-from sonde.contexts.traces.importers.records import decode
+from sonde.contexts.traces.importers.payload import opened
 from sonde.contexts.traces.span import Span
 
 Json = dict[str, Any]
@@ -87,7 +87,7 @@ def _attributes(row: Json) -> Json:
 
 def _table(found: Any) -> Json:
     """Attributes as an object, as OTLP's list of pairs, as a map of Parquet, or as JSON text of one of these."""
-    found = _opened_text(found)
+    found = opened(found)
     if isinstance(found, list):
         items = cast("list[Any]", found)
         is_map = all(isinstance(item, tuple) for item in items)
@@ -95,18 +95,8 @@ def _table(found: Any) -> Json:
     return cast("Json", found) if isinstance(found, dict) else {}
 
 
-def _opened_text(found: Any) -> Any:
-    """The value of a JSON text, as tables keep what is nested; whatever else it is stays."""
-    if not isinstance(found, str):
-        return found
-    try:
-        return decode(found.encode())[0]
-    except ValueError:
-        return None
-
-
 def _events(raw: Any) -> Iterator[RawEvent]:
-    found = _opened_text(raw)
+    found = opened(raw)
     items = cast("list[Any]", found) if isinstance(found, list) else []
     for item in items:
         if isinstance(item, dict):

@@ -6,10 +6,10 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 NODE   := vscode/node_modules/.ready
 PINNED := code otel data pdf mcp acp phoenix
-FAST   := not slow and not phoenix and not browser and not local
+FAST   := not slow and not phoenix and not browser and not local and not journey
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check format test test-python test-node test-slow test-phoenix test-browser test-vscode test-local test-providers
+.PHONY: help venv check format test test-python test-node journeys test-slow test-phoenix test-browser test-vscode test-local test-providers
 .PHONY: requirements pins demo local vsix clean test-monty test-ray test-wheel bench bench-quick docs bench-sandbox bench-turn escape-table
 
 help:            ## this list
@@ -48,6 +48,9 @@ test-python: $(READY)
 
 test-node: $(READY) $(NODE)
 	cd vscode && npm test --silent
+
+journeys: $(READY) ## whole uses through the installed command, all of them
+	$(BIN)/pytest -n 2 tests/journeys
 
 test-slow: $(READY) ## what takes longer: every kill point, soak tests
 	$(BIN)/pytest -m slow

@@ -161,8 +161,10 @@ def _find(listing: Listing, place: _Place, name: str) -> None:
         _follow(listing, place.path, name, root)
     elif not Path(place.path).is_file():
         listing.refused[name] = NO_FILE
+    elif skipped := SKIPPED_FOLDERS.intersection(os.path.relpath(folder, base).split("/")):
+        listing.skipped.update(skipped)
     else:
-        _note(listing, Path(place.path), name)
+        _note(listing, Path(place.real), name)
 
 
 def _drain(place: str) -> bytes:

@@ -6,10 +6,35 @@ import signal
 import subprocess
 import sys
 import threading
+from types import FunctionType, ModuleType
 
 import pytest
 
+import sonde.api.launch
+import sonde.cli.approval
+import sonde.contexts.files.listing
+import sonde.core.budget
+import sonde.models.base
+import sonde.models.chat
+import sonde.models.command
+import sonde.runs.journal
+import sonde.runtime.delegate
+import sonde.runtime.session
+import sonde.sandbox.box
+import sonde.sandbox.portable.dialogue
 from sonde.cli.interrupt import soft_stop
+
+WAITS = (
+    sonde.cli.approval,
+    sonde.contexts.files.listing,
+    sonde.models.base,
+    sonde.models.chat,
+    sonde.models.command,
+    sonde.runtime.delegate,
+    sonde.sandbox.box,
+    sonde.sandbox.portable.dialogue,
+)
+WRITES = (sonde.api.launch, sonde.core.budget, sonde.runs.journal, sonde.runtime.session)
 
 PROGRAM = """
 import sys
@@ -74,3 +99,28 @@ def test_outside_the_main_thread_nothing_is_caught() -> None:
     thread.start()
     thread.join(10)
     assert seen == [False]
+
+
+def interrupt_in(module: ModuleType) -> None:
+    """Ctrl-C while a function of the module runs."""
+
+    def press() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    FunctionType(press.__code__, vars(module) | {"signal": signal})()
+
+
+@pytest.mark.parametrize("module", WAITS, ids=lambda module: module.__name__)
+def test_whoever_waits_is_interrupted(module: ModuleType) -> None:
+    with soft_stop(None) as cancel, pytest.raises(KeyboardInterrupt):
+        interrupt_in(module)
+
+    assert cancel.is_set()
+
+
+@pytest.mark.parametrize("module", WRITES, ids=lambda module: module.__name__)
+def test_whoever_writes_is_not_interrupted(module: ModuleType) -> None:
+    with soft_stop(None) as cancel:
+        interrupt_in(module)
+
+    assert cancel.is_set()

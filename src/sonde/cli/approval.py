@@ -9,6 +9,8 @@ from typing import TextIO
 from sonde.cli.text import printable
 from sonde.contexts.workspace import Approve, Decision, Plan, accept, reject
 
+INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this module waits (cli/interrupt.py)
+
 COLORS = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
 QUESTION = "Apply this change? [y]es, [n]o, [a]ll of this task: "
 

@@ -2,8 +2,9 @@
 
 The run looks at `cancel` between its steps, and setting it interrupts the model calls of all threads. While the main thread waits for a
 model, for code, for a person's yes or for a pipe it cannot look, so there, and only there, the signal breaks the waiting off by
-KeyboardInterrupt, which the run takes as a cancel too. Anywhere else an exception could leave a record half written. SIGTERM counts as a
-Ctrl-C, so that a service manager gets a complete record too.
+KeyboardInterrupt, which the run takes as a cancel too. Modules and packages that wait say so themselves, by `INTERRUPTIBLE = True`.
+Anywhere else an exception could leave a record half written. SIGTERM counts as a Ctrl-C, so that a service manager gets a complete
+record too.
 """
 
 from __future__ import annotations
@@ -16,19 +17,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
+import sonde
 from sonde.core.stopping import Stop
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = "\x1b[?25h"
-_WAITING = (
-    "sonde.models.",
-    "sonde.sandbox.",
-    "sonde.runtime.delegate",
-    "sonde.cli.approval",
-    "sonde.contexts.files.listing",
-)
-
-
+_OURS = f"{sonde.__name__}."
 _STOPPING = "sonde: stopping; the answer so far follows (once more kills)\n"
 
 
@@ -57,10 +51,15 @@ def soft_stop(said: str | None = _STOPPING) -> Generator[threading.Event]:
 
 
 def _is_waiting(frame: FrameType | None) -> bool:
-    """Whether the innermost of our functions is one that waits."""
-    while frame is not None and not str(frame.f_globals.get("__name__")).startswith("sonde."):
+    """Whether the innermost of our functions may be interrupted: its module, or a package around it, is marked INTERRUPTIBLE."""
+    while frame is not None and not str(frame.f_globals.get("__name__")).startswith(_OURS):
         frame = frame.f_back
-    return frame is not None and str(frame.f_globals["__name__"]).startswith(_WAITING)
+    name = str(frame.f_globals["__name__"]) if frame is not None else ""
+    while name:
+        if getattr(sys.modules.get(name), "INTERRUPTIBLE", False):
+            return True
+        name = name.rpartition(".")[0]
+    return False
 
 
 def _say(text: str) -> None:

@@ -36,6 +36,8 @@ __all__ = [
     "open_model",
 ]
 
+INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this package waits (cli/interrupt.py)
+
 FORMS = (
     "A model is given as openai:NAME (such as openai:gpt-4o-mini), command:PROGRAM ARGS (such as "
     '"command:python3 my_model.py"), local:smollm2, or PROVIDER:NAME (such as anthropic:claude-sonnet-4-5).'

@@ -26,6 +26,8 @@ from sonde.runtime.wiring import Cancelled, Wiring
 if TYPE_CHECKING:
     from sonde.runtime.session import Outcome
 
+INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this module waits (cli/interrupt.py)
+
 QUERY_OUTPUT_TOKENS = 2048
 QUERY_SYSTEM = (
     "Answer the request below from the text it gives, briefly and exactly. "

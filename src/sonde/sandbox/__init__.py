@@ -44,3 +44,5 @@ __all__ = [
     "saved_state",
     "shared_server",
 ]
+
+INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this package waits (cli/interrupt.py)

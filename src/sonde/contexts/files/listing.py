@@ -21,6 +21,8 @@ from typing import NamedTuple
 from sonde.contexts.files.names import BINARY_SUFFIXES, SKIPPED_FOLDERS, secret_reason
 from sonde.errors import ConfigError
 
+INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this module waits (cli/interrupt.py)
+
 _PIPED_BYTES = 256_000_000
 NO_FILE = "not a regular file but a pipe, socket or device"
 

@@ -25,8 +25,8 @@ from pathlib import Path
 import sonde
 from sonde.core.budget import Budget
 from sonde.core.events import Event
+from sonde.runs.catalog import list_runs
 from sonde.runs.journal import Journal
-from sonde.runs.listing import list_runs
 from sonde.runs.rundir import RunDir
 from sonde.testing import ScriptedModel, ScriptedReply, ScriptedServer
 from sonde.viewer.server import ViewerServer

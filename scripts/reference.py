@@ -29,7 +29,7 @@ MODULES = {
     "sonde.contexts.base": "what a context is",
     "sonde.runtime.engine": "what an engine is",
     "sonde.api.launch": "jobs of your own engines",
-    "sonde.api.editing": "edit",
+    "sonde.api.edit_run": "edit",
     "sonde.engines.reports": "the three reports",
 }
 

@@ -22,7 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from sonde.api.asking import Answer, ask
+from sonde.api.ask_run import Answer, ask
 from sonde.api.settings import Settings
 from sonde.core.deadline import Deadline
 from sonde.errors import ModelCallFailed

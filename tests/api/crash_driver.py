@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from sonde.api.again import resume
-from sonde.api.asking import ask
+from sonde.api.ask_run import ask
+from sonde.api.rerun import resume
 from sonde.api.settings import Settings
 from sonde.core.events import Event, ModelReplied
 from sonde.models.base import Secret

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sonde.api.asking import Answer, ask
+from sonde.api.ask_run import Answer, ask
 from sonde.api.settings import Settings
 from sonde.testing import ScriptedModel
 

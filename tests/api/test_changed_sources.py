@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from recorded_runs import FINISH, asked, one_fact
 
-from sonde.api.again import replay, resume
+from sonde.api.rerun import replay, resume
 from sonde.api.settings import Settings
 from sonde.errors import ConfigError
 from sonde.runs.rundir import JOURNAL, RECORD

@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from sonde.api.again import branch, replay, resume
-from sonde.api.asking import ask
-from sonde.api.editing import edit
-from sonde.api.investigating import rca
-from sonde.api.publishing import publish_run
+from sonde.api.ask_run import ask
+from sonde.api.edit_run import edit
+from sonde.api.investigations import rca
+from sonde.api.publication import publish_run
+from sonde.api.rerun import branch, replay, resume
 from sonde.api.settings import Settings, resolve
 from sonde.core.events import RunEnded, RunStarted
 from sonde.errors import ConfigError

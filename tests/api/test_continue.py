@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from sonde.api.again import replay
-from sonde.api.asking import Answer, ask
+from sonde.api.ask_run import Answer, ask
+from sonde.api.rerun import replay
 from sonde.api.settings import Settings
 from sonde.core.status import RunStatus
 from sonde.errors import ConfigError
-from sonde.runtime.coding import STATE_BYTES
+from sonde.runtime.code_runner import STATE_BYTES
 from sonde.sandbox import saved_state
 from sonde.testing import ScriptedModel, ScriptedServer
 

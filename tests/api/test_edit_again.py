@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sonde.api.again import replay
-from sonde.api.editing import edit
+from sonde.api.edit_run import edit
+from sonde.api.rerun import replay
 from sonde.api.settings import Settings
 from sonde.contexts.workspace import accept
 from sonde.testing import ScriptedModel

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from recorded_runs import FINISH, asked, one_fact
 
-from sonde.api.again import branch, replay, resume
-from sonde.api.asking import Answer, ask
+from sonde.api.ask_run import Answer, ask
+from sonde.api.rerun import branch, replay, resume
 from sonde.api.settings import Settings
+from sonde.core.cancellation import Stop
 from sonde.core.status import RunStatus
-from sonde.core.stopping import Stop
 from sonde.errors import ModelCallFailed
 from sonde.models.base import ModelRequest
 from sonde.runs.rundir import JOURNAL, RECORD, SUMMARY

@@ -8,12 +8,12 @@ import pytest
 from msgspec import structs
 from recorded_runs import FINISH, asked, one_fact
 
-from sonde.api.again import replay, resume
 from sonde.api.recipe import check_recipe
+from sonde.api.rerun import replay, resume
 from sonde.api.settings import Settings
+from sonde.core.cancellation import Stop
 from sonde.core.events import Event, ModelFailed, RunStarted
 from sonde.core.status import RunStatus
-from sonde.core.stopping import Stop
 from sonde.errors import ConfigError, ModelCallFailed
 from sonde.models.base import ModelRequest
 from sonde.runs.rundir import JOURNAL, RECORD, SUMMARY, RunDir

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sonde.api.again import branch, replay
-from sonde.api.asking import ask
+from sonde.api.ask_run import ask
+from sonde.api.rerun import branch, replay
 from sonde.api.settings import Settings
 from sonde.errors import ConfigError
 from sonde.testing import ScriptedModel

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from recorded_runs import FINISH, asked, one_fact
 
-from sonde.api.again import replay, resume
+from sonde.api.rerun import replay, resume
 from sonde.api.settings import Settings
 from sonde.core.events import ModelReplied, RunResumed, RunStarted, TurnStarted
 from sonde.core.status import RunStatus

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sonde.api.again import replay
-from sonde.api.asking import Answer, ask
+from sonde.api.ask_run import Answer, ask
+from sonde.api.rerun import replay
 from sonde.api.settings import Settings
+from sonde.core.cancellation import Stop
 from sonde.core.events import Event
 from sonde.core.status import RunStatus
-from sonde.core.stopping import Stop
 from sonde.errors import ErrorCode
 from sonde.models.base import ModelRequest
 from sonde.testing import FrozenClock, ScriptedModel

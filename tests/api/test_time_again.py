@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from recorded_runs import FINISH, asked, one_fact
 
-from sonde.api.again import replay, resume
+from sonde.api.rerun import replay, resume
 from sonde.api.settings import Settings
+from sonde.core.cancellation import Stop
 from sonde.core.events import ModelReplied
 from sonde.core.status import RunStatus
-from sonde.core.stopping import Stop
 from sonde.errors import ModelCallFailed
 from sonde.models.base import ModelRequest
 from sonde.runs.rundir import JOURNAL, RECORD, SUMMARY, RunDir

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import sonde
-from sonde.api.again import resume
+from sonde.api.rerun import resume
 from sonde.core.events import Event, RunEnded, RunStarted
 from sonde.testing import ScriptedModel
 

@@ -11,13 +11,13 @@ import pytest
 
 from batch.scene import Scene, counting_server
 from runs.streams import told
-from sonde.batch.crew import Happening, Lost
-from sonde.batch.driving import drive
+from sonde.batch.driver import drive
 from sonde.batch.folder import BatchFolder, ResultLines
+from sonde.batch.item_runner import Errand
 from sonde.batch.manifest import Item
 from sonde.batch.plan import plan_batch
 from sonde.batch.result import ItemResult
-from sonde.batch.station import Errand
+from sonde.batch.workers import Happening, Lost
 from sonde.core.events import ModelReplied, RunEnded
 from sonde.errors import ConfigError
 

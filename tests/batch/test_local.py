@@ -18,9 +18,9 @@ from batch.counting_server import reply
 from batch.scene import Scene, children, counting_server, eventually, kill
 from sonde.api.settings import resolve
 from sonde.batch.folder import MANIFEST, folder_for
+from sonde.batch.launch import BatchOptions, run_batch
 from sonde.batch.limits import SharedLimits
 from sonde.batch.manifest import read_manifest
-from sonde.batch.running import BatchOptions, run_batch
 from sonde.errors import ConfigError, UnexpectedRuntimeError
 from sonde.runs.rundir import RunDir
 from sonde.testing import ScriptedReply, ScriptedServer, SeenRequest

@@ -203,12 +203,12 @@ import sys
 from pathlib import Path
 from sonde.api.settings import resolve
 from sonde.batch.cluster import RayCrew
-from sonde.batch.driving import drive
+from sonde.batch.driver import drive
 from sonde.batch.folder import folder_for
 from sonde.batch.limits import SharedLimits
 from sonde.batch.manifest import read_manifest
 from sonde.batch.plan import plan_batch
-from sonde.batch.station import Order
+from sonde.batch.item_runner import Order
 
 manifest, runs, base_url = sys.argv[1:]
 settings = resolve({"model": "openai:gpt-4o-mini", "base_url": base_url, "runs_dir": runs}, {}, Path.cwd())

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from pyarrow import parquet
 
-from sonde.batch.driving import BatchOutcome
+from sonde.batch.driver import BatchOutcome
 from sonde.batch.folder import BatchFolder, DiskFull
 from sonde.batch.issues import group
 from sonde.batch.manifest import BrokenLine

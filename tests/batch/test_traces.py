@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from batch.scene import Scene
-from sonde.api.case import Source
 from sonde.api.settings import resolve
+from sonde.api.trace_source import Source
 from sonde.batch.folder import named_folder
 from sonde.batch.issues import group
+from sonde.batch.launch import BatchOptions, run_batch
 from sonde.batch.limits import SharedLimits
 from sonde.batch.manifest import read_manifest
 from sonde.batch.query import Wanted, query_manifest, since_time
-from sonde.batch.running import BatchOptions, run_batch
 from sonde.errors import ConfigError
 from sonde.runs.rundir import JOURNAL
 

@@ -12,7 +12,7 @@ import pytest
 
 import sonde.api.launch
 import sonde.cli.approval
-import sonde.contexts.files.listing
+import sonde.contexts.files.file_list
 import sonde.core.budget
 import sonde.models.base
 import sonde.models.chat
@@ -26,7 +26,7 @@ from sonde.cli.interrupt import soft_stop
 
 WAITS = (
     sonde.cli.approval,
-    sonde.contexts.files.listing,
+    sonde.contexts.files.file_list,
     sonde.models.base,
     sonde.models.chat,
     sonde.models.command,

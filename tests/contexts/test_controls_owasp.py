@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sonde.api.investigating import comply
+from sonde.api.investigations import comply
 from sonde.contexts.controls import ControlsLibrary, Scope
 
 VERSION = "owasp-llm-2025"

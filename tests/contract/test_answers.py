@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sonde.api.asking import ask
+from sonde.api.ask_run import ask
 from sonde.api.settings import Settings
 from sonde.contexts.files import FilesContext
 from sonde.core.canonical import sha256_text

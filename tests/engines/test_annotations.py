@@ -12,7 +12,7 @@ from phoenix_double import PhoenixDouble
 from trace_cases import IO, LLM, LOOK, ROOT, SPAN, TOOL, TRACE, failed_trace, model, options, ref, write
 
 import sonde
-from sonde.api.case import Source, phoenix_headers
+from sonde.api.trace_source import Source, phoenix_headers
 from sonde.contexts.traces.filestore import FileStore
 from sonde.errors import ConfigError
 from sonde.models.base import ModelRequest

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.api.editing import Edited, edit
+from sonde.api.edit_run import Edited, edit
 from sonde.api.settings import Settings
 from sonde.contexts.workspace import accept
 from sonde.core.events import Event, HostReturned, ModelReplied, SubcallStarted

@@ -18,7 +18,7 @@ from sonde.errors import ConfigError, ModelCallFailed
 from sonde.models import Message, ModelReply, ModelRequest, ModelSettings, Secret, TokenUsage, open_model
 from sonde.models.base import redact
 from sonde.models.prices import price
-from sonde.models.prose import cut_at_stop
+from sonde.models.prompt_text import cut_at_stop
 from sonde.models.recorded import RecordedModel
 from sonde.models.retry import MAX_ATTEMPTS, backoff, may_retry
 

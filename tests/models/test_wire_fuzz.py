@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from sonde.models.completion import Completion, ErrorInBody, NotACompletion, read_completion, read_stream
-from sonde.models.refusals import error_detail, refused_parameter, retry_after
+from sonde.models.http_errors import error_detail, refused_parameter, retry_after
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 KEYS = st.sampled_from(

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from sonde.api.again import open_run
-from sonde.api.asking import ask
+from sonde.api.ask_run import ask
+from sonde.api.rerun import open_run
 from sonde.api.settings import Settings
 from sonde.core.events import RunStarted
 from sonde.errors import ConfigError

@@ -14,9 +14,9 @@ from sonde.api import Answer, Settings, ask, replay
 from sonde.core.events import HostReturned, ModelAsked, ModelReplied, SubcallStarted
 from sonde.core.status import LOOP_TRANSITIONS, LoopState
 from sonde.models.base import ModelRequest
+from sonde.runs.catalog import list_runs
 from sonde.runs.compare import compare
 from sonde.runs.export import export_run, unpack_run
-from sonde.runs.listing import list_runs
 from sonde.runs.rundir import RECORD, RunDir, fold
 from sonde.testing import ScriptedModel
 from sonde.viewer.excerpts import shown_excerpts

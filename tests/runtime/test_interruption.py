@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from sonde.api.again import replay
-from sonde.api.asking import Answer, aask, ask
+from sonde.api.ask_run import Answer, aask, ask
+from sonde.api.rerun import replay
 from sonde.api.settings import Settings
+from sonde.core.cancellation import Stop
 from sonde.core.events import Event, ModelFailed, SubcallEnded
 from sonde.core.status import RunStatus
-from sonde.core.stopping import Stop
 from sonde.models import Model, ModelSettings, open_model
 from sonde.sandbox import Limits
 from sonde.testing import ScriptedModel, ScriptedReply, ScriptedServer, SeenRequest

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sonde.api.again import replay
-from sonde.api.asking import ask
+from sonde.api.ask_run import ask
+from sonde.api.rerun import replay
 from sonde.api.settings import Settings
 from sonde.testing import ScriptedModel
 

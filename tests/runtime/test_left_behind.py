@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from sonde.api.again import replay
-from sonde.api.asking import Answer, ask
+from sonde.api.ask_run import Answer, ask
+from sonde.api.rerun import replay
 from sonde.api.settings import Settings
+from sonde.core.cancellation import Stop
 from sonde.core.deadline import Deadline
 from sonde.core.events import GateChecked, SubcallEnded
 from sonde.core.status import RunStatus
-from sonde.core.stopping import Stop
 from sonde.models.base import ModelReply, ModelRequest, OnText, estimate_usage
 from sonde.runs.rundir import RunDir
 

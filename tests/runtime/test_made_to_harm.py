@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sonde.api.again import replay
-from sonde.api.asking import ask
+from sonde.api.ask_run import ask
+from sonde.api.rerun import replay
 from sonde.api.settings import Settings
 from sonde.contexts.files import FilesContext
 from sonde.core.budget import Budget

@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from sonde.contexts.files import FilesContext
+from sonde.core.cancellation import Stop
 from sonde.core.events import Event, ModelFailed
 from sonde.core.status import RunStatus
-from sonde.core.stopping import Stop
 from sonde.errors import ErrorCode, ModelCallFailed
 from sonde.models import ModelReply, ModelRequest, ModelSettings, TokenUsage, open_model
 from sonde.testing import ScriptedModel, ScriptedReply, ScriptedServer, run_in_memory

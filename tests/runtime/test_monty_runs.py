@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sonde.api.again import replay
-from sonde.api.asking import ask
+from sonde.api.ask_run import ask
+from sonde.api.rerun import replay
 from sonde.api.settings import Settings
 from sonde.core.status import RunStatus
 from sonde.errors import SandboxUnavailable

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sonde.api.again import replay
-from sonde.api.asking import ask
+from sonde.api.ask_run import ask
+from sonde.api.rerun import replay
 from sonde.api.settings import Settings
 from sonde.core.events import Event, SubcallEnded
 from sonde.core.status import RunStatus

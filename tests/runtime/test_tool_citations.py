@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import sonde
-from sonde.api.again import replay, resume
-from sonde.api.asking import Answer
+from sonde.api.ask_run import Answer
+from sonde.api.rerun import replay, resume
 from sonde.api.settings import Settings
 from sonde.core.calls import CallCitation, CallRef
 from sonde.core.canonical import sha256_text

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import sonde
-from sonde.api.asking import ask
+from sonde.api.ask_run import ask
 from sonde.api.settings import Settings
 from sonde.core.status import RunStatus
 from sonde.models.base import ModelRequest

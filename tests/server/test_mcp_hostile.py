@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from sonde.api.asking import ask
+from sonde.api.ask_run import ask
 from sonde.api.settings import Settings
 from sonde.server.mcp import build
 from sonde.testing import ScriptedModel, ScriptedServer

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sonde.api.asking import ask
+from sonde.api.ask_run import ask
 from sonde.api.settings import Settings
 from sonde.core.status import RunStatus
 from sonde.runs.rundir import RunDir

@@ -9,33 +9,33 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sonde.api.again import Replayed, branch, replay, resume
-    from sonde.api.asking import Answer, aask, ask
-    from sonde.api.case import Source
-    from sonde.api.investigating import Investigation, Options, comply, incident, rca
-    from sonde.api.publishing import Publication, publish_run
+    from sonde.api.ask_run import Answer, aask, ask
+    from sonde.api.investigations import Investigation, Options, comply, incident, rca
+    from sonde.api.publication import Publication, publish_run
+    from sonde.api.rerun import Replayed, branch, replay, resume
     from sonde.api.settings import Settings, load_settings
+    from sonde.api.trace_source import Source
     from sonde.core.budget import Budget
 
 _HOMES = {
-    "Answer": "sonde.api.asking",
+    "Answer": "sonde.api.ask_run",
     "Budget": "sonde.core.budget",
-    "Investigation": "sonde.api.investigating",
-    "Options": "sonde.api.investigating",
-    "Publication": "sonde.api.publishing",
-    "Replayed": "sonde.api.again",
+    "Investigation": "sonde.api.investigations",
+    "Options": "sonde.api.investigations",
+    "Publication": "sonde.api.publication",
+    "Replayed": "sonde.api.rerun",
     "Settings": "sonde.api.settings",
-    "Source": "sonde.api.case",
-    "aask": "sonde.api.asking",
-    "ask": "sonde.api.asking",
-    "branch": "sonde.api.again",
-    "comply": "sonde.api.investigating",
-    "incident": "sonde.api.investigating",
+    "Source": "sonde.api.trace_source",
+    "aask": "sonde.api.ask_run",
+    "ask": "sonde.api.ask_run",
+    "branch": "sonde.api.rerun",
+    "comply": "sonde.api.investigations",
+    "incident": "sonde.api.investigations",
     "load_settings": "sonde.api.settings",
-    "publish_run": "sonde.api.publishing",
-    "rca": "sonde.api.investigating",
-    "replay": "sonde.api.again",
-    "resume": "sonde.api.again",
+    "publish_run": "sonde.api.publication",
+    "rca": "sonde.api.investigations",
+    "replay": "sonde.api.rerun",
+    "resume": "sonde.api.rerun",
 }
 
 __all__ = [

@@ -16,23 +16,23 @@ from typing import Any, Literal, cast
 from sonde.api.settings import Settings
 from sonde.contexts.base import Context
 from sonde.core.budget import Budget
+from sonde.core.cancellation import Stop, heeding
 from sonde.core.canonical import hash_value
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.events import AnyEvent, Event, RunResumed, WroteBack
-from sonde.core.quiet import quiet
+from sonde.core.markdown_safety import quiet
+from sonde.core.plurals import plural
 from sonde.core.record import RunRecord
 from sonde.core.schema import load_schema
-from sonde.core.stopping import Stop, heeding
-from sonde.core.wording import plural
 from sonde.errors import ConfigError, RunError
 from sonde.models import open_model
 from sonde.models.base import Model, suited_mode
 from sonde.publish.otel import TraceSender, otlp_exporter
-from sonde.runs.cleaning import SecretForms, rewrite_value, secret_forms
 from sonde.runs.recorded_time import RecordedTime
 from sonde.runs.recorder import Recorder
+from sonde.runs.recording import Tape
+from sonde.runs.redaction import SecretForms, rewrite_value, secret_forms
 from sonde.runs.rundir import STATE, RunDir, new_run_id
-from sonde.runs.tape import Tape
 from sonde.runtime.engine import Engine
 from sonde.runtime.functions import refuse_taken
 from sonde.runtime.playing import Played

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from sonde.api.case import ENGINES, Case, Source
+from sonde.api.trace_source import ENGINES, Case, Source
 from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.shape import Tree
 from sonde.core.annotation import Annotation

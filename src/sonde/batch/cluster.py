@@ -19,11 +19,11 @@ from importlib import import_module
 from typing import Any
 
 from sonde.api.launch import sonde_version
-from sonde.batch.connecting import Aside, connect
-from sonde.batch.crew import Happening, Lost
+from sonde.batch.item_runner import Errand, Order, Station, check_models
 from sonde.batch.limits import Answer, Ask, Closed, Limiter, SharedLimits, Slot, Told
-from sonde.batch.station import Errand, Order, Station, check_models
+from sonde.batch.ray_connection import Aside, connect
 from sonde.batch.worker import attempt
+from sonde.batch.workers import Happening, Lost
 from sonde.errors import ConfigError
 
 THREADS = 4

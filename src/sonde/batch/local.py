@@ -16,10 +16,10 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, cast
 
-from sonde.batch.crew import Done, Halted, Happening, Left, Lost
+from sonde.batch.item_runner import Errand, Order
 from sonde.batch.limits import Limiter, Told
-from sonde.batch.station import Errand, Order
 from sonde.batch.worker import Booked, Booking, Hired, Pause, Ready
+from sonde.batch.workers import Done, Halted, Happening, Left, Lost
 from sonde.errors import UnexpectedRuntimeError
 
 THREADS = 4

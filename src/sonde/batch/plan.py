@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sonde.batch.folder import BatchFolder, ended_of
+from sonde.batch.item_runner import Errand
 from sonde.batch.manifest import Item
 from sonde.batch.result import ItemResult
-from sonde.batch.station import Errand
 from sonde.runs.journal import JournalUnreadable
 
 

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from sonde.batch.result import ItemResult
-from sonde.core.wording import plural
+from sonde.core.plurals import plural
 
 WINDOW_S = 60.0
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sonde.api.case import Source, project_in
+from sonde.api.trace_source import Source, project_in
 from sonde.batch.manifest import Item, Manifest
 from sonde.contexts.traces.catalog import query_of
 from sonde.contexts.traces.span import time_text, us_of_text

@@ -11,15 +11,15 @@ from typing import Any
 
 import msgspec
 
-from sonde.batch.driving import BatchOutcome
+from sonde.batch.driver import BatchOutcome
 from sonde.batch.folder import DiskFull
 from sonde.batch.issues import ISSUES, Issue, IssueFile
 from sonde.batch.page import render
 from sonde.batch.result import ItemResult
 from sonde.batch.table import write_parquet
-from sonde.core.quiet import quiet
+from sonde.core.markdown_safety import quiet
+from sonde.core.plurals import plural
 from sonde.core.record import percentile
-from sonde.core.wording import plural
 from sonde.engines.pages import inline
 from sonde.runs.rundir import pretty_json, write_atomically
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from sonde.batch.crew import Done, Halted, Left
 from sonde.batch.folder import DiskFull
 from sonde.batch.gate import Paused
+from sonde.batch.item_runner import Errand, Order, Station
 from sonde.batch.limits import Answer, Ask, Closed, Slot, Told
 from sonde.batch.result import given_up
-from sonde.batch.station import Errand, Order, Station
+from sonde.batch.workers import Done, Halted, Left
 from sonde.core.deadline import SystemClock
 from sonde.errors import RunError, SandboxUnavailable
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Hashable, Mapping
 from typing import Any, Literal, cast
 
-from sonde.bench.scoring import overlap
+from sonde.bench.metrics import overlap
 from sonde.bench.suite import json_in
 
 Kind = Literal["text", "number", "list", "pairs"]

@@ -19,7 +19,7 @@ from typing import Any, cast
 import msgspec
 
 from sonde.api.launch import Finished, Job, Launch, OnEvent, run_job
-from sonde.api.rebuilding import rebuild
+from sonde.api.recorded_spec import rebuild
 from sonde.api.settings import Settings
 from sonde.bench.log import write_log
 from sonde.bench.seeded import generate
@@ -27,8 +27,8 @@ from sonde.contexts.workspace import LocalWorkspace, WorkspaceContext, accept
 from sonde.core.events import AnyEvent, ModelReplied, RunStarted
 from sonde.errors import ConfigError
 from sonde.models.recorded import RecordedModel
+from sonde.runs.recording import Tape
 from sonde.runs.rundir import RunDir
-from sonde.runs.tape import Tape
 
 DATA = "{data}"
 WORKSPACE = {

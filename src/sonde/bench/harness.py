@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from sonde.api.investigating import Options, rca
+from sonde.api.investigations import Options, rca
 from sonde.api.settings import Settings
-from sonde.bench.asking import QUESTION_METHODS, Asker, answered, one_prompt
+from sonde.bench.methods import QUESTION_METHODS, Asker, answered, one_prompt
 from sonde.bench.questions import Questions
 from sonde.bench.results import Result, append_result, read_results
 from sonde.bench.suite import Case, Suite

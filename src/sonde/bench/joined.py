@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
-from sonde.bench.scoring import Pair, mean_of
+from sonde.bench.metrics import Pair, mean_of
 from sonde.bench.suite import Case
 from sonde.bench.trail import Trail
 from sonde.contexts.traces.importers.trail import duration_us

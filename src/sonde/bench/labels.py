@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sonde.bench.scoring import category_rows
+from sonde.bench.metrics import category_rows
 from sonde.bench.seeded import HEALTHY
 from sonde.bench.suite import Case, fits, json_in
 from sonde.contexts.traces.rules import LABELS

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from sonde.bench import plots
+from sonde.bench.metrics import mean_of
 from sonde.bench.results import Result
-from sonde.bench.scoring import mean_of
 from sonde.bench.suite import Case, Suite
 from sonde.bench.summary import Summary, cells, heads, per_method
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
-from sonde.bench.scoring import Spread
+from sonde.bench.metrics import Spread
 
 WIDTH, ROW, LABEL, HEIGHT = 640, 28, 150, 300
 LEFT, BOTTOM, TOP = 60, 40, 20

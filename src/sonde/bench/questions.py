@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from sonde.bench import answers
 from sonde.bench.answers import Kind
-from sonde.bench.scoring import mean_of
+from sonde.bench.metrics import mean_of
 from sonde.bench.suite import Case, fits
 from sonde.errors import ConfigError
 

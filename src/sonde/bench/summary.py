@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from sonde.bench.metrics import Spread, headroom_gain, mean_of, spread
 from sonde.bench.results import Result
-from sonde.bench.scoring import Spread, headroom_gain, mean_of, spread
 from sonde.bench.suite import METHODS, Case, Suite
 
 COUNTS = frozenset({"findings", "majority"})  # metrics that are not better when they are higher

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sonde.bench.scoring import Pair, Row, category_rows, overlap, plain_name, weighted_f1
+from sonde.bench.metrics import Pair, Row, category_rows, overlap, plain_name, weighted_f1
 from sonde.bench.suite import Case, fits, json_in
 from sonde.engines.refs import fields_of, items_of
 from sonde.engines.taxonomies import Taxonomy, load_taxonomy

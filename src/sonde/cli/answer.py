@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from sonde.cli.text import link, links_shown, one_line, printable
-from sonde.core.wording import plural
+from sonde.core.plurals import plural
 
 if TYPE_CHECKING:
     from sonde.api import Answer, Investigation

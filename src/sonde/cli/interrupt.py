@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 import sonde
-from sonde.core.stopping import Stop
+from sonde.core.cancellation import Stop
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = "\x1b[?25h"

@@ -15,7 +15,7 @@ from sonde.cli.progress import Progress, output_of
 from sonde.cli.text import links_shown, one_line, some_lines
 from sonde.core import events
 from sonde.core.events import ROOT, Event
-from sonde.core.wording import plural
+from sonde.core.plurals import plural
 
 OnText = Callable[[str, str], None]
 CODE_LINES = 16

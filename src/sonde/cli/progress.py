@@ -11,7 +11,7 @@ from typing import Any
 
 from sonde.core import events
 from sonde.core.events import ROOT, Event
-from sonde.core.wording import plural
+from sonde.core.plurals import plural
 
 
 @dataclass(slots=True)

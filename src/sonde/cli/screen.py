@@ -20,7 +20,7 @@ from rich.tree import Tree
 from sonde.cli.progress import Branch, Progress
 from sonde.cli.text import one_line, printable, some_lines
 from sonde.core.events import ROOT, Event, Noted
-from sonde.core.wording import plural
+from sonde.core.plurals import plural
 
 _MARKS = {"running": ("●", "cyan"), "succeeded": ("✓", "green"), "partial": ("◐", "yellow")}
 

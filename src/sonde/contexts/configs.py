@@ -18,7 +18,7 @@ from typing import Any, cast
 from sonde.core.canonical import clip, sha256_text
 from sonde.core.deadline import rfc3339
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
-from sonde.core.wording import plural
+from sonde.core.plurals import plural
 from sonde.errors import ConfigError, ToolFault
 
 METADATA = "metadata.json"

@@ -17,7 +17,7 @@ from sonde.contexts.base import Shareable
 from sonde.contexts.files import FilesContext
 from sonde.core.deadline import Clock
 from sonde.core.evidence import Excerpt
-from sonde.core.wording import plural
+from sonde.core.plurals import plural
 from sonde.errors import ConfigError
 from sonde.tools import Tool
 

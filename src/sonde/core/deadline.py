@@ -12,7 +12,7 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
-from sonde.core.stopping import Stop
+from sonde.core.cancellation import Stop
 
 
 class Clock(Protocol):

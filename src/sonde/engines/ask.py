@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from sonde.contexts.files import FilesContext
-from sonde.contexts.files.ranking import words_of
+from sonde.contexts.files.bm25 import words_of
 from sonde.core.budget import Budget
 from sonde.core.calls import CallRef, how_to_cite
 from sonde.core.canonical import clip, jsonable
@@ -21,7 +21,7 @@ from sonde.core.evidence import Citation, Excerpt, Refuted, merge
 from sonde.core.schema import violations
 from sonde.errors import Fault
 from sonde.runtime.engine import Conclusion, Engine, Gathered, Problem
-from sonde.runtime.observe import was_shown
+from sonde.runtime.feedback import was_shown
 from sonde.runtime.prompts import prompt_file
 
 _INLINE = re.compile(r"\[([^\[\]\n:]+):(\d{1,9}(?:-\d{1,9})?(?:, ?\d{1,9}(?:-\d{1,9})?)*)\]")

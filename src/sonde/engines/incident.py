@@ -18,7 +18,7 @@ from sonde.contexts.traces.context import LOOKING
 from sonde.contexts.traces.span import us_of_text
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.evidence import EvidenceKind, EvidenceRef, merge
-from sonde.core.wording import plural
+from sonde.core.plurals import plural
 from sonde.engines.incident_window import prefilter, seconds
 from sonde.engines.pages import incident_page
 from sonde.engines.refs import fields_of, items_of, misfit, number, prove_refs, report_gaps, texts, unfit_confidence

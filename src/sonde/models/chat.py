@@ -40,10 +40,7 @@ from sonde.models.completion import (
     read_stream,
 )
 from sonde.models.families import request_body
-from sonde.models.lines import Lines, Watch
-from sonde.models.prices import price
-from sonde.models.prose import cut_at_stop
-from sonde.models.refusals import (
+from sonde.models.http_errors import (
     advice,
     describe_error,
     error_detail,
@@ -53,6 +50,9 @@ from sonde.models.refusals import (
     refused_parameter,
     retry_after,
 )
+from sonde.models.lines import Lines, Watch
+from sonde.models.prices import price
+from sonde.models.prompt_text import cut_at_stop
 
 OPENAI_URL = "https://api.openai.com/v1"
 ATTEMPT_S = 120.0

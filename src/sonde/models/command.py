@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sonde.core.cancellation import Stop
 from sonde.core.deadline import Deadline
-from sonde.core.stopping import Stop
 from sonde.errors import ConfigError, ModelCallFailed
 from sonde.models.base import (
     ModelReply,
@@ -30,7 +30,7 @@ from sonde.models.base import (
     redact,
 )
 from sonde.models.process import Finished, Job, run_process
-from sonde.models.prose import cut_at_stop, render_prompt
+from sonde.models.prompt_text import cut_at_stop, render_prompt
 
 ATTEMPT_S = 600.0
 WAITING_S = 86_400.0  # with count_wait=False a person may be behind the command

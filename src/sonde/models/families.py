@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from sonde.models.base import ModelRequest
-from sonde.models.prose import with_schema_note
+from sonde.models.prompt_text import with_schema_note
 
 OPTIONAL = (
     "response_format",

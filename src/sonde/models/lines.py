@@ -17,8 +17,8 @@ from typing import Any
 
 import httpx2
 
+from sonde.core.cancellation import Stop
 from sonde.core.deadline import Deadline
-from sonde.core.stopping import Stop
 
 
 class Line:

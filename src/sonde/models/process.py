@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO
 
-from sonde.core.stopping import Stop
+from sonde.core.cancellation import Stop
 from sonde.models.base import OnText
 
 MAX_STDOUT_BYTES = 8 * 1024 * 1024

@@ -32,9 +32,9 @@ from sonde.models.base import (
     prompt_tokens,
     redact,
 )
+from sonde.models.http_errors import advice, describe_error, is_retryable
 from sonde.models.prices import price
-from sonde.models.prose import cut_at_stop, with_schema_note
-from sonde.models.refusals import advice, describe_error, is_retryable
+from sonde.models.prompt_text import cut_at_stop, with_schema_note
 
 ATTEMPT_S = 120.0
 

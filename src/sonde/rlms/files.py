@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sonde.contexts.files import FilesContext
+from sonde.contexts.files.file_list import Entry, Listing
 from sonde.contexts.files.library import Library
-from sonde.contexts.files.listing import Entry, Listing
 from sonde.contexts.files.text import Text, Unreadable
 from sonde.core.evidence import Excerpt, Observed
 from sonde.errors import ConfigError, ToolFault

@@ -21,8 +21,8 @@ import msgspec
 
 from sonde.core.events import SCHEMA_VERSION, AnyEvent, Event, RunStarted, as_dict
 from sonde.errors import ConfigError
-from sonde.runs.cleaning import encodable, rewrite_text, rewrite_value
 from sonde.runs.journal import chained
+from sonde.runs.redaction import encodable, rewrite_text, rewrite_value
 from sonde.runs.rundir import ANSWER, JOURNAL, RECORD, RESULT, SUMMARY, RunDir, fold, pretty_json, write_atomically
 
 MANIFEST = "export.json"

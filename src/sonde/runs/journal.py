@@ -22,7 +22,7 @@ import msgspec
 
 from sonde.core.events import SCHEMA_VERSION, AnyEvent, Event, ModelReplied, RunStarted, decode, encode
 from sonde.errors import ConfigError, UnexpectedRuntimeError
-from sonde.runs.cleaning import clean_value, encodable, rewrite_text, secret_forms
+from sonde.runs.redaction import clean_value, encodable, rewrite_text, secret_forms
 
 Buffer = bytes | memoryview
 Place = tuple[int, int]

@@ -15,10 +15,10 @@ from sonde.core.deadline import Clock
 from sonde.core.events import AnyEvent, Event, HostReturned, ModelReplied, Noted, stamp
 from sonde.core.record import RecordFold
 from sonde.errors import SondeError
-from sonde.runs.cleaning import clean_value, encodable, secret_forms
 from sonde.runs.journal import Journal
+from sonde.runs.recording import belongs_to
+from sonde.runs.redaction import clean_value, encodable, secret_forms
 from sonde.runs.returned import ReturnedCalls
-from sonde.runs.tape import belongs_to
 
 Listener = Callable[[Event], None]
 E = TypeVar("E", bound=Event)

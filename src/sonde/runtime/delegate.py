@@ -18,8 +18,8 @@ from sonde.core.evidence import Citation, EvidenceRef, Excerpt
 from sonde.core.status import RunStatus
 from sonde.errors import BudgetExceeded, ModelOutputInvalid, RunError, ToolFault
 from sonde.models.base import Message, Model, estimate_tokens
-from sonde.runs.tape import Diverged
-from sonde.runtime.asking import Place, Question, ask
+from sonde.runs.recording import Diverged
+from sonde.runtime.model_calls import Place, Question, ask
 from sonde.runtime.parallel import in_parallel
 from sonde.runtime.wiring import Cancelled, Wiring
 

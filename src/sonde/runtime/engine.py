@@ -17,7 +17,7 @@ from sonde.core.calls import CallCitation, CallRef, how_to_cite, shown_text
 from sonde.core.canonical import sha256_text
 from sonde.core.events import HostReturned
 from sonde.core.evidence import Citation, EvidenceKind, EvidenceLog, EvidenceRef, Excerpt, Refuted
-from sonde.runtime.observe import LeftLine, left_line
+from sonde.runtime.feedback import LeftLine, left_line
 from sonde.tools.registry import ToolRegistry
 
 Gate = Literal["schema", "evidence", "citations"]

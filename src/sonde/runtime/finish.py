@@ -16,7 +16,7 @@ from sonde.core.events import ROOT, GateChecked
 from sonde.core.evidence import Excerpt
 from sonde.core.status import RunStatus
 from sonde.errors import EvidenceValidationFailed, ModelOutputInvalid, RunError, SchemaValidationFailed
-from sonde.runs.tape import Diverged
+from sonde.runs.recording import Diverged
 from sonde.runtime.engine import Conclusion, Gathered, Problem
 from sonde.runtime.wiring import Cancelled, reached_before
 

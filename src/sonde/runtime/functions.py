@@ -14,7 +14,7 @@ from sonde.core.canonical import jsonable
 from sonde.core.events import Highlighted
 from sonde.core.evidence import Citation, merge
 from sonde.errors import ConfigError, ModelOutputInvalid, RunError, ToolFault
-from sonde.runtime.citing import Citing
+from sonde.runtime.citations import Citing
 from sonde.runtime.delegate import Delegation, Errand, SubcallResult
 from sonde.runtime.engine import Review
 from sonde.runtime.wiring import Wiring

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sonde.contexts.files.ranking import split_names, words_of
+from sonde.contexts.files.bm25 import split_names, words_of
 
 # 02:30 and 2026-03-08 are one word each: parts of numbers prove nothing
 _WORD = re.compile(r"\d+(?:[.,:/-]\d+)+|[^\W_]+")

@@ -21,7 +21,7 @@ from sonde.errors import (
     UsageError,
     WritebackFailed,
 )
-from sonde.runs.tape import Diverged
+from sonde.runs.recording import Diverged
 from sonde.runtime.engine import Conclusion, Gathered, Prefilter
 from sonde.runtime.finish import Outcome
 from sonde.runtime.prompts import template_hash

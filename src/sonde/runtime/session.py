@@ -27,8 +27,8 @@ from sonde.errors import (
     WallTimeLimitReached,
 )
 from sonde.models.base import Message, suited_mode
-from sonde.runs.tape import Diverged
-from sonde.runtime import observe
+from sonde.runs.recording import Diverged
+from sonde.runtime import feedback
 from sonde.runtime.actions import (
     CODE_SCHEMA,
     Action,
@@ -46,8 +46,7 @@ from sonde.runtime.actions import (
     read_longest,
     read_schema,
 )
-from sonde.runtime.asking import FIRST, FOLDED, REGENERATED, Place, Question, ask, given_up
-from sonde.runtime.coding import Coder, has_final_signal
+from sonde.runtime.code_runner import Coder, has_final_signal
 from sonde.runtime.delegate import Delegation, Errand
 from sonde.runtime.engine import Prefilter
 from sonde.runtime.finish import Outcome, best_effort, conclude, gate_checked, settled, stopped_here
@@ -55,6 +54,7 @@ from sonde.runtime.guided import DONE_ALREADY, HISTORY_TOKENS, REPLY_TOKENS, Gui
 from sonde.runtime.history import History, Turn, one_line
 from sonde.runtime.host import Host
 from sonde.runtime.memory import Memory, Observation
+from sonde.runtime.model_calls import FIRST, FOLDED, REGENERATED, Place, Question, ask, given_up
 from sonde.runtime.prompts import render_examples, render_system, render_task
 from sonde.runtime.wiring import Cancelled, Wiring, by_user
 
@@ -100,12 +100,12 @@ class Session:
                 self.engine.final_example,
             )
         schema = self.wiring.task.schema
-        return self.engine.final_example if schema is None else observe.schema_example(schema)
+        return self.engine.final_example if schema is None else feedback.schema_example(schema)
 
     @property
     def finish(self) -> str:
         """The same in the form of this session's replies, for what it hears after a turn."""
-        return observe.FINAL_ACTION if self.wiring.mode == "actions" else self.final_example
+        return feedback.FINAL_ACTION if self.wiring.mode == "actions" else self.final_example
 
     def run(self) -> Outcome:
         """The loop, until there is an outcome; what its code left is kept for a follow-up."""
@@ -193,7 +193,7 @@ class Session:
             return look
         text = self._first_ask()
         if self.memory.forced and not self._finishes(text):
-            reminder = observe.REGENERATE.format(final_example=self.finish)
+            reminder = feedback.REGENERATE.format(final_example=self.finish)
             text = self._ask(REGENERATED, (Message("assistant", text), Message("user", reminder)))
         self.memory.last_words = text
         return self._read(text) if self.wiring.mode == "code" else self._typed(text)
@@ -242,9 +242,9 @@ class Session:
         if self.guide is not None:
             return ""
         if self.memory.forced == "wall_time":
-            return observe.TIME_UP.format(final_example=self.finish)
+            return feedback.TIME_UP.format(final_example=self.finish)
         first = self.memory.forced == "iterations" and self.memory.turn == 1
-        return observe.LAST_TURN.format(final_example=self.finish) if first else ""
+        return feedback.LAST_TURN.format(final_example=self.finish) if first else ""
 
     def _schema(self) -> Mapping[str, Any] | None:
         if self.guide is not None:
@@ -299,7 +299,7 @@ class Session:
 
     def _code(self, action: RunCode) -> Observation:
         ran = self.coder.run(action, self.memory.turn)
-        text = "\n".join([*ran.texts, observe.notes_text(self.host.notes)]).strip()
+        text = "\n".join([*ran.texts, feedback.notes_text(self.host.notes)]).strip()
         final = None if ran.final is None else Finalize(output=ran.final.value)
         unseen = [f"this block also printed what you have not seen yet:\n{ran.printed}"] if ran.printed else []
         unseen += [f"it cites what you have not read yet: {each}" for each in self.host.unseen]
@@ -315,8 +315,8 @@ class Session:
             return Observation(text=f"{action.tool_name} failed: {fault.message}")
         if self.guide is not None:
             return Observation(text=self.guide.show(action, value, self.host.ref))
-        text = observe.value_text(action.tool_name, value)
-        return Observation(text="\n".join([text, observe.notes_text(self.host.notes)]).strip())
+        text = feedback.value_text(action.tool_name, value)
+        return Observation(text="\n".join([text, feedback.notes_text(self.host.notes)]).strip())
 
     def _delegate(self, action: Delegate) -> Observation:
         errand = Errand(
@@ -326,7 +326,7 @@ class Session:
         )
         self.host.ordinal += 1
         result = self.host.run_child(errand)
-        return Observation(text=observe.value_text("delegate_subcall", result.as_dict()))
+        return Observation(text=feedback.value_text("delegate_subcall", result.as_dict()))
 
     def _said(self, action: Say) -> Observation:
         if self.errand is not None and self.wiring.mode == "code" and action.text:
@@ -337,7 +337,7 @@ class Session:
         if self.wiring.mode != "code":
             return Observation(text=action.text)
         look = "print(list_files()[:20])" if "list_files" in self.host.names else "print(budget())"
-        return Observation(text=observe.NUDGE.format(look=look, final_example=self.final_example))
+        return Observation(text=feedback.NUDGE.format(look=look, final_example=self.final_example))
 
     def settle(self, observation: Observation) -> Outcome | None:
         """The outcome when the final value passes its gates; otherwise the model hears what came of its turn."""
@@ -359,9 +359,9 @@ class Session:
         if self.guide is not None:
             return self.guide.refused(reasons)
         if self.wiring.mode == "actions":
-            return observe.repair_text(reasons, template=observe.REPAIR_ACTION)
+            return feedback.repair_text(reasons, template=feedback.REPAIR_ACTION)
         self.coder.offer("held_final", output)
-        return observe.repair_text(reasons, f"Example: {self.final_example}")
+        return feedback.repair_text(reasons, f"Example: {self.final_example}")
 
     def _may_repair(self) -> bool:
         hopeless = self.guide is not None and not self.guide.lines
@@ -375,10 +375,10 @@ class Session:
             self.memory.held_back = True
             self.memory.draft = observation.final.output
             value = clip(repr(jsonable(observation.final.output)), 500)
-            shown = clip(observation.unseen, observe.SHOWN_CHARS)
+            shown = clip(observation.unseen, feedback.SHOWN_CHARS)
             self.coder.offer("held_final", observation.final.output)
             gate_checked(self, "seen", ["the block also showed something unseen"])
-            self.observe(observe.HELD_BACK.format(shown=shown, value=value))
+            self.observe(feedback.HELD_BACK.format(shown=shown, value=value))
         return held
 
     def observe(self, text: str) -> None:
@@ -393,13 +393,13 @@ class Session:
 
     def _with_left(self, text: str) -> str:
         left = self.scope.left()
-        lines = [text, *([observe.CUT] if self.memory.cut else []), "", self.left_line(self.memory.elapsed_s)]
+        lines = [text, *([feedback.CUT] if self.memory.cut else []), "", self.left_line(self.memory.elapsed_s)]
         turns = left["iterations"]
         example = self.finish
         if turns == 1:
-            lines.append(observe.LAST_TURN.format(final_example=example))
+            lines.append(feedback.LAST_TURN.format(final_example=example))
         elif turns <= SUBMIT_DEADLINE_TURNS:
-            lines.append(observe.DEADLINE.format(turns=turns, final_example=example))
+            lines.append(feedback.DEADLINE.format(turns=turns, final_example=example))
         return "\n".join(lines).strip()
 
     def left_line(self, elapsed_s: float) -> str:

@@ -11,10 +11,10 @@ from typing import Any, Literal, TypeVar
 from sonde.contexts.base import Context
 from sonde.core.budget import Budget
 from sonde.core.calls import CallRef, shown_text
+from sonde.core.cancellation import Stop
 from sonde.core.deadline import Clock
 from sonde.core.events import Event, Noted, WroteBack
 from sonde.core.evidence import EvidenceLog, Excerpt
-from sonde.core.stopping import Stop
 from sonde.errors import (
     BudgetExceeded,
     ErrorCode,
@@ -26,7 +26,7 @@ from sonde.errors import (
 )
 from sonde.models.base import Model
 from sonde.runs.recorder import Recorder
-from sonde.runs.tape import Tape
+from sonde.runs.recording import Tape
 from sonde.runtime.engine import Engine, Prover
 from sonde.runtime.playing import Played
 from sonde.sandbox import Limits, Saved

@@ -24,7 +24,7 @@ import msgspec
 from sonde.errors import ConfigError, SandboxLost
 from sonde.sandbox import frames, saved
 from sonde.sandbox.base import CodeClock, ExecFault, ExecResult, Host, Limits, Watch
-from sonde.sandbox.family import Family, ForkFailed, ForkRefused, State
+from sonde.sandbox.exclusive_use import RESERVED, Seat, check_name, is_name
 from sonde.sandbox.forkserver import ForkServer, shared_server
 from sonde.sandbox.history import History
 from sonde.sandbox.launch import launch
@@ -33,8 +33,8 @@ from sonde.sandbox.policy import profile_named
 from sonde.sandbox.prepare import Preparation, Prepared
 from sonde.sandbox.result import Unanswered, answered, finished, names_told, stopped
 from sonde.sandbox.saved import Body, Restored, Saved, StateNotSaved, StateRefused
-from sonde.sandbox.seat import RESERVED, Seat, check_name, is_name
 from sonde.sandbox.share import Share, Shareable, make_share
+from sonde.sandbox.snapshots import Family, ForkFailed, ForkRefused, State
 from sonde.sandbox.turn import Outcome, Turn, judge_death, private_bytes
 
 FIRST_SHARE = 100

@@ -16,7 +16,7 @@ from typing import Annotated, Any, cast
 
 import msgspec
 
-from sonde.sandbox.worker.nesting import DEEPEST, too_deep
+from sonde.sandbox.worker.json_depth import DEEPEST, too_deep
 
 HEADER = struct.Struct("<BIII")
 LENGTH = struct.Struct("<Q")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sonde.errors import ConfigError, SandboxLost
-from sonde.sandbox.family import Family, State
+from sonde.sandbox.snapshots import Family, State
 
 FEWEST = 2
 """The newest state has not proved that it can fork: the one before it stays until then."""

@@ -7,12 +7,12 @@ import time
 from typing import Any
 
 from sonde.errors import SandboxLost, SandboxUnavailable
-from sonde.sandbox.family import Family, State
+from sonde.sandbox.fork_gate import GatedFamily
+from sonde.sandbox.fork_without_gate import UngatedFamily
 from sonde.sandbox.forkserver import ForkServer
 from sonde.sandbox.frames import BadFrame, Channel, HungUp, OutOfTime, Readiness, ReadyBody, encode
-from sonde.sandbox.gated import GatedFamily
 from sonde.sandbox.notify import Listener
-from sonde.sandbox.ungated import UngatedFamily
+from sonde.sandbox.snapshots import Family, State
 
 LAUNCH_SECONDS = 30.0
 REMEDIES = {

@@ -23,6 +23,7 @@ from sonde.errors import ConfigError, SandboxLost
 from sonde.sandbox import frames
 from sonde.sandbox.base import CodeClock, ExecFault, ExecResult, ExecUsage, Final, Host, Limits, Watch
 from sonde.sandbox.box import checked_functions
+from sonde.sandbox.exclusive_use import Seat, check_name
 from sonde.sandbox.output import cut_output
 from sonde.sandbox.policy import FINISH_NAMES, profile_named
 from sonde.sandbox.portable.capture import Printed
@@ -35,7 +36,6 @@ from sonde.sandbox.portable.survey import Marks, survey
 from sonde.sandbox.portable.values import final_value
 from sonde.sandbox.prepare import Preparation, Prepared
 from sonde.sandbox.saved import Restored, Saved, StateNotSaved, StateRefused
-from sonde.sandbox.seat import Seat, check_name
 from sonde.sandbox.share import Shareable, read_share
 from sonde.sandbox.source import Refusal, parse
 

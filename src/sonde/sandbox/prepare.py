@@ -10,10 +10,10 @@ from typing import Any
 from sonde.errors import Fault, RunError
 from sonde.sandbox import gate
 from sonde.sandbox.base import Args, ExecFault, ExecResult, ExecUsage, Host, Limits
+from sonde.sandbox.error_text import named
 from sonde.sandbox.intercept import CallbackSite, InjectedNames, cut_result, extract_tool_calls, rewrite
 from sonde.sandbox.policy import FINISH_NAMES, Profile
 from sonde.sandbox.source import Refusal, parse
-from sonde.sandbox.wording import named
 from sonde.sandbox.worker.calls import called_names
 
 NOT_PYTHON = frozenset({"syntax", "too-long", "too-deep", "bad-text"})

@@ -23,7 +23,7 @@ import msgspec
 
 from sonde.errors import ConfigError, RunError
 from sonde.sandbox.base import Variable
-from sonde.sandbox.worker.nesting import DEEPEST, too_deep
+from sonde.sandbox.worker.json_depth import DEEPEST, too_deep
 
 FORMAT = "sonde state"
 VERSION = 1

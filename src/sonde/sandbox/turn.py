@@ -15,10 +15,10 @@ from typing import Any
 
 from sonde.errors import Fault, RunError
 from sonde.sandbox.base import Args, ExecFault, ExecUsage, Host, Limits, Watch
-from sonde.sandbox.family import State
+from sonde.sandbox.error_text import named
 from sonde.sandbox.frames import CALL, BadFrame, CallBody, Channel, DoneBody, HungUp, OutOfTime, Report, encode
 from sonde.sandbox.output import Recorder
-from sonde.sandbox.wording import named
+from sonde.sandbox.snapshots import State
 
 MEMORY_SLACK = 64 << 20
 MEMORY_EXIT = 99

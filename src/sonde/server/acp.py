@@ -20,10 +20,10 @@ from urllib.parse import unquote, urlsplit
 import acp
 from acp.schema import AllowedOutcome, Implementation, PermissionOption, ToolCallLocation, ToolCallUpdate
 
-from sonde.api.editing import command_environment
+from sonde.api.edit_run import command_environment
 from sonde.api.launch import sonde_version
 from sonde.contexts.workspace import Decision, LocalWorkspace, Plan, Policy
-from sonde.core.stopping import Stop
+from sonde.core.cancellation import Stop
 from sonde.errors import SondeError
 from sonde.server.announced import AnnouncedWorkspace, Kind
 from sonde.server.messages import MAX_LINE_BYTES, AssistantMessage, Completion, Event, NewTask, SubcallEnd, SubcallStart

@@ -18,8 +18,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from sonde.contexts.workspace import WireWorkspace
+from sonde.core.cancellation import Stop
 from sonde.core.canonical import clip
-from sonde.core.stopping import Stop
 from sonde.errors import SondeError
 from sonde.server.messages import (
     HOST,

@@ -23,19 +23,19 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import BaseModel
 
-from sonde.api.asking import Answer, ask
+from sonde.api.ask_run import Answer, ask
 from sonde.api.consent import is_chosen_server
-from sonde.api.investigating import Investigation, Options, comply, incident, rca
+from sonde.api.investigations import Investigation, Options, comply, incident, rca
 from sonde.api.launch import sonde_version
 from sonde.api.settings import Settings
 from sonde.contexts.traces.sources import is_server
 from sonde.contexts.workspace.paths import Root
 from sonde.contexts.workspace.policy import Policy
+from sonde.core.cancellation import Stop
 from sonde.core.events import Event, HostReturned, ModelReplied, SubcallStarted, TurnStarted
-from sonde.core.stopping import Stop
 from sonde.errors import ConfigError, SondeError
 from sonde.models.base import Model
-from sonde.runs.listing import list_runs
+from sonde.runs.catalog import list_runs
 from sonde.runs.rundir import SUMMARY, find_run
 from sonde.server.stdio import leave, leave_on_sigterm, watch_parent
 

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sonde.runs.catalog import list_runs, summarise
 from sonde.runs.compare import compare
-from sonde.runs.listing import list_runs, summarise
 from sonde.runs.rundir import NoSuchRun, RunDir, run_ids
 from sonde.viewer.excerpts import shown_excerpts
 from sonde.viewer.stream import RunStream

@@ -15,7 +15,7 @@ from sonde.cli.options import BudgetOptions, ModelOptions, OutputOptions, PlaceO
 
 if TYPE_CHECKING:
     from sonde.api import Answer
-    from sonde.cli.running import Watch
+    from sonde.cli.foreground_run import Watch
 
 Question = Annotated[str, typer.Argument(metavar="QUESTION", help="What you want to know.")]
 Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files and folders; - is standard input.")]
@@ -81,8 +81,8 @@ def ask(
     Example: sonde ask "Which service logged the first error?" logs/
     """
     from sonde import api
+    from sonde.cli.foreground_run import run_with_view
     from sonde.cli.inputs import read_schema, sources
-    from sonde.cli.running import run_with_view
 
     settings = settings_of(
         model, budget, place, mode=how.mode, sandbox_profile=how.sandbox_profile, backend=how.backend

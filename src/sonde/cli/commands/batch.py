@@ -16,12 +16,12 @@ import typer
 
 from sonde.cli.options import BudgetOptions, ModelOptions, OutputOptions, PlaceOptions, filled, settings_of, spread
 from sonde.cli.text import links_shown, one_line, printable
-from sonde.core.wording import plural
+from sonde.core.plurals import plural
 from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
     from sonde.api.settings import Settings
-    from sonde.batch.driving import BatchOutcome, OnProgress
+    from sonde.batch.driver import BatchOutcome, OnProgress
     from sonde.batch.folder import BatchFolder
     from sonde.batch.limits import SharedLimits
     from sonde.batch.manifest import Manifest
@@ -97,8 +97,8 @@ def batch(
     Example: sonde batch --all-errors --since 24h --source http://localhost:6006 --project checkout
     """
     from sonde.batch.issues import compare, group, read_issues
+    from sonde.batch.launch import BatchOptions, run_batch
     from sonde.batch.report import write_report
-    from sonde.batch.running import BatchOptions, run_batch
     from sonde.cli.interrupt import soft_stop
 
     knobs = {field.name: getattr(budget, field.name) for field in fields(budget) if field.name != "max_cost_usd"}
@@ -166,7 +166,7 @@ def _refuse_query_flags(query: QueryOptions) -> None:
 
 
 def _queried(query: QueryOptions, settings: Settings, now: datetime, *, compared: bool) -> Manifest:
-    from sonde.api.case import cache_folder, source_of
+    from sonde.api.trace_source import cache_folder, source_of
     from sonde.batch.query import Wanted, query_manifest
 
     if query.engine not in ("rca", "compliance"):

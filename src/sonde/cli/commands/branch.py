@@ -10,7 +10,7 @@ from sonde.cli.options import GivenAgain, ModelOptions, OutputOptions, PlaceOpti
 
 if TYPE_CHECKING:
     from sonde.api import Answer
-    from sonde.cli.running import Watch
+    from sonde.cli.foreground_run import Watch
 
 
 def register(app: typer.Typer) -> None:
@@ -30,15 +30,15 @@ def branch(
 
     The new run shares the turns before K with the recorded one.
     """
-    from sonde.api import again
-    from sonde.api.asking import answer_of
+    from sonde.api import rerun
+    from sonde.api.ask_run import answer_of
+    from sonde.cli.foreground_run import run_with_view
     from sonde.cli.inputs import one_source
-    from sonde.cli.running import run_with_view
 
     settings = settings_of(model, place)
 
     def start(watch: Watch) -> Answer:
-        finished = again.branch(
+        finished = rerun.branch(
             run,
             turn,
             model=model.model,

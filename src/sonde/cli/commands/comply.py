@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.investigating import CaseOptions, ReportOptions, SourceOptions, TraceIds
 from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, filled, settings_of, spread
+from sonde.cli.reports import CaseOptions, ReportOptions, SourceOptions, TraceIds
 
 if TYPE_CHECKING:
     from sonde.api import Investigation, Options
@@ -55,7 +55,7 @@ def comply(
     Example: sonde comply 4f1c2b… --source traces.jsonl --controls v1
     """
     from sonde import api
-    from sonde.cli.investigating import investigate_each
+    from sonde.cli.reports import investigate_each
 
     settings = settings_of(source, model, budget, place, mode=how.mode, sandbox_profile=how.sandbox_profile)
 

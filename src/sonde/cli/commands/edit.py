@@ -14,7 +14,7 @@ from sonde.cli.text import printable
 
 if TYPE_CHECKING:
     from sonde.api import Answer
-    from sonde.api.editing import Edited
+    from sonde.api.edit_run import Edited
 
 Task = Annotated[str, typer.Argument(metavar="TASK", help="What shall be done.")]
 Folder = Annotated[Path, typer.Argument(metavar="PATH", help="The folder to work in.")]
@@ -49,7 +49,7 @@ def edit(
 
     Example: sonde edit "Add a function that normalizes whitespace in sample.ts and update its test" examples/demo-workspace
     """
-    from sonde.api.editing import edit as run_edit
+    from sonde.api.edit_run import edit as run_edit
     from sonde.cli.approval import approval
     from sonde.cli.interrupt import soft_stop
     from sonde.cli.live import Lines, Silent

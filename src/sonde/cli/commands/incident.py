@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.investigating import CaseOptions, ReportOptions, SourceOptions
 from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, WindowOptions, filled, settings_of, spread
+from sonde.cli.reports import CaseOptions, ReportOptions, SourceOptions
 
 if TYPE_CHECKING:
     from sonde.api import Investigation, Options
@@ -47,7 +47,7 @@ def incident(
     Example: sonde incident --project checkout --from 2026-11-01T00:00Z --to 2026-11-01T06:00Z
     """
     from sonde import api
-    from sonde.cli.investigating import investigate_each
+    from sonde.cli.reports import investigate_each
 
     settings = settings_of(source, model, budget, place, mode=how.mode, sandbox_profile=how.sandbox_profile)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.investigating import CaseOptions, ReportOptions, SourceOptions, TraceIds
 from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, filled, settings_of, spread
+from sonde.cli.reports import CaseOptions, ReportOptions, SourceOptions, TraceIds
 
 if TYPE_CHECKING:
     from sonde.api import Investigation, Options
@@ -41,7 +41,7 @@ def rca(
     Example: sonde rca 4f1c2b… --source http://localhost:6006 --project checkout
     """
     from sonde import api
-    from sonde.cli.investigating import investigate_each
+    from sonde.cli.reports import investigate_each
 
     settings = settings_of(source, model, budget, place, mode=how.mode, sandbox_profile=how.sandbox_profile)
 

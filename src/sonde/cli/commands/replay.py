@@ -10,11 +10,11 @@ import typer
 
 from sonde.cli.options import GivenAgain, OutputOptions, PlaceOptions, RunName, settings_of, spread
 from sonde.cli.text import printable, some_lines
-from sonde.core.wording import plural
+from sonde.core.plurals import plural
 
 if TYPE_CHECKING:
-    from sonde.api.again import Replayed
-    from sonde.runs.tape import Difference
+    from sonde.api.rerun import Replayed
+    from sonde.runs.recording import Difference
 
 SHOWN_NAMES = 10
 
@@ -38,13 +38,13 @@ def replay(
     No model is asked.
     Exit code 1 at the first difference; with --words-only differences are listed and it goes on.
     """
-    from sonde.api import again
+    from sonde.api import rerun
     from sonde.cli.inputs import one_source
     from sonde.cli.live import open_view
 
     settings = settings_of(place)
     with open_view(sys.stderr, silent=output.json or output.quiet) as view:
-        found = again.replay(
+        found = rerun.replay(
             run, words_only=words_only, context=one_source(context), on_event=view.on_event, settings=settings
         )
     _print(found, output)

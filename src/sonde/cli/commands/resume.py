@@ -10,7 +10,7 @@ from sonde.cli.options import GivenAgain, ModelOptions, OutputOptions, PlaceOpti
 
 if TYPE_CHECKING:
     from sonde.api import Answer
-    from sonde.cli.running import Watch
+    from sonde.cli.foreground_run import Watch
 
 
 def register(app: typer.Typer) -> None:
@@ -27,15 +27,15 @@ def resume(
     output: OutputOptions,
 ) -> int:
     """Go on with a killed run; no recorded reply is asked again."""
-    from sonde.api import again
-    from sonde.api.asking import answer_of
+    from sonde.api import rerun
+    from sonde.api.ask_run import answer_of
+    from sonde.cli.foreground_run import run_with_view
     from sonde.cli.inputs import one_source
-    from sonde.cli.running import run_with_view
 
     settings = settings_of(model, place)
 
     def start(watch: Watch) -> Answer:
-        finished = again.resume(
+        finished = rerun.resume(
             run,
             model=model.model,
             sub_model=model.sub_model,

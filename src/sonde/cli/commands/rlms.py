@@ -131,7 +131,7 @@ def decide(
 
     Example: sonde rlms decide --config loop.json --role planner --context-file-list files.txt --output-dir DIR
     """
-    from sonde.rlms.deciding import Question, answer
+    from sonde.rlms.decision import Question, answer
 
     question = Question(
         config=config,

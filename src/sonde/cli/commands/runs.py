@@ -12,12 +12,12 @@ import typer
 
 from sonde.cli.options import PlaceOptions, RunName, filled, settings_of, spread
 from sonde.cli.text import one_line, printable
-from sonde.core.wording import plural
+from sonde.core.plurals import plural
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from sonde.runs.listing import RunSummary
+    from sonde.runs.catalog import RunSummary
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Status = Annotated[
@@ -54,7 +54,7 @@ def runs(context: typer.Context, *, wanted: Filter, place: PlaceOptions) -> int 
 
 def list_(*, wanted: Filter, place: PlaceOptions) -> int:
     """List runs, the newest first."""
-    from sonde.runs.listing import list_runs
+    from sonde.runs.catalog import list_runs
 
     runs_dir = settings_of(place).runs_dir
     found = list_runs(runs_dir, status=wanted.status, run_type=wanted.type_, text=wanted.text, limit=wanted.limit)
@@ -92,7 +92,7 @@ def show(run: RunName, *, json: AsJson = False, place: PlaceOptions) -> int:
 
 
 def _unfinished(path: Path) -> str:
-    from sonde.runs.listing import summarise
+    from sonde.runs.catalog import summarise
 
     summary = summarise(path)
     hint = f"\nIt goes on with: sonde resume {summary.run_id}" if summary.status == "interrupted" else ""
@@ -112,7 +112,7 @@ def prune(
     place: PlaceOptions,
 ) -> int:
     """Delete run folders; those that are being written stay."""
-    from sonde.runs.listing import prune as prune_runs
+    from sonde.runs.catalog import prune as prune_runs
 
     if keep is None and older_than is None:
         from sonde.errors import ConfigError

@@ -63,7 +63,7 @@ def serve(*, how: ServeOptions, model: ModelOptions, budget: BudgetOptions, plac
             from sonde.server.mcp import serve_mcp
 
         return serve_mcp(settings)
-    from sonde.server.editing import EditRunner
+    from sonde.server.edit_tasks import EditRunner
 
     runner = EditRunner(settings, commands)
     if how.acp:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 
-from sonde.cli.investigating import SourceOptions
 from sonde.cli.options import WindowOptions, filled, settings_of, spread
+from sonde.cli.reports import SourceOptions
 from sonde.cli.text import one_line, printable
-from sonde.core.wording import plural
+from sonde.core.plurals import plural
 from sonde.errors import ConfigError, ToolFault
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
 @contextlib.contextmanager
 def _opened(where: SourceOptions) -> Generator[tuple[TraceStore, str | None]]:
     """The store behind --source and the project in it; what a store cannot find is the caller's mistake."""
-    from sonde.api.case import project_in, source_of
+    from sonde.api.trace_source import project_in, source_of
     from sonde.contexts.traces.store import UnknownTrace
 
     settings = settings_of(where)
@@ -77,7 +77,7 @@ def import_(
     json: AsJson = False,
 ) -> int:
     """Index a file or a folder once; later commands on it start at once. Malformed records are counted, named and skipped."""
-    from sonde.api.case import cache_folder
+    from sonde.api.trace_source import cache_folder
     from sonde.contexts.traces.catalog import import_traces
 
     folder = cache_folder(os.environ)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from sonde.contexts.code.grammars import language_of
 from sonde.contexts.code.symbols import Parsed, Symbol, parse
 from sonde.contexts.files.context import FilesContext
+from sonde.contexts.files.file_list import Entry
 from sonde.contexts.files.grep import Hit, scan
-from sonde.contexts.files.listing import Entry
 from sonde.contexts.files.text import Unreadable, signature
 from sonde.core.deadline import Deadline, SystemClock
 from sonde.core.patterns import Pattern, compiled, escaped

@@ -6,7 +6,7 @@ import json
 import posixpath
 from collections import Counter
 
-from sonde.contexts.files.listing import Listing
+from sonde.contexts.files.file_list import Listing
 
 _NAMED = 40
 

@@ -16,11 +16,11 @@ from typing import Any
 
 from sonde.contexts.base import SeenFields, SeenNames, SeenRows, SeenText, Shareable
 from sonde.contexts.files.about import describe, shown_name
+from sonde.contexts.files.bm25 import words_of
+from sonde.contexts.files.file_list import Entry
 from sonde.contexts.files.grep import COUNTED, Grep, compile_pattern
 from sonde.contexts.files.library import Library
 from sonde.contexts.files.lines import LineIndex, read_lines
-from sonde.contexts.files.listing import Entry
-from sonde.contexts.files.ranking import words_of
 from sonde.contexts.files.search import Search
 from sonde.contexts.files.slices import READ_BYTES, read, reread_bytes, slice_bytes, with_numbers
 from sonde.contexts.files.text import Unreadable

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from sonde.contexts.files.file_list import Entry
 from sonde.contexts.files.library import Library
-from sonde.contexts.files.listing import Entry
 from sonde.contexts.files.text import NotText, Text, Unreadable
 from sonde.core.deadline import Deadline
 from sonde.core.evidence import Excerpt, Observed

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from sonde.contexts.files.file_list import Entry, Listing, list_sources
 from sonde.contexts.files.lines import BLOCK, LineIndex
-from sonde.contexts.files.listing import Entry, Listing, list_sources
 from sonde.contexts.files.text import Text, open_text, signature
 from sonde.core.patterns import Pattern, compiled, escaped
 from sonde.errors import ToolFault

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from sonde.contexts.files.bm25 import Passage, Place, Ranking, passages
+from sonde.contexts.files.file_list import Entry
 from sonde.contexts.files.grep import Hit, scan
 from sonde.contexts.files.library import Library
 from sonde.contexts.files.lines import read_lines
-from sonde.contexts.files.listing import Entry
-from sonde.contexts.files.ranking import Passage, Place, Ranking, passages
 from sonde.contexts.files.slices import READ_BYTES
 from sonde.contexts.files.text import Unreadable
 from sonde.core.deadline import Deadline

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sonde.contexts.files.file_list import Entry
 from sonde.contexts.files.lines import LineIndex, joined, last_line_within, read_lines, touched
-from sonde.contexts.files.listing import Entry
 from sonde.contexts.files.text import Text
 from sonde.core.canonical import sha256_text
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed

@@ -15,7 +15,7 @@ import stat
 from types import TracebackType
 from typing import Self
 
-from sonde.contexts.files.listing import Entry
+from sonde.contexts.files.file_list import Entry
 from sonde.errors import ToolFault
 
 SAMPLE = 65_536

@@ -10,9 +10,9 @@ from typing import Any
 from sonde.contexts.base import Shareable
 from sonde.contexts.configs import ConfigSnapshots
 from sonde.contexts.controls import MAX_CONTROLS, ControlsLibrary, Scope
-from sonde.contexts.traces.aloud import Aloud
 from sonde.contexts.traces.evidence import text_behind
 from sonde.contexts.traces.inspection import Inspection
+from sonde.contexts.traces.read_trace import Aloud
 from sonde.contexts.traces.store import TraceStore
 from sonde.core.canonical import hash_value
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed

@@ -15,7 +15,7 @@ from sonde.contexts.traces.shape import shape_gaps
 from sonde.contexts.traces.span import Span, SpanSummary, time_text, us_of_text
 from sonde.contexts.traces.store import Page, TraceQuery, TraceRow, unknown_span, unknown_trace
 from sonde.core.canonical import hash_value
-from sonde.core.wording import plural
+from sonde.core.plurals import plural
 from sonde.phoenix import PhoenixReads
 from sonde.phoenix.client import Json
 

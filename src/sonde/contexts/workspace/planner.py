@@ -14,7 +14,7 @@ from sonde.contexts.workspace.parse import FilePatch, Hunk, parse_patch
 from sonde.contexts.workspace.paths import clean, folded
 from sonde.contexts.workspace.text import Line, common_ending, join, split
 from sonde.core.canonical import sha256_text
-from sonde.core.wording import plural
+from sonde.core.plurals import plural
 
 TextOf = Callable[[str], str | None]
 

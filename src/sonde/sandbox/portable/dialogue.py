@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from sonde.errors import Fault, RunError
-from sonde.sandbox import frames, wording
+from sonde.sandbox import error_text, frames
 from sonde.sandbox.base import Args, CodeClock, Final, Host, Limits
 from sonde.sandbox.policy import FINISH_NAMES, Profile
 from sonde.sandbox.portable.guard import Guard
@@ -159,7 +159,7 @@ class Dialogue:
         return self._result(name, value)
 
     def _host_error(self, error: Exception) -> Answer:
-        kind, message = wording.named(error)
+        kind, message = error_text.named(error)
         known = kind in get_args(self._rules.monty.ExcType)
         return _error(kind, message) if known else _error("RuntimeError", f"{kind}: {message}")
 

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from .nesting import DEEPEST, too_deep
+from .json_depth import DEEPEST, too_deep
 
 SOCKET = 3
 CALL, DONE, READY = 1, 2, 3

@@ -19,7 +19,7 @@ from .calls import called_names
 from .channel import Encoded
 from .clock import Clock, install, seed_everything
 from .output import Capture
-from .parking import park, park_without_gate, settle
+from .parked_state import park, park_without_gate, settle
 from .report import Variables, describe, remember_source
 from .restoring import Restoring
 from .saving import Place, Saving

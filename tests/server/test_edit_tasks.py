@@ -14,9 +14,9 @@ from sonde.api.settings import Settings
 from sonde.contexts.workspace import LocalWorkspace, PatientClock, accept
 from sonde.core.events import ModelAsked, ModelReplied, SubcallEnded, SubcallStarted, TurnStarted
 from sonde.models.base import Secret
-from sonde.server.editing import EditRunner
+from sonde.server.edit_tasks import EditRunner
+from sonde.server.event_translator import Telling
 from sonde.server.messages import Event, Limits, NewTask
-from sonde.server.telling import Telling
 
 ROOT = Path(__file__).parents[2]
 KEY = "sk-very-secret"

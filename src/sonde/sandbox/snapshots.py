@@ -1,7 +1,7 @@
 """The states of one session and its branches: who holds them, and how they end.
 
-How a state is forked is the business of the two kinds of family: `gated`, where the supervisor permits each fork, and `ungated`,
-for an unsafe sandbox on a kernel that cannot do that.
+How a state is forked is the business of the two kinds of family: `fork_gate`, where the supervisor permits each fork, and
+`fork_without_gate`, for an unsafe sandbox on a kernel that cannot do that.
 """
 
 from __future__ import annotations

@@ -12,16 +12,16 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ValidationError
 
-from sonde.api.continuing import continued
+from sonde.api.follow_up import continued
 from sonde.api.launch import Finished, Job, Launch, OnEvent, run_for_answer
 from sonde.api.settings import Settings, load_settings
 from sonde.api.sources import Opened, open_context
 from sonde.core.budget import Budget
+from sonde.core.cancellation import Stop
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.evidence import Citation
 from sonde.core.record import RunRecord
 from sonde.core.status import RunStatus
-from sonde.core.stopping import Stop
 from sonde.engines.ask import ASK
 from sonde.errors import ConfigError
 from sonde.models.base import Model

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 
+from sonde.core.cancellation import Stop, heeding
 from sonde.core.deadline import Deadline, SystemClock
-from sonde.core.stopping import Stop, heeding
 
 
 def test_setting_it_cuts_what_waits_and_what_comes_later() -> None:

@@ -15,18 +15,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from sonde.api.asking import check_knobs
-from sonde.api.case import ENGINES, Case, Source, absolute, source_of
+from sonde.api.ask_run import check_knobs
 from sonde.api.launch import Finished, Job, Launch, OnEvent, run_for_answer
 from sonde.api.settings import Settings, load_settings
+from sonde.api.trace_source import ENGINES, Case, Source, absolute, source_of
 from sonde.api.writeback import Writeback
 from sonde.contexts.traces.context import TracesContext
 from sonde.core.budget import Budget
+from sonde.core.cancellation import Stop
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.record import RunRecord
 from sonde.core.status import RunStatus
-from sonde.core.stopping import Stop
-from sonde.engines.reading import engine_for
+from sonde.engines.whole_trace import engine_for
 from sonde.errors import ConfigError, RunError
 from sonde.models.base import Model
 from sonde.runtime.engine import Engine, Gathered, Prefilter

@@ -7,12 +7,12 @@ import time
 from collections.abc import Sequence
 from typing import Literal, cast
 
-from sonde.api.editing import Edited, edit
+from sonde.api.edit_run import Edited, edit
 from sonde.api.settings import Settings
 from sonde.contexts.workspace import Workspace
+from sonde.server.event_translator import Telling, citation_of
 from sonde.server.messages import Completion, Limits, NewTask
 from sonde.server.runner import Emit
-from sonde.server.telling import Telling, citation_of
 
 Status = Literal["succeeded", "partial", "failed", "terminated_budget", "cancelled"]
 

@@ -16,9 +16,10 @@ from typing import Any
 from sonde.api.changed import changed_sources
 from sonde.api.consent import require_model
 from sonde.api.launch import Finished, Job, Launch, OnEvent, run_for_answer, run_job
-from sonde.api.rebuilding import rebuild
 from sonde.api.recipe import check_recipe
+from sonde.api.recorded_spec import rebuild
 from sonde.api.settings import Settings, load_settings
+from sonde.core.cancellation import Stop
 from sonde.core.canonical import hash_value, jsonable
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.events import (
@@ -31,14 +32,13 @@ from sonde.core.events import (
     TurnStarted,
 )
 from sonde.core.record import RunRecord
-from sonde.core.stopping import Stop
 from sonde.errors import ConfigError
 from sonde.models.base import Model
 from sonde.models.recorded import RecordedModel
 from sonde.runs.export import is_replayable
 from sonde.runs.recorded_time import RecordedTime
+from sonde.runs.recording import Difference, Diverged, Tape, before_turn
 from sonde.runs.rundir import RECORD, SUMMARY, RunDir, find_run
-from sonde.runs.tape import Difference, Diverged, Tape, before_turn
 from sonde.runtime.wiring import Cancelled, reached_before
 
 NAMES = "RUN is a run's id, the unique beginning of one, `last`, or its folder"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from sonde.batch.item_runner import Errand
 from sonde.batch.result import ItemResult
-from sonde.batch.station import Errand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

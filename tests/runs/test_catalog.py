@@ -11,7 +11,7 @@ import pytest
 from runs.streams import told, write_long_story, write_story
 from sonde.core.events import RunStarted
 from sonde.errors import ConfigError
-from sonde.runs.listing import list_runs, prune
+from sonde.runs.catalog import list_runs, prune
 from sonde.runs.rundir import RECORD, RunDir
 
 

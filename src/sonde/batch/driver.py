@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from sonde.batch.crew import Crew, Done, Halted, Happening, Left, Lost
 from sonde.batch.folder import BatchFolder, DiskFull, ResultLines
+from sonde.batch.item_runner import Errand
 from sonde.batch.manifest import BrokenLine
 from sonde.batch.plan import Plan
 from sonde.batch.progress import Progress
 from sonde.batch.result import ItemResult, given_up
-from sonde.batch.station import Errand
+from sonde.batch.workers import Crew, Done, Halted, Happening, Left, Lost
 from sonde.core.deadline import Clock, SystemClock
 from sonde.errors import SandboxUnavailable
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from sonde.api.asking import check_knobs
+from sonde.api.ask_run import check_knobs
 from sonde.api.launch import Job, Launch, OnEvent, run_for_answer
 from sonde.api.settings import Settings, load_settings
 from sonde.contexts.workspace import (
@@ -24,11 +24,11 @@ from sonde.contexts.workspace import (
     reject,
 )
 from sonde.core.budget import Budget
+from sonde.core.cancellation import Stop
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.evidence import Citation
 from sonde.core.record import RunRecord
 from sonde.core.status import RunStatus
-from sonde.core.stopping import Stop
 from sonde.engines.edit import EDIT
 from sonde.errors import ConfigError
 from sonde.models.base import Model

@@ -8,18 +8,18 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field, replace
 
-from sonde.api.case import cache_folder
 from sonde.api.settings import Settings
-from sonde.batch.crew import Crew
-from sonde.batch.driving import BatchOutcome, OnProgress, drive
+from sonde.api.trace_source import cache_folder
+from sonde.batch.driver import BatchOutcome, OnProgress, drive
 from sonde.batch.folder import BatchFolder
+from sonde.batch.item_runner import Order, check_models
 from sonde.batch.limits import Limiter, SharedLimits
 from sonde.batch.local import LocalCrew
 from sonde.batch.manifest import Manifest
 from sonde.batch.plan import Plan, plan_batch
-from sonde.batch.station import Order, check_models
+from sonde.batch.workers import Crew
 from sonde.core.budget import Budget
-from sonde.engines.reading import READING_MAXIMA
+from sonde.engines.whole_trace import READING_MAXIMA
 from sonde.errors import ConfigError
 
 LOCAL = "local"

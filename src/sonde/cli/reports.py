@@ -22,7 +22,7 @@ from sonde.errors import UsageError
 
 if TYPE_CHECKING:
     from sonde.api import Investigation, Options, Settings
-    from sonde.cli.running import Watch
+    from sonde.cli.foreground_run import Watch
 
 TraceIds = Annotated[list[str], typer.Argument(metavar="TRACE_ID", help="One run for each.")]
 Start = Callable[["Options"], "Investigation"]
@@ -72,8 +72,8 @@ class ReportOptions(OutputOptions):
 
 def investigate_each(output: OutputOptions, settings: Settings, how: CaseOptions, starts: Sequence[Start]) -> int:
     """Run them one after the other, printing each report as it comes; the worst exit code. One that is refused keeps no other back."""
+    from sonde.cli.foreground_run import Watch
     from sonde.cli.live import open_view
-    from sonde.cli.running import Watch
 
     silent = output.json or output.quiet
     if not silent:

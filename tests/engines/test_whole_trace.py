@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sonde.api.investigating import Investigation, rca
+from sonde.api.investigations import Investigation, rca
 from sonde.contexts.traces.importers.whowhen import trace_id_of
 from sonde.core.status import RunStatus
 from sonde.errors import ConfigError

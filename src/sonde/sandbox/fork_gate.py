@@ -13,9 +13,9 @@ import threading
 import time
 from collections.abc import Mapping
 
-from sonde.sandbox.family import Family, ForkFailed, ForkRefused, State
 from sonde.sandbox.forkserver import ForkServer
 from sonde.sandbox.notify import Listener, Notice
+from sonde.sandbox.snapshots import Family, ForkFailed, ForkRefused, State
 from sonde.sandbox.worker.tables import NUMBERS
 
 LATE_S = 0.2

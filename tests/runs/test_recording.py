@@ -14,7 +14,7 @@ from sonde.core.events import (
     StatusChanged,
     SubcallStarted,
 )
-from sonde.runs.tape import Diverged, Tape, before_turn
+from sonde.runs.recording import Diverged, Tape, before_turn
 
 
 def test_answers_are_found_by_session_turn_and_number() -> None:

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from sonde.api.again import branch, replay, resume
-from sonde.api.asking import Answer, ask
+from sonde.api.ask_run import Answer, ask
+from sonde.api.rerun import branch, replay, resume
 from sonde.api.settings import Settings
 from sonde.errors import ConfigError
 from sonde.models.base import Message
 from sonde.runs.rundir import RunDir
-from sonde.runtime.asking import Question, request_hash
+from sonde.runtime.model_calls import Question, request_hash
 from sonde.testing import ScriptedModel, ScriptedServer, SeenRequest
 
 DRIVER = Path(__file__).with_name("crash_driver.py")

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from sonde.api.case import case_of
 from sonde.api.consent import require_sources
-from sonde.api.continuing import played, same_state
-from sonde.api.investigating import Options, job_of
+from sonde.api.follow_up import played, same_state
+from sonde.api.investigations import Options, job_of
 from sonde.api.launch import Job
 from sonde.api.settings import Settings
 from sonde.api.sources import Opened, is_there, open_context
+from sonde.api.trace_source import case_of
 from sonde.contexts.workspace import LocalWorkspace, Policy, WorkspaceContext, reject
 from sonde.core.budget import Budget
 from sonde.core.events import RunStarted

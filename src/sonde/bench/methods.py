@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sonde.api.asking import ask
+from sonde.api.ask_run import ask
 from sonde.api.settings import Settings
 from sonde.bench import answers
 from sonde.bench.questions import Questions, context_text, kind_of

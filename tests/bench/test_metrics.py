@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from sonde.bench.scoring import (
+from sonde.bench.metrics import (
     category_rows,
     headroom_gain,
     mean_of,

@@ -11,8 +11,8 @@ from typing import Any
 from sonde.core.canonical import canonical_json, clip, hash_value, jsonable, sha256_text
 from sonde.core.events import CodeRan, CodeStarted, Noted, ToolExecError, ToolIntercepted
 from sonde.errors import ConfigError, SandboxLost, SandboxViolation
-from sonde.runs.cleaning import is_same_but_for_keys
-from sonde.runtime import observe
+from sonde.runs.redaction import is_same_but_for_keys
+from sonde.runtime import feedback
 from sonde.runtime.actions import RunCode
 from sonde.runtime.functions import SHARING
 from sonde.runtime.host import Host
@@ -74,7 +74,7 @@ class Coder:
         for number, code in enumerate(action.blocks, 1):
             result = self._block(code, action.reasoning, turn, number)
             texts += self._told()
-            texts.append(observe.block_text(result, number=number, count=len(action.blocks)))
+            texts.append(feedback.block_text(result, number=number, count=len(action.blocks)))
             printed.append(result.stdout)
             if result.final is not None:
                 return Ran(texts=tuple(texts), final=result.final, printed="".join(printed))

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from sonde.api.again import resume
-from sonde.api.asking import ask_job
-from sonde.api.case import Case, source_of
-from sonde.api.investigating import Options, job_of
+from sonde.api.ask_run import ask_job
+from sonde.api.investigations import Options, job_of
 from sonde.api.launch import Job, Launch, run_job
+from sonde.api.rerun import resume
 from sonde.api.settings import Settings
 from sonde.api.sources import open_context
+from sonde.api.trace_source import Case, source_of
 from sonde.batch.folder import BatchFolder, DiskFull, ended_of, started_of
 from sonde.batch.gate import Flights, Gate, LimitedModel
 from sonde.batch.manifest import Item

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sonde.api.asking import ask
+from sonde.api.ask_run import ask
 from sonde.api.settings import Settings
-from sonde.core.quiet import quiet
+from sonde.core.markdown_safety import quiet
 from sonde.testing import ScriptedModel
 
 CALLING = [

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sonde.api.again import Recorded, open_run
-from sonde.api.case import case_of
+from sonde.api.rerun import Recorded, open_run
 from sonde.api.settings import Settings, load_settings
+from sonde.api.trace_source import case_of
 from sonde.api.writeback import ANNOTATIONS, Writeback
 from sonde.core.deadline import SystemClock
 from sonde.core.events import WroteBack

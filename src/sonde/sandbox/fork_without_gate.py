@@ -9,8 +9,8 @@ import socket
 import struct
 from collections.abc import Mapping
 
-from sonde.sandbox.family import Family, ForkFailed, State
 from sonde.sandbox.forkserver import ForkServer
+from sonde.sandbox.snapshots import Family, ForkFailed, State
 
 
 class UngatedFamily(Family):

@@ -13,7 +13,7 @@ from sonde.core.canonical import clip
 from sonde.core.events import ROOT, Cited
 from sonde.core.evidence import Citation, EvidenceKind, Refuted, merge
 from sonde.errors import ToolFault
-from sonde.runtime.observe import was_shown
+from sonde.runtime.feedback import was_shown
 from sonde.runtime.wiring import Wiring
 
 MAX_CITATIONS = 120

@@ -17,7 +17,7 @@ import msgspec
 from sonde.core.budget import Scope, reserved
 from sonde.core.canonical import hash_value
 from sonde.core.events import ROOT, ModelAsked, ModelFailed, ModelReplied
-from sonde.core.wording import plural
+from sonde.core.plurals import plural
 from sonde.errors import BudgetExceeded, ModelCallFailed, RunError, SondeError
 from sonde.models.base import (
     Message,
@@ -32,7 +32,7 @@ from sonde.models.base import (
 )
 from sonde.models.prices import dearest, price
 from sonde.models.retry import backoff, may_retry
-from sonde.runs.cleaning import REMOVED, is_same_but_for_keys
+from sonde.runs.redaction import REMOVED, is_same_but_for_keys
 from sonde.runtime.wiring import Cancelled, Wiring, by_user, reached_before
 
 LEAST_OUTPUT = 256  # tokens: a block of code or a short answer

@@ -10,11 +10,10 @@ import pytest
 
 from sonde.api.settings import Settings
 from sonde.bench import seeded
-from sonde.bench.harness import Bench, Plan
+from sonde.bench.harness import Bench, BenchPlan
 from sonde.bench.joined import Joined
 from sonde.bench.labels import Seeded
-from sonde.bench.results import Result, append_result, read_results
-from sonde.bench.suite import Suite
+from sonde.bench.suite import Suite, Trial, append_result, read_results
 from sonde.bench.summary import compared, markdown, summarise
 from sonde.bench.trail import Trail
 from sonde.bench.whowhen import WhoWhen
@@ -71,8 +70,8 @@ def _write(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value), "utf-8")
 
 
-def bench(suite: Suite, out: Path, model: ScriptedModel | None, **more: Any) -> list[Result]:
-    plan = Plan(suite=suite, out=out, **more)
+def bench(suite: Suite, out: Path, model: ScriptedModel | None, **more: Any) -> list[Trial]:
+    plan = BenchPlan(suite=suite, out=out, **more)
     return Bench(plan, Settings(), model, lambda line: None).run()
 
 
@@ -189,7 +188,7 @@ def test_what_is_done_is_not_run_again(trail: Path, tmp_path: Path) -> None:
 
 def test_a_failed_run_counts_as_wrong(trail: Path, tmp_path: Path) -> None:
     suite = Trail(trail)
-    failed = Result(case=suite.cases()[0].key, method="sonde", repeat=0, status="failed: x")
+    failed = Trial(case=suite.cases()[0].key, method="sonde", repeat=0, status="failed: x")
 
     [summary] = summarise(suite, [failed])
 
@@ -202,8 +201,8 @@ def test_repeats_show_their_spread_on_the_page(trail: Path) -> None:
     key = suite.cases()[0].key
     right = [[CALL, "Formatting Errors"], [ROOT, "Goal Deviation"]]
     results = [
-        Result(case=key, method="sonde", repeat=0, predicted=right, cost_usd=0.5, seconds=3),
-        Result(case=key, method="sonde", repeat=1, predicted=right[:1], cost_usd=0.5, seconds=5),
+        Trial(case=key, method="sonde", repeat=0, predicted=right, cost_usd=0.5, seconds=3),
+        Trial(case=key, method="sonde", repeat=1, predicted=right[:1], cost_usd=0.5, seconds=5),
     ]
 
     page = markdown(suite, summarise(suite, results))
@@ -250,7 +249,7 @@ def test_an_unknown_method_and_a_missing_model_are_refused(trail: Path, tmp_path
 
 
 def test_results_survive_a_round_trip(tmp_path: Path) -> None:
-    result = Result(case="a", method="sonde", repeat=1, predicted=[["s", "c"]], tokens=3)
+    result = Trial(case="a", method="sonde", repeat=1, predicted=[["s", "c"]], tokens=3)
     append_result(tmp_path / "r.jsonl", result)
 
     assert read_results(tmp_path / "r.jsonl") == [result]

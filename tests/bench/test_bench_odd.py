@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from sonde.bench.answers import read_answer, score
-from sonde.bench.results import Result, append_result, read_results
-from sonde.bench.suite import json_in
+from sonde.bench.suite import Trial, append_result, json_in, read_results
 
 
 def test_a_result_with_any_character_in_it_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     given = [
-        Result(case="c", method="plain", repeat=n, predicted=f"a{char}b")
+        Trial(case="c", method="plain", repeat=n, predicted=f"a{char}b")
         for n, char in enumerate("\u2028\x85\x0c\n\ud800")
     ]
     for each in given:

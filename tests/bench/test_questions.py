@@ -16,12 +16,11 @@ from hypothesis import given, strategies as st
 from sonde.api.settings import Settings
 from sonde.bench import answers
 from sonde.bench.answers import Kind
-from sonde.bench.harness import Bench, Plan
+from sonde.bench.harness import Bench, BenchPlan
+from sonde.bench.methods import pieces_of, top_pieces
 from sonde.bench.page import page
 from sonde.bench.questions import Questions, context_text
-from sonde.bench.results import read_results
-from sonde.bench.retrieval import pieces_of, top_pieces
-from sonde.bench.suite import Case
+from sonde.bench.suite import BenchCase, read_results
 from sonde.bench.summary import Summary, markdown, summarise
 from sonde.bench.tasks.family import FAMILIES, questions, source_questions
 from sonde.errors import ConfigError
@@ -32,12 +31,12 @@ SMALL_TREE = Path(answers.__file__).parent / "tasks"
 METHODS = ("sonde", "no-subcalls", "retrieval", "plain")
 
 
-def gold_of(suite: Questions, case: Case) -> Any:
+def gold_of(suite: Questions, case: BenchCase) -> Any:
     sheet, _, key = case.key.rpartition("/")
     return json.loads((suite.data / sheet / "gold.json").read_text())[key]
 
 
-def knowing(suite: Questions, answer: Callable[[Case], Any]) -> ScriptedModel:
+def knowing(suite: Questions, answer: Callable[[BenchCase], Any]) -> ScriptedModel:
     """A model that finds the question in whatever it is asked and answers it in the form that is wanted."""
     cases = suite.cases()
 
@@ -53,7 +52,7 @@ def knowing(suite: Questions, answer: Callable[[Case], Any]) -> ScriptedModel:
 
 def run(suite: Questions, model: ScriptedModel, out: Path, **options: Any) -> dict[str, Summary]:
     options.setdefault("methods", METHODS)
-    plan = Plan(suite=suite, out=out, **options)
+    plan = BenchPlan(suite=suite, out=out, **options)
     results = Bench(plan, Settings(), model, lambda _line: None).run()
     return {each.method: each for each in summarise(suite, results)}
 
@@ -277,7 +276,7 @@ def test_repeats_give_a_spread(tmp_path: Path) -> None:
     suite = questions("niah", tmp_path / "data", lengths=[10_000])
     seen: list[int] = []
 
-    def sometimes(case: Case) -> Any:
+    def sometimes(case: BenchCase) -> Any:
         seen.append(1)
         return gold_of(suite, case) if len(seen) % 2 else 0
 
@@ -289,7 +288,7 @@ def test_repeats_give_a_spread(tmp_path: Path) -> None:
 
 def test_the_page_holds_its_plots_and_fetches_nothing(tmp_path: Path) -> None:
     suite = questions("niah", tmp_path / "data", lengths=[10_000, 20_000])
-    plan = Plan(suite=suite, out=tmp_path / "out", methods=("retrieval", "plain"))
+    plan = BenchPlan(suite=suite, out=tmp_path / "out", methods=("retrieval", "plain"))
     results = Bench(plan, Settings(), knowing(suite, lambda case: gold_of(suite, case)), lambda _line: None).run()
     text = page(suite, summarise(suite, results), results, "niah <b>")
 
@@ -301,7 +300,7 @@ def test_the_page_holds_its_plots_and_fetches_nothing(tmp_path: Path) -> None:
 def test_a_method_of_another_kind_of_benchmark_is_refused(tmp_path: Path) -> None:
     suite = questions("niah", tmp_path / "data", lengths=[10_000])
     with pytest.raises(ConfigError, match="retrieval"):
-        Bench(Plan(suite=suite, out=tmp_path, methods=["rule"]), Settings(), None, lambda _line: None)
+        Bench(BenchPlan(suite=suite, out=tmp_path, methods=["rule"]), Settings(), None, lambda _line: None)
 
 
 def test_the_command_makes_the_data_runs_and_writes_table_and_page(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""The answers to benchmark questions: the form each must have, how one is read out of a model's text, and how it is scored.
+"""Answers to benchmark questions: their form, how to read one out of a model's text, and how to score it.
 
 Pure functions: what was answered, what is gold, a number from 0 to 1. No model judges anything here. Numbers get OOLONG's partial credit
-of 0.75 to the power of the distance; lists and pairs get F1; texts are right or wrong after case, blanks and punctuation are put aside.
+of 0.75 to the power of the distance; lists and pairs get F1; texts are compared without case, blanks and punctuation.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def score(kind: Kind, predicted: Any, gold: Any) -> float:
         case "text":
             return float(predicted is not None and plain(predicted) == plain(gold))
         case "number":
-            return _number_score(predicted, int(gold))
+            number = _number(predicted)
+            return 0.0 if number is None else 0.75 ** abs(number - int(gold))
         case "list":
             return f1(_names(predicted), _names(gold))
         case "pairs":
@@ -73,13 +74,8 @@ def plain(value: Any) -> str:
     return " ".join(re.sub(r"[^\w]+", " ", str(value).casefold()).split())
 
 
-def _number_score(predicted: Any, gold: int) -> float:
-    number = _number(predicted)
-    return 0.0 if number is None else 0.75 ** abs(number - gold)
-
-
 def _number(value: Any) -> float | None:
-    """A number, or the only one in a text: of several nobody knows which is meant."""
+    """A number, or the only one in a text; with several, nobody knows which is meant."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -94,6 +90,6 @@ def _names(value: Any) -> set[str]:
 
 
 def _pairs(value: Any) -> set[frozenset[str]]:
-    """Pairs in no order; what is no pair of two different names counts as a wrong one."""
+    """Pairs in no order; anything but two different names counts as a wrong pair."""
     listed = cast("list[Any]", value) if isinstance(value, list | tuple) else []
     return {frozenset(_names(each)) for each in listed}

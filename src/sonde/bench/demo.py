@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import msgspec
 
-from sonde.api.launch import Finished, Job, Launch, OnEvent, run_job
+from sonde.api.launch import Finished, Launch, OnEvent, run_job
 from sonde.api.recorded_spec import rebuild
 from sonde.api.settings import Settings
 from sonde.bench.log import write_log
@@ -31,6 +31,7 @@ from sonde.runs.recording import Tape
 from sonde.runs.rundir import RunDir
 
 DATA = "{data}"
+RECORDINGS = resources.files("sonde.bench") / "recordings"
 WORKSPACE = {
     "sample.ts": """\
 /** Cuts a text to at most `limit` characters and marks the cut. */
@@ -55,7 +56,7 @@ describe("shorten", () => {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
+class DemoScript:
     """What a real model said in a real run, and how that run began."""
 
     name: str
@@ -70,19 +71,15 @@ class Recording:
 
 def names() -> list[str]:
     """The recordings that are shipped."""
-    return sorted(file.name.removesuffix(".json") for file in _folder().iterdir() if file.name.endswith(".json"))
+    return sorted(file.name.removesuffix(".json") for file in RECORDINGS.iterdir() if file.name.endswith(".json"))
 
 
-def load(name: str) -> Recording:
+def load(name: str) -> DemoScript:
     """A shipped recording."""
-    file = _folder() / f"{name}.json"
+    file = RECORDINGS / f"{name}.json"
     if not file.is_file():
-        raise ConfigError(f"there is no recording {name!r}; there are: {', '.join(names())}")
-    return msgspec.json.decode(file.read_bytes(), type=Recording)
-
-
-def _folder() -> Any:
-    return resources.files("sonde.bench") / "recordings"
+        raise ConfigError(f"no recording is called {name!r}; choose from {', '.join(names())}")
+    return msgspec.json.decode(file.read_bytes(), type=DemoScript)
 
 
 def prepare(family: str, folder: Path) -> Path:
@@ -106,7 +103,7 @@ def prepare(family: str, folder: Path) -> Path:
     return place
 
 
-def play(recording: Recording, folder: Path, *, settings: Settings, on_event: OnEvent | None = None) -> Finished:
+def play(recording: DemoScript, folder: Path, *, settings: Settings, on_event: OnEvent | None = None) -> Finished:
     """Run a recording again below a folder: data in `data/`, the run in `runs/`."""
     started = began(recording, prepare(str(recording.started["run_type"]), folder / "data"))
     job = rebuild(started, settings)
@@ -116,27 +113,23 @@ def play(recording: Recording, folder: Path, *, settings: Settings, on_event: On
     silent = RecordedModel(f"{recording.model} (recorded)", [])
     tape = Tape(list(_replies(recording)), words_only=True)
     launch = Launch(settings=settings, runs_dir=folder / "runs", on_event=on_event, tape=tape)
-    return run_job(_spoken(job, silent), launch)
+    return run_job(replace(job, model=silent, sub_model=None), launch)
 
 
-def without_model(recording: Recording, folder: Path, *, settings: Settings) -> Finished:
+def without_model(recording: DemoScript, folder: Path, *, settings: Settings) -> Finished:
     """The same job with no model: what rules and search alone can say, marked CODE."""
     started = began(recording, prepare(str(recording.started["run_type"]), folder / "data"))
     job = replace(rebuild(started, settings), model=None, sub_model=None)
     return run_job(job, Launch(settings=settings, runs_dir=folder / "runs"))
 
 
-def _spoken(job: Job, model: RecordedModel) -> Job:
-    return replace(job, model=model, sub_model=None)
-
-
-def began(recording: Recording, place: Path) -> RunStarted:
+def began(recording: DemoScript, place: Path) -> RunStarted:
     """The first event of the recorded run, with its data where it is now."""
     text = json.dumps(dict(recording.started)).replace(DATA, json.dumps(str(place))[1:-1])
     return msgspec.json.decode(text, type=RunStarted)
 
 
-def _replies(recording: Recording) -> Iterator[AnyEvent]:
+def _replies(recording: DemoScript) -> Iterator[AnyEvent]:
     for reply in recording.replies:
         yield ModelReplied(
             session=reply["session"],
@@ -152,14 +145,14 @@ def _replies(recording: Recording) -> Iterator[AnyEvent]:
         )
 
 
-def record(run: RunDir, name: str, title: str, data: Path) -> Recording:
+def record(run: RunDir, name: str, title: str, data: Path) -> DemoScript:
     """A recording of a finished run whose data lay in `data`."""
     events = run.events()
     started = next(event for event in events if isinstance(event, RunStarted))
     text = msgspec.json.encode(started).decode().replace(json.dumps(str(data))[1:-1], DATA)
     written = run.record()
     output = cast("dict[str, Any]", written.state.artifacts.final_output or {})
-    return Recording(
+    return DemoScript(
         name=name,
         title=title,
         model=started.model or "none",

@@ -1,7 +1,7 @@
-"""TRAIL with longer traces: several of them under one root, as of an agent that worked through one task after the other.
+"""TRAIL with longer traces: several of them under one root, like an agent that worked through one task after the other.
 
-Each original trace is scored for itself, by the findings in its own spans, so that the figures can be laid beside those of the same traces
-read alone: what is lost is lost by length.
+Each original trace is scored by the findings in its own spans, so the figures can be compared with those of the same traces read
+alone: any loss is due to length.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from sonde.bench.metrics import Pair, mean_of
-from sonde.bench.suite import Case
+from sonde.bench.suite import BenchCase
 from sonde.bench.trail import Trail
 from sonde.contexts.traces.importers.trail import duration_us
 from sonde.errors import ConfigError
@@ -33,11 +33,11 @@ class Joined(Trail):
         self.name = f"trail-x{count}"
         self.count = count
         self.folder = folder
-        self._members: dict[str, list[Case]] = {}
+        self._members: dict[str, list[BenchCase]] = {}
 
-    def cases(self) -> list[Case]:
-        """One a group of traces of the same split; the last group may be smaller."""
-        splits: dict[str, list[Case]] = {}
+    def cases(self) -> list[BenchCase]:
+        """One per group of traces of the same split; the last group may be smaller."""
+        splits: dict[str, list[BenchCase]] = {}
         for case in super().cases():
             splits.setdefault(case.key.partition("/")[0], []).append(case)
         groups = [
@@ -46,32 +46,31 @@ class Joined(Trail):
             for at in range(0, len(cases), self.count)
         ]
         self._members = dict(groups)
-        return [self._joined(key, members) for key, members in groups]
+        found: list[BenchCase] = []
+        for key, members in groups:
+            trace_id = sha256(" ".join(case.trace_id for case in members).encode()).hexdigest()[:32]
+            path = self.folder / f"{trace_id}.json"
+            if not path.exists():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                root = _under_one([_spans(case.source) for case in members], trace_id)
+                path.write_text(json.dumps({"trace_id": trace_id, "spans": [root]}), "utf-8")
+            found.append(BenchCase(key=key, source=path, trace_id=trace_id))
+        return found
 
-    def _joined(self, key: str, members: list[Case]) -> Case:
-        trace_id = sha256(" ".join(case.trace_id for case in members).encode()).hexdigest()[:32]
-        path = self.folder / f"{trace_id}.json"
-        if not path.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            root = _under_one([_spans(case.source) for case in members], trace_id)
-            path.write_text(json.dumps({"trace_id": trace_id, "spans": [root]}), "utf-8")
-        return Case(key=key, source=path, trace_id=trace_id)
-
-    def score(self, case: Case, predicted: Any) -> dict[str, float]:
+    def score(self, case: BenchCase, predicted: Any) -> dict[str, float]:
         """The mean over the traces in it, each by the findings in its own spans."""
-        return mean_of(
-            [super(Joined, self).score(each, self._own(each, predicted)) for each in self._members[case.key]]
-        )
+        named = cast("list[list[str]]", predicted or [])
+        scores: list[dict[str, float]] = []
+        for each in self._members[case.key]:
+            own = {span["span_id"] for root in _spans(each.source) for span in _walk(root)}
+            scores.append(super().score(each, [pair for pair in named if pair[0] in own]))
+        return mean_of(scores)
 
-    def gold(self, case: Case) -> set[Pair]:
+    def gold(self, case: BenchCase) -> set[Pair]:
         """The gold pairs of a trace, or of all traces in a group."""
         members = self._members.get(case.key)
         found = super().gold
         return found(case) if members is None else {pair for each in members for pair in found(each)}
-
-    def _own(self, case: Case, predicted: Any) -> list[list[str]]:
-        own = {span["span_id"] for root in _spans(case.source) for span in _walk(root)}
-        return [pair for pair in cast("list[list[str]]", predicted or []) if pair[0] in own]
 
 
 def _spans(path: Path) -> list[Json]:
@@ -88,12 +87,16 @@ def _under_one(members: list[list[Json]], trace_id: str) -> Json:
     """A root over all of them, each moved in time to come after the one before."""
     root_id = trace_id[:16]
     moved: list[Json] = []
-    now = _start(members[0][0])
-    first = now
+    first = now = _start(members[0][0])
     for spans in members:
         shift = now - min(_start(span) for span in spans)
         moved += [_moved({**span, "parent_span_id": root_id}, trace_id, shift) for span in spans]
-        now = shift + max(_end(span) for root in spans for span in _walk(root)) + PAUSE
+        ends = (
+            _start(span) + timedelta(microseconds=duration_us(span["duration"]))
+            for root in spans
+            for span in _walk(root)
+        )
+        now = shift + max(ends) + PAUSE
     root = {**members[0][0], "trace_id": trace_id, "span_id": root_id, "parent_span_id": None, "span_name": "session"}
     return {**root, "duration": f"PT{(now - first).total_seconds():.6f}S", "child_spans": moved}
 
@@ -106,7 +109,3 @@ def _moved(span: Json, trace_id: str, shift: timedelta) -> Json:
 
 def _start(span: Mapping[str, Any]) -> datetime:
     return datetime.fromisoformat(str(span["timestamp"]))
-
-
-def _end(span: Mapping[str, Any]) -> datetime:
-    return _start(span) + timedelta(microseconds=duration_us(span["duration"]))

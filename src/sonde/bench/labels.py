@@ -1,7 +1,7 @@
-"""The seeded traces as a benchmark: the primary label of each trace against the manifest, with the majority label as the least to beat.
+"""The seeded traces as a benchmark: the primary label of each trace against the manifest. The majority label is the least to beat.
 
-The folder holds `traces.jsonl` and `manifest.json`, as `sonde.bench.seeded` writes them. Healthy traces have no failure to label and are
-left out of the accuracy.
+The folder holds `traces.jsonl` and `manifest.json`, as `sonde.bench.seeded` writes them. Healthy traces have no failure to label and do
+not count for accuracy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from sonde.bench.metrics import category_rows
 from sonde.bench.seeded import HEALTHY
-from sonde.bench.suite import Case, fits, json_in
+from sonde.bench.suite import BenchCase, fits, json_in
 from sonde.contexts.traces.rules import LABELS
 from sonde.engines.refs import fields_of
 from sonde.errors import ConfigError
@@ -37,23 +37,25 @@ class Seeded:
         if not self.traces.is_file():
             raise ConfigError(f"{data} has no traces.jsonl; make one with `sonde bench seeded --data DIR --make 100`")
 
-    def cases(self) -> list[Case]:
-        """One a trace with a fault."""
+    def cases(self) -> list[BenchCase]:
+        """One per trace with a fault."""
         gold = self._gold()
         return [
-            Case(key=trace_id, source=self.traces, trace_id=trace_id) for trace_id in gold if gold[trace_id] != HEALTHY
+            BenchCase(key=trace_id, source=self.traces, trace_id=trace_id)
+            for trace_id in gold
+            if gold[trace_id] != HEALTHY
         ]
 
     def predicted(self, report: Mapping[str, Any]) -> str:
         """The primary label."""
         return str(report.get("primary_label", ""))
 
-    def by_rule(self, case: Case, report: Mapping[str, Any]) -> str:
+    def by_rule(self, case: BenchCase, report: Mapping[str, Any]) -> str:
         """The rule's label."""
         del case
         return self.predicted(report)
 
-    def plain_prompt(self, case: Case) -> str | None:
+    def plain_prompt(self, case: BenchCase) -> str | None:
         """The labels and all spans of the trace."""
         lines = [line for line in self.traces.read_text("utf-8").splitlines() if case.trace_id in line]
         return fits(PLAIN.format(labels=", ".join(sorted(LABELS)), trace="\n".join(lines)))
@@ -62,17 +64,17 @@ class Seeded:
         """The label in the answer."""
         return str(fields_of(json_in(text, "{")).get("label", ""))
 
-    def score(self, case: Case, predicted: Any) -> dict[str, float]:
+    def score(self, case: BenchCase, predicted: Any) -> dict[str, float]:
         """Whether the label is right."""
         return {"accuracy": float(predicted == self._gold()[case.key])}
 
-    def overall(self, predictions: Sequence[tuple[Case, Any]]) -> dict[str, float]:
+    def overall(self, predictions: Sequence[tuple[BenchCase, Any]]) -> dict[str, float]:
         """What always naming the commonest label would have got."""
         gold = self._gold()
         counts = Counter(gold[case.key] for case, _ in predictions)
         return {"majority": max(counts.values(), default=0) / max(len(predictions), 1)}
 
-    def tables(self, predictions: Sequence[tuple[Case, Any]]) -> str:
+    def tables(self, predictions: Sequence[tuple[BenchCase, Any]]) -> str:
         """How well each label was named."""
         gold = self._gold()
         rows = category_rows([([predicted], [gold[case.key]]) for case, predicted in predictions], sorted(LABELS))

@@ -36,23 +36,24 @@ def lines(seed: int, count: int) -> Iterator[str]:
     incident = START + timedelta(hours=14, minutes=dice.randrange(5, 50))
     step = timedelta(hours=24) / count
     slow = f"cust-{dice.randrange(10_000):04d}"
-    told = {"deploy": False, "warned": False}
+    deployed = warned = False
     for number in range(count):
         now = START + step * number
-        yield _line(dice, now, now - incident, slow, told)
+        stamp = now.strftime("%Y-%m-%dT%H:%M:%S.") + f"{now.microsecond // 1000:03d}Z"
+        minutes = (now - incident).total_seconds() / 60
+        if minutes >= 0 and not deployed:
+            deployed = True
+            yield f"{stamp} INFO  inventory deploy version=2.14.0 pool.max=8 (was 16) by=ci"
+        elif minutes >= 3 and not warned:
+            warned = True
+            yield f"{stamp} WARN  inventory pool: 8 of 8 connections busy, 1 waiting"
+        elif 7 <= minutes < 40 and dice.random() < 0.25:
+            yield _failing(dice, stamp, minutes)
+        else:
+            yield _ordinary(dice, stamp, slow)
 
 
-def _line(dice: random.Random, now: datetime, since: timedelta, slow: str, told: dict[str, bool]) -> str:
-    stamp = now.strftime("%Y-%m-%dT%H:%M:%S.") + f"{now.microsecond // 1000:03d}Z"
-    minutes = since.total_seconds() / 60
-    if minutes >= 0 and not told["deploy"]:
-        told["deploy"] = True
-        return f"{stamp} INFO  inventory deploy version=2.14.0 pool.max=8 (was 16) by=ci"
-    if minutes >= 3 and not told["warned"]:
-        told["warned"] = True
-        return f"{stamp} WARN  inventory pool: 8 of 8 connections busy, 1 waiting"
-    if 7 <= minutes < 40 and dice.random() < 0.25:
-        return _failing(dice, stamp, minutes)
+def _ordinary(dice: random.Random, stamp: str, slow: str) -> str:
     service = dice.choice(SERVICES)
     customer = slow if dice.random() < 0.002 else f"cust-{dice.randrange(10_000):04d}"
     took = dice.randrange(900, 2500) if customer == slow else dice.randrange(3, 180)

@@ -25,7 +25,7 @@ _START_NS = 1_767_225_600_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class FaultSpan:
     """The one child span of a family."""
 
     name: str
@@ -36,25 +36,27 @@ class Fault:
 
 
 _FAULTS = {
-    "tool_failure": Fault(name="tool.call", kind="TOOL", status="ERROR", message="forced tool timeout", attributes={}),
-    "retrieval_failure": Fault(
+    "tool_failure": FaultSpan(
+        name="tool.call", kind="TOOL", status="ERROR", message="forced tool timeout", attributes={}
+    ),
+    "retrieval_failure": FaultSpan(
         name="retriever.fetch", kind="RETRIEVER", status="OK", message="", attributes={"retrieval.relevance": 0.11}
     ),
-    "instruction_failure": Fault(
+    "instruction_failure": FaultSpan(
         name="llm.generate",
         kind="LLM",
         status="ERROR",
         message="format drift",
         attributes={"output.format": "unexpected"},
     ),
-    "upstream_dependency_failure": Fault(
+    "upstream_dependency_failure": FaultSpan(
         name="dependency.http",
         kind="CHAIN",
         status="ERROR",
         message="upstream unavailable",
         attributes={"http.status_code": 503},
     ),
-    "data_schema_mismatch": Fault(
+    "data_schema_mismatch": FaultSpan(
         name="tool.parse", kind="TOOL", status="ERROR", message="schema mismatch", attributes={}
     ),
 }
@@ -81,32 +83,29 @@ def trace_id(number: int) -> str:
 def spans(*, kinds: bool = True) -> Iterator[dict[str, Any]]:
     """Sixty flat spans: a root and a child for each trace. The labels are not in them."""
     for number, label in enumerate(labels()):
-        yield from _trace(number, _FAULTS[label], kinds=kinds)
-
-
-def _trace(number: int, fault: Fault, *, kinds: bool) -> Iterator[dict[str, Any]]:
-    root, child = f"{2 * number + 1:016x}", f"{2 * number + 2:016x}"
-    start = _START_NS + number * 60_000_000_000
-    common = {"trace_id": trace_id(number), "project_name": PROJECT}
-    own: dict[str, Any] = {"openinference.span.kind": fault.kind} if kinds else {}
-    yield {
-        **common,
-        "span_id": root,
-        "parent_id": None,
-        "name": "agent.run",
-        "start_time": start,
-        "end_time": start + 2_000_000_000,
-        "status_code": "OK",
-        "attributes": {"openinference.span.kind": "AGENT"} if kinds else {},
-    }
-    yield {
-        **common,
-        "span_id": child,
-        "parent_id": root,
-        "name": fault.name,
-        "start_time": start + 100_000_000,
-        "end_time": start + 1_500_000_000,
-        "status_code": fault.status,
-        "status_message": fault.message,
-        "attributes": {**own, **fault.attributes},
-    }
+        fault = _FAULTS[label]
+        root, child = f"{2 * number + 1:016x}", f"{2 * number + 2:016x}"
+        start = _START_NS + number * 60_000_000_000
+        common = {"trace_id": trace_id(number), "project_name": PROJECT}
+        own: dict[str, Any] = {"openinference.span.kind": fault.kind} if kinds else {}
+        yield {
+            **common,
+            "span_id": root,
+            "parent_id": None,
+            "name": "agent.run",
+            "start_time": start,
+            "end_time": start + 2_000_000_000,
+            "status_code": "OK",
+            "attributes": {"openinference.span.kind": "AGENT"} if kinds else {},
+        }
+        yield {
+            **common,
+            "span_id": child,
+            "parent_id": root,
+            "name": fault.name,
+            "start_time": start + 100_000_000,
+            "end_time": start + 1_500_000_000,
+            "status_code": fault.status,
+            "status_message": fault.message,
+            "attributes": {**own, **fault.attributes},
+        }

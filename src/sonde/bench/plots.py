@@ -1,9 +1,9 @@
-"""Plots as inline SVG, drawn from numbers alone: no library, no script, nothing that is fetched."""
+"""Plots as inline SVG, drawn from numbers alone: no library, no script, nothing to fetch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from sonde.bench.metrics import Spread
@@ -15,30 +15,25 @@ Point = tuple[float, float]
 
 
 def colour(number: int) -> str:
-    """The colour of the so-manieth series, the same in every plot."""
+    """The colour of a series by its number, the same in every plot."""
     return COLOURS[number % len(COLOURS)]
 
 
 def bars(values: Mapping[str, Spread]) -> str:
     """One horizontal bar from 0 to 1 for each name, with a whisker of one standard deviation."""
     scale = WIDTH - LABEL - 70
-    drawn = "".join(_bar(number, name, value, scale) for number, (name, value) in enumerate(values.items()))
+    drawn = ""
+    for number, (name, value) in enumerate(values.items()):
+        top, middle = number * ROW + 6, number * ROW + 6 + (ROW - 10) / 2
+        length = max(0.0, min(value.mean, 1.0)) * scale
+        low, high = (max(0.0, min(value.mean + side * value.deviation, 1.0)) * scale for side in (-1, 1))
+        drawn += f'<text x="{LABEL - 8}" y="{middle + 4:.1f}" text-anchor="end">{escape(name)}</text>'
+        drawn += f'<rect x="{LABEL}" y="{top}" width="{length:.1f}" height="{ROW - 10}" fill="{colour(number)}"/>'
+        if value.deviation:
+            ends = f'x1="{LABEL + low:.1f}" x2="{LABEL + high:.1f}"'
+            drawn += f'<line {ends} y1="{middle:.1f}" y2="{middle:.1f}" stroke="#333"/>'
+        drawn += f'<text x="{LABEL + max(length, high) + 6:.1f}" y="{middle + 4:.1f}">{escape(str(value))}</text>'
     return _svg(ROW * max(len(values), 1) + 8, drawn)
-
-
-def _bar(number: int, name: str, value: Spread, scale: float) -> str:
-    top, middle = number * ROW + 6, number * ROW + 6 + (ROW - 10) / 2
-    length = max(0.0, min(value.mean, 1.0)) * scale
-    low, high = (max(0.0, min(value.mean + side * value.deviation, 1.0)) * scale for side in (-1, 1))
-    whisker = (
-        f'<line x1="{LABEL + low:.1f}" x2="{LABEL + high:.1f}" y1="{middle:.1f}" y2="{middle:.1f}" stroke="#333"/>'
-    )
-    return (
-        f'<text x="{LABEL - 8}" y="{middle + 4:.1f}" text-anchor="end">{escape(name)}</text>'
-        f'<rect x="{LABEL}" y="{top}" width="{length:.1f}" height="{ROW - 10}" fill="{colour(number)}"/>'
-        + (whisker if value.deviation else "")
-        + f'<text x="{LABEL + max(length, high) + 6:.1f}" y="{middle + 4:.1f}">{escape(str(value))}</text>'
-    )
 
 
 def lines(series: Mapping[str, Sequence[Point]], across: str, up: str) -> str:
@@ -46,10 +41,23 @@ def lines(series: Mapping[str, Sequence[Point]], across: str, up: str) -> str:
     everything = [x for points in series.values() for x, _ in points]
     if not everything:
         return ""
-    place = _log_place(min(everything), max(everything))
+    low, high = min(everything), max(everything)
+    room = WIDTH - LEFT - 60
+    span = math.log(high / low) if high > low > 0 else 0.0
+
+    def place(x: float) -> float:
+        return LEFT + (room * math.log(x / low) / span if span else room / 2)
+
     drawn = [_axes(across, up)]
     drawn += [_tick(place(x), _short(x)) for x in sorted(set(everything))]
-    drawn += [_line(number, name, points, place) for number, (name, points) in enumerate(series.items())]
+    for number, (name, points) in enumerate(series.items()):
+        at = [(place(x), _height(y)) for x, y in sorted(points)]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+        legend = HEIGHT + 20 * number + 12
+        drawn.append(f'<polyline points="{path}" fill="none" stroke="{colour(number)}" stroke-width="2"/>')
+        drawn += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour(number)}"/>' for x, y in at]
+        drawn.append(f'<rect x="{LEFT}" y="{legend - 10}" width="12" height="12" fill="{colour(number)}"/>')
+        drawn.append(f'<text x="{LEFT + 18}" y="{legend}">{escape(name)}</text>')
     return _svg(HEIGHT + 20 * len(series), "".join(drawn))
 
 
@@ -67,24 +75,6 @@ def dots(points: Mapping[str, Point], across: str, up: str) -> str:
         drawn.append(f'<circle cx="{place(x):.1f}" cy="{_height(y):.1f}" r="6" fill="{colour(number)}"/>')
         drawn.append(f'<text x="{place(x) + 9:.1f}" y="{_height(y) + 4:.1f}">{escape(name)}</text>')
     return _svg(HEIGHT, "".join(drawn))
-
-
-def _line(number: int, name: str, points: Sequence[Point], place: Callable[[float], float]) -> str:
-    at = [(place(x), _height(y)) for x, y in sorted(points)]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
-    marks = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour(number)}"/>' for x, y in at)
-    legend = HEIGHT + 20 * number + 12
-    return (
-        f'<polyline points="{path}" fill="none" stroke="{colour(number)}" stroke-width="2"/>{marks}'
-        f'<rect x="{LEFT}" y="{legend - 10}" width="12" height="12" fill="{colour(number)}"/>'
-        f'<text x="{LEFT + 18}" y="{legend}">{escape(name)}</text>'
-    )
-
-
-def _log_place(low: float, high: float) -> Callable[[float], float]:
-    room = WIDTH - LEFT - 60
-    span = math.log(high / low) if high > low > 0 else 0.0
-    return lambda x: LEFT + (room * math.log(x / low) / span if span else room / 2)
 
 
 def _height(value: float) -> float:

@@ -20,7 +20,7 @@ from typing import Any, cast
 from sonde.bench import answers
 from sonde.bench.answers import Kind
 from sonde.bench.metrics import mean_of
-from sonde.bench.suite import Case, fits
+from sonde.bench.suite import BenchCase, fits
 from sonde.errors import ConfigError
 
 PLAIN = """{question}
@@ -32,7 +32,7 @@ Answer with JSON only, in this form: {example}"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class GoldQuestion:
     """One question whose answer is known by construction."""
 
     text: str
@@ -45,7 +45,7 @@ class Material:
     """A context (one text, or texts by path) and the questions about it."""
 
     context: str | Mapping[str, str]
-    questions: Sequence[Question]
+    questions: Sequence[GoldQuestion]
 
     @property
     def size(self) -> int:
@@ -72,43 +72,34 @@ class Questions:
         self.data = data
         self.sheets = sheets
 
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[BenchCase]:
         """Every question of every sheet."""
-        return [case for sheet in self.sheets for case in self._cases(sheet)]
-
-    def _cases(self, sheet: Sheet) -> list[Case]:
-        folder = self.data / sheet.name
-        if not (folder / "questions.json").is_file():
-            write_material(folder, sheet.make())
-        asked = cast("dict[str, dict[str, Any]]", _json(folder / "questions.json"))
-        source = folder / "context.txt" if (folder / "context.txt").is_file() else folder / "context"
-        return [
-            Case(
-                key=f"{sheet.name}/{key}",
-                source=source,
-                question=each["question"],
-                kind=each["kind"],
-                size=each["size"],
-            )
-            for key, each in asked.items()
-        ]
+        found: list[BenchCase] = []
+        for sheet in self.sheets:
+            folder = self.data / sheet.name
+            if not (folder / "questions.json").is_file():
+                write_material(folder, sheet.make())
+            asked = cast("dict[str, dict[str, Any]]", json.loads((folder / "questions.json").read_text("utf-8")))
+            source = folder / "context.txt" if (folder / "context.txt").is_file() else folder / "context"
+            found += [BenchCase(key=f"{sheet.name}/{key}", source=source, **each) for key, each in asked.items()]
+        return found
 
     def predicted(self, report: Mapping[str, Any]) -> Any:
         """The answer in a final value."""
         return answers.answer_in(report)
 
-    def by_rule(self, case: Case, report: Mapping[str, Any]) -> Any:
-        """There is no deterministic baseline for questions."""
+    def by_rule(self, case: BenchCase, report: Mapping[str, Any]) -> Any:
+        """Always refused: questions have no deterministic baseline."""
         del case, report
         raise ConfigError("a benchmark of questions has no method `rule`; use plain, no-subcalls or retrieval")
 
-    def plain_prompt(self, case: Case) -> str | None:
+    def plain_prompt(self, case: BenchCase) -> str | None:
         """The question with everything; None when it does not fit."""
         if case.size > MOST_READ:
             return None
         return fits(self.prompt(case, context_text(case.source)))
 
-    def prompt(self, case: Case, context: str) -> str:
+    def prompt(self, case: BenchCase, context: str) -> str:
         """The question with some of the data."""
         return PLAIN.format(question=case.question, context=context, example=answers.EXAMPLES[kind_of(case)])
 
@@ -116,18 +107,18 @@ class Questions:
         """The answer in a model's text."""
         return answers.read_answer(text)
 
-    def score(self, case: Case, predicted: Any) -> dict[str, float]:
+    def score(self, case: BenchCase, predicted: Any) -> dict[str, float]:
         """One number, by the kind of the question."""
         sheet, _, key = case.key.rpartition("/")
-        gold = cast("dict[str, Any]", _json(self.data / sheet / "gold.json"))[key]
+        gold = json.loads((self.data / sheet / "gold.json").read_text("utf-8"))[key]
         return {"score": answers.score(kind_of(case), predicted, gold)}
 
-    def overall(self, predictions: Sequence[tuple[Case, Any]]) -> dict[str, float]:
+    def overall(self, predictions: Sequence[tuple[BenchCase, Any]]) -> dict[str, float]:
         """Nothing beyond the mean."""
         del predictions
         return {}
 
-    def tables(self, predictions: Sequence[tuple[Case, Any]]) -> str:
+    def tables(self, predictions: Sequence[tuple[BenchCase, Any]]) -> str:
         """The mean score at each size of the context."""
         lines = ["| characters | questions | score |", "| --- | --- | --- |"]
         for size in sorted({case.size for case, _ in predictions}):
@@ -140,7 +131,7 @@ MOST_READ = 2_000_000
 """A context above this many characters is not even read to see whether it fits into a prompt."""
 
 
-def kind_of(case: Case) -> Kind:
+def kind_of(case: BenchCase) -> Kind:
     """The kind of answer that a case wants."""
     if case.kind not in answers.EXAMPLES:
         raise ConfigError(f"{case.key} wants an answer of the unknown kind {case.kind!r}")
@@ -160,24 +151,16 @@ def write_material(folder: Path, material: Material) -> None:
     partial = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    _write_context(partial, material.context)
+    if isinstance(material.context, str):
+        (partial / "context.txt").write_text(material.context, "utf-8")
+    else:
+        for name, text in material.context.items():
+            path = partial / "context" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
     keyed = {f"q{number:03d}": each for number, each in enumerate(material.questions)}
     asked = {key: {"question": q.text, "kind": q.kind, "size": material.size} for key, q in keyed.items()}
     (partial / "questions.json").write_text(json.dumps(asked, indent=1), "utf-8")
     (partial / "gold.json").write_text(json.dumps({key: q.gold for key, q in keyed.items()}, indent=1), "utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
-
-
-def _write_context(folder: Path, context: str | Mapping[str, str]) -> None:
-    if isinstance(context, str):
-        (folder / "context.txt").write_text(context, "utf-8")
-        return
-    for name, text in context.items():
-        path = folder / "context" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
-
-
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text("utf-8"))

@@ -1,13 +1,13 @@
-"""What a benchmark is to the harness: cases, what an engine may read of them, and how a prediction is scored.
+"""What a benchmark is to the harness: cases, what an engine may read of them, how a prediction is scored, and the file of results.
 
-An engine gets `Case.source` and `Case.trace_id` only. Gold labels lie elsewhere and are opened by `score`, after the prediction exists.
+An engine gets `BenchCase.source` and `BenchCase.trace_id` only. Gold labels lie elsewhere; `score` opens them once the prediction exists.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,8 +16,8 @@ MOST_PLAIN_CHARS = 400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One thing to judge. `key` names it in results; `source` is the file or folder that an engine reads.
+class BenchCase:
+    """One case. `key` names it in results; `source` is the file or folder that an engine reads.
 
     A trace is named by `trace_id`; a question has its text, the kind of answer it wants and the size of its context.
     """
@@ -30,13 +30,55 @@ class Case:
     size: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One case by one method. `predicted` is None when there was no usable end; `fits` is False when it was not tried."""
+
+    case: str
+    method: str
+    repeat: int
+    predicted: Any = None
+    status: str = ""
+    seconds: float = 0.0
+    tokens: int = 0
+    cost_usd: float = 0.0
+    run_dir: str = ""
+    fits: bool = True
+    model: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What identifies it in a file of results."""
+        return (self.method, self.case, self.repeat)
+
+
+def read_results(path: Path) -> list[Trial]:
+    """The results so far; a line that a crash cut off is left out."""
+    if not path.is_file():
+        return []
+    found: list[Trial] = []
+    for line in path.read_text("utf-8").split("\n"):  # splitlines would also split at separators inside answers
+        try:
+            found.append(Trial(**json.loads(line)))
+        except (ValueError, TypeError):
+            continue
+    return found
+
+
+def append_result(path: Path, result: Trial) -> None:
+    """Append one line in a single write, so that processes may share the file; a torn last line is ended first."""
+    torn = path.is_file() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
+    with path.open("a", encoding="utf-8") as file:
+        file.write("\n" * torn + json.dumps(asdict(result)) + "\n")
+
+
 class Suite(Protocol):
     """One benchmark over a folder of data."""
 
     name: str
     taxonomy: str | None
 
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[BenchCase]:
         """All cases, in a stable order."""
         ...
 
@@ -44,11 +86,11 @@ class Suite(Protocol):
         """The prediction in an engine's report, as JSON."""
         ...
 
-    def by_rule(self, case: Case, report: Mapping[str, Any]) -> Any:
+    def by_rule(self, case: BenchCase, report: Mapping[str, Any]) -> Any:
         """The prediction of the deterministic baseline, from a report made without a model."""
         ...
 
-    def plain_prompt(self, case: Case) -> str | None:
+    def plain_prompt(self, case: BenchCase) -> str | None:
         """Everything in one prompt; None when it does not fit."""
         ...
 
@@ -56,15 +98,15 @@ class Suite(Protocol):
         """The prediction in the answer to that prompt."""
         ...
 
-    def score(self, case: Case, predicted: Any) -> dict[str, float]:
+    def score(self, case: BenchCase, predicted: Any) -> dict[str, float]:
         """The metrics of one case."""
         ...
 
-    def overall(self, predictions: Sequence[tuple[Case, Any]]) -> dict[str, float]:
+    def overall(self, predictions: Sequence[tuple[BenchCase, Any]]) -> dict[str, float]:
         """Metrics that only all cases together have."""
         ...
 
-    def tables(self, predictions: Sequence[tuple[Case, Any]]) -> str:
+    def tables(self, predictions: Sequence[tuple[BenchCase, Any]]) -> str:
         """More, as Markdown: a table for each category or label."""
         ...
 
@@ -75,7 +117,7 @@ def fits(prompt: str) -> str | None:
 
 
 def json_in(text: str, opening: str) -> Any:
-    """The longest JSON value in an answer that begins with this bracket; None when all are empty. Words around it may hold brackets."""
+    """The longest JSON value in an answer that begins with this bracket, or None. The words around it may hold brackets too."""
     decoder, best, longest, at = json.JSONDecoder(), None, len("[]"), text.find(opening)
     while at >= 0:
         try:

@@ -1,4 +1,4 @@
-"""What came of a benchmark: metrics as mean and spread over repeats, cost and time, and a page of Markdown."""
+"""The results of a benchmark summed up: metrics as mean and spread over repeats, cost and time, and a page of Markdown."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from statistics import fmean
 from typing import Any
 
 from sonde.bench.metrics import Spread, headroom_gain, mean_of, spread
-from sonde.bench.results import Result
-from sonde.bench.suite import METHODS, Case, Suite
+from sonde.bench.suite import METHODS, BenchCase, Suite, Trial
 
 COUNTS = frozenset({"findings", "majority"})  # metrics that are not better when they are higher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What came of one method: metrics, and cost and time a case, as mean and spread over repeats; tables of the first repeat."""
+    """One method: metrics, cost and time per case, as mean and spread over repeats; tables of the first repeat."""
 
     method: str
     cases: int
@@ -29,27 +28,25 @@ class Summary:
     tables: str
 
 
-def summarise(suite: Suite, results: Iterable[Result]) -> list[Summary]:
-    """One summary a method, over the cases that it was tried on."""
-    listed = list(results)
+def summarise(suite: Suite, results: Iterable[Trial]) -> list[Summary]:
+    """One summary per method, over the cases that it was tried on."""
     known = {case.key: case for case in suite.cases()}
-    return [_summary(suite, method, found, known) for method, found in per_method(listed).items()]
+    return [_summary(suite, method, found, known) for method, found in per_method(results).items()]
 
 
-def per_method(results: Iterable[Result]) -> dict[str, list[Result]]:
+def per_method(results: Iterable[Trial]) -> dict[str, list[Trial]]:
     """The results of each method that has some, in the order of METHODS."""
     listed = list(results)
     found = {method: [each for each in listed if each.method == method] for method in METHODS}
     return {method: each for method, each in found.items() if each}
 
 
-def _summary(suite: Suite, method: str, results: list[Result], known: dict[str, Case]) -> Summary:
+def _summary(suite: Suite, method: str, results: list[Trial], known: dict[str, BenchCase]) -> Summary:
     tried = [each for each in results if each.fits]
     repeats = sorted({each.repeat for each in tried})
-    by_repeat = [_metrics(suite, [each for each in tried if each.repeat == repeat], known) for repeat in repeats]
-    names = dict.fromkeys(name for metrics in by_repeat for name in metrics)
-    first = [each for each in tried if each.repeat == (repeats[0] if repeats else 0)]
     rounds = [[each for each in tried if each.repeat == repeat] for repeat in repeats]
+    by_repeat = [_metrics(suite, found, known) for found in rounds]
+    names = dict.fromkeys(name for metrics in by_repeat for name in metrics)
     return Summary(
         method=method,
         cases=len({each.case for each in tried}),
@@ -59,17 +56,17 @@ def _summary(suite: Suite, method: str, results: list[Result], known: dict[str, 
         seconds=spread([fmean(each.seconds for each in found) for found in rounds]),
         tokens=spread([fmean(each.tokens for each in found) for found in rounds]),
         cost_usd=spread([fmean(each.cost_usd for each in found) for found in rounds]),
-        tables=suite.tables(_predictions(suite, first, known)) if first else "",
+        tables=suite.tables(_predictions(suite, rounds[0], known)) if rounds else "",
     )
 
 
-def _metrics(suite: Suite, results: list[Result], known: dict[str, Case]) -> dict[str, float]:
+def _metrics(suite: Suite, results: list[Trial], known: dict[str, BenchCase]) -> dict[str, float]:
     predictions = _predictions(suite, results, known)
     return {**mean_of([suite.score(case, predicted) for case, predicted in predictions]), **suite.overall(predictions)}
 
 
-def _predictions(suite: Suite, results: list[Result], known: dict[str, Case]) -> list[tuple[Case, Any]]:
-    """With an empty prediction where there was none: a failed run is wrong, not absent."""
+def _predictions(suite: Suite, results: list[Trial], known: dict[str, BenchCase]) -> list[tuple[BenchCase, Any]]:
+    """Each case with its prediction; an empty one where there was none, because a failed run is wrong, not absent."""
     return [
         (known[each.case], suite.predicted({}) if each.predicted is None else each.predicted)
         for each in results
@@ -88,31 +85,30 @@ def markdown(suite: Suite, summaries: Sequence[Summary]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def compared(suite: Suite, results: Iterable[Result]) -> str:
+def compared(suite: Suite, results: Iterable[Trial]) -> str:
     """Sonde beside each baseline on the cases that both were tried on, with the share it won of what the baseline left open."""
     tried = {method: [r for r in found if r.fits] for method, found in per_method(results).items()}
     known = {case.key: case for case in suite.cases()}
     ours = tried.pop("sonde", [])
-    return "".join(_beside(suite, method, theirs, ours, known) for method, theirs in tried.items())
-
-
-def _beside(suite: Suite, method: str, theirs: list[Result], ours: list[Result], known: dict[str, Case]) -> str:
-    both = {each.case for each in theirs} & {each.case for each in ours}
-    if not both:
-        return ""
-    base, value = (_metrics(suite, [r for r in found if r.case in both], known) for found in (theirs, ours))
-    head = ["metric", method, "sonde", "won of what was open"]
-    rows = [
-        [name, f"{base[name]:.2f}", f"{value[name]:.2f}", f"{headroom_gain(base[name], value[name]):+.2f}"]
-        for name in value
-        if name in base and name not in COUNTS and base[name] < 1
-    ]
-    title = f"\n## sonde beside {method} on the {len(both)} cases of both\n\n"
-    return title + "\n".join(map(_row, [head, ["---"] * len(head), *rows])) + "\n"
+    text = ""
+    for method, theirs in tried.items():
+        both = {each.case for each in theirs} & {each.case for each in ours}
+        if not both:
+            continue
+        base, value = (_metrics(suite, [r for r in found if r.case in both], known) for found in (theirs, ours))
+        head = ["metric", method, "sonde", "won of what was open"]
+        rows = [
+            [name, f"{base[name]:.2f}", f"{value[name]:.2f}", f"{headroom_gain(base[name], value[name]):+.2f}"]
+            for name in value
+            if name in base and name not in COUNTS and base[name] < 1
+        ]
+        text += f"\n## sonde beside {method} on the {len(both)} cases of both\n\n"
+        text += "\n".join(map(_row, [head, ["---"] * len(head), *rows])) + "\n"
+    return text
 
 
 def heads(names: Sequence[str]) -> list[str]:
-    """The heads of a table of summaries with these metrics."""
+    """The column heads of a table of summaries with these metrics."""
     return ["method", "cases", "does not fit", "failed", *names, "s/case", "tokens/case", "USD/case"]
 
 

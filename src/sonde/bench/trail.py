@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.bench.metrics import Pair, Row, category_rows, overlap, plain_name, weighted_f1
-from sonde.bench.suite import Case, fits, json_in
+from sonde.bench.suite import BenchCase, fits, json_in
 from sonde.engines.refs import fields_of, items_of
 from sonde.engines.taxonomies import Taxonomy, load_taxonomy
 from sonde.errors import ConfigError
@@ -36,10 +36,10 @@ class Trail:
         self.categories: Taxonomy = load_taxonomy("trail")
         self._names = {plain_name(each.name): each.name for each in self.categories.categories}
 
-    def cases(self) -> list[Case]:
-        """One a trace file, in the order of split and id."""
+    def cases(self) -> list[BenchCase]:
+        """One per trace file, ordered by split and id."""
         found = [
-            Case(key=f"{path.parent.parent.name}/{path.stem}", source=path, trace_id=path.stem)
+            BenchCase(key=f"{path.parent.parent.name}/{path.stem}", source=path, trace_id=path.stem)
             for path in sorted(self.data.glob("*/traces/*.json"))
         ]
         if not found:
@@ -50,16 +50,17 @@ class Trail:
         """Span and category of each finding."""
         return [[each["span_id"], each["category"]] for each in report.get("findings", [])]
 
-    def by_rule(self, case: Case, report: Mapping[str, Any]) -> list[list[str]]:
+    def by_rule(self, case: BenchCase, report: Mapping[str, Any]) -> list[list[str]]:
         """The steps whose errors the rule knows; otherwise the spans it points at, without a category."""
         del case
         return self.predicted(report) or [[ref["span_id"], ""] for ref in report.get("evidence_refs", [])]
 
-    def plain_prompt(self, case: Case) -> str | None:
+    def plain_prompt(self, case: BenchCase) -> str | None:
         """The categories and the whole trace file, without the `logs` that carry the true answers."""
         text = case.source.read_text("utf-8")
         if '"logs"' in text:
-            text = json.dumps(json.loads(text, object_hook=_without_logs), ensure_ascii=False)
+            without = json.loads(text, object_hook=lambda found: {k: v for k, v in found.items() if k != "logs"})
+            text = json.dumps(without, ensure_ascii=False)
         return fits(PLAIN.format(categories=self.categories.listed(), trace=text))
 
     def read_plain(self, text: str) -> list[list[str]]:
@@ -67,7 +68,7 @@ class Trail:
         listed = [fields_of(each) for each in items_of(json_in(text, "["))]
         return [[str(each["location"]), str(each.get("category", ""))] for each in listed if "location" in each]
 
-    def score(self, case: Case, predicted: Any) -> dict[str, float]:
+    def score(self, case: BenchCase, predicted: Any) -> dict[str, float]:
         """Location and joint recall, with precision."""
         named, gold = self._pairs(predicted), self.gold(case)
         places = overlap([span for span, _ in named], [span for span, _ in gold])
@@ -80,11 +81,11 @@ class Trail:
             "findings": float(len(named)),
         }
 
-    def overall(self, predictions: Sequence[tuple[Case, Any]]) -> dict[str, float]:
+    def overall(self, predictions: Sequence[tuple[BenchCase, Any]]) -> dict[str, float]:
         """Category F1 over the 21 classes."""
         return {"category_f1": weighted_f1(self._rows(predictions))}
 
-    def tables(self, predictions: Sequence[tuple[Case, Any]]) -> str:
+    def tables(self, predictions: Sequence[tuple[BenchCase, Any]]) -> str:
         """How well each category was named, by traces."""
         rows = [row for row in self._rows(predictions) if row.gold or row.named]
         lines = [
@@ -94,7 +95,7 @@ class Trail:
         head = "| category | gold traces | named | right | precision | recall | F1 |\n|---|---|---|---|---|---|---|\n"
         return head + "\n".join(lines)
 
-    def gold(self, case: Case) -> set[Pair]:
+    def gold(self, case: BenchCase) -> set[Pair]:
         """The gold pairs of a case."""
         path = case.source.parent.parent / "annotations" / case.source.name
         errors = json.loads(path.read_text("utf-8"))["errors"]
@@ -103,13 +104,9 @@ class Trail:
     def _pairs(self, items: Any) -> set[Pair]:
         return {(str(span), self._names.get(plain_name(str(category)), str(category))) for span, category in items}
 
-    def _rows(self, predictions: Sequence[tuple[Case, Any]]) -> list[Row]:
+    def _rows(self, predictions: Sequence[tuple[BenchCase, Any]]) -> list[Row]:
         traces = [
             ([category for _, category in self._pairs(predicted)], [category for _, category in self.gold(case)])
             for case, predicted in predictions
         ]
         return category_rows(traces, list(self._names.values()))
-
-
-def _without_logs(found: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in found.items() if key != "logs"}

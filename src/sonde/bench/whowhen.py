@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sonde.bench.suite import Case, fits, json_in
+from sonde.bench.suite import BenchCase, fits, json_in
 from sonde.contexts.traces.importers.whowhen import agent_of, trace_id_of
 from sonde.engines.refs import fields_of
 from sonde.errors import ConfigError
@@ -35,27 +35,31 @@ class WhoWhen:
     def __init__(self, data: Path) -> None:
         self.data = data
 
-    def cases(self) -> list[Case]:
-        """One a conversation, in the order of split and number."""
-        found = [self._case(path) for path in sorted(self.data.glob("*/*.json"), key=_order)]
+    def cases(self) -> list[BenchCase]:
+        """One per conversation, ordered by split and number."""
+        paths = sorted(
+            self.data.glob("*/*.json"),
+            key=lambda path: (path.parent.name, int(path.stem) if path.stem.isdigit() else 0, path.stem),
+        )
+        found = [
+            BenchCase(key=f"{path.parent.name}/{path.stem}", source=path, trace_id=trace_id_of(_record(path)))
+            for path in paths
+        ]
         if not found:
             raise ConfigError(f"{self.data} has no <split>/*.json; give the folder of the Who&When data")
         return found
-
-    def _case(self, path: Path) -> Case:
-        return Case(key=f"{path.parent.name}/{path.stem}", source=path, trace_id=trace_id_of(_record(path)))
 
     def predicted(self, report: Mapping[str, Any]) -> dict[str, Any]:
         """The decisive agent and step."""
         found = fields_of(report.get("decisive"))
         return {"agent": found.get("agent"), "step": found.get("step")}
 
-    def by_rule(self, case: Case, report: Mapping[str, Any]) -> dict[str, Any]:
+    def by_rule(self, case: BenchCase, report: Mapping[str, Any]) -> dict[str, Any]:
         """Whoever spoke first: the simplest thing that could be right."""
         del report
         return {"agent": agent_of(_record(case.source)["history"][0]), "step": 0}
 
-    def plain_prompt(self, case: Case) -> str | None:
+    def plain_prompt(self, case: BenchCase) -> str | None:
         """The question and the whole history."""
         record = _record(case.source)
         steps = (f"Step {at} - {agent_of(each)}: {each.get('content')}" for at, each in enumerate(record["history"]))
@@ -66,31 +70,30 @@ class WhoWhen:
         answer = fields_of(json_in(text, "{"))
         return {"agent": answer.get("agent"), "step": answer.get("step")}
 
-    def score(self, case: Case, predicted: Any) -> dict[str, float]:
+    def score(self, case: BenchCase, predicted: Any) -> dict[str, float]:
         """Whether agent and step are right."""
         gold = self.gold(case)
+        named, right = (str(name or "").strip().casefold() for name in (predicted["agent"], gold["mistake_agent"]))
         return {
-            "agent": float(_same_agent(predicted["agent"], gold["mistake_agent"])),
+            "agent": float(named == right != ""),
             "step": float(str(predicted["step"]) == str(gold["mistake_step"])),
         }
 
-    def overall(self, predictions: Sequence[tuple[Case, Any]]) -> dict[str, float]:
+    def overall(self, predictions: Sequence[tuple[BenchCase, Any]]) -> dict[str, float]:
         """Nothing beyond the means."""
         del predictions
         return {}
 
-    def tables(self, predictions: Sequence[tuple[Case, Any]]) -> str:
+    def tables(self, predictions: Sequence[tuple[BenchCase, Any]]) -> str:
         """Right and wrong by split."""
-        splits = dict.fromkeys(case.key.partition("/")[0] for case, _ in predictions)
-        lines = [self._line(split, [each for each in predictions if each[0].key.startswith(split)]) for split in splits]
-        return "| split | cases | agent | step |\n|---|---|---|---|\n" + "\n".join(lines)
+        lines = ["| split | cases | agent | step |", "|---|---|---|---|"]
+        for split in dict.fromkeys(case.key.partition("/")[0] for case, _ in predictions):
+            scores = [self.score(case, predicted) for case, predicted in predictions if case.key.startswith(split)]
+            agent, step = (sum(score[name] for score in scores) / len(scores) for name in ("agent", "step"))
+            lines.append(f"| {split} | {len(scores)} | {agent:.2f} | {step:.2f} |")
+        return "\n".join(lines)
 
-    def _line(self, split: str, predictions: Sequence[tuple[Case, Any]]) -> str:
-        scores = [self.score(case, predicted) for case, predicted in predictions]
-        agent, step = (sum(score[name] for score in scores) / len(scores) for name in ("agent", "step"))
-        return f"| {split} | {len(scores)} | {agent:.2f} | {step:.2f} |"
-
-    def gold(self, case: Case) -> dict[str, str]:
+    def gold(self, case: BenchCase) -> dict[str, str]:
         """The gold label of a case."""
         labels = json.loads((self.data / "labels.json").read_text("utf-8"))
         return labels[case.key]
@@ -98,11 +101,3 @@ class WhoWhen:
 
 def _record(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text("utf-8"))
-
-
-def _order(path: Path) -> tuple[str, int, str]:
-    return (path.parent.name, int(path.stem) if path.stem.isdigit() else 0, path.stem)
-
-
-def _same_agent(one: Any, other: Any) -> bool:
-    return str(one or "").strip().casefold() == str(other or "").strip().casefold() != ""

@@ -1,14 +1,17 @@
-"""The families by name, and the sheets of questions that options such as lengths and seeds ask of them."""
+"""The families of tasks by name. Each makes its material from a seed, with answers that are known by construction."""
 
 from __future__ import annotations
 
 import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sonde.bench.questions import Material, Questions, Sheet
-from sonde.bench.tasks import hops, niah, oolong, pairs, source
+from sonde.bench.tasks import source
+from sonde.bench.tasks.needles import hops, niah
+from sonde.bench.tasks.records import oolong, pairs
 from sonde.core.canonical import sha256_text
 from sonde.errors import ConfigError
 
@@ -17,18 +20,18 @@ LEAST_CHARS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
-    """One kind of task: how its material is made, how long its contexts are unless told."""
+class TaskFamily:
+    """One kind of task: how its material is made, and its default context lengths."""
 
     make: Callable[[int, int], Material]
     lengths: tuple[int, ...]
 
 
 FAMILIES = {
-    "niah": Family(make=niah.make, lengths=(20_000, 200_000, 2_000_000)),
-    "oolong": Family(make=oolong.make, lengths=(20_000, 200_000)),
-    "pairs": Family(make=pairs.make, lengths=(20_000, 100_000)),
-    "hops": Family(make=hops.make, lengths=(1_000_000,)),
+    "niah": TaskFamily(make=niah, lengths=(20_000, 200_000, 2_000_000)),
+    "oolong": TaskFamily(make=oolong, lengths=(20_000, 200_000)),
+    "pairs": TaskFamily(make=pairs, lengths=(20_000, 100_000)),
+    "hops": TaskFamily(make=hops, lengths=(1_000_000,)),
 }
 
 
@@ -38,23 +41,20 @@ def questions(name: str, data: Path, *, lengths: Sequence[int] = (), seeds: Sequ
     for length in lengths:
         if not LEAST_CHARS <= length <= MOST_CHARS:
             raise ConfigError(f"a length must be from {LEAST_CHARS:,} to {MOST_CHARS:,} characters, not {length:,}")
-    sheets = [_sheet(family, seed, length) for length in lengths or family.lengths for seed in seeds]
+    sheets = [
+        Sheet(name=f"{length}-{seed}", make=partial(family.make, seed, length))
+        for length in lengths or family.lengths
+        for seed in seeds
+    ]
     return Questions(name, data, sheets)
 
 
-def _sheet(family: Family, seed: int, length: int) -> Sheet:
-    return Sheet(name=f"{length}-{seed}", make=lambda: family.make(seed, length))
-
-
 def source_questions(data: Path, tree: Path | None, seeds: Sequence[int] = (0,)) -> Questions:
-    """Questions about a source tree: the standard library's asyncio unless told."""
+    """Questions about a source tree; by default the asyncio package of the standard library."""
     chosen = tree or Path(sysconfig.get_path("stdlib")) / "asyncio"
     if not chosen.is_dir():
-        raise ConfigError(f"{chosen} is no folder; give one with Python files: --tree src")
-    sheets = [_source_sheet(chosen.resolve(), seed) for seed in seeds]
+        raise ConfigError(f"{chosen} is not a folder; give one with Python files: --tree src")
+    chosen = chosen.resolve()
+    place = sha256_text(str(chosen))[:6]  # two trees may have the same name
+    sheets = [Sheet(name=f"{chosen.name}-{place}-{seed}", make=partial(source.make, chosen, seed)) for seed in seeds]
     return Questions("code", data, sheets)
-
-
-def _source_sheet(tree: Path, seed: int) -> Sheet:
-    place = sha256_text(str(tree))[:6]  # two trees may have the same name
-    return Sheet(name=f"{tree.name}-{place}-{seed}", make=lambda: source.make(tree, seed))

@@ -11,7 +11,7 @@ import typer
 from sonde.cli.options import BudgetOptions, ModelOptions, UseOptions, settings_of, spread
 
 if TYPE_CHECKING:
-    from sonde.bench.harness import Plan
+    from sonde.bench.harness import BenchPlan
     from sonde.bench.suite import Suite
 
 Data = Annotated[Path, typer.Option(metavar="DIR", help="The folder of the benchmark's data.")]
@@ -181,10 +181,10 @@ def _ask(
     return _run(_plan(suite, how), model, place, budget)
 
 
-def _plan(suite: Suite, how: CaseOptions) -> Plan:
-    from sonde.bench.harness import Plan
+def _plan(suite: Suite, how: CaseOptions) -> BenchPlan:
+    from sonde.bench.harness import BenchPlan
 
-    return Plan(
+    return BenchPlan(
         suite=suite,
         out=how.out / suite.name,
         methods=_methods(how.baseline, sonde=how.sonde),
@@ -198,7 +198,7 @@ def _methods(baseline: list[str] | None, *, sonde: bool) -> tuple[str, ...]:
     return (*(("sonde",) if sonde else ()), *dict.fromkeys(baseline or ()))
 
 
-def _run(plan: Plan, model: ModelOptions, place: UseOptions, budget: BudgetOptions) -> int:
+def _run(plan: BenchPlan, model: ModelOptions, place: UseOptions, budget: BudgetOptions) -> int:
     """Run, print the table and keep it beside the results, with a page of plots."""
     from sonde.bench.harness import Bench
     from sonde.bench.page import page

@@ -11,7 +11,7 @@ import typer
 from sonde.cli.options import spread
 
 if TYPE_CHECKING:
-    from sonde.bench.demo import Recording
+    from sonde.bench.demo import DemoScript
 
 
 def register(app: typer.Typer) -> None:
@@ -43,7 +43,7 @@ def demo(
     return 0 if all(ends) else 1
 
 
-def _play(recording: Recording, folder: Path, *, code: bool) -> bool:
+def _play(recording: DemoScript, folder: Path, *, code: bool) -> bool:
     from sonde.api.settings import Settings
     from sonde.bench import demo as recordings
     from sonde.cli.live import open_view

@@ -99,8 +99,6 @@ def test_a_pipe_in_place_of_a_journal_is_no_run_and_holds_nobody_up(tmp_path: Pa
         {"sources": {"paths": 3}},
         {"engine": [1]},
         {"continues": 1},
-        {"state": {"a": 1}},
-        {"state": [1]},
         {"workspace": True},
         {"model": ["sh"]},
         {"commands": "sh"},

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sonde.errors import ConfigError, RunError, SandboxLost, SandboxUnavailable, ToolFault, UnexpectedRuntimeError
-from sonde.sandbox import Args, Box, CodeClock, ExecFault, Limits, StateNotSaved, StateRefused, load_box, open_box
+from sonde.sandbox import Args, Box, CodeClock, ExecFault, Limits, open_box
 
 pytestmark = pytest.mark.monty
 
@@ -344,14 +344,6 @@ def test_a_box_is_used_by_one_turn_at_a_time_and_not_after_its_end() -> None:
     box.close()
     with pytest.raises(SandboxLost):
         box.execute("1")
-
-
-@needs_monty
-def test_states_are_not_saved_and_not_loaded(tmp_path: Path) -> None:
-    with pytest.raises(StateNotSaved):
-        opened().save(tmp_path / "state")
-    with pytest.raises(StateRefused):
-        load_box("monty", tmp_path / "state")
 
 
 @needs_monty

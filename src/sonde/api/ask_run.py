@@ -97,7 +97,6 @@ def ask(
         mode=mode or cast("ModeChoice", chosen.mode),
         unsafe=unsafe,
         limits=limits or Limits(),
-        keeps_state=True,
     )
     given = {"given": bool(context), "tools": [tool(each).name for each in tools], "limits": asdict(job.limits)}
     job = replace(job, recipe={**job.recipe, **_specs(model, sub_model, chosen), **given})

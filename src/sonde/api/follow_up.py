@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from sonde.api.changed import changed_sources
 from sonde.api.consent import require_sources
 from sonde.api.launch import Job
 from sonde.api.recipe import check_recipe
@@ -17,17 +18,13 @@ from sonde.core.canonical import clip
 from sonde.core.events import ROOT, AnyEvent, CodeRan, CodeStarted, RunEnded, RunStarted
 from sonde.core.evidence import EvidenceKind, Excerpt
 from sonde.errors import ConfigError
-from sonde.runs.rundir import JOURNAL, STATE, RunDir, find_run
-from sonde.runtime.playing import CARRIED, Played, played_blocks, variables_line
-from sonde.sandbox import Saved, saved_state
+from sonde.runs.rundir import NoSuchRun, RunDir, find_run
+from sonde.runtime.playing import CARRIED, EarlierCode, played_blocks, variables_line
 
 EARLIER_CHARS = 12_000
 CITED_CHARS = 6_000
-MOST_RUNS = 20
-MOST_NAMES = 60
-LOST_CHARS = 1500
-EMPTY = frozenset({"variables", "evidence_refs", "hypothesis_candidates"})
-"""What every session starts with: not worth a word while nothing is in it."""
+MOST_CHANGED = 10
+CHANGED = ". What tools returned is in them as it was then; changed since: {}"
 
 
 def continued(job: Job, settings: Settings, run: str | Path, runs_dir: str | Path | None) -> Job:
@@ -47,58 +44,29 @@ def continued(job: Job, settings: Settings, run: str | Path, runs_dir: str | Pat
             opened = open_context(paths, code=bool(sources.get("code")))
             context, recipe["sources"] = opened.context, opened.recipe
     recipe["continues"] = str(run_dir.path.absolute())
-    carried = state_of(recipe["continues"])
-    recipe["state"] = {"path": str(carried.path), "sha256": carried.sha256} if carried is not None else None
-    told = story(events, variables_line(events) if carried is None else carried_line(carried))
-    recipe["earlier"] = told + cited_lines(events, context)
-    job = replace(job, context=context, recipe=recipe, earlier=recipe["earlier"], carried=carried)
-    return job if carried is not None else replace(job, played=played(recipe["continues"]))
+    code, all_events = earlier_code(recipe["continues"])
+    changed = changed_sources(all_events, context) if code.blocks else ()
+    recipe["earlier"] = story(events, variables_line(code.blocks), changed) + cited_lines(events, context)
+    return replace(job, context=context, recipe=recipe, earlier=recipe["earlier"], played=code)
 
 
-def state_of(run: str, depth: int = 0) -> Saved | None:
-    """The state that a run's root session ended with; None when none was saved, and its code has to run again."""
-    path = Path(run) / STATE
-    if path.exists():
-        return saved_state(path)
-    if depth >= MOST_RUNS or not (Path(run) / JOURNAL).exists():
-        return None
-    events = RunDir(Path(run)).events()
-    started = next((event for event in events if isinstance(event, RunStarted)), None)
-    before = started.settings.get("continues") if started is not None else None
-    ran = any(isinstance(event, CodeStarted) and event.session == ROOT for event in events)
-    return state_of(before, depth + 1) if before and not ran else None
-
-
-def same_state(recipe: Mapping[str, Any]) -> Saved | None:
-    """The state that a recorded follow-up began with, as it was then."""
-    recorded = recipe.get("state")
-    if not recorded:
-        return None
-    saved = saved_state(recorded["path"])
-    if saved.sha256 != recorded["sha256"]:
-        raise ConfigError(f"this run began with the state in {saved.path}, which is another one now")
-    return saved
-
-
-def carried_line(saved: Saved) -> str:
-    """The variables of a saved state for the model, and those that it lacks."""
-    shown = [
-        each for each in saved.variables if not each.name.startswith("_") and (each.size or each.name not in EMPTY)
-    ]
-    names = [f"{each.name}: {each.type}{'' if each.size is None else f' ({each.size})'}" for each in shown[:MOST_NAMES]]
-    line = "; ".join(names) or "none"
-    lost = "; ".join(str(each) for each in saved.left_out[:MOST_NAMES])
-    return f"{line}. Not carried over: {clip(lost, LOST_CHARS)}" if lost else line
-
-
-def played(run: str | None, depth: int = 0) -> tuple[Played, ...]:
-    """The blocks that lead to a run's last state: those of the runs that it continues, then its own."""
-    if run is None or depth >= MOST_RUNS or not (Path(run) / "events.jsonl").exists():
-        return ()
-    events = RunDir(Path(run)).events()
-    started = next((event for event in events if isinstance(event, RunStarted)), None)
-    before = started.settings.get("continues") if started is not None else None
-    return (*played(before, depth + 1), *played_blocks(events))
+def earlier_code(run: str | None) -> tuple[EarlierCode, tuple[AnyEvent, ...]]:
+    """The code that leads to the last state of a run, through all that it continues; and the events of those runs, oldest first."""
+    chain: list[tuple[str, list[AnyEvent]]] = []
+    missing: list[str] = []
+    while run is not None and run not in {path for path, _ in chain}:
+        try:
+            events = RunDir(Path(run)).events()
+        except NoSuchRun:
+            missing.append(Path(run).name)
+            break
+        chain.insert(0, (run, events))
+        started = next((event for event in events if isinstance(event, RunStarted)), None)
+        run = started.settings.get("continues") if started is not None else None
+    blocks = tuple(block for path, events in chain for block in played_blocks(Path(path).name, events))
+    all_events = tuple(event for _, events in chain for event in events)
+    seed = next((event.seed for event in all_events if isinstance(event, RunStarted)), None)
+    return EarlierCode(blocks=blocks, missing=tuple(missing), seed=seed), all_events
 
 
 def cited_lines(events: Sequence[AnyEvent], context: Context) -> str:
@@ -120,7 +88,7 @@ def _excerpt(citation: Mapping[str, Any]) -> Excerpt:
     return Excerpt(kind=kind, ref=ref, path=path, start_line=start, end_line=end, hash=citation["excerpt_hash"])
 
 
-def story(events: Sequence[AnyEvent], variables: str) -> str:
+def story(events: Sequence[AnyEvent], variables: str, changed: Sequence[str]) -> str:
     """A run in words: question, what the root session ran and saw, answer."""
     lines: list[str] = []
     for event in events:
@@ -133,7 +101,9 @@ def story(events: Sequence[AnyEvent], variables: str) -> str:
                 lines.append(f"-> {'ok' if event.ok else 'failed'}: {clip(event.stdout or event.stderr, 600)}")
             case RunEnded():
                 if variables:
-                    lines.append(f"{CARRIED}{variables}")
+                    lines.append(
+                        f"{CARRIED}{variables}{CHANGED.format(', '.join(changed[:MOST_CHANGED])) if changed else ''}"
+                    )
                 output = cast("dict[str, Any]", event.output or {})
                 lines.append(f"Answer ({event.status}): {clip(str(output.get('answer', '')), 3000)}")
             case _:

@@ -32,13 +32,13 @@ from sonde.runs.recorded_time import RecordedTime
 from sonde.runs.recorder import Recorder
 from sonde.runs.recording import Tape
 from sonde.runs.redaction import SecretForms, rewrite_value, secret_forms
-from sonde.runs.rundir import STATE, RunDir, new_run_id
+from sonde.runs.rundir import RunDir, new_run_id
 from sonde.runtime.engine import Engine
 from sonde.runtime.functions import refuse_taken
-from sonde.runtime.playing import Played
+from sonde.runtime.playing import EarlierCode
 from sonde.runtime.run import Ended, Run
-from sonde.runtime.wiring import Keep, Mode, ModeChoice, Task, Wiring
-from sonde.sandbox import Limits, Saved
+from sonde.runtime.wiring import Mode, ModeChoice, Task, Wiring
+from sonde.sandbox import Limits
 from sonde.tools.registry import ToolRegistry
 
 OnEvent = Callable[[Event], None]
@@ -75,9 +75,7 @@ class Job:
     unsafe: bool = False
     limits: Limits = field(default_factory=Limits)
     earlier: str = ""
-    played: Sequence[Played] = ()
-    carried: Saved | None = None
-    keeps_state: bool = False
+    played: EarlierCode = field(default_factory=EarlierCode)
     recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])
     writeback: Callable[[Any, str, str], WroteBack | None] | None = None
     files: Callable[[Ended, str], Mapping[str, str]] | None = None
@@ -166,8 +164,6 @@ def _run(
     run_id = run_dir.run_id if run_dir else new_run_id(launch.clock)
     wiring = _wiring(job, launch, task, registry=registry, recorder=recorder, models=models, run_id=run_id)
     wiring = replace(wiring, cancel=stop)
-    if job.keeps_state and run_dir is not None:
-        wiring = replace(wiring, keep=Keep(path=run_dir.path / STATE, clean=secret_forms(_secrets(launch)).remove))
     try:
         if launch.recorded and launch.time is not None:
             recorder.emit(RunResumed(elapsed_s=launch.time.used, replayed=recorder.replayed()))
@@ -222,7 +218,6 @@ def _task(job: Job, launch: Launch) -> Task:
         dataset_ref={"dataset_id": job.engine.name, "dataset_hash": _fingerprint(job.context)},
         earlier=job.earlier,
         played=job.played,
-        carried=job.carried,
     )
 
 

@@ -21,11 +21,6 @@ class _Sources(msgspec.Struct):
     code: bool = False
 
 
-class _State(msgspec.Struct):
-    path: str
-    sha256: str
-
-
 class _Recipe(msgspec.Struct):
     engine: str | None = None
     model: str | None = None
@@ -35,7 +30,6 @@ class _Recipe(msgspec.Struct):
     schema: dict[str, Any] | None = None
     earlier: str = ""
     continues: str | None = None
-    state: _State | None = None
     workspace: str | None = None
     commands: list[str] = []
     source: str | None = None

@@ -35,6 +35,9 @@ def _used_at(events: Sequence[AnyEvent]) -> Iterator[float]:
     """The wall time used at each event. The first event, a turn of the root and a resume say it themselves."""
     marked = since = waited = 0.0
     for event in events:
+        if isinstance(event, Noted):
+            yield marked  # also said before the first turn, about what took no time of the run
+            continue
         if isinstance(event, RunStarted | RunResumed) or (isinstance(event, TurnStarted) and event.session == ROOT):
             marked, since, waited = getattr(event, "elapsed_s", 0.0), event.at, 0.0
         elif isinstance(event, ModelReplied | ModelFailed):

@@ -29,8 +29,6 @@ RECORD = "run_record.json"
 RESULT = "result.json"
 SUMMARY = "summary.md"
 ANSWER = "answer.md"
-STATE = "state.json"
-"""The variables that the root session ended with, for a follow-up; a file of `sonde.sandbox`."""
 _TIMED_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{9}")
 
 

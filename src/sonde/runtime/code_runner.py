@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sonde.core.canonical import canonical_json, clip, hash_value, jsonable, sha256_text
-from sonde.core.events import CodeRan, CodeStarted, Noted, ToolExecError, ToolIntercepted
-from sonde.errors import ConfigError, SandboxLost, SandboxViolation
+from sonde.core.events import ROOT, CodeRan, CodeStarted, HostReturned, ToolExecError, ToolIntercepted
+from sonde.errors import ConfigError, SandboxViolation, ToolFault
 from sonde.runs.redaction import is_same_but_for_keys
 from sonde.runtime import feedback
 from sonde.runtime.actions import RunCode
 from sonde.runtime.functions import SHARING
 from sonde.runtime.host import Host
-from sonde.runtime.playing import OffTheRecord, Playback, play
+from sonde.runtime.playing import NOT_RUN, EarlierCode, OffTheRecord
 from sonde.runtime.wiring import Wiring
 from sonde.sandbox import (
     Args,
@@ -25,16 +25,13 @@ from sonde.sandbox import (
     ExecFault,
     ExecResult,
     Final,
-    StateNotSaved,
-    StateRefused,
-    load_box,
+    Limits,
     open_box,
 )
 from sonde.sandbox.intercept import extract_tool_calls
 
-STATE_BYTES = 8 << 20
-"""Most that a run folder holds of its root session's state."""
-SAVING_S = 10.0
+SLOWER = 10
+"""How much longer recorded code may take when it runs again, on a slower or busier machine."""
 LOST_CHARS = 1500
 _SIGNAL = re.compile(r"\b(?:FINAL|FINAL_VAR|set_final|SUBMIT)\s*\(|\"type\"\s*:\s*\"finalize\"")
 
@@ -62,10 +59,11 @@ class Coder:
         self.session = session
         self.variables = variables
         self._box: Box | None = None
-        self._lost = ""
+        self._lost: list[str] = []
+        self.gaps: list[str] = []
+        self._earlier = wiring.task.played if session == ROOT else EarlierCode()
         self.printed = host.shown
-        self._playing: Playback | None = None
-        self._given: set[str] = set()
+        self._answers: Iterator[HostReturned] | None = None
 
     def run(self, action: RunCode, turn: int) -> Ran:
         """Blocks in order, until one fails or finishes."""
@@ -182,92 +180,95 @@ class Coder:
 
     def _open(self) -> Box:
         wiring = self.wiring
-        box = self._start(
+        earlier = self._earlier
+        called = [each.name for block in earlier.blocks for each in block.returned]
+        box = open_box(
+            wiring.backend,
             profile=wiring.profile,
-            limits=wiring.limits,
+            limits=self._limits(),
             host=self._serve,
-            functions=self.host.names,
+            functions=tuple(dict.fromkeys((*self.host.names, *called))),
             sharing=SHARING,
             session_id=wiring.run_id.rpartition("-")[2] or wiring.run_id,
             unsafe=wiring.unsafe,
-            seed=wiring.seed,
+            seed=wiring.seed if earlier.seed is None else earlier.seed,
+            first_turn=-len(earlier.blocks),
         )
         box.watch = wiring.check_cancel
         try:
-            if self.session == "root":
+            if self.session == ROOT:
                 for name, source in wiring.task.context.shared().items():
                     box.share(name, source)
-                    self._given.add(name)
             for name, value in self.variables.items():
-                if name in wiring.task.variables or name not in box.restored.names:
-                    box.inject(name, value)
-            if self.session == "root":
-                self._play(box)
+                box.inject(name, value)
+            self._rebuild(box)
         except BaseException:
             box.close()
             raise
         return box
 
-    def _start(self, **options: Any) -> Box:
-        """A new sandbox, with the saved state of the run that this one continues where there is one."""
-        carried = self.wiring.task.carried
-        if carried is None or self.session != "root":
-            return open_box(self.wiring.backend, **options)
+    def _limits(self) -> Limits:
+        """The run's limits; where recorded code runs again, the backstop on processor time is out of its way."""
+        limits = self.wiring.limits
+        if limits.cpu_s is None and (self._earlier.blocks or len(self.wiring.tape)):
+            return replace(limits, cpu_s=2 * SLOWER * limits.wall_s + 60)
+        return limits
+
+    def _rebuild(self, box: Box) -> None:
+        """The variables of the runs that this one continues. The time that it takes is not the run's."""
+        began = self.wiring.clock.now()
+        missing = [f"the variables of {run}, which is not there any more" for run in self._earlier.missing]
+        differing: list[str] = []
+        wall = min(box.limits.cpu_seconds, SLOWER * box.limits.wall_s)
         try:
-            box = load_box(self.wiring.backend, carried.path, **options)
-        except StateRefused as error:
-            self._miss(f"The variables of the earlier run are not there: {error.message}")
-            return open_box(self.wiring.backend, **options)
-        lost = [str(each) for each in box.restored.left_out if each not in carried.left_out]
-        if lost:
-            self._miss(f"Not restored from the earlier run: {clip('; '.join(lost), LOST_CHARS)}")
-        return box
-
-    def _miss(self, text: str) -> None:
-        self._lost = text
-        self.wiring.note(text)
-
-    def _told(self) -> list[str]:
-        """What the model has to hear about its state, once."""
-        lost, self._lost = self._lost, ""
-        return [lost] if lost else []
-
-    def keep(self) -> None:
-        """Save the root session's state for a follow-up. What is given again, context above all, is not saved."""
-        keep = self.wiring.keep
-        if keep is None or self._box is None or self.session != "root":
-            return
-        without = {*self._given, *self.wiring.task.variables, *self.host.counters()}
-        try:
-            saved = self._box.save(
-                keep.path,
-                max_bytes=STATE_BYTES,
-                without=without,
-                clean=keep.clean,
-                wall_s=min(SAVING_S, self.wiring.limits.wall_s),
-            )
-        except (StateNotSaved, SandboxLost) as error:
-            self.wiring.note(f"{error.message}; a follow-up runs this run's code again instead")
-            return
-        if saved.left_out:
-            lost = clip("; ".join(map(str, saved.left_out)), LOST_CHARS)
-            self.wiring.emit(Noted(text=f"not kept for a follow-up: {lost}"))
+            for block in self._earlier.blocks:
+                self._answers = iter(block.returned)
+                for name, value in block.counters.items():
+                    box.inject(name, value)
+                box.clock = CodeClock(start=block.started.clock)
+                try:
+                    result = box.execute(block.started.code, wall_s=wall)
+                except OffTheRecord as error:
+                    missing.append(f"what was made from {block.place} on: {error.message}")
+                    break
+                fault = result.fault
+                if fault is not None and (fault.kind in NOT_RUN or not fault.keeps_state):
+                    missing.append(f"what was made from {block.place} on: {fault.message}")
+                    break
+                differing += filter(None, [block.differs(result)])
+                if result.final is not None and not block.last:
+                    box.inject("held_final", result.final.value)
+        finally:
+            self._answers = None
+            self.host.scope.deadline.add(self.wiring.clock.now() - began)
+        if missing:
+            self._lost.append(f"Not rebuilt from the earlier run: {clip('; '.join(missing), LOST_CHARS)}")
+        if differing:
+            what = clip("; ".join(differing), LOST_CHARS)
+            self._lost.append(f"Not as in the earlier run, because what its code read has changed: {what}")
+        self.gaps += self._lost
 
     def _serve(self, name: str, args: Args) -> Any:
-        return self.host(name, args) if self._playing is None else self._playing(name, args)
+        """A call of the code; while earlier code runs again, the recorded answer."""
+        if self._answers is None:
+            return self.host(name, args)
+        recorded = next(self._answers, None)
+        if recorded is None or recorded.name != name:
+            raise OffTheRecord(
+                f"{name} was called where {'nothing' if recorded is None else recorded.name} is recorded"
+            )
+        if self.host.args_hash(name, args) not in (None, recorded.args_hash):
+            raise OffTheRecord(f"{name} was called with other arguments than recorded")
+        if not recorded.ok:
+            raise ToolFault(recorded.error or "failed")
+        return recorded.result
 
-    def _play(self, box: Box) -> None:
-        """The variables of the run that this one continues."""
-        for name, value in self.host.counters().items():
-            box.inject(name, value)
-        try:
-            for block in self.wiring.task.played:
-                self._playing = Playback(block)
-                play(box, block, self._wall())
-        except OffTheRecord as error:
-            self.wiring.note(f"some variables of the earlier run are missing: {error.message}")
-        finally:
-            self._playing = None
+    def _told(self) -> list[str]:
+        """What the model has to hear about its variables, once."""
+        lost, self._lost = self._lost, []
+        for text in lost:
+            self.wiring.note(text)
+        return lost
 
     def close(self) -> None:
         """End the worker."""

@@ -155,7 +155,7 @@ def _goes_on(session: Session) -> bool:
 
 def _with_gaps(session: Session, conclusion: Conclusion) -> Conclusion:
     below = [gap for result in session.host.subcalls for gap in result.get("gaps", ())]
-    gaps = tuple(dict.fromkeys((*conclusion.gaps, *session.prefilter.gaps, *below)))
+    gaps = tuple(dict.fromkeys((*conclusion.gaps, *session.prefilter.gaps, *session.coder.gaps, *below)))
     return replace(conclusion, gaps=gaps)
 
 

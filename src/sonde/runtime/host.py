@@ -99,6 +99,14 @@ class Host(Functions):
             raise self._failed(Call(turn=self.turn, ordinal=self.ordinal, name=name, args={}), fault) from None
         return self.call(name, bound)
 
+    def args_hash(self, name: str, args: Args) -> str | None:
+        """The hash under which a call with these arguments is recorded; None for a function or arguments that are not known here."""
+        try:
+            registry = self.wiring.registry if name in self.wiring.registry.names else self.own
+            return _args_hash(registry.bind(name, tuple(args), args.named))
+        except ToolFault:
+            return None
+
     def call(self, name: str, bound: Mapping[str, Any]) -> Any:
         """Serve a call whose arguments have names."""
         call = Call(turn=self.turn, ordinal=self.ordinal, name=name, args=bound)

@@ -1,24 +1,30 @@
-"""The variables of an earlier run, made again: its code runs over its own recording, and asks nobody for anything.
+"""The variables of earlier runs, rebuilt: their code runs again over their own recordings, and nobody is asked for anything.
 
-A follow-up question starts from the state that the earlier root session ended with. Each block that left a trace in that
-state runs again with its recorded clock, and its host calls are answered from the journal. It does not promise to be faster
-than the code was, nor a state when the code takes another path than recorded: then it stops and says so.
+A follow-up starts from the state that the root session of the earlier run ended with. Each block that left its mark on that
+state runs again with its recorded clock and counters; its host calls are answered from the journal. Nothing is charged. Where the
+code takes another path than recorded, the rebuilding stops; where it comes out otherwise, that is said.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sonde.core.canonical import sha256_text
 from sonde.core.events import ROOT, AnyEvent, CodeRan, CodeStarted, HostReturned
-from sonde.errors import RunError, ToolFault
-from sonde.sandbox import Args, Box, CodeClock
+from sonde.core.record import RecordFold
+from sonde.errors import RunError
+from sonde.sandbox import ExecFault, ExecResult
 
 CARRIED = "Its variables are in your session: "
 """How the story of an earlier run begins the line about what it left; true only where replies are code."""
-UNDONE = frozenset({"timeout", "memory", "crash", "violation", "quota", "gate", "syntax"})
-"""Faults after which the state was that of the turn before."""
+NOT_RUN = frozenset({"syntax", "gate"})
+TRACED_CALLS = 200
+MOST_NAMES = 60
+EMPTY = frozenset({"variables", "evidence_refs", "hypothesis_candidates"})
+"""What every session starts with: not worth a word while nothing is in it."""
 
 
 class OffTheRecord(RunError):
@@ -27,70 +33,91 @@ class OffTheRecord(RunError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """One block of an earlier run with what its host calls got, in order."""
+    """One block of an earlier run: its code, what it saw (clock, counters, results of host calls in order), and what came of it."""
 
-    code: str
-    clock: float
+    run: str
+    started: CodeStarted
+    ran: CodeRan
+    counters: dict[str, Any]
     returned: tuple[HostReturned, ...] = ()
+    last: bool = False
+    """Whether its run ran no code after it: the final value of any other block was held back."""
+
+    @property
+    def place(self) -> str:
+        """Where it stands, for a reader."""
+        return f"turn {self.started.turn} of {self.run}"
+
+    def differs(self, result: ExecResult) -> str:
+        """What came out otherwise than recorded, in words; empty when nothing did."""
+        then = {each["name"]: (each["type"], each["size"]) for each in self.ran.variables}
+        now = {each.name: (each.type, each.size) for each in result.variables}
+        names = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
+        if names:
+            return f"{', '.join(names[:MOST_NAMES])} ({self.place})"
+        same = sha256_text(f"{result.stdout}\0{result.stderr}") == self.ran.output_hash and result.ok == self.ran.ok
+        return "" if same else f"what {self.place} printed"
 
 
-def played_blocks(events: Sequence[AnyEvent]) -> list[Played]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierCode:
+    """The code that leads to a run's state: that of the runs it continues, then its own. `missing` names runs that are gone."""
+
+    blocks: tuple[Played, ...] = ()
+    missing: tuple[str, ...] = ()
+    seed: int | None = None
+    """Of the first of these runs: random numbers go on where they were."""
+
+
+def played_blocks(run: str, events: Sequence[AnyEvent]) -> list[Played]:
     """The blocks of a run's root session that left their mark on its state."""
     blocks: list[Played] = []
+    fold = RecordFold()
+    trace: deque[dict[str, Any]] = deque(maxlen=TRACED_CALLS)
     started: CodeStarted | None = None
+    counters: dict[str, Any] = {}
     returned: list[HostReturned] = []
+    ends = [event for event in events if isinstance(event, CodeRan) and event.session == ROOT]
     for event in events:
-        if event.session != ROOT:
-            continue
+        fold.add(event)
         match event:
-            case CodeStarted():
+            case CodeStarted(session="root"):
+                used = fold.usage.model_dump()
+                counters = {
+                    "tool_trace": list(trace),
+                    "budget_counters": {**used, "cost_usd": round(used["cost_usd"], 6)},
+                }
                 started, returned = event, []
-            case HostReturned():
+            case HostReturned(session="root"):
                 returned.append(event)
-            case CodeRan() if started is not None and kept(event):
-                blocks.append(Played(code=started.code, clock=started.clock, returned=tuple(returned)))
+                trace.append({"tool_name": event.name, "args_hash": event.args_hash, "ok": event.ok})
+            case CodeRan(session="root") if started is not None and kept(event):
+                blocks.append(
+                    Played(
+                        run=run,
+                        started=started,
+                        ran=event,
+                        counters=counters,
+                        returned=tuple(returned),
+                        last=event is ends[-1],
+                    )
+                )
             case _:
                 continue
     return blocks
 
 
 def kept(ran: CodeRan) -> bool:
-    """Whether the session went on from the state that this block left."""
-    return ran.fault is None or ran.fault.get("kind") not in UNDONE
+    """Whether the session went on from a state that this block has changed."""
+    return ran.fault is None or (ran.fault.get("kind") not in NOT_RUN and ExecFault(**ran.fault).keeps_state)
 
 
-def variables_line(events: Iterable[AnyEvent]) -> str:
-    """The variables that a run's root session left, with type and size."""
+def variables_line(blocks: Iterable[Played]) -> str:
+    """The variables that these blocks left, with type and size."""
     left = {
-        each["name"]: f"{each['name']}: {each['type']} ({each['size']})"
-        for event in events
-        if isinstance(event, CodeRan) and event.session == ROOT and kept(event)
-        for each in event.variables
+        each["name"]: f"{each['name']}: {each['type']}" + (f" ({each['size']})" if each["size"] is not None else "")
+        for block in blocks
+        for each in block.ran.variables
+        if not each["name"].startswith("_") and (each["size"] or each["name"] not in EMPTY)
     }
-    return "; ".join(list(left.values())[:60])
-
-
-class Playback:
-    """A host that answers from the recording."""
-
-    def __init__(self, block: Played) -> None:
-        self._left = iter(block.returned)
-
-    def __call__(self, name: str, args: Args) -> Any:
-        """The next recorded answer, if it was given to this function."""
-        del args  # the same code over the same answers asks with the same arguments
-        recorded = next(self._left, None)
-        if recorded is None or recorded.name != name:
-            was = "nothing" if recorded is None else recorded.name
-            raise OffTheRecord(f"the earlier code called {name} where {was} is recorded")
-        if not recorded.ok:
-            raise ToolFault(recorded.error or "failed")
-        return recorded.result
-
-
-def play(box: Box, block: Played, wall_s: float) -> None:
-    """Run one block again; raises OffTheRecord."""
-    box.clock = CodeClock(start=block.clock)
-    result = box.execute(block.code, wall_s=wall_s)
-    if result.fault is not None and result.fault.kind in UNDONE:
-        raise OffTheRecord(f"the earlier code did not run again: {result.fault.message}")
+    return "; ".join(list(left.values())[:MOST_NAMES])

@@ -108,17 +108,17 @@ class Session:
         return feedback.FINAL_ACTION if self.wiring.mode == "actions" else self.final_example
 
     def run(self) -> Outcome:
-        """The loop, until there is an outcome; what its code left is kept for a follow-up."""
+        """The loop, until there is an outcome."""
         try:
-            outcome = self._loop()
-            self.coder.keep()
-            return outcome
+            return self._loop()
         finally:
             self.coder.close()
 
     def _loop(self) -> Outcome:
         try:
             self.advance(LoopState.PLANNING)
+            if self.errand is None and self.wiring.mode == "code" and self.wiring.task.played.blocks:
+                self.coder.box()  # before the first turn: its time is not the run's
             while True:
                 self.begin_turn()
                 observation = self.act(self.next_action())

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from sonde.contexts.base import Context
@@ -28,8 +27,8 @@ from sonde.models.base import Model
 from sonde.runs.recorder import Recorder
 from sonde.runs.recording import Tape
 from sonde.runtime.engine import Engine, Prover
-from sonde.runtime.playing import Played
-from sonde.sandbox import Limits, Saved
+from sonde.runtime.playing import EarlierCode
+from sonde.sandbox import Limits
 from sonde.tools.registry import ToolRegistry
 
 Mode = Literal["code", "actions", "guided"]
@@ -84,16 +83,7 @@ class Task:
     input_ref: Mapping[str, Any] = field(default_factory=dict[str, Any])
     dataset_ref: Mapping[str, Any] = field(default_factory=dict[str, Any])
     earlier: str = ""
-    played: Sequence[Played] = ()
-    carried: Saved | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keep:
-    """Where the root session's state goes at the end, and how key values are taken out of it."""
-
-    path: Path
-    clean: Callable[[str], str]
+    played: EarlierCode = field(default_factory=EarlierCode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +112,6 @@ class Wiring:
     history_tokens: int = 60_000
     on_text: Callable[[str, str], None] | None = None
     writeback: Callable[[Any, str, str], WroteBack | None] | None = None
-    keep: Keep | None = None
 
     @property
     def layers(self) -> list[str]:

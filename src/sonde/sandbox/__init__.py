@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sonde.sandbox.backend import BACKENDS, Box, load_box, open_box
+from sonde.sandbox.backend import BACKENDS, Box, open_box
 from sonde.sandbox.base import (
     Args,
     CodeClock,
@@ -16,7 +16,6 @@ from sonde.sandbox.base import (
 )
 from sonde.sandbox.box import Sandbox
 from sonde.sandbox.forkserver import ForkServer, shared_server
-from sonde.sandbox.saved import LeftOut, Restored, Saved, StateNotSaved, StateRefused, saved_state
 from sonde.sandbox.share import Shareable
 
 __all__ = [
@@ -30,18 +29,11 @@ __all__ = [
     "Final",
     "ForkServer",
     "Host",
-    "LeftOut",
     "Limits",
-    "Restored",
     "Sandbox",
-    "Saved",
     "Shareable",
-    "StateNotSaved",
-    "StateRefused",
     "Variable",
-    "load_box",
     "open_box",
-    "saved_state",
     "shared_server",
 ]
 

@@ -6,13 +6,11 @@ systems where the kernel has no such layers.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Protocol
 
 from sonde.errors import ConfigError
-from sonde.sandbox.base import CodeClock, ExecResult, Watch
+from sonde.sandbox.base import CodeClock, ExecResult, Limits, Watch
 from sonde.sandbox.box import Sandbox
-from sonde.sandbox.saved import Restored, Saved
 from sonde.sandbox.share import Shareable
 
 BACKENDS = ("kernel", "monty")
@@ -21,9 +19,9 @@ BACKENDS = ("kernel", "monty")
 class Box(Protocol):
     """What every backend offers; see `Sandbox` for what each promises."""
 
+    limits: Limits
     clock: CodeClock | None
     watch: Watch | None
-    restored: Restored
 
     @property
     def layers(self) -> tuple[str, ...]: ...
@@ -34,18 +32,12 @@ class Box(Protocol):
     def execute(self, code: str, wall_s: float | None = None) -> ExecResult: ...
     def rollback(self, turn: int) -> None: ...
     def branch(self) -> Box: ...
-    def save(self, path: str | Path, **options: Any) -> Saved: ...
     def close(self) -> None: ...
 
 
 def open_box(backend: str, **options: Any) -> Box:
     """A new box; the options are those of Sandbox. SandboxUnavailable says what this machine lacks for it."""
     return _box_type(backend)(**options)
-
-
-def load_box(backend: str, path: str | Path, **options: Any) -> Box:
-    """A new box with a saved state; StateRefused where that cannot be."""
-    return _box_type(backend).load(path, **options)
 
 
 def describe(backend: str) -> str:

@@ -14,15 +14,12 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self, TypeVar
-
-import msgspec
+from typing import Any, Self
 
 from sonde.errors import ConfigError, SandboxLost
-from sonde.sandbox import frames, saved
+from sonde.sandbox import frames
 from sonde.sandbox.base import CodeClock, ExecFault, ExecResult, Host, Limits, Watch
 from sonde.sandbox.exclusive_use import RESERVED, Seat, check_name, is_name
 from sonde.sandbox.forkserver import ForkServer, shared_server
@@ -31,19 +28,13 @@ from sonde.sandbox.launch import launch
 from sonde.sandbox.output import Recorder
 from sonde.sandbox.policy import profile_named
 from sonde.sandbox.prepare import Preparation, Prepared
-from sonde.sandbox.result import Unanswered, answered, finished, names_told, stopped
-from sonde.sandbox.saved import Body, Restored, Saved, StateNotSaved, StateRefused
+from sonde.sandbox.result import finished, names_told, stopped
 from sonde.sandbox.share import Share, Shareable, make_share
 from sonde.sandbox.snapshots import Family, ForkFailed, ForkRefused, State
 from sonde.sandbox.turn import Outcome, Turn, judge_death, private_bytes
 
 FIRST_SHARE = 100
 MOST_SHARES = 100
-SAVED_SLACK = 65536
-"""Room for what a saved state says about itself."""
-LEAST_SAVED = 2 * SAVED_SLACK
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +62,7 @@ class Sandbox:
         seed: int = 0,
         clock: CodeClock | None = None,
         keep_states: int = 16,
+        first_turn: int = 0,
         server: ForkServer | None = None,
     ) -> None:
         self.profile = profile_named(profile)
@@ -88,10 +80,9 @@ class Sandbox:
         self._shares: dict[str, Share] = {}
         self._pending: dict[str, Any] = {}
         self._seat = Seat()
-        self.restored = Restored()
         server = server or shared_server(self.profile.preload)
         family, state = launch(server, self._config(seed, server), unsafe=unsafe)
-        self._history = History(family, keep_states, self.limits.memory_bytes, 0, [(0, state)])
+        self._history = History(family, keep_states, self.limits.memory_bytes, first_turn, [(first_turn, state)])
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -162,48 +153,6 @@ class Sandbox:
         twin._history = History(self._family, self._history.keep, self._history.memory, self.turn, [(self.turn, state)])
         return twin
 
-    def save(
-        self,
-        path: str | Path,
-        *,
-        max_bytes: int = saved.MAX_BYTES,
-        without: Collection[str] = (),
-        clean: Callable[[str], str] | None = None,
-        wall_s: float | None = None,
-    ) -> Saved:
-        """Write the state to a file: data, and functions and classes by their source; the answer names what stays behind.
-
-        What is shared is never saved, nor are the variables `without`; `clean` takes texts out before they are written.
-        StateNotSaved leaves the box as it was.
-        """
-        if max_bytes < LEAST_SAVED:
-            raise ConfigError(f"max_bytes must be at least {LEAST_SAVED}, not {max_bytes}")
-        room = min(max_bytes, self.limits.frame_bytes)
-        wall = self._checked_wall(wall_s)
-        with self._seat.taken():
-            order = {"room": room - SAVED_SLACK, "without": sorted(without)}
-            try:
-                child, answer = self._errand({"save": order}, saved.Answer, wall)
-            except Unanswered as problem:
-                raise StateNotSaved(f"the state could not be saved: {problem}") from None
-            self._family.discard(child)
-        return saved.write(Path(path), answer, max_bytes=max_bytes, clean=clean)
-
-    @classmethod
-    def load(cls, path: str | Path, profile: str = "analysis", **options: Any) -> Self:
-        """A new box with the state of that file, under the rules of this profile; `restored` says what it has and lacks.
-
-        The options are those of Sandbox. The definitions in the file run in the confined worker, after the gate.
-        """
-        _, body = saved.read(path)
-        box = cls(profile, **options)
-        try:
-            box._restore(body, path)
-        except BaseException:
-            box.close()
-            raise
-        return box
-
     def close(self) -> None:
         """End every process of this box. A second call does nothing."""
         if self._seat.closed:
@@ -258,40 +207,6 @@ class Sandbox:
             os.close(write_end)
         far.close()
         return Child(state=state, wire=near, printed=Recorder(read_end, self.limits.output_chars))
-
-    def _errand(self, order: dict[str, Any], kind: type[T], wall: float) -> tuple[State, T]:
-        """Let a child of the newest state do something that is no turn. Its answer is data to doubt; Unanswered if none."""
-        clock = (self.clock.start, self.clock.step) if self.clock is not None else None
-        request: dict[str, Any] = {"turn": self.turn, "inject": self._pending, "shares": [], "clock": clock, **order}
-        with contextlib.ExitStack() as stack:
-            try:
-                child = self._fork(stack, ())
-            except ForkFailed as failure:
-                raise Unanswered(f"the newest state cannot be continued ({failure})") from None
-            outcome = self._converse(child, frames.encode(request), wall, None)
-        try:
-            return child.state, answered(outcome, kind)
-        except Unanswered as problem:
-            death = self._family.discard(child.state)
-            fault = outcome.fault or ExecFault(kind="error", message=str(problem))
-            raise Unanswered(judge_death(fault, death, self.limits.cpu_seconds).message) from None
-
-    def _restore(self, body: Body, path: str | Path) -> None:
-        names = {name for name, _, _ in body.variables} | {each.name for each in body.definitions}
-        reasons = [self._preparation.objection(each.source, names) for each in body.definitions]
-        order = {
-            "definitions": [msgspec.to_builtins(each) for each in body.definitions],
-            "refused": {each.number: reason for each, reason in zip(body.definitions, reasons, strict=True) if reason},
-            "graph": bytes(body.graph),
-        }
-        try:
-            child, told = self._errand({"restore": order}, saved.Told, self.limits.wall_s)
-        except Unanswered as problem:
-            raise StateRefused(f"the state in {path} could not be restored: {problem}") from None
-        child.private_bytes = private_bytes(child.pid)
-        child.names = frozenset(told.names)
-        self._history.commit(child)
-        self.restored = saved.restored(body, told)
 
     def _converse(
         self, child: Child, request: bytes, wall: float, host: Host | None, watch: Watch | None = None

@@ -16,7 +16,6 @@ import contextlib
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Self
 
 from sonde.errors import ConfigError, SandboxLost
@@ -35,14 +34,12 @@ from sonde.sandbox.portable.rewrite import with_shared_values
 from sonde.sandbox.portable.survey import Marks, survey
 from sonde.sandbox.portable.values import final_value
 from sonde.sandbox.prepare import Preparation, Prepared
-from sonde.sandbox.saved import Restored, Saved, StateNotSaved, StateRefused
 from sonde.sandbox.share import Shareable, read_share
 from sonde.sandbox.source import Refusal, parse
 
 PRELUDE = "ToolError = RuntimeError"
 SUSPENSIONS = 2**31 - 1
 """Monty's own cap on host calls is out of the way: `Limits.host_calls` counts them."""
-NO_STATE = "the monty backend does not save its state"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +68,7 @@ class MontyBox:
         seed: int = 0,
         clock: CodeClock | None = None,
         keep_states: int = 16,
+        first_turn: int = 0,
     ) -> None:
         if unsafe:
             raise ConfigError("unsafe is for the kernel backend; leave it out with the monty backend")
@@ -80,7 +78,6 @@ class MontyBox:
         self.limits = limits or Limits()
         self.clock = clock
         self.watch: Watch | None = None
-        self.restored = Restored()
         named = checked_functions(functions, host)
         self._rules = Rules(
             monty=load_monty(),
@@ -97,8 +94,8 @@ class MontyBox:
         self._shares: dict[str, Any] = {}
         self._shared_bytes = 0
         self._pending: dict[str, Any] = {}
-        self._history: list[Kept] = [Kept(turn=0)]
-        self._turn = 0
+        self._history: list[Kept] = [Kept(turn=first_turn)]
+        self._turn = first_turn
         self._seat = Seat()
         self._open: contextlib.ExitStack | None = None
         self._session: Any = None
@@ -171,15 +168,6 @@ class MontyBox:
         twin._history = self._history[-1:]
         twin._open = twin._session = None
         return twin
-
-    def save(self, path: str | Path, **_options: Any) -> Saved:
-        """Monty's snapshots may only be loaded by whoever made them, so none is written. Always StateNotSaved."""
-        raise StateNotSaved(f"{NO_STATE} (asked for {path})")
-
-    @classmethod
-    def load(cls, path: str | Path, profile: str = "analysis", **_options: Any) -> Self:
-        """Always StateRefused: states are made by the kernel backend only."""
-        raise StateRefused(f"{path} cannot be loaded: {NO_STATE}; use --backend kernel (profile {profile})")
 
     def close(self) -> None:
         """End the interpreter's process. A second call does nothing."""

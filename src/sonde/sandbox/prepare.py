@@ -66,11 +66,6 @@ class Preparation:
         usage = result.usage
         return replace(result, usage=replace(usage, host_calls=usage.host_calls + calls, host_s=usage.host_s + seconds))
 
-    def objection(self, definition: str, defined: Collection[str]) -> str | None:
-        """Why a saved definition may not run here; None: it may. Nothing is lifted out of it and no tool is called."""
-        fault = self._unreadable(definition) or self._refused(definition, defined)
-        return None if fault is None else fault.message
-
     def _unreadable(self, code: str) -> ExecFault | None:
         if len(code) > self._limits.source_chars:
             message = f"the code has {len(code)} characters; at most {self._limits.source_chars} are run"

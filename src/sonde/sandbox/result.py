@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-import msgspec
-
 from sonde.sandbox.base import ExecFault, ExecResult, FaultKind, Final, Variable
 from sonde.sandbox.frames import FaultReport, Stream
 from sonde.sandbox.output import NOTHING, Captured, cut_output
@@ -17,8 +13,6 @@ NAME_CHARS = 200
 SHOWN_REBOUND = 20
 TOLD: dict[str, FaultKind] = {"error": "error", "syntax": "syntax", "import": "import", "memory": "memory"}
 """Kinds that a worker may report of itself. That a turn was stopped or lost, or broke a rule, is for us to say."""
-
-T = TypeVar("T")
 
 
 def finished(outcome: Outcome, prepared: Prepared, *, turn: int, layers: tuple[str, ...], limit: int) -> ExecResult:
@@ -79,24 +73,6 @@ def names_told(outcome: Outcome) -> frozenset[str]:
     """The names that the turn bound, as the worker says: a bounded part of its word."""
     assert outcome.report is not None
     return frozenset(name[:NAME_CHARS] for name in outcome.report.names[:TOLD_NAMES])
-
-
-class Unanswered(Exception):
-    """A worker did not do what it was asked for; in words."""
-
-
-def answered(outcome: Outcome, kind: type[T]) -> T:
-    """What the worker answered, if it has the form that was asked for."""
-    if outcome.report is None:
-        raise Unanswered(outcome.fault.message if outcome.fault is not None else "no answer")
-    if outcome.report.fault is not None:
-        raise Unanswered(outcome.report.fault.message[:MESSAGE_CHARS])
-    if outcome.final is None:
-        raise Unanswered("the worker gave no answer")
-    try:
-        return msgspec.convert(outcome.final[0], kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise Unanswered(f"the worker's answer has another form ({str(error)[:NAME_CHARS]})") from None
 
 
 def _captured(stream: Stream) -> Captured:

@@ -166,7 +166,7 @@ def _earlier(session: Session) -> str:
 def _state_words(session: Session) -> str:
     """What the variables of the runtime hold at the start; an earlier run or a parent may have put something in."""
     task, given = session.wiring.task, session.coder.variables
-    carried = session.errand is None and bool(task.carried or task.played)
+    carried = session.errand is None and bool(task.played.blocks)
     full = carried or any(given.get(name) for name in ("variables", "evidence_refs", "hypothesis_candidates"))
     return STATE_NAMES.replace("are empty and yours", "are yours") if full else STATE_NAMES
 

@@ -14,7 +14,6 @@ import time
 from typing import Any
 
 real_datetime, real_date = dt.datetime, dt.date
-replaced: dict[type, type] = {}
 """{what a settable clock put into `datetime`: the real class}"""
 
 
@@ -111,12 +110,11 @@ def _install_dates(clock: Clock) -> None:
     for kind, name in ((ClockDate, "date"), (ClockDatetime, "datetime")):
         kind.__name__ = kind.__qualname__ = name
         kind.__module__ = "datetime"
-        replaced[kind] = kind.__mro__[1]
         setattr(dt, name, kind)
 
 
-def seed_everything(seed: int) -> random.Random:
-    """Seed `random`, and give everything that asks the kernel for randomness the same seeded source, which is returned."""
+def seed_everything(seed: int) -> None:
+    """Seed `random`, and give everything that asks the kernel for randomness the same seeded source."""
     source = random.Random(seed ^ 0x50DE)  # noqa: S311 - repeatable on purpose
     plain_seed = random.Random.seed
 
@@ -129,7 +127,6 @@ def seed_everything(seed: int) -> random.Random:
     for name in ("random", "uuid", "secrets"):
         _replace_urandom(name, source)
     random.seed(seed)
-    return source
 
 
 def _replace_urandom(module: str, source: random.Random) -> None:

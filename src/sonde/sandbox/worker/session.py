@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-import random
 import sys
 from collections.abc import Callable, Collection
 from typing import Any, cast
@@ -21,8 +20,6 @@ from .clock import Clock, install, seed_everything
 from .output import Capture
 from .parked_state import park, park_without_gate, settle
 from .report import Variables, describe, remember_source
-from .restoring import Restoring
-from .saving import Place, Saving
 from .views import Region, SharedText, SharedTexts
 
 UNFREEZE_EVERY = 64
@@ -48,7 +45,6 @@ class Session:
         self._regions: list[Region] = []
         self._sequence = 0
         self._turns = 0
-        self._sources: dict[str, str] = {}
         self._mute = False
         self._filename = ""
         self._park = park
@@ -57,8 +53,7 @@ class Session:
         self._fixed |= self._finish_functions()
         self._fixed |= {name: self._host_function(name) for name in config["functions"] or ()}
         self._namespace: dict[str, Any] = dict(self._fixed)
-        self._dice = (random._inst, seed_everything(config["seed"]))  # pyright: ignore[reportPrivateUsage] - the one behind its functions
-        self._thrown = tuple(map(random.Random.getstate, self._dice))
+        seed_everything(config["seed"])
 
     def start(self, *, gated: bool) -> None:
         """Begin to serve, with the fork gate or, in an unsafe sandbox that lacks it, without."""
@@ -83,15 +78,12 @@ class Session:
         self._set_clock(request["clock"])
         self._attach(request["shares"])
         self._namespace.update(request["inject"])
-        if "code" not in request:
-            return self._done(*self._carry(request))
         self._variables.changed(self._namespace, self._hidden())
-        return self._done(self._execute(request["code"]), None)
+        self._done(self._execute(request["code"]), None)
 
     def _execute(self, source: str) -> dict[str, Any] | None:
         compiled = False
         remember_source(self._filename, source)
-        self._sources[self._filename] = source
         try:
             code = self._compile(source)
             compiled = True
@@ -100,28 +92,8 @@ class Session:
             return self._fault(error, compiled)
         return None
 
-    def _carry(self, request: dict[str, Any]) -> tuple[dict[str, Any] | None, Encoded | None]:
-        """Save this state or restore another one: no turn, and no host."""
-        self._mute = True
-        place = Place(
-            self._namespace, self._fixed, self._builtins, self._modules(), self._sources, self._dice, self._thrown
-        )
-        try:
-            if "save" in request:
-                return None, Encoded([Saving(place, **request["save"]).run()])
-            return None, Encoded([self._restored(place, request["restore"])])
-        except BaseException as error:
-            return self._fault(error, compiled=True), None
-
     def _modules(self) -> Collection[str]:
         return self._policy["modules"] if self._policy["modules"] is not None else self._policy["preload"]
-
-    def _restored(self, place: Place, saved: dict[str, Any]) -> dict[str, Any]:
-        told = Restoring(place, **saved).run()
-        if self._config["binds_unknown"]:
-            for filename, source in self._sources.items():
-                self._bind_unknown(ast.parse(source, filename))
-        return told
 
     def _compile(self, source: str) -> Any:
         if not self._config["binds_unknown"]:

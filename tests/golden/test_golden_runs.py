@@ -104,6 +104,14 @@ def test_a_replay_gives_the_same_record_as_the_run(scene: Scene, name: str) -> N
     assert without_times(again.record.model_dump(mode="json")) == without_times(kept)
 
 
+@pytest.mark.parametrize("name", REPLAYED)
+def test_the_recorded_words_alone_lead_to_the_same_end(scene: Scene, name: str) -> None:
+    """Also after prompts have changed, when a replay to the bit cannot succeed any more."""
+    said = scene.sonde("replay", name, "--words-only", "--json")
+
+    assert (said.code, said.json["status"]) == (0, expected(name)["record"]["status"])
+
+
 @every_run
 def test_resume_asks_only_for_what_a_recorded_run_lacks(scene: Scene, name: str) -> None:
     journal = (scene.runs / name / JOURNAL).read_bytes()

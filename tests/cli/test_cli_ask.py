@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from cli_program import Shown, environment, sonde
 
+from sonde import api
+from sonde.errors import ConfigError
 from sonde.testing import ScriptedReply, ScriptedServer
 
 KEY = "sk-planted-never-shown"
@@ -116,30 +118,30 @@ def test_without_a_model_it_answers_from_what_it_finds_and_says_how_to_set_one(f
     assert "--model" in sonde("ask", "Which payments ERROR?", "logs", cwd=folder).stderr.splitlines()[0]
 
 
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        ("logs", "no text in the file shares a word"),
-        ("empty", "no file to look into"),
-        ("raw", "no text in the 2 files"),
-    ],
-)
-def test_without_a_model_it_says_why_it_found_nothing(path: str, said: str, folder: Path) -> None:
-    (folder / "empty").mkdir()
-    (folder / "raw").mkdir()
-    (folder / "raw/a.bin").write_bytes(bytes(range(256)))
-    (folder / "raw/b").write_bytes(bytes(range(256)))
+def test_without_a_model_it_says_why_it_found_nothing(folder: Path) -> None:
+    shown = sonde("ask", "Where is the zebra?", "logs", "--quiet", cwd=folder)
 
-    assert said in sonde("ask", "Where is the zebra?", path, "--quiet", cwd=folder).stdout
+    assert "no text in the file shares a word" in shown.stdout
+
+
+def test_a_folder_in_which_nothing_can_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/a.bin").write_bytes(bytes(range(256)))
+    (tmp_path / "raw/b").write_bytes(bytes(range(256)))
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/.env").write_text("KEY=1")
+
+    with pytest.raises(ConfigError, match=r"empty: no files$"):
+        api.ask("Where is the zebra?", tmp_path / "empty")
+    with pytest.raises(ConfigError, match="none of its 2 files is text"):
+        api.ask("Where is the zebra?", tmp_path / "raw")
+    with pytest.raises(ConfigError, match=r"no files but 1 secret \(.env\)"):
+        api.ask("Where is the zebra?", tmp_path / "kept")
 
 
 def test_without_a_model_a_question_about_trouble_finds_the_errors(folder: Path) -> None:
     assert "ERROR" in sonde("ask", "What went wrong?", "logs", "--quiet", cwd=folder).stdout
-
-
-def test_a_pipe_that_is_not_read_is_pointed_out(folder: Path) -> None:
-    assert "give - for it" in sonde("ask", "What is this?", cwd=folder, stdin="text\n").stderr
-    assert sonde("ask", "What is this?", "--json", cwd=folder, stdin="text\n").stderr == ""
 
 
 def test_ctrl_c_while_a_pipe_is_awaited_ends_it(folder: Path) -> None:

@@ -182,7 +182,7 @@ def test_an_export_to_a_place_that_is_not_there_is_a_usage_error(place: Place) -
 
 
 def test_a_run_without_turns_has_none_to_branch_from(place: Place) -> None:
-    place.run("ask", "What is it?", "--quiet")
+    place.run("ask", "What is it?", "app.log", "--quiet")
 
     shown = place.run("branch", "last", "--turn", "3")
 

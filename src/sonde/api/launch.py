@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from sonde.api.settings import Settings
 from sonde.contexts.base import Context
-from sonde.core.budget import Budget
+from sonde.core.budget import Budget, shown_cost
 from sonde.core.cancellation import Stop, heeding
 from sonde.core.canonical import hash_value
 from sonde.core.deadline import Clock, SystemClock
@@ -335,6 +335,7 @@ def _plain(value: Any) -> bool:
 def summary_text(ended: Ended, record: RunRecord) -> str:
     """The run on one page."""
     usage = record.runtime_ref.usage
+    tokens = usage.tokens_in + usage.tokens_out
     lines = [
         f"# {record.run_type}: {ended.status.value}",
         "",
@@ -342,8 +343,8 @@ def summary_text(ended: Ended, record: RunRecord) -> str:
         f"- model: {record.runtime_ref.model_name or 'none'}; judged by {ended.annotator}",
         (
             f"- used: {plural(usage.iterations, 'turn')}, {plural(usage.tool_calls, 'tool call')}, "
-            f"{plural(usage.llm_subcalls, 'sub-call')}, {plural(usage.tokens_in + usage.tokens_out, 'token')}, "
-            f"{usage.cost_usd:.4f} USD, {ended.elapsed_s:.1f} s"
+            f"{plural(usage.llm_subcalls, 'sub-call')}, {plural(tokens, 'token')}, "
+            f"{shown_cost(usage.cost_usd, tokens)}, {ended.elapsed_s:.1f} s"
         ),
         "",
         ended.conclusion.text.strip() or "(no output)",

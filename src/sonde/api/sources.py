@@ -10,6 +10,7 @@ from typing import Any
 
 from sonde.contexts.base import Context
 from sonde.contexts.files import FilesContext
+from sonde.contexts.files.about import left_out
 from sonde.core.canonical import clip
 from sonde.errors import ConfigError
 
@@ -19,17 +20,21 @@ _LONGEST_PATH = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A context, the variables that go with it, and what is needed to open it again (None: it cannot be)."""
+    """A context, the variables that go with it, what is needed to open it again (None: it cannot be), and which files are not read."""
 
     context: Context
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     recipe: Mapping[str, Any] | None = None
+    left_out: str = ""
 
 
 def open_context(given: Sequence[Any], *, code: bool = False, rationale_over: int | None = None) -> Opened:
-    """One context of everything that was given."""
+    """One context of everything that was given; ConfigError when paths were given and nothing in them can be read."""
+    if len(given) == 1 and isinstance(given[0], Opened):
+        return given[0]
     if len(given) == 1 and is_context(given[0]):
-        return Opened(context=given[0])
+        own = given[0]
+        return Opened(context=own, left_out=left_out(own.library.listing) if isinstance(own, FilesContext) else "")
     paths = [each for each in given if is_path(each)]
     rest = [each for each in given if not is_path(each)]
     if rest and paths:
@@ -42,9 +47,31 @@ def open_context(given: Sequence[Any], *, code: bool = False, rationale_over: in
     if code:
         from sonde.contexts.code import CodeContext  # noqa: PLC0415  # parsers are loaded only for those who ask for them
 
-        return Opened(context=CodeContext(names or ["."]), recipe={"paths": _absolute(names or ["."]), "code": True})
-    files = FilesContext(names, rationale_over=rationale_over)
-    return Opened(context=files, recipe={"paths": _absolute(names), "code": False})
+        names = names or ["."]
+        context = CodeContext(names)
+        files = context.files
+    else:
+        context = files = FilesContext(names, rationale_over=rationale_over)
+    if names:
+        _require_text(files, names)
+    return Opened(
+        context=context,
+        recipe={"paths": _absolute(names), "code": code},
+        left_out=left_out(files.library.listing) if names else "",
+    )
+
+
+def _require_text(files: FilesContext, names: Sequence[str]) -> None:
+    reasons = files.library.unreadable()
+    if files.library.entries and not reasons:
+        return
+    asked, found = ", ".join(names), len(files.library.entries)
+    if not found:
+        kept = left_out(files.library.listing)
+        raise ConfigError(f"there is nothing to read in {asked}: no files{f' but {kept}' if kept else ''}")
+    if found == 1:
+        raise ConfigError(f"there is nothing to read in {asked}: {reasons[0].message}")
+    raise ConfigError(f"there is nothing to read in {asked}: none of its {found:,} files is text. {reasons[0].message}")
 
 
 def _of_value(value: Any) -> Opened:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from sonde.cli.text import link, links_shown, one_line, printable
+from sonde.core.budget import shown_cost
 from sonde.core.plurals import plural
 
 if TYPE_CHECKING:
@@ -87,12 +88,13 @@ def error_line(answer: Answer | Investigation) -> str | None:
 def summary_line(answer: Answer | Investigation) -> str:
     """One line on how it went, for the end of the live view."""
     usage = answer.record.runtime_ref.usage
+    tokens = usage.tokens_in + usage.tokens_out
     parts = [
         str(answer.status),
         plural(usage.iterations, "turn"),
         plural(usage.llm_subcalls, "sub-call"),
-        plural(usage.tokens_in + usage.tokens_out, "token"),
-        f"${usage.cost_usd:.4f}",
+        plural(tokens, "token"),
+        shown_cost(usage.cost_usd, tokens),
     ]
     where = f" · {printable(str(answer.run_dir))}" if answer.run_dir else ""
     return " · ".join(parts) + where

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import io
 import itertools
 import json
 import os
+import select
 import shutil
+import stat
 import sys
 import tempfile
 import weakref
@@ -66,6 +69,18 @@ def _with_stdin(paths: list[str]) -> FilesContext:
     context = FilesContext([*paths, str(Path(folder, STDIN_NAME))])
     weakref.finalize(context, shutil.rmtree, folder, ignore_errors=True)  # when nobody holds it, at exit at the latest
     return context
+
+
+def piped(*, silent: bool) -> bool:
+    """Whether something comes through a pipe or a redirected file. A pipe that has said nothing yet is waited for."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # closed, or replaced by something that is no file
+        return False
+    if stat.S_ISFIFO(mode) and not silent and not select.select([sys.stdin], [], [], 1.0)[0]:
+        print("note: no PATH was given, so standard input is read; waiting for it", file=sys.stderr)
+    regular = stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+    return regular and bool(cast("io.BufferedReader", sys.stdin.buffer).peek(1))
 
 
 def one_source(word: str | None) -> Any:

@@ -70,7 +70,7 @@ class Progress:
         parts = [
             _some(left["max_iterations"], lambda turns: plural(int(turns), "turn")),
             _some(left["max_tokens_total"], lambda tokens: about + plural(int(tokens), "token")),
-            _some(left["max_cost_usd"], lambda money: f"${money:.4f}"),
+            "" if self.tokens and not self.cost_usd else _some(left["max_cost_usd"], lambda money: f"${money:.4f}"),
         ]
         return " · ".join(part for part in parts if part) + " left" if any(parts) else "no limits"
 

@@ -109,6 +109,11 @@ class Usage:
         return asdict(self)
 
 
+def shown_cost(usd: float, tokens: int) -> str:
+    """`$0.0123` for people; tokens that cost nothing came from a model whose price nobody knows."""
+    return f"${usd:.4f}" if usd or not tokens else "cost unknown"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
     """Tokens and money set aside for one model call in flight."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from sonde.contexts.files import FilesContext
-from sonde.contexts.files.bm25 import words_of
+from sonde.contexts.files.bm25 import stem, words_of
 from sonde.core.budget import Budget
 from sonde.core.calls import CallRef, how_to_cite
 from sonde.core.canonical import clip, jsonable
@@ -243,7 +243,7 @@ def _found(query: str, gathered: Gathered) -> list[Citation]:
 def _heart(excerpt: Excerpt, query: str, gathered: Gathered) -> tuple[int, int]:
     """The lines of a passage that fit the query best: the first with the most of its words, and those just after it."""
     lines = (gathered.prover.reread(excerpt) or "").casefold().split("\n")
-    words = {word.casefold() for word in words_of(query)}
+    words = {stem(word.casefold()) for word in words_of(query)}
     fits = [sum(word in line for word in words) for line in lines]
     best = fits.index(max(fits)) if fits else 0
     start = excerpt.start_line + best

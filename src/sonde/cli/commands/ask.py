@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.cli.options import BudgetOptions, ModelOptions, OutputOptions, PlaceOptions, settings_of, spread
+from sonde.cli.text import printable
+from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
     from sonde.api import Answer
     from sonde.cli.foreground_run import Watch
 
 Question = Annotated[str, typer.Argument(metavar="QUESTION", help="What you want to know.")]
-Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files and folders; - is standard input.")]
+Paths = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PATH", help="Files, folders, quoted globs; - is standard input. Without any, a pipe is read."
+    ),
+]
+_GIVE_A_PATH = "give a PATH, for example: sonde ask 'QUESTION' logs/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +65,6 @@ def register(app: typer.Typer) -> None:
     app.command()(spread(ask))
 
 
-def _no_path() -> str:
-    mode = os.fstat(sys.stdin.fileno()).st_mode
-    if stat.S_ISFIFO(mode) or stat.S_ISREG(mode):
-        return "standard input is not read: give - for it, for example: cat app.log | sonde ask 'QUESTION' -"
-    return "no PATH was given, so there is no data to look at; for example: sonde ask 'QUESTION' logs/"
-
-
 def ask(
     question: Question,
     paths: Paths = None,
@@ -81,17 +80,29 @@ def ask(
     Example: sonde ask "Which service logged the first error?" logs/
     """
     from sonde import api
+    from sonde.api.sources import open_context
     from sonde.cli.foreground_run import run_with_view
-    from sonde.cli.inputs import read_schema, sources
+    from sonde.cli.inputs import piped, read_schema, sources
 
     settings = settings_of(
         model, budget, place, mode=how.mode, sandbox_profile=how.sandbox_profile, backend=how.backend
     )
     schema = read_schema(how.schema) if how.schema else None
-    context = sources(paths or [], code=how.code)
-    roots = [Path(path) for path in paths or [] if path != "-"]
-    if not (paths or how.continue_from or output.json or output.quiet):
-        print(f"note: {_no_path()}", file=sys.stderr)
+    silent = output.json or output.quiet
+    words = list(paths or [])
+    if not (words or how.continue_from or how.code):
+        words = ["-"] if piped(silent=silent) else []
+        if not words and settings.model is None:
+            raise ConfigError(f"there is neither data to look at nor a model to ask; {_GIVE_A_PATH}")
+        if not words and not silent:
+            print(f"note: no PATH was given, so there is no data to look at; {_GIVE_A_PATH}", file=sys.stderr)
+    context = sources(words, code=how.code)
+    if context:
+        opened = open_context(context, code=how.code)
+        context = [opened]
+        if opened.left_out and not silent:
+            print(printable(f"skipped: {opened.left_out}"), file=sys.stderr)
+    roots = [Path(word) for word in words if word != "-"]
 
     def start(watch: Watch) -> Answer:
         return api.ask(

@@ -12,6 +12,7 @@ import typer
 
 from sonde.cli.options import PlaceOptions, RunName, filled, settings_of, spread
 from sonde.cli.text import one_line, printable
+from sonde.core.budget import shown_cost
 from sonde.core.plurals import plural
 
 if TYPE_CHECKING:
@@ -69,11 +70,11 @@ def list_(*, wanted: Filter, place: PlaceOptions) -> int:
 
 
 def _line(summary: RunSummary) -> str:
-    cost = f"${summary.cost_usd:.4f}"
+    spent = shown_cost(summary.cost_usd, summary.tokens)
     turns = f"{summary.iterations:3} {'turn ' if summary.iterations == 1 else 'turns'}"
     return (
         f"{printable(summary.run_id)}  {one_line(summary.status, 11):11} {one_line(summary.run_type, 17):17} {turns} "
-        f"{summary.tokens:>9,} {'token ' if summary.tokens == 1 else 'tokens'} {cost:>9}  {one_line(summary.objective, 60)}"
+        f"{summary.tokens:>9,} {'token ' if summary.tokens == 1 else 'tokens'} {spent:>12}  {one_line(summary.objective, 60)}"
     )
 
 

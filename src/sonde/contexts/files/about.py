@@ -1,12 +1,14 @@
-"""What the prompt says about files: numbers, kinds, first names, and what was left out. Never content."""
+"""What the prompt and the user are told about files: numbers, kinds, first names, and what was left out. Never content."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import posixpath
 from collections import Counter
 
 from sonde.contexts.files.file_list import Listing
+from sonde.core.plurals import plural
 
 _NAMED = 40
 
@@ -22,6 +24,23 @@ def describe(listing: Listing) -> str:
         ["Files:", *shown] if len(entries) <= _NAMED else ["Folders (list_files() has all files):", *_folders(listing)]
     )
     return "\n".join([*lines, *_left_out(listing)])
+
+
+def left_out(listing: Listing) -> str:
+    """What is there and not read, in one line for the user: `4 binary, 1 secret (.env)`; empty when everything is read."""
+    kinds: list[str] = []
+    if binary := len(listing.entries) - len(listing.texts):
+        kinds.append(f"{binary:,} binary")
+    secrets = [shown_name(posixpath.basename(path)) for path, why in listing.refused.items() if "secret" in why]
+    if secrets:
+        named = ", ".join(secrets[:3]) + (", …" if len(secrets) > 3 else "")
+        kinds.append(f"{plural(len(secrets), 'secret')} ({named})")
+    pdfs = sum(entry.path.lower().endswith(".pdf") for entry in listing.texts)
+    if pdfs and importlib.util.find_spec("pypdf") is None:
+        kinds.append(f"{plural(pdfs, 'PDF')} (pip install 'sonde-rlm[pdf]')")
+    others = Counter(why for why in listing.refused.values() if "secret" not in why)
+    kinds += [f"{count:,} × {why}" for why, count in others.items()]
+    return ", ".join(kinds)
 
 
 def shown_name(path: str) -> str:

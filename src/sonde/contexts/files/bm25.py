@@ -57,6 +57,14 @@ def words_of(query: str) -> list[str]:
     return list(dict.fromkeys(telling or words))
 
 
+def stem(word: str) -> str:
+    """A word without the ending of a plural or a verb, so that it is found inside its other forms: `valv` in valve and valves."""
+    for ending in ("ing", "ies", "ied", "es", "ed", "s"):
+        if word.endswith(ending) and len(word) - len(ending) >= 4:
+            return word.removesuffix(ending)
+    return word
+
+
 def split_names(text: str) -> str:
     """The text with names such as StatusChanged taken apart, so that each of their words is found."""
     return _HUMP.sub(r"\1 \2", text)

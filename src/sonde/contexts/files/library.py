@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 from sonde.contexts.files.file_list import Entry, Listing, list_sources
 from sonde.contexts.files.lines import BLOCK, LineIndex
-from sonde.contexts.files.text import Text, open_text, signature
+from sonde.contexts.files.text import Text, Unreadable, open_text, signature
 from sonde.core.patterns import Pattern, compiled, escaped
 from sonde.errors import ToolFault
 
@@ -103,6 +103,18 @@ class Library:
         if text.in_memory:
             self._converted.put(signature(entry), text)
         return text
+
+    def unreadable(self) -> list[Unreadable]:
+        """Why none of the files can be read; empty as soon as one can."""
+        reasons: list[Unreadable] = []
+        for entry in self.listing.texts or self.entries.values():
+            try:
+                self.open(entry).close()
+            except Unreadable as reason:
+                reasons.append(reason)
+            else:
+                return []
+        return reasons
 
     def index(self, entry: Entry, text: Text) -> LineIndex:
         """Where the lines of an open text begin."""

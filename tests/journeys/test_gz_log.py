@@ -1,0 +1,19 @@
+"""Bela's logs are rotated: yesterday's is `app.log.gz`. He asks about it as he would about any other file."""
+
+from __future__ import annotations
+
+import gzip
+import re
+
+import pytest
+from journey import Person
+
+
+@pytest.mark.xfail(reason="issue 19, point 3: compressed files are not read")
+def test_a_gz_log_is_read_like_the_log_in_it(person: Person, log_text: str) -> None:
+    person.write("logs/app.log.gz", gzip.compress(log_text.encode(), mtime=0))
+
+    asked = person.sonde("ask", "Who refused the connection?", "logs")
+
+    assert asked.returncode == 0
+    assert re.search(r"app\.log\S*:3211\b.*payments ERROR ledger refused the connection", asked.stdout), asked.stdout

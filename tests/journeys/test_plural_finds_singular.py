@@ -1,0 +1,17 @@
+"""Pia asks in the plural about what her notes say in the singular. Without a model she still gets the very line."""
+
+from __future__ import annotations
+
+from journey import Person
+
+
+def test_a_plural_finds_the_line_with_the_singular(person: Person) -> None:
+    lines = [f"Paragraph {number} is about something else.\n" for number in range(1, 20)]
+    lines[11] = "The boiler had a leaking valve.\n"
+    person.write("notes.md", "".join(lines))
+
+    asked = person.sonde("ask", "Which valves leaked in the boilers?", "notes.md")
+
+    first = asked.stdout.partition("[1] ")[2].splitlines()[0]
+    assert first.startswith("notes.md:12"), asked.stdout
+    assert "The boiler had a leaking valve." in first

@@ -12,10 +12,14 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
+from itertools import accumulate
 from typing import Protocol
 
 from sonde.core.canonical import sha256_text
 from sonde.errors import ToolFault
+
+MAX_DIFF_STEPS = 5_000_000
 
 
 class PathRefused(ToolFault):
@@ -47,7 +51,7 @@ class Form:
     mode: int = 0o644
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FileChange:
     """One file of a plan. `base_hash` is of the text that the plan was made from, None for a file that must not exist yet."""
 
@@ -89,11 +93,14 @@ class FileChange:
 
     def diff(self) -> str:
         """Unified diff of this file."""
+        return self._diff
+
+    @cached_property
+    def _diff(self) -> str:
         old, new = self.old_text, self.new_text or ""
         before = "/dev/null" if self.action is Action.ADD else f"a/{self.path}"
         after = "/dev/null" if self.action is Action.DELETE else f"b/{self.writes}"
-        lines = list(difflib.unified_diff(_diffed(old), _diffed(new), before, after, lineterm=""))
-        return "\n".join(lines or [f"--- {before}", f"+++ {after}"]) + "\n"
+        return "\n".join([f"--- {before}", f"+++ {after}", *unified(_diffed(old), _diffed(new))]) + "\n"
 
     def summary(self) -> str:
         """One line for people and models, such as `sample.ts: updated +4 -1`."""
@@ -104,6 +111,63 @@ class FileChange:
             self.action
         ]
         return f"{self.path}: {done} +{added} -{removed}"
+
+
+class _TooMuch(Exception):  # noqa: N818  # no error: it never leaves this module
+    """The lines repeat so much that the best diff would take too long."""
+
+
+class _BoundedMatcher(difflib.SequenceMatcher[str]):
+    """difflib's, which takes a time that grows with the cube of the lines where they repeat: ours gives up before that is felt."""
+
+    def __init__(self, old: list[str], new: list[str]) -> None:
+        super().__init__(None, old, new)
+        self._steps = [0, *accumulate(1 + len(self.b2j.get(line, ())) for line in old)]
+        self._left = MAX_DIFF_STEPS
+
+    def find_longest_match(
+        self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None
+    ) -> difflib.Match:
+        ahi = len(self.a) if ahi is None else ahi
+        self._left -= self._steps[ahi] - self._steps[alo]
+        if self._left < 0:
+            raise _TooMuch
+        return super().find_longest_match(alo, ahi, blo, bhi)
+
+
+def unified(old: list[str], new: list[str]) -> list[str]:
+    """The hunks of a unified diff as difflib makes them; where that takes too long, one hunk from the first difference to the last."""
+    matcher = _BoundedMatcher(old, new)
+    try:
+        groups = list(matcher.get_grouped_opcodes(3))
+    except _TooMuch:
+        most = min(len(old), len(new))
+        same = next((n for n in range(most) if old[n] != new[n]), most)
+        tail = next((n for n in range(most - same) if old[-1 - n] != new[-1 - n]), most - same)
+        a, b = len(old) - tail, len(new) - tail
+        head, foot = min(3, same), min(3, tail)
+        groups = [
+            [
+                ("equal", same - head, same, same - head, same),
+                ("replace", same, a, same, b),
+                ("equal", a, a + foot, b, b + foot),
+            ]
+        ]
+    lines: list[str] = []
+    for group in groups:
+        lines.append(f"@@ -{_span(group[0][1], group[-1][2])} +{_span(group[0][3], group[-1][4])} @@")
+        for kind, a, a_end, b, b_end in group:
+            if kind == "equal":
+                lines += [f" {line}" for line in old[a:a_end]]
+            else:
+                lines += [f"-{line}" for line in old[a:a_end]] + [f"+{line}" for line in new[b:b_end]]
+    return lines
+
+
+def _span(start: int, end: int) -> str:
+    """Lines as a unified diff names them: counted from 1, an empty span by the line before it."""
+    length = end - start
+    return str(start + 1) if length == 1 else f"{start + 1 if length else start},{length}"
 
 
 def _diffed(text: str) -> list[str]:

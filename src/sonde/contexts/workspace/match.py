@@ -10,7 +10,9 @@ import difflib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
+from heapq import nlargest
+from itertools import accumulate, pairwise
 
 from sonde.contexts.workspace.base import PatchRefused
 from sonde.contexts.workspace.parse import Hunk
@@ -26,27 +28,81 @@ class Place:
     loose: bool = False
 
 
+class Effort:
+    """The lines that may be compared for one patch. A file of equal lines and a patch of equal lines fit together in too many ways."""
+
+    def __init__(self, limit: int = 5_000_000) -> None:
+        self._left = limit
+
+    def spend(self, path: str, lines: int) -> None:
+        """PatchRefused when the patch has cost too much."""
+        self._left -= lines
+        if self._left < 0:
+            raise PatchRefused(
+                f"its lines fit at too many places of {path}; send fewer hunks at once, each with lines around it that stand there once"
+            )
+
+
 class FileLines:
     """The lines of one file, with an index so that each hunk is found without a scan."""
 
-    def __init__(self, path: str, lines: Sequence[str]) -> None:
+    def __init__(self, path: str, lines: Sequence[str], effort: Effort | None = None) -> None:
         self.path = path
         self.lines = lines
-        self._where: dict[str, dict[str, list[int]]] = {}
+        self.effort = effort or Effort()
+        self._indexes: dict[str, tuple[list[int], dict[str, int], list[list[int]]]] = {}
+
+    def _index(self, key: Callable[[str], str]) -> tuple[list[int], dict[str, int], list[list[int]]]:
+        """A number for each line, equal for lines that are equal by `key`; the numbers by key; the lines by number."""
+        if key.__name__ not in self._indexes:
+            numbers: dict[str, int] = {}
+            numbered = [numbers.setdefault(key(line), len(numbers)) for line in self.lines]
+            where: list[list[int]] = [[] for _ in numbers]
+            for n, number in enumerate(numbered):
+                where[number].append(n)
+            self._indexes[key.__name__] = numbered, numbers, where
+        return self._indexes[key.__name__]
 
     def occurrences(self, block: Sequence[str], key: Callable[[str], str] = str) -> list[int]:
-        """Every line at which the block begins, compared by `key`."""
-        wanted = [key(line) for line in block]
-        if key.__name__ not in self._where:
-            index: dict[str, list[int]] = {}
-            for number, line in enumerate(self.lines):
-                index.setdefault(key(line), []).append(number)
-            self._where[key.__name__] = index
-        starts = self._where[key.__name__].get(wanted[0], [])
-        return [n for n in starts if len(self.lines) - n >= len(wanted) and self._same(n, wanted, key)]
+        """Every line at which the block begins, compared by `key`; looked for by the line of it that is rarest in the file."""
+        numbered, numbers, where = self._index(key)
+        wanted = [numbers.get(key(line), -1) for line in block]
+        if -1 in wanted:
+            return []
+        rarest = min(range(len(wanted)), key=lambda n: len(where[wanted[n]]))
+        last = len(numbered) - len(wanted)
+        starts = [n - rarest for n in where[wanted[rarest]] if 0 <= n - rarest <= last]
+        self.effort.spend(self.path, len(where[wanted[rarest]]) + len(starts) * len(wanted))
+        found = [start for start in starts if numbered[start : start + len(wanted)] == wanted]
+        self.effort.spend(self.path, 10 * len(found))  # a place costs more than a comparison
+        return found
 
-    def _same(self, start: int, wanted: list[str], key: Callable[[str], str]) -> bool:
-        return all(key(self.lines[start + i]) == line for i, line in enumerate(wanted))
+    def anchor_lines(self, anchor: str) -> tuple[list[int], list[int]]:
+        """The lines that are the anchor, and those that begin with it; white space is ignored."""
+        wanted = squeezed(anchor)
+        _, numbers, where = self._index(squeezed)
+        equal = where[numbers[wanted]] if wanted in numbers else []
+        self.effort.spend(self.path, 2 * len(numbers))
+        begun = [n for key, number in numbers.items() if key.startswith(wanted) for n in where[number]]
+        self.effort.spend(self.path, 10 * len(begun))
+        return equal, sorted(begun)
+
+    @cached_property
+    def block_ends(self) -> list[int]:
+        """For each line, where the block that it opens ends: at the next line indented no deeper that closes nothing."""
+        ends = [len(self.lines)] * len(self.lines)
+        places: list[int] = []  # lines below that may end a block, the nearest last and indented deepest
+        depths: list[int] = []
+        for n in range(len(self.lines) - 1, -1, -1):
+            depth = _indent(self.lines[n])
+            at = bisect_right(depths, depth)
+            if at:
+                ends[n] = places[at - 1]
+            text = self.lines[n].strip()
+            if text and not text.startswith(CLOSERS):
+                at = bisect_left(depths, depth)
+                places[at:], depths[at:] = [n], [depth]
+        return ends
 
 
 def squeezed(line: str) -> str:
@@ -79,7 +135,8 @@ def _candidates(file: FileLines, number: int, hunk: Hunk) -> list[Place]:
 def _narrowed(file: FileLines, number: int, hunk: Hunk, starts: list[int]) -> list[int]:
     """The starts that also fit the anchors, the end-of-file mark and, in a unified diff, the stated line."""
     if hunk.at_end:
-        starts = [start for start in starts if start + len(hunk.old) == len(file.lines)]
+        end = len(file.lines) - len(hunk.old)
+        starts = [start for start in starts if start == end]
     if hunk.anchors and starts:
         starts = _anchored(file, number, hunk, starts)
     if hunk.hint is not None and len(starts) > 1 and hunk.hint - 1 in starts:
@@ -90,7 +147,9 @@ def _narrowed(file: FileLines, number: int, hunk: Hunk, starts: list[int]) -> li
 def _anchored(file: FileLines, number: int, hunk: Hunk, starts: list[int]) -> list[int]:
     """Starts inside the block that the anchors open; failing that, the starts after it."""
     blocks = _blocks(file, number, hunk.anchors)
-    inside = sorted({s for s in starts if any(begin <= s < end for begin, end in blocks)})
+    begins = [begin for begin, _ in blocks]
+    reach = list(accumulate((end for _, end in blocks), max))  # how far the blocks up to this one go
+    inside = [s for s in starts if (at := bisect_right(begins, s)) and s < reach[at - 1]]
     return inside or [start for start in starts if start >= blocks[0][0]]
 
 
@@ -98,33 +157,26 @@ def _blocks(file: FileLines, number: int, anchors: Sequence[str]) -> list[tuple[
     """Where the innermost anchor's block may be: from its line to the next line indented no deeper."""
     blocks = [(0, len(file.lines))]
     for anchor in anchors:
-        lines = [n for begin, end in blocks for n in _anchor_lines(file, anchor, begin, end)]
+        equal, begun = file.anchor_lines(anchor)
+        lines: set[int] = set()
+        for begin, end in blocks:
+            inside = _between(equal, begin, end) or _between(begun, begin, end)
+            file.effort.spend(file.path, 10 + len(inside))
+            lines.update(inside)
         if not lines:
             raise PatchRefused(
-                f"{file.path}, hunk {number}: no line matches the anchor `@@ {anchor}`{_nearest(file, anchor)}"
+                f"{file.path}, hunk {number}: no line matches the anchor `@@ {anchor[:120]}`{_nearest(file, anchor)}"
             )
-        blocks = [(n, _block_end(file, n)) for n in lines]
+        blocks = [(n, file.block_ends[n]) for n in sorted(lines)]
     return blocks
 
 
-def _anchor_lines(file: FileLines, anchor: str, begin: int, end: int) -> list[int]:
-    wanted = squeezed(anchor)
-    inside = range(begin, end)
-    equal = [n for n in inside if squeezed(file.lines[n]) == wanted]
-    return equal or [n for n in inside if squeezed(file.lines[n]).startswith(wanted)]
-
-
-def _block_end(file: FileLines, start: int) -> int:
-    depth = _indent(file.lines[start])
-    for n in range(start + 1, len(file.lines)):
-        line = file.lines[n]
-        if line.strip() and _indent(line) <= depth and not line.strip().startswith(CLOSERS):
-            return n
-    return len(file.lines)
+def _between(numbers: list[int], begin: int, end: int) -> list[int]:
+    return numbers[bisect_left(numbers, begin) : bisect_left(numbers, end)]
 
 
 def _indent(line: str) -> int:
-    return len(line.expandtabs(4)) - len(line.expandtabs(4).lstrip())
+    return len(line[: len(line) - len(line.lstrip())].expandtabs(4))
 
 
 def _insertion(file: FileLines, number: int, hunk: Hunk) -> int:
@@ -220,6 +272,17 @@ def _absent(file: FileLines, number: int, hunk: Hunk) -> PatchRefused:
 
 
 def _nearest(file: FileLines, text: str) -> str:
-    """The most similar line, to show what the model may have meant; looks at the first 5,000 lines only."""
-    near = difflib.get_close_matches(text, file.lines[:5000], n=1, cutoff=0.6)
-    return f"; the nearest is line {file.lines.index(near[0]) + 1}: {near[0][:120]!r}" if near else ""
+    """The most similar line, to show what the model may have meant. Looks at the beginnings of the first 5,000 lines, and closely at
+    the 50 that share most letters with it: comparing is quadratic in the length of both.
+    """
+    matcher = difflib.SequenceMatcher(b=text[:200], autojunk=False)
+
+    def likeness(line: str, ratio: Callable[[], float]) -> float:
+        matcher.set_seq1(line[:200])
+        return ratio()
+
+    alike = nlargest(50, file.lines[:5000], key=lambda line: likeness(line, matcher.quick_ratio))
+    best = max(alike, key=lambda line: likeness(line, matcher.ratio), default="")
+    if likeness(best, matcher.ratio) < 0.6:
+        return ""
+    return f"; the nearest is line {file.lines.index(best) + 1}: {best[:120]!r}"

@@ -1,14 +1,17 @@
 """Reads a patch: the V4A envelope (`*** Begin Patch`) or a unified diff. Knows nothing of files.
 
 Lenient where a model's habit is harmless (a code fence around the patch, wrong line counts, an empty line for an empty context
-line), strict where a guess could change meaning. Line numbers of a unified diff are kept as a hint only.
+line), strict where a guess could change meaning. Line numbers of a unified diff are kept as a hint only. The text is a model's, and the
+parent reads it: size and number of files are capped, and every step is linear.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 from sonde.contexts.workspace.base import Action, PatchRefused
@@ -21,17 +24,18 @@ EXAMPLE = """Example:
 +    return f"hi {name}"
 *** End Patch"""
 
+MAX_CHARS = 2_000_000
+MAX_FILES = 500
 HEADER = re.compile(r"\*\*\* (Add|Update|Delete) File: ?(.*)")
 GIT_LINES = (
     *("diff --git ", "index ", "new file mode ", "deleted file mode ", "similarity ", "dissimilarity "),
     *("rename ", "old mode ", "new mode "),
 )
-GIT_NAMES = re.compile(r"diff --git (?:a/(?P<name>.+) b/(?P=name)|(?P<plain>.+) (?P=plain))")
 BY_HEADER = {"new file mode ": Action.ADD, "deleted file mode ": Action.DELETE, "rename from ": Action.MOVE}
-RANGE = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(.*)")
+RANGE = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(.*)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Hunk:
     """Lines with their mark (' ', '-' or '+'), and where to look for them."""
 
@@ -41,12 +45,12 @@ class Hunk:
     hint: int | None = None  # first line by the header of a unified diff, counted from 1
     final_newline: bool | None = None  # set by `\ No newline at end of file`: the state after the patch
 
-    @property
+    @cached_property
     def old(self) -> list[str]:
         """What must be in the file."""
         return [text for mark, text in self.lines if mark != "+"]
 
-    @property
+    @cached_property
     def new(self) -> list[str]:
         """What will be there instead."""
         return [text for mark, text in self.lines if mark != "-"]
@@ -64,20 +68,24 @@ class FilePatch:
 
 def parse_patch(patch: str) -> list[FilePatch]:
     """The patch file by file, in its order; PatchRefused with the line and an example where it has no form."""
+    if len(patch) > MAX_CHARS:
+        raise PatchRefused(f"it has {len(patch):,} characters; the most is {MAX_CHARS:,}. Send it in several patches")
     lines = _unfenced(re.split(r"\r?\n", patch))
     if not any(line.strip() for line in lines):
         raise PatchRefused(f"it is empty. {EXAMPLE}")
     files = _envelope(lines) if any(line.rstrip() == "*** Begin Patch" for line in lines) else _unified(lines)
     if not files:
         raise PatchRefused(f"it names no file. {EXAMPLE}")
+    if len(files) > MAX_FILES:
+        raise PatchRefused(f"it names {len(files):,} files; the most is {MAX_FILES}. Send it in several patches")
     return _merged(files)
 
 
 def _unfenced(lines: list[str]) -> list[str]:
-    while lines and not lines[0].strip():
-        lines = lines[1:]
+    start = next((n for n, line in enumerate(lines) if line.strip()), len(lines))
+    del lines[:start]
     while lines and not lines[-1].strip() and lines[-1] != " ":  # one space is an empty line of context
-        lines = lines[:-1]
+        lines.pop()
     if len(lines) > 1 and lines[0].startswith("```") and lines[-1].strip() == "```":
         return lines[1:-1]
     return lines
@@ -86,17 +94,15 @@ def _unfenced(lines: list[str]) -> list[str]:
 def _merged(files: list[FilePatch]) -> list[FilePatch]:
     """Several updates of one file become one; anything else said twice about a file is refused."""
     seen: dict[str, FilePatch] = {}
+    hunks: dict[str, list[Hunk]] = {}
     for file in files:
-        known = seen.get(file.path)
-        if known is None:
-            seen[file.path] = file
-        elif known.action is file.action is Action.UPDATE:
-            seen[file.path] = replace(known, hunks=known.hunks + file.hunks)
-        else:
+        known = seen.setdefault(file.path, file)
+        if known is not file and not (known.action is file.action is Action.UPDATE):
             raise PatchRefused(
                 f"{file.path} appears twice ({known.action} and {file.action}); say once what shall happen to it"
             )
-    return list(seen.values())
+        hunks.setdefault(file.path, []).extend(file.hunks)
+    return [replace(file, hunks=tuple(hunks[path])) for path, file in seen.items()]
 
 
 def _envelope(lines: list[str]) -> list[FilePatch]:
@@ -128,14 +134,14 @@ def _sections(lines: list[str], start: int, end: int) -> Iterator[tuple[re.Match
 def _nothing(body: list[tuple[int, str]]) -> Iterator[tuple[re.Match[str], list[tuple[int, str]]]]:
     for number, line in body:
         if line.strip():
-            raise PatchRefused(f"line {number} comes before any `*** Update File:` header: {line!r}. {EXAMPLE}")
+            raise PatchRefused(f"line {number} comes before any `*** Update File:` header: {line[:80]!r}. {EXAMPLE}")
     return iter(())
 
 
 def _section(head: re.Match[str], body: list[tuple[int, str]]) -> FilePatch:
     path = head[2].strip()
     while body and not body[-1][1]:  # empty lines before the next header are layout, not context
-        body = body[:-1]
+        body.pop()
     match head[1]:
         case "Add":
             return FilePatch(path=path, action=Action.ADD, hunks=(_added(path, body),))
@@ -151,7 +157,7 @@ def _added(path: str, body: list[tuple[int, str]]) -> Hunk:
     for number, line in body:
         if not line.startswith("+"):
             raise PatchRefused(
-                f"line {number}: every line of the new file {path} begins with +, this one does not: {line!r}"
+                f"line {number}: every line of the new file {path} begins with +, this one does not: {line[:80]!r}"
             )
     return Hunk(lines=tuple(("+", line[1:]) for _, line in body))
 
@@ -208,10 +214,10 @@ def _marked(number: int, line: str) -> tuple[str, str]:
 
 
 def _unified(lines: list[str]) -> list[FilePatch]:
-    starts = [n for n in range(len(lines) - 1) if _is_header(lines, n)]
+    starts = _headers(lines)
     copy = next((line for line in lines if line.startswith("copy from ")), None)
     if copy:
-        raise PatchRefused(f"copies are not made ({copy!r}); use `*** Add File:` with the whole new text")
+        raise PatchRefused(f"copies are not made ({copy[:80]!r}); use `*** Add File:` with the whole new text")
     files = [_file(lines[start:end]) for start, end in pairwise([*starts, len(lines)])]
     named = {file.path for file in files}
     files += [FilePatch(path=old, action=Action.MOVE, target=new) for old, new in _renames(lines) if old not in named]
@@ -229,29 +235,44 @@ def _without_hunks(lines: list[str], starts: list[int]) -> list[FilePatch]:
     found: list[FilePatch] = []
     for start, end in pairwise([*heads, len(lines)]):
         told = {action for line in lines[start:end] for mark, action in BY_HEADER.items() if line.startswith(mark)}
-        name = GIT_NAMES.fullmatch(lines[start])
-        if Action.MOVE in told or any(start < n < end for n in starts):
+        has_hunks = bisect_right(starts, start) < bisect_left(starts, end)
+        if Action.MOVE in told or has_hunks:
             continue
-        if name is None or len(told) != 1:
-            raise PatchRefused(f"{lines[start]!r} has no lines to change; binary files and modes are not patched")
+        name = _git_name(lines[start])
+        if not name or len(told) != 1:
+            raise PatchRefused(f"{lines[start][:80]!r} has no lines to change; binary files and modes are not patched")
         action = told.pop()
         hunks = (Hunk(lines=()),) if action is Action.ADD else ()
-        found.append(FilePatch(path=name["name"] or name["plain"], action=action, hunks=hunks))
+        found.append(FilePatch(path=name, action=action, hunks=hunks))
     return found
 
 
-def _is_header(lines: list[str], n: int) -> bool:
-    """`--- a/x`, `+++ b/x`, and not a removed `-- a` followed by an added `++ b` inside a hunk that counts them."""
-    if not (lines[n].startswith("--- ") and lines[n + 1].startswith("+++ ")):
-        return False
-    opening = next((m for m in range(n - 1, -1, -1) if RANGE.match(lines[m]) or lines[m].startswith("diff ")), None)
-    found = RANGE.match(lines[opening]) if opening is not None else None
-    if found is None or opening is None:
-        return True
-    body = lines[opening + 1 : n]
-    old = sum(line[:1] in (" ", "-", "") for line in body)
-    new = sum(line[:1] in (" ", "+", "") for line in body)
-    return not (old < int(found[2] or 1) and new < int(found[4] or 1))
+def _git_name(line: str) -> str | None:
+    """The name in `diff --git a/NAME b/NAME` or `diff --git NAME NAME`; names may hold spaces, so its length says where it ends."""
+    both = line.removeprefix("diff --git ")
+    half = len(both) // 2
+    old, gap, new = both[:half], both[half : half + 1], both[half + 1 :]
+    if gap != " " or len(old) != len(new):
+        return None
+    if old.startswith("a/") and new.startswith("b/") and old[2:] == new[2:]:
+        return old[2:]
+    return old if old == new else None
+
+
+def _headers(lines: list[str]) -> list[int]:
+    """Where `--- a/x`, `+++ b/x` stand, unless they are a removed `-- a` and an added `++ b` inside a hunk that counts them."""
+    found: list[int] = []
+    old = new = 0  # lines that the hunk around still expects
+    for n, (line, following) in enumerate(pairwise(lines)):
+        ranged = RANGE.match(line)
+        if ranged or line.startswith("diff "):
+            old, new = (int(ranged[2] or 1), int(ranged[4] or 1)) if ranged else (0, 0)
+            continue
+        if line.startswith("--- ") and following.startswith("+++ ") and not (old > 0 and new > 0):
+            found.append(n)
+        old -= line[:1] in (" ", "-", "")
+        new -= line[:1] in (" ", "+", "")
+    return found
 
 
 def _renames(lines: list[str]) -> list[tuple[str, str]]:
@@ -316,7 +337,7 @@ def _hunk(body: list[str], hint: int | None) -> Hunk:
     marked: list[tuple[str, str]] = []
     final_newline = None
     while len(body) > 1 and not body[-1]:  # a stray empty line; an empty line of context has its space
-        body = body[:-1]
+        body.pop()
     for line in body:
         if line.startswith("\\"):  # the line before has no newline: the new side loses it, the old side alone gains one
             final_newline = bool(marked) and marked[-1][0] == "-"

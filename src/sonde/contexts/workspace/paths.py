@@ -37,6 +37,8 @@ def clean(path: str) -> str:
         raise PathRefused(f"{path!r} leads upwards; {EXAMPLE}")
     if len(path) > 4_000 or any(len(part.encode()) > 255 for part in parts):
         raise PathRefused(f"{path[:80]!r}… is longer than a path can be; {EXAMPLE}")
+    if len(parts) > 100:
+        raise PathRefused(f"{path[:80]!r}… goes through more than 100 folders; {EXAMPLE}")
     if not parts or path.endswith("/"):
         raise PathRefused(f"{path!r} names a folder, not a file; {EXAMPLE}")
     return "/".join(parts)

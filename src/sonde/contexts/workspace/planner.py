@@ -6,10 +6,12 @@ a missing final newline, and the indentation of a file that differs from the pat
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from sonde.contexts.workspace.base import Action, FileChange, PatchRefused, Plan
-from sonde.contexts.workspace.match import FileLines, Place, place_hunks
+from sonde.contexts.workspace.match import Effort, FileLines, Place, place_hunks
 from sonde.contexts.workspace.parse import FilePatch, Hunk, parse_patch
 from sonde.contexts.workspace.paths import clean, folded
 from sonde.contexts.workspace.text import Line, common_ending, join, split
@@ -22,12 +24,13 @@ TextOf = Callable[[str], str | None]
 def plan_patch(patch: str, text_of: TextOf) -> Plan:
     """What the patch would do; PatchRefused or PathRefused when any part of it is not certain."""
     notes: list[str] = []
-    changes = tuple(_change(file, text_of, notes) for file in parse_patch(patch))
+    effort = Effort()
+    changes = tuple(_change(file, text_of, notes, effort) for file in parse_patch(patch))
     _no_collisions(changes)
     return Plan(changes=changes, notes=tuple(notes))
 
 
-def _change(file: FilePatch, text_of: TextOf, notes: list[str]) -> FileChange:
+def _change(file: FilePatch, text_of: TextOf, notes: list[str], effort: Effort) -> FileChange:
     path = clean(file.path)
     if file.action is Action.ADD:
         return _add(path, file, text_of)
@@ -36,9 +39,9 @@ def _change(file: FilePatch, text_of: TextOf, notes: list[str]) -> FileChange:
         raise PatchRefused(f"{path} does not exist; to create it use `*** Add File: {path}`")
     base = sha256_text(text)
     if file.action is Action.DELETE:
-        _hunks_match(path, text, file.hunks)
+        _hunks_match(path, text, file.hunks, effort)
         return FileChange(path=path, action=Action.DELETE, base_hash=base, old_text=text)
-    new = patched(path, text, file.hunks, notes)
+    new = patched(path, text, file.hunks, notes, effort)
     target = None if file.target is None else _free(clean(file.target), text_of)
     if new == text and target is None:
         raise PatchRefused(f"{path} would not change; leave it out")
@@ -61,9 +64,9 @@ def _free(path: str, text_of: TextOf) -> str:
     return path
 
 
-def _hunks_match(path: str, text: str, hunks: Sequence[Hunk]) -> None:
+def _hunks_match(path: str, text: str, hunks: Sequence[Hunk], effort: Effort) -> None:
     """A unified diff says what it deletes; it must be all that is there."""
-    left = len(split(patched(path, text, hunks, []))) if hunks else 0
+    left = len(split(patched(path, text, hunks, [], effort))) if hunks else 0
     if left:
         raise PatchRefused(
             f"{path} would keep {plural(left, 'line')} that the diff does not name; remove them all, or use `*** Delete File: {path}`"
@@ -79,9 +82,9 @@ def _no_collisions(changes: Sequence[FileChange]) -> None:
         if other != way:
             raise PatchRefused(f"{other} and {way} differ in case only, which is one file on many machines")
     written = [change.writes for change in changes] + [change.path for change in changes if change.target]
-    twice = next((path for path in written if written.count(path) > 1), None)
-    if twice:
-        raise PatchRefused(f"{twice} is changed twice; say once what shall happen to it")
+    path, times = Counter(written).most_common(1)[0]
+    if times > 1:
+        raise PatchRefused(f"{path} is changed twice; say once what shall happen to it")
 
 
 def _ways(path: str) -> list[str]:
@@ -90,33 +93,36 @@ def _ways(path: str) -> list[str]:
     return ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
 
 
-def patched(path: str, text: str, hunks: Sequence[Hunk], notes: list[str]) -> str:
+def patched(path: str, text: str, hunks: Sequence[Hunk], notes: list[str], effort: Effort) -> str:
     """The text with all hunks applied; what was matched loosely is added to `notes`."""
     lines = split(text)
     ending = common_ending(lines)
-    places = place_hunks(FileLines(path, [line.text for line in lines]), hunks)
+    places = place_hunks(FileLines(path, [line.text for line in lines], effort), hunks)
     final_newline = not lines or bool(lines[-1].ending)
-    whole = lines
+    whole: list[Line] = []
+    done = 0
     located = sorted(enumerate(zip(hunks, places, strict=True)), key=lambda each: (each[1][1].start, each[0]))
-    for _, (hunk, place) in reversed(located):
+    for _, (hunk, place) in located:
         old = lines[place.start : place.start + len(hunk.old)]
-        if place.loose:
-            notes.append(f"{path} line {place.start + 1}: matched with white space ignored")
         if hunk.final_newline is not None and place.start + len(old) == len(lines):
             final_newline = hunk.final_newline
         before = lines[place.start - 1].ending if place.start else ""
-        whole = whole[: place.start] + _replaced(hunk, old, place, before or ending) + whole[place.start + len(old) :]
-    return join(whole, final_newline, ending)
+        whole += lines[done : place.start] + _replaced(hunk, old, place, before or ending)
+        done = place.start + len(old)
+    loose = [place.start + 1 for _, (_, place) in reversed(located) if place.loose]
+    notes += [f"{path} line {line}: matched with white space ignored" for line in loose]
+    return join(whole + lines[done:], final_newline, ending)
 
 
 def _replaced(hunk: Hunk, old: Sequence[Line], place: Place, ending: str) -> list[Line]:
     """Kept lines stay as the file has them; added ones take the ending of the line above."""
-    indents = _indents(hunk, old) if place.loose else {}
+    indent_of = _indent_of(_indents(hunk, old) if place.loose else {})
     result: list[Line] = []
     remaining = iter(old)
     for mark, text in hunk.lines:
         if mark == "+":
-            result.append(Line(_reindented(text, indents), ending))
+            kept = text.lstrip()
+            result.append(Line(indent_of(text[: len(text) - len(kept)]) + kept if kept else text, ending))
             continue
         line = next(remaining)
         ending = line.ending or ending
@@ -134,10 +140,15 @@ def _indents(hunk: Hunk, old: Sequence[Line]) -> dict[str, str]:
     return found
 
 
-def _reindented(text: str, indents: dict[str, str]) -> str:
-    indent = _indent(text)
-    known = max((key for key in indents if indent.startswith(key)), key=len, default=None)
-    return text if known is None or not text.strip() else indents[known] + text[len(known) :]
+def _indent_of(indents: dict[str, str]) -> Callable[[str], str]:
+    """From an added line's indentation to that of the file: the longest beginning that is known is replaced, the rest stays."""
+
+    @cache
+    def indent_of(indent: str) -> str:
+        known = max((key for key in indents if indent.startswith(key)), key=len, default=None)
+        return indent if known is None else indents[known] + indent[len(known) :]
+
+    return indent_of
 
 
 def _indent(text: str) -> str:

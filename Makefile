@@ -9,7 +9,7 @@ PINNED := code otel data pdf mcp acp phoenix
 FAST   := not slow and not phoenix and not browser and not local and not journey
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check format test test-python test-node journeys test-slow test-phoenix test-browser test-vscode test-local test-providers
+.PHONY: help venv check format test test-python test-node journeys test-hostile test-slow test-phoenix test-browser test-vscode test-local test-providers
 .PHONY: requirements pins demo local vsix clean test-monty test-ray test-wheel bench bench-quick docs bench-sandbox bench-turn escape-table
 
 help:            ## this list
@@ -51,6 +51,9 @@ test-node: $(READY) $(NODE)
 
 journeys: $(READY) ## whole uses through the installed command, all of them
 	$(BIN)/pytest -n 2 tests/journeys
+
+test-hostile: $(READY) ## strangers' files, folders and replies against the whole program; what they must not do
+	$(BIN)/pytest -n 2 tests/hostile
 
 test-slow: $(READY) ## what takes longer: every kill point, soak tests
 	$(BIN)/pytest -m slow

@@ -113,7 +113,7 @@ class FileChange:
         return f"{self.path}: {done} +{added} -{removed}"
 
 
-class _TooMuch(Exception):  # noqa: N818  # no error: it never leaves this module
+class _TooMuch(Exception):  # no error: it never leaves this module
     """The lines repeat so much that the best diff would take too long."""
 
 

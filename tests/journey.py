@@ -51,6 +51,8 @@ class Person:
     home: Path
     folder: Path
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
+    seconds: float = 100
+    """How long they wait for a command before they say that it hangs."""
     _models: int = 0
 
     def sonde(self, *words: str | Path, stdin: str | None = None) -> Shown:
@@ -71,7 +73,7 @@ class Person:
             stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=self.seconds,
             check=False,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from conftest import Victim
+from victim import Victim
 
 PATCHES = {
     "names": "'diff --git ' + ' ' * 500_000 + 'x\\nnew file mode 1\\n'",

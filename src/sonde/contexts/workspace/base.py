@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -122,13 +123,16 @@ class _BoundedMatcher(difflib.SequenceMatcher[str]):
 
     def __init__(self, old: list[str], new: list[str]) -> None:
         super().__init__(None, old, new)
-        self._steps = [0, *accumulate(1 + len(self.b2j.get(line, ())) for line in old)]
+        counts = Counter(new)
+        # difflib leaves out lines that are more frequent than this
+        popular = len(new) // 100 + 1 if len(new) >= 200 else len(new)
+        self._steps = [0, *accumulate(1 + (counts[line] if counts[line] <= popular else 0) for line in old)]
         self._left = MAX_DIFF_STEPS
 
     def find_longest_match(
         self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None
     ) -> difflib.Match:
-        ahi = len(self.a) if ahi is None else ahi
+        ahi = len(self._steps) - 1 if ahi is None else ahi
         self._left -= self._steps[ahi] - self._steps[alo]
         if self._left < 0:
             raise _TooMuch

@@ -1,0 +1,73 @@
+"""A person who meets a stranger's files, and a listener that nobody may call."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from journey import SONDE, Person, Shown
+
+CPU_SECONDS = 30
+REPLY = "```python\nFINAL('done')\n```"
+
+
+class Victim(Person):
+    """Somebody who works among a stranger's files. `own` is their folder; `folder`, where they stand, is the stranger's."""
+
+    def sonde(self, *words: str | Path, stdin: str | None = None) -> Shown:
+        """Type one command. It is killed after thirty seconds of its own processor time, however busy the machine is."""
+        return self.run("sh", "-c", f'ulimit -t {CPU_SECONDS}; exec "$@"', "sh", SONDE, *words, stdin=stdin)
+
+    @property
+    def own(self) -> Path:
+        """A folder that no stranger has written to."""
+        place = self.home / "own"
+        place.mkdir(exist_ok=True)
+        return place
+
+    @property
+    def marker(self) -> Path:
+        """What a planted program makes when it runs."""
+        return self.home / "it-ran"
+
+
+class Listener:
+    """A server on loopback that keeps every request and answers like a model server, so that whoever calls it goes on."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        listener = self
+
+        class Ears(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                listener.heard.append(f"{self.requestline}\n{self.headers}\n{body.decode(errors='replace')}")
+                choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": REPLY}}
+                answer = json.dumps({"id": "1", "model": "m", "choices": [choice], "data": []}).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def do_GET(self) -> None:
+                self.do_POST()
+
+            def log_message(self, *args: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # says nothing
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Ears)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()

@@ -51,10 +51,10 @@ def settings(place: Path, strange: str, own: str = "", *, use: str | None = None
     return resolve(flags, environ, place / "strange", use=use)
 
 
-@pytest.mark.parametrize("name", ["openai:gpt-4o-mini", "gpt-4o-mini", "claude-sonnet-4-5"])
-def test_a_found_file_cannot_put_a_program_behind_the_name_of_a_providers_model(place: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="the name of a provider's model"):
-        settings(place, f'[models."{name}"]\ncommand = ["sh"]')
+def test_a_found_file_cannot_put_a_program_behind_the_name_of_a_providers_model(place: Path) -> None:
+    found = settings(place, '[models.gpt-4o-mini]\ncommand = ["sh"]', model="gpt-4o-mini")
+
+    assert found.choose("gpt-4o-mini").spec == "openai:gpt-4o-mini"
 
 
 @pytest.mark.parametrize("entry", ['command = ["sh"]', 'name = "openai:x"\nbase_url = "https://evil.example/v1"'])
@@ -70,34 +70,34 @@ def test_a_model_of_the_users_own_is_not_replaced_by_one_of_that_name_in_a_folde
 def test_a_name_that_was_set_before_and_elsewhere_chooses_nothing_in_a_found_file(place: Path, entry: str) -> None:
     strange = f"[models.mine]\n{entry}"
 
-    with pytest.raises(ConfigError, match="a file found in a folder may not"):
-        settings(place, strange, 'model = "mine"')
-    assert settings(place, strange, model="mine").choose("mine") is not None
+    assert settings(place, strange, 'model = "mine"').choose("mine").spec == "openai:mine"
+    with pytest.raises(ConfigError, match="sonde config trust"):
+        settings(place, strange, model="mine")
 
 
 @pytest.mark.parametrize(
-    "value", ['base_url = "https://evil.example/v1"', 'model = ["sh"]', 'model = "local:./x.gguf"']
+    "value", ['base_url = "https://evil.example/v1"', 'model = ["sh"]', 'model = "local:./x.gguf"', 'backend = "monty"']
 )
-def test_a_profile_that_is_the_users_own_gets_nothing_dangerous_from_a_folders(place: Path, value: str) -> None:
-    with pytest.raises(ConfigError, match="a file found in a folder may not"):
-        settings(place, f"[profile.ci]\n{value}", "[profile.ci]\nmax_depth = 2", use="ci")
-    with pytest.raises(ConfigError, match="a file found in a folder may not"):
-        resolve({}, {"SONDE_PROFILE": "ci"}, place / "strange")
-    assert settings(place, f"[profile.ci]\n{value}", use="ci") is not None
+def test_a_folders_profile_sets_nothing_dangerous_whoever_names_it(place: Path, value: str) -> None:
+    usual = settings(place, "")
 
-
-def test_weights_in_a_strangers_folder_are_not_loaded_by_its_file(place: Path) -> None:
-    with pytest.raises(ConfigError, match=r"load the weights \./x\.gguf"):
-        settings(place, 'model = "local:./x.gguf"')
+    for own, use in (("[profile.ci]\nmax_depth = 2", "ci"), ("", "ci"), (value, None)):
+        found = settings(place, value if use is None else f"[profile.ci]\n{value}", own if use else "", use=use)
+        assert (found.model, found.base_url, found.backend) == (usual.model, None, "kernel")
+        assert "may not set" in found.ignored
 
 
 def test_a_found_file_may_lower_what_is_spent_but_not_raise_it(place: Path) -> None:
     assert settings(place, "max_cost_usd = 0.2").knobs["max_cost_usd"] == 0.2
-    with pytest.raises(ConfigError, match="wants up to 500 USD"):
-        settings(place, "max_cost_usd = 500")
+    assert settings(place, "max_cost_usd = 500").knobs == {}
     assert settings(place, "max_cost_usd = 500", max_cost_usd=3).knobs["max_cost_usd"] == 3
-    assert settings(place, "[profile.deep]\nmax_cost_usd = 5", use="deep").knobs["max_cost_usd"] == 5
+    assert settings(place, "[profile.deep]\nmax_cost_usd = 5", use="deep").knobs == {}
     assert settings(place, "", "max_cost_usd = 5").knobs["max_cost_usd"] == 5
+
+
+def test_a_found_file_keeps_runs_in_its_own_folder(place: Path) -> None:
+    assert settings(place, 'runs_dir = "kept/runs"').runs_dir == place / "strange/kept/runs"
+    assert settings(place, 'runs_dir = "../../public"').runs_dir == Settings().runs_dir
 
 
 def forged(run: Path, *, ended: bool = True, **changes: Any) -> Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sonde.api.config_file import trust
 from sonde.api.keys import KEYS
 from sonde.api.settings import Settings, resolve
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
@@ -107,7 +108,7 @@ def test_a_model_gets_the_key_of_its_own_provider_only(home: Path) -> None:
 
 @pytest.mark.requirement(34)
 def test_a_command_model_is_an_argv_list_with_its_options(home: Path) -> None:
-    project_file(home, '[models.person]\ncommand = ["python3", "my model.py"]\ntimeout_s = 3600\ncount_wait = false')
+    user_file(home, '[models.person]\ncommand = ["python3", "my model.py"]\ntimeout_s = 3600\ncount_wait = false')
 
     choice = settings(home, model="person").choose("person")
 
@@ -143,19 +144,26 @@ def test_a_named_server_has_its_own_address_and_key(home: Path) -> None:
 def test_a_file_found_in_a_folder_starts_no_program_and_redirects_no_prompts(home: Path, text: str) -> None:
     project_file(home, text)
 
-    with pytest.raises(ConfigError, match="a file found in a folder may not"):
-        settings(home, env={"OPENAI_API_KEY": KEY})
+    found = settings(home, env={"OPENAI_API_KEY": KEY})
+
+    assert (found.model, found.sub_model, found.base_url, found.models) == ("openai:gpt-4o-mini", None, None, {})
+    assert "may not set" in found.ignored and "sonde config trust" in found.ignored
 
 
-def test_what_someone_chose_is_allowed(home: Path) -> None:
-    text = 'base_url = "http://127.0.0.1:8080/v1"\n[models.x]\ncommand = ["sh"]\n[profile.p]\nmodel = ["sh"]'
+def test_a_file_that_was_accepted_may_set_everything_until_it_changes(home: Path) -> None:
+    text = 'base_url = "http://lab/v1"\nmax_cost_usd = 5\n[models.x]\ncommand = ["sh"]\n[profile.p]\nmodel = ["sh"]'
     project_file(home, text)
+    trust(home.parent / "project/sonde.toml", {"HOME": str(home)})
 
     assert settings(home, model="x").choose("x").spec == "command:sh"
     assert settings(home, use="p").model == "command:sh"
-    assert settings(home).base_url == "http://127.0.0.1:8080/v1"
+    assert (settings(home).base_url, settings(home).ignored) == ("http://lab/v1", "")
+    assert settings(home).knobs["max_cost_usd"] == 5
     user_file(home, 'model = ["mine"]')
     assert settings(home).model == "command:mine"
+
+    project_file(home, text + " ")
+    assert settings(home).base_url is None
 
 
 def test_a_folders_profile_does_not_overrule_the_users_own_of_that_name(home: Path) -> None:

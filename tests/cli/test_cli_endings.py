@@ -207,7 +207,9 @@ def test_a_program_that_misbehaves_ends_the_run_partial_and_leaves_no_process(
     folder: Path, code: str, words: str
 ) -> None:
     pids = program(folder, code, timeout_s=1)
-    shown = sonde("ask", "Who failed first?", "logs", "--json", "--model", "mine", cwd=folder)
+    shown = sonde(
+        "ask", "Who failed first?", "logs", "--json", "--model", "mine", cwd=folder, SONDE_CONFIG="sonde.toml"
+    )
 
     answer = json.loads(shown.stdout)
     assert (shown.returncode, answer["status"]) == (0, "partial")
@@ -220,7 +222,16 @@ def test_a_program_that_misbehaves_ends_the_run_partial_and_leaves_no_process(
 def test_waiting_that_does_not_count_outlasts_the_runs_time_and_is_recorded(folder: Path) -> None:
     program(folder, f"import time\ntime.sleep(3)\nprint({CITE!r})", count_wait=False)
     shown = sonde(
-        "ask", "Who failed first?", "logs", "--json", "--model", "mine", "--max-wall-time-sec", "2.5", cwd=folder
+        "ask",
+        "Who failed first?",
+        "logs",
+        "--json",
+        "--model",
+        "mine",
+        "--max-wall-time-sec",
+        "2.5",
+        cwd=folder,
+        SONDE_CONFIG="sonde.toml",
     )
 
     assert json.loads(shown.stdout)["status"] == "succeeded", shown.stdout
@@ -261,7 +272,7 @@ def test_ctrl_c_in_a_batch_of_programs_leaves_no_process(folder: Path) -> None:
     )
     pids = program(folder, code)
     command = [sys.executable, "-m", "sonde", "ask", "Who failed first?", "logs", "--json", "--model", "mine"]
-    env = environment(folder)
+    env = environment(folder, SONDE_CONFIG="sonde.toml")
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=folder, env=env, stdout=pipe, stderr=pipe, start_new_session=True) as process:
         wait_for(lambda: pids.exists() and len(pids.read_text().split()) >= 8)

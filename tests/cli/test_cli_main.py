@@ -67,7 +67,15 @@ def test_config_shows_each_value_and_where_it_came_from(tmp_path: Path) -> None:
         'mode = "actions"\n[profile.ci]\nmax_depth = 2\n[models.me]\ncommand = ["cat"]'
     )
 
-    shown = sonde("config", "--max-iterations", "7", cwd=tmp_path, SONDE_PROFILE="ci", SONDE_MAX_COST_USD="0.5")
+    shown = sonde(
+        "config",
+        "--max-iterations",
+        "7",
+        cwd=tmp_path,
+        SONDE_CONFIG="sonde.toml",
+        SONDE_PROFILE="ci",
+        SONDE_MAX_COST_USD="0.5",
+    )
 
     rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in shown.stdout.splitlines()}
     assert rows["max_iterations"] == ["7", "--max-iterations"]

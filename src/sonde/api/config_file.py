@@ -1,36 +1,38 @@
 """sonde.toml: finding it, reading it, and refusing what it may not hold.
 
 Two files count: the first sonde.toml upward from the working folder, and the user's own ~/.config/sonde/sonde.toml. SONDE_CONFIG
-names one file instead of both (empty: none). A file that merely lies in a folder was not chosen by anybody, so `own` is false for it, and
-settings.py does not let it start a program or send prompts elsewhere by itself. Keys never stand in a file.
+names one file instead of both (empty: none). A file that merely lies in a folder may be a stranger's: what could send something
+away, start a program or spend more is left out of it and listed in `ignored`, until the user accepts this very text of it by
+`sonde config trust`. Keys never stand in a file.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import stat
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from sonde.api.keys import KEYS, check, command_spec, unknown
+from sonde.core.budget import Budget
 from sonde.errors import ConfigError
-from sonde.models.base import TokenUsage
-from sonde.models.prices import price
 
 NAME = "sonde.toml"
+MAX_BYTES = 1_000_000
+NEEDS_TRUST = ("model", "sub_model", "base_url", "backend")  # who gets the prompts, and what runs the code
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A value and where it came from; `chosen` is false when it comes from a file that nobody named, `typed` true for this call's flags."""
+    """A value and where it came from."""
 
     value: Any
     source: str
-    chosen: bool = True
-    typed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +41,6 @@ class NamedModel:
 
     spec: str
     source: str
-    chosen: bool = True
     base_url: str | None = None
     api_key_env: str | None = None
     timeout_s: float | None = None
@@ -65,24 +66,89 @@ Table = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """One file, checked: what it sets at its top, in its profiles and as models."""
+    """One file, checked: what it sets at its top, in its profiles and as models. `ignored` names what it may not set by itself."""
 
     path: Path
     own: bool
     top: Mapping[str, Found]
     profiles: Mapping[str, Mapping[str, Found]]
     models: Mapping[str, NamedModel]
+    ignored: tuple[str, ...] = ()
 
 
 def find_files(environ: Mapping[str, str], cwd: Path) -> list[ConfigFile]:
     """The files that count, the nearest first."""
     if "SONDE_CONFIG" in environ:
         named = environ["SONDE_CONFIG"]
-        return [read_file(cwd / named, own=True)] if named else []
+        return [_checked(cwd / named, _bytes_of(cwd / named), own=True)] if named else []
     user = _user_file(environ)
-    project = next((path for folder in (cwd, *cwd.parents) if _counts(path := folder / NAME)), None)
-    own = [read_file(user, own=True)] if user and _is_file(user) else []
-    return own if project is None or project == user else [read_file(project, own=False), *own]
+    project = project_file(cwd)
+    own = [_checked(user, _bytes_of(user), own=True)] if user and _is_file(user) else []
+    if project is None or project == user:
+        return own
+    data = _bytes_of(project)
+    found = _checked(project, data, own=False)
+    return [found if _is_trusted(project, data, environ) else _harmless(found), *own]
+
+
+def project_file(cwd: Path) -> Path | None:
+    """The first sonde.toml upward from a folder."""
+    return next((path for folder in (cwd, *cwd.parents) if _counts(path := folder / NAME)), None)
+
+
+def _harmless(file: ConfigFile) -> ConfigFile:
+    """What a stranger's file may set: nothing that sends, starts, writes elsewhere or costs more than usual."""
+    ignored: list[str] = []
+
+    def kept(layer: Mapping[str, Found], prefix: str = "") -> dict[str, Found]:
+        risky = [name for name, hit in layer.items() if _is_risky(name, hit.value, file.path.parent)]
+        ignored.extend(prefix + name for name in risky)
+        return {name: hit for name, hit in layer.items() if name not in risky}
+
+    top = kept(file.top)
+    profiles = {name: kept(layer, f"profile.{name}.") for name, layer in file.profiles.items()}
+    ignored.extend(f"models.{name}" for name in file.models)
+    return replace(file, top=top, profiles=profiles, models={}, ignored=tuple(ignored))
+
+
+def _is_risky(name: str, value: Any, folder: Path) -> bool:
+    if name == "runs_dir":  # prompts and answers are written there
+        return not Path(value).resolve().is_relative_to(folder.resolve())
+    usual = Budget().max_cost_usd
+    if name == "max_cost_usd":
+        return usual is not None and value > usual
+    return name in NEEDS_TRUST
+
+
+def trust(path: Path, environ: Mapping[str, str]) -> None:
+    """Accept a file as it is now; when it changes it has to be accepted again."""
+    kept = _trust_file(environ)
+    if kept is None:
+        raise ConfigError("there is no home to remember that in: set HOME or XDG_STATE_HOME")
+    data = _bytes_of(path)
+    _checked(path, data, own=False)
+    known = _trusted(kept) | {str(path.resolve()): hashlib.sha256(data).hexdigest()}
+    kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    kept.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+
+def _is_trusted(path: Path, data: bytes, environ: Mapping[str, str]) -> bool:
+    kept = _trust_file(environ)
+    return kept is not None and _trusted(kept).get(str(path.resolve())) == hashlib.sha256(data).hexdigest()
+
+
+def _trust_file(environ: Mapping[str, str]) -> Path | None:
+    home = environ.get("XDG_STATE_HOME") or (environ.get("HOME") and f"{environ['HOME']}/.local/state")
+    return Path(home) / "sonde" / "trusted.json" if home else None
+
+
+def _trusted(kept: Path) -> dict[str, str]:
+    """What was accepted: sums by path. A damaged file accepts nothing."""
+    try:
+        known: Any = json.loads(kept.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return cast("dict[str, str]", known) if isinstance(known, dict) else {}
 
 
 def _counts(path: Path) -> bool:
@@ -106,21 +172,30 @@ def _user_file(environ: Mapping[str, str]) -> Path | None:
     return Path(home) / "sonde" / NAME if home else None
 
 
-def read_file(path: Path, *, own: bool) -> ConfigFile:
-    """The file's contents, or ConfigError with the file, the key and what is allowed."""
+def _bytes_of(path: Path) -> bytes:
     try:
-        data = tomllib.loads(path.read_text("utf-8"))
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"{path} has more than {MAX_BYTES:,} bytes; that is no file of settings")
+    return data
+
+
+def _checked(path: Path, text: bytes, *, own: bool) -> ConfigFile:
+    """The file's contents, or ConfigError with the file, the key and what is allowed."""
+    try:
+        data = tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
     profiles, models = _tables(data.pop("profile", {}), path), _tables(data.pop("models", {}), path)
     return ConfigFile(
         path,
         own,
-        _layer(data, path, str(path), chosen=own),
+        _layer(data, path, str(path)),
         {name: _layer(table, path, f"{path} [profile.{name}]") for name, table in profiles.items()},
-        {name: _model(table, f"{path} [models.{name}]", name, own=own) for name, table in models.items()},
+        {name: _model(table, f"{path} [models.{name}]", name) for name, table in models.items()},
     )
 
 
@@ -131,15 +206,15 @@ def _tables(value: Any, path: Path) -> dict[str, Table]:
     return tables
 
 
-def _layer(table: Table, path: Path, source: str, *, chosen: bool = True) -> dict[str, Found]:
-    """The values of one table. A profile is always chosen: someone named it."""
+def _layer(table: Table, path: Path, source: str) -> dict[str, Found]:
+    """The values of one table."""
     for name in table:
         if name in KEYS and not KEYS[name].in_file:
             raise ConfigError(f"{source}: {name} does not belong in a file; set {KEYS[name].variables[-1]} instead")
         if name not in KEYS:
             allowed = [key.name for key in KEYS.values() if key.in_file]
             raise unknown("key", name, [*allowed, "models", "profile"], source)
-    return {name: Found(_value(name, value, path, source), source, chosen) for name, value in table.items()}
+    return {name: Found(_value(name, value, path, source), source) for name, value in table.items()}
 
 
 def _value(name: str, value: Any, path: Path, source: str) -> Any:
@@ -147,7 +222,7 @@ def _value(name: str, value: Any, path: Path, source: str) -> Any:
     return str(path.parent / checked) if KEYS[name].form == "path" else checked
 
 
-def _model(table: Table, source: str, label: str, *, own: bool) -> NamedModel:
+def _model(table: Table, source: str, label: str) -> NamedModel:
     for name in table:
         if name not in _MODEL_KEYS:
             raise unknown("key", name, _MODEL_KEYS, source)
@@ -155,23 +230,17 @@ def _model(table: Table, source: str, label: str, *, own: bool) -> NamedModel:
     spec = command_spec(cast("list[Any]", command)) if isinstance(command, list) else name
     if not isinstance(spec, str) or (command is None) == (name is None):
         raise ConfigError(f'{source} needs either command = ["python3", "my_model.py"] or name = "openai:gpt-4o-mini"')
-    if ":" in label or (not own and (command or table.get("base_url")) and _is_known(label)):
+    if ":" in label:
         raise ConfigError(f"{source}: {label!r} is the name of a provider's model; give yours another name")
     plain = {key: check(KEYS[key], table[key], source) for key in KEYS if key in table}
     return NamedModel(
         spec=spec,
         source=source,
-        chosen=own,
         api_key_env=_optional_text(table, "api_key_env", source),
         env={str(key): str(value) for key, value in _sub_table(table, "env", source).items()},
         extra_body=_sub_table(table, "extra_body", source),
         **plain,
     )
-
-
-def _is_known(name: str) -> bool:
-    """Whether people who type this name mean a provider's model."""
-    return price(name, TokenUsage(1, 1)) is not None
 
 
 def _optional_text(table: Table, key: str, source: str) -> str | None:

@@ -1,48 +1,23 @@
-"""What a file that was merely found, or a run that somebody recorded, may not do by itself: start a program, have prompts sent to
-another machine, get a key of the user, read what looks like a secret, or raise what may be spent.
+"""What a recorded run may not do by itself: start a program, get a key of the user, read what looks like a secret, write to a server,
+or raise what may be spent or used.
 
-Such a file or run may be a stranger's. The user chooses: by a flag, by a variable, by a profile that a flag names, or in a file of their
-own. A name counts as chosen for an entry of a found file only when it was typed for this call; a name that was set before, elsewhere,
-meant something else.
+Its folder may be a stranger's. The user says yes for this call, by a flag or a parameter, or has said it in their own settings. What a
+file of settings that was merely found may do, config_file.py says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from sonde.api.config_file import Found, NamedModel
-from sonde.core.budget import Budget
 from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
     from sonde.api.settings import Settings
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_HOW = "Choose it yourself: by the flag, by the variable, by --use PROFILE, or in ~/.config/sonde/sonde.toml"
-_HOW_ENTRY = "Choose it yourself: by --model NAME, by --use PROFILE, or with SONDE_CONFIG=sonde.toml"
-
-
-def require_choice(found: Mapping[str, Found], models: Mapping[str, NamedModel]) -> None:
-    """Refuse what a file that nobody chose would start or send away."""
-    for hit in (found[name] for name in ("model", "sub_model") if name in found):
-        entry = models.get(hit.value)
-        if entry is None and not hit.chosen:
-            _refuse_command(hit.source, str(hit.value), _HOW)
-        if entry is not None and not entry.chosen and not hit.typed:
-            _refuse_command(entry.source, entry.spec, _HOW_ENTRY)
-            _refuse_address(entry.source, entry.base_url, _HOW_ENTRY)
-    _refuse_cost(found.get("max_cost_usd"))
-    address = found.get("base_url")
-    if address and not address.chosen:
-        _refuse_address(address.source, str(address.value), _HOW)
-
-
-def _refuse_command(source: str, spec: str, how: str) -> None:
-    if wish := _wish(spec):
-        raise ConfigError(f"{source} wants to {wish}, and a file found in a folder may not. {how}.")
 
 
 def _wish(spec: str) -> str:
@@ -51,20 +26,6 @@ def _wish(spec: str) -> str:
     if kind == "local" and ("/" in what or what.endswith(".gguf")):
         return f"load the weights {what} into native code"
     return f"start `{what}`" if kind == "command" else ""
-
-
-def _refuse_address(source: str, base_url: str | None, how: str) -> None:
-    if base_url and not is_here(base_url):
-        raise ConfigError(f"{source} wants prompts sent to {base_url}, and a file found in a folder may not. {how}.")
-
-
-def _refuse_cost(cost: Found | None) -> None:
-    usual = Budget().max_cost_usd
-    if cost is not None and not cost.chosen and usual is not None and cost.value > usual:
-        raise ConfigError(
-            f"{cost.source} wants up to {cost.value:g} USD spent on a run, and a file found in a folder may not ask for more than "
-            f"{usual:g}. {_HOW}."
-        )
 
 
 def is_here(address: str) -> bool:
@@ -79,15 +40,12 @@ def require_model(spec: object, settings: Settings, flag: str) -> None:
     """Refuse to start the program that a recorded run names, unless the user's own settings name it too."""
     if not isinstance(spec, str) or spec in (settings.model, settings.sub_model):
         return
-    entry = settings.models.get(spec)
-    if entry is not None and entry.chosen:
+    if spec in settings.models:  # an entry of the user's own, or of a file that they accepted
         return
-    if wish := _wish(entry.spec if entry else spec):
+    if wish := _wish(spec):
         raise ConfigError(
             f"this run wants to {wish}, and a recorded run may not by itself. If it is yours, name it again: {flag} {spec!r}"
         )
-    if entry is not None:
-        _refuse_address(entry.source, entry.base_url, _HOW_ENTRY)
 
 
 def require_sources(paths: Iterable[str]) -> None:

@@ -3,10 +3,9 @@
     settings = load_settings(model="openai:gpt-4o-mini", max_iterations=20)      # reads the environment and the files
     settings = resolve(flags, environ, cwd)                                      # the same from values, for tests and servers
 
-A sonde.toml that was merely found in a working folder cannot start a program, send prompts to another machine or allow more money than
-the default, unless someone chose that by a flag, a variable, a profile named by a flag or a file of their own; what it may set else,
-keys.py says. Keys come from the environment only and show themselves to nobody. Nothing here is checked against the contract's maxima:
-the engines do that.
+A sonde.toml that was merely found in a working folder sets only what cannot send anything away, start a program or spend more than the
+default, until the user accepts it (`sonde config trust`); `ignored` says what was left out. Keys come from the environment only and
+show themselves to nobody. Nothing here is checked against the contract's maxima: the engines do that.
 """
 
 from __future__ import annotations
@@ -14,15 +13,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sonde.api.config_file import ConfigFile, Found, NamedModel, find_files
-from sonde.api.consent import require_choice
 from sonde.api.keys import KEYS, KNOBS, Key, check, unknown
 from sonde.core.budget import Budget
-from sonde.models.base import ModelSettings, PromptMode, Secret
+from sonde.errors import ConfigError
+from sonde.models.base import ModelSettings, PromptMode, Secret, TokenUsage
+from sonde.models.prices import price
 
 DEFAULT_MODEL = "openai:gpt-4o-mini"
 _USER = re.compile(r"(?<=://)[^/\s]*@")  # a password may stand there
@@ -62,6 +62,8 @@ class Settings:
     models: Mapping[str, NamedModel] = field(default_factory=dict[str, NamedModel])
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
     files: tuple[str, ...] = ()
+    ignored: str = ""
+    """What a found file wanted to set and may not, in one line."""
     notes: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
@@ -148,11 +150,12 @@ def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], cwd: Path, *, 
     """Settings from these values; ConfigError names what is wrong, where, and what is allowed. `None` flags are not set."""
     files = find_files(environ, cwd)
     profile = use if use is not None else environ.get("SONDE_PROFILE") or None
-    layers = [_flags(flags), _variables(environ), *_file_layers(files, profile, typed=use is not None)]
+    layers = [_flags(flags), _variables(environ), *_file_layers(files, profile)]
     found = {name: hit for name in KEYS if (hit := _first(layers, name)) is not None}
     models = {name: entry for file in _own_last(files) for name, entry in file.models.items()}
     _default_model(found)
-    require_choice(found, models)
+    for name in ("model", "sub_model"):
+        _refuse_untrusted(flags.get(name), models, files)
     values = {name: hit.value for name, hit in found.items() if not KEYS[name].knob}
     return Settings(
         **_typed(values),
@@ -160,6 +163,7 @@ def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], cwd: Path, *, 
         models=models,
         sources={name: hit.source for name, hit in found.items()},
         files=tuple(str(file.path) for file in files),
+        ignored=next((_ignored(file) for file in files if file.ignored), ""),
         notes=tuple(_stray(environ)),
         environ=dict(environ),
     )
@@ -181,7 +185,7 @@ def _flags(flags: Mapping[str, Any]) -> dict[str, Found]:
             raise unknown("setting", name, KEYS, "the call")
     given = {name: value for name, value in flags.items() if value is not None}
     return {
-        name: Found(check(KEYS[name], _plain(value), KEYS[name].option), KEYS[name].option, typed=True)
+        name: Found(check(KEYS[name], _plain(value), KEYS[name].option), KEYS[name].option)
         for name, value in given.items()
     }
 
@@ -205,7 +209,7 @@ def _own_last(files: list[ConfigFile]) -> list[ConfigFile]:
     return sorted(files, key=lambda file: file.own)
 
 
-def _file_layers(files: list[ConfigFile], profile: str | None, *, typed: bool) -> list[Mapping[str, Found]]:
+def _file_layers(files: list[ConfigFile], profile: str | None) -> list[Mapping[str, Found]]:
     """The profile of either file before the top of either. A profile of the user's own is not overruled by a folder's."""
     tops = [file.top for file in files]
     if profile is None:
@@ -215,13 +219,21 @@ def _file_layers(files: list[ConfigFile], profile: str | None, *, typed: bool) -
         where = ", ".join(str(file.path) for file in files) or "no sonde.toml was found"
         raise unknown("profile", profile, known, where)
     having = [file for file in reversed(_own_last(files)) if profile in file.profiles]
-    meant = typed and not having[0].own  # else the name was set elsewhere, or means the user's own
-    return [file.profiles[profile] if file.own else _by(file.profiles[profile], meant) for file in having] + tops
+    return [file.profiles[profile] for file in having] + tops
 
 
-def _by(layer: Mapping[str, Found], meant: bool) -> Mapping[str, Found]:
-    """The values of a folder's profile: as if typed when someone typed its name for this call, else as if merely found."""
-    return {name: replace(hit, chosen=meant, typed=meant) for name, hit in layer.items()}
+def _ignored(file: ConfigFile) -> str:
+    names = ", ".join(file.ignored[:8]) + (f" and {len(file.ignored) - 8} more" if len(file.ignored) > 8 else "")
+    return f"{file.path} may not set {names}; if you trust it: sonde config trust"
+
+
+def _refuse_untrusted(model: Any, models: Mapping[str, NamedModel], files: list[ConfigFile]) -> None:
+    """A name that was typed for this call and means an entry of a file that is not accepted yet: say so, and send nothing anywhere."""
+    file = next((file for file in files if f"models.{model}" in file.ignored), None)
+    if file is not None and model not in models and price(model, TokenUsage(1, 1)) is None:
+        raise ConfigError(
+            f"{model} is an entry of {file.path}, which may be a stranger's: read it, then accept it with `sonde config trust`"
+        )
 
 
 def _default_model(found: dict[str, Found]) -> None:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
+
+from sonde.cli.text import printable
 
 if TYPE_CHECKING:
     from sonde.api.settings import Settings
@@ -87,7 +90,10 @@ def settings_of(*groups: Any, **more: Any) -> Settings:
     from sonde.api.settings import load_settings
 
     flags = {field.name: getattr(group, field.name) for group in groups for field in fields(group)}
-    return load_settings(**flags, **more)
+    settings = load_settings(**flags, **more)
+    if settings.ignored:
+        print(f"note: {printable(settings.ignored)}", file=sys.stderr)
+    return settings
 
 
 def spread(command: Callable[..., int | None]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""`sonde config`: every setting, its value, and where that came from."""
+"""`sonde config`: every setting, its value, and where that came from; `sonde config trust` accepts the folder's sonde.toml."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ def register(app: typer.Typer) -> None:
 
 
 def config(
+    action: Annotated[
+        str | None, typer.Argument(metavar="[trust]", help="trust: accept the sonde.toml found here, as it is now.")
+    ] = None,
     *,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     model: ModelOptions,
@@ -28,6 +31,9 @@ def config(
 
     Flags win over the environment, that over the profile and then the top of sonde.toml, that over defaults.
     """
+    if action is not None:
+        _trust(action)
+        return
     settings = settings_of(model, budget, place)
     if json:
         from sonde.core.canonical import canonical_json
@@ -42,6 +48,23 @@ def config(
     print(f"files: {', '.join(settings.files) or 'none (sonde.toml here or above, ~/.config/sonde/sonde.toml)'}")
     for note in settings.notes:
         typer.echo(f"note: {note}", err=True)
+
+
+def _trust(action: str) -> None:
+    import os
+    from pathlib import Path
+
+    from sonde.api.config_file import project_file, trust
+
+    if action != "trust":
+        raise typer.BadParameter(
+            f"{action!r} is not known here; `sonde config trust` accepts the sonde.toml of this folder"
+        )
+    path = project_file(Path.cwd())
+    if path is None:
+        raise typer.BadParameter("there is no sonde.toml here or above")
+    trust(path, os.environ)
+    print(printable(f"{path} is accepted as it is now; when it changes, accept it again"))
 
 
 def _models(settings: Settings) -> dict[str, str]:

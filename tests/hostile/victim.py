@@ -7,7 +7,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from journey import SONDE, Person, Shown
+from journeys.journey import SONDE, Person, Shown
 
 CPU_SECONDS = 30
 REPLY = "```python\nFINAL('done')\n```"

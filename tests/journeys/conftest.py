@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from journey import Person
+
 from sonde.bench.seeded import Dataset, generate
 
 HERE = Path(__file__).parent

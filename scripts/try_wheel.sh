@@ -40,7 +40,7 @@ from sonde.testing import ScriptedModel
 here = resources.files("sonde")
 assert "site-packages" in str(here), f"not the installed one: {here}"
 needed = [
-    "py.typed", "runtime/prompts/ask.md", "engines/taxonomy_files/trail.yaml",
+    "py.typed", "engines/prompts/ask.md", "engines/taxonomy_files/trail.yaml",
     "contexts/controls_library/v1.yaml", "viewer/static/index.html", "bench/recordings",
 ]
 missing = [name for name in needed if not here.joinpath(name).is_file() and not here.joinpath(name).is_dir()]

@@ -3,7 +3,7 @@
 Both are the `rca` engine with other words and more variables: a transcript (see `contexts.traces.transcript`), whole in the
 prompt when it is short, otherwise in parts with ready prompts for batched sub-calls, and a sceptic who checks the claims. Every shown
 step is noted as evidence. The report's coverage says which steps were read, and by whom: it is taken from the prompts that were really
-sent, not from what the model says. The words are files in `runtime/prompts`.
+sent, not from what the model says. The words are files in `prompts`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def findings_prefilter(gathered: Gathered) -> Prefilter:
     }
     text = f"Categories ({taxonomy.name}):\n{words['categories']}\n\nHow they are used:\n{words['guide']}\n\n{_shown(transcript, parts)}"
     sceptic = Sceptic(
-        words=fill(prompt_file("findings_verify"), **words, task=shortened(transcript.task, TASK_CHARS)),
+        words=fill(prompt_file("engines/findings_verify"), **words, task=shortened(transcript.task, TASK_CHARS)),
         transcript=transcript,
     )
     return replace(_joined(gathered, variables, text, spans), review=sceptic.review())
@@ -82,7 +82,7 @@ def findings_prefilter(gathered: Gathered) -> Prefilter:
 def decisive_prefilter(gathered: Gathered) -> Prefilter:
     """What the plain engine finds, the conversation, and the prompts for its readers."""
     spans, transcript = _read(gathered)
-    words = {"guide": prompt_file("decisive_guide")}
+    words = {"guide": prompt_file("engines/decisive_guide")}
     parts = _parts(transcript)
     task = shortened(transcript.task, TASK_CHARS)
     variables = {
@@ -92,7 +92,7 @@ def decisive_prefilter(gathered: Gathered) -> Prefilter:
             _label_prompt("decisive_label", transcript, part, {**words, "number": str(at), "count": str(len(parts))})
             for at, part in parts
         ],
-        "verify_prompt": fill(prompt_file("decisive_verify"), task=task, **words) + "\n",
+        "verify_prompt": fill(prompt_file("engines/decisive_verify"), task=task, **words) + "\n",
     }
     return _joined(gathered, variables, _shown(transcript, parts), spans)
 
@@ -118,7 +118,7 @@ def _variables(transcript: Transcript) -> dict[str, Any]:
 
 def _label_prompt(name: str, transcript: Transcript, part: Part, words: Mapping[str, str]) -> str:
     return fill(
-        prompt_file(name),
+        prompt_file(f"engines/{name}"),
         **words,
         task=shortened(part.task or transcript.task, TASK_CHARS),
         outline=transcript.outline(OUTLINE_CHARS),
@@ -251,8 +251,8 @@ READING = replace(
 )
 FINDINGS = replace(
     READING,
-    system=prompt_file("findings").replace(KEPT_PLACE, str(KEPT)),
-    templates=(prompt_file("findings_label"), prompt_file("findings_verify")),
+    system=prompt_file("engines/findings").replace(KEPT_PLACE, str(KEPT)),
+    templates=(prompt_file("engines/findings_label"), prompt_file("engines/findings_verify")),
     prefilter=findings_prefilter,
     conclude=conclude,
     fallback=fallback,
@@ -263,8 +263,8 @@ FINDINGS = replace(
 )
 DECISIVE = replace(
     READING,
-    system=prompt_file("decisive").replace(GUIDE_PLACE, prompt_file("decisive_guide")),
-    templates=(prompt_file("decisive_label"), prompt_file("decisive_verify")),
+    system=prompt_file("engines/decisive").replace(GUIDE_PLACE, prompt_file("engines/decisive_guide")),
+    templates=(prompt_file("engines/decisive_label"), prompt_file("engines/decisive_verify")),
     prefilter=decisive_prefilter,
     conclude=conclude_decisive,
     final_example=(

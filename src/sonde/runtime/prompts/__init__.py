@@ -1,4 +1,4 @@
-"""The words that models read, as files, and how they are filled in. Their hash goes into the record.
+"""The words that models read, as files, and how they are filled in. Their hash goes into the record. Each engine has its own beside it.
 
 A template has `{{name}}` places. The prompt names only functions that are really there: their documentation comes
 from the functions themselves, and a line that begins with `{{needs NAME}}` is left out where that function is not.
@@ -36,9 +36,10 @@ _NEEDS = re.compile(r"^\{\{needs (\w+)\}\} ?(.*\n?)", re.MULTILINE)
 
 
 @cache
-def prompt_file(name: str) -> str:
-    """The text of a prompt file of this package."""
-    return resources.files(__name__).joinpath(f"{name}.md").read_text(encoding="utf-8").strip()
+def prompt_file(place: str) -> str:
+    """A prompt text by its place: `engines/ask` is in engines/prompts/ask.md. What several engines share is in runtime/prompts."""
+    package, _, name = place.partition("/")
+    return resources.files("sonde").joinpath(package, "prompts", f"{name}.md").read_text(encoding="utf-8").strip()
 
 
 def fill(template: str, **places: str) -> str:
@@ -57,7 +58,7 @@ def template_hash(engine: Engine) -> str:
         engine.system,
         engine.child,
         *engine.templates,
-        *(prompt_file(name) for name in ("actions", "guided", "convention", "strict", "schema")),
+        *(prompt_file(f"runtime/{name}") for name in ("actions", "guided", "convention", "strict", "schema")),
     ]
     return sha256_text("\0".join(parts))
 
@@ -69,7 +70,7 @@ def render_system(session: Session) -> str:
         return fill(_parts("guided")[0], tools=session.guide.prompt)
     if session.wiring.mode == "actions":
         return fill(
-            offered(prompt_file("actions"), [DELEGATE] if session.delegates else []),
+            offered(prompt_file("runtime/actions"), [DELEGATE] if session.delegates else []),
             engine=_purpose(engine.child if session.errand is not None else engine.system),
             tools=session.wiring.registry.prompt,
             schema=json.dumps(action_schema(delegates=session.delegates)["properties"]),
@@ -80,7 +81,7 @@ def render_system(session: Session) -> str:
         template,
         functions=session.host.prompt,
         profile=offered(language_text(session.wiring.profile, session.wiring.backend), session.host.names),
-        form=prompt_file("schema") if engine.reply_form == "schema" else "",
+        form=prompt_file("runtime/schema") if engine.reply_form == "schema" else "",
         final=session.final_example,
     )
 
@@ -95,7 +96,7 @@ def render_examples(session: Session) -> list[Message]:
 
 def _parts(name: str) -> list[str]:
     """A prompt file of several messages, between lines of three dashes."""
-    return [part.strip() for part in prompt_file(name).split("\n---\n")]
+    return [part.strip() for part in prompt_file(f"runtime/{name}").split("\n---\n")]
 
 
 def _purpose(system: str) -> str:
@@ -112,9 +113,9 @@ def profile_text(profile: str) -> str:
     """What this profile asks of the code."""
     match profile:
         case "assign-only":
-            return prompt_file("convention")
+            return prompt_file("runtime/convention")
         case "strict":
-            return prompt_file("strict")
+            return prompt_file("runtime/strict")
         case "open":
             return (
                 "Any module of the standard library may be imported; files and network are out of reach all the same."

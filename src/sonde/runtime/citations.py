@@ -6,11 +6,13 @@ before it may finish.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
-from sonde.core.calls import call_prefix, call_text, shown_text
+from sonde.core.calls import CallRef, call_prefix, call_text, shown_text
 from sonde.core.canonical import clip
-from sonde.core.events import ROOT, Cited
+from sonde.core.events import ROOT, Cited, HostReturned
 from sonde.core.evidence import Citation, EvidenceKind, Refuted, merge
 from sonde.errors import ToolFault
 from sonde.runtime.feedback import was_shown
@@ -18,22 +20,59 @@ from sonde.runtime.wiring import Wiring
 
 MAX_CITATIONS = 120
 UNSEEN_CHARS = 400
+LISTED_CALLS = 12
+LISTED_CHARS = 160
 
 
-class Citing:
-    """The citations of one session. `turn` and `ordinal` say where the code is."""
+@dataclass(slots=True, kw_only=True)
+class CallSite:
+    """Where the code of a session is, and the remarks that its model hears after the turn. The host and its parts share one."""
 
-    def __init__(self, wiring: Wiring, session: str) -> None:
+    session: str
+    turn: int = 0
+    ordinal: int = 0
+    notes: list[str] = field(default_factory=list[str])
+
+
+class Citations:
+    """The citations of one session: what its code has cited, and what it may cite."""
+
+    def __init__(self, wiring: Wiring, site: CallSite) -> None:
         self.wiring = wiring
-        self.session = session
-        self.turn = 0
-        self.ordinal = 0
-        self.citations: list[Citation] = []
+        self.site = site
+        self.proved: list[Citation] = []
         self.unseen: list[str] = []
-        self.shown = [wiring.task.earlier] if session == ROOT else []  # what the first prompt and earlier blocks showed
+        # What the first prompt and earlier blocks showed.
+        self.shown = [wiring.task.earlier] if site.session == ROOT else []
         self.ref = ""  # by which the last call is cited, if it was of a user's tool
         self.refs: dict[str, str] = {}  # how the refs of a call begin -> that of its last result in this session
-        self.citable = 0  # calls of user's tools in this turn
+        self._listed = 0  # calls of user's tools in this turn
+
+    def begin_turn(self) -> None:
+        """A new turn: nothing of it is listed or unseen yet."""
+        self._listed = 0
+        self.unseen.clear()
+
+    def merge(self, cited: Iterable[Citation]) -> None:
+        """Add what is proved already, such as the citations of a child."""
+        self.proved[:] = merge(self.proved, cited)
+
+    def remember(self, recorded: HostReturned) -> None:
+        """Keep the ref by which a call of a user's tool is cited, and tell the model."""
+        self.ref = ""
+        refs = [str(each.get("ref")) for each in recorded.excerpts]
+        own = next((ref for ref in refs if CallRef.read(ref) is not None), None)
+        if own is None or recorded.name not in self.wiring.registry.given:
+            return
+        self.ref = self.refs[own.rpartition("-")[0]] = own
+        self._listed += 1
+        if self._listed <= LISTED_CALLS:
+            called = clip(call_text(recorded.name, dict(recorded.args)), LISTED_CHARS)
+            self.site.notes.append(f"{called} is cited as [{own}]")
+        elif self._listed == LISTED_CALLS + 1:
+            self.site.notes.append(
+                f"further calls are not listed: cite_tool({recorded.name!r}, {{...}}) cites one of them"
+            )
 
     def add_citation(
         self, path: str, start_line: int, end_line: int, signal: str = "reference", snippet: str = ""
@@ -71,24 +110,21 @@ class Citing:
         proved = self.wiring.prover.call(ref, signal=signal)
         if isinstance(proved, Refuted):
             raise ToolFault(proved.reason)
-        self._show_unseen(ref, proved.place)
+        # A result that the code cites before it has printed it is shown to the model, as lines of a file are.
+        event, printed = self.wiring.recorder.returned(ref), "\n".join(self.shown)
+        if event is not None and repr(event.result) not in printed and not was_shown(shown_text(event.result), printed):
+            self.unseen.append(f"{proved.place}: {clip(shown_text(event.result), UNSEEN_CHARS)}")
         self._cite(proved)
         return ref
 
-    def _show_unseen(self, ref: str, place: str) -> None:
-        """A result that the code cites before it has printed it is shown to the model, as lines of a file are."""
-        event, printed = self.wiring.recorder.returned(ref), "\n".join(self.shown)
-        if event is not None and repr(event.result) not in printed and not was_shown(shown_text(event.result), printed):
-            self.unseen.append(f"{place}: {clip(shown_text(event.result), UNSEEN_CHARS)}")
-
     def _cite(self, proved: Citation) -> None:
-        if len(self.citations) < MAX_CITATIONS:
-            self.citations[:] = merge(self.citations, [proved])
+        if len(self.proved) < MAX_CITATIONS:
+            self.merge([proved])
             self.wiring.emit(
                 Cited(
-                    session=self.session,
-                    turn=self.turn,
-                    ordinal=self.ordinal,
+                    session=self.site.session,
+                    turn=self.site.turn,
+                    ordinal=self.site.ordinal,
                     citation=proved.model_dump(mode="json"),
                 )
             )

@@ -62,7 +62,7 @@ class Coder:
         self._lost: list[str] = []
         self.gaps: list[str] = []
         self._earlier = wiring.task.played if session == ROOT else EarlierCode()
-        self.printed = host.shown
+        self.printed = host.citations.shown
         self._answers: Iterator[HostReturned] | None = None
 
     def run(self, action: RunCode, turn: int) -> Ran:

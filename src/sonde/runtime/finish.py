@@ -72,12 +72,12 @@ def gathered(session: Session, reason: str = "") -> Gathered:
         registry=session.wiring.registry,
         prover=session.wiring.prover,
         prefilter=session.prefilter,
-        citations=tuple(session.host.citations),
-        highlights=tuple(session.host.highlights),
-        subcalls=tuple(session.host.subcalls),
+        citations=tuple(session.host.citations.proved),
+        highlights=tuple(session.host.functions.highlights),
+        subcalls=tuple(session.host.functions.subcalls),
         printed="\n".join(session.coder.printed),
         queries=dict(session.delegation.answered),
-        checked=tuple(session.host.checked),
+        checked=tuple(session.host.functions.checked),
         schema=task.schema if session.errand is None else None,
         params=task.params if session.errand is None else {**task.params, **session.errand.context},
         reason=reason,
@@ -154,7 +154,7 @@ def _goes_on(session: Session) -> bool:
 
 
 def _with_gaps(session: Session, conclusion: Conclusion) -> Conclusion:
-    below = [gap for result in session.host.subcalls for gap in result.get("gaps", ())]
+    below = [gap for result in session.host.functions.subcalls for gap in result.get("gaps", ())]
     gaps = tuple(dict.fromkeys((*conclusion.gaps, *session.prefilter.gaps, *session.coder.gaps, *below)))
     return replace(conclusion, gaps=gaps)
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from sonde.core.budget import Scope
 from sonde.core.canonical import jsonable
 from sonde.core.events import Highlighted
-from sonde.core.evidence import Citation, merge
+from sonde.core.evidence import Citation
 from sonde.errors import ConfigError, ModelOutputInvalid, RunError, ToolFault
-from sonde.runtime.citations import Citing
+from sonde.runtime.citations import Citations
 from sonde.runtime.delegate import Delegation, Errand, SubcallResult
 from sonde.runtime.engine import Review
-from sonde.runtime.wiring import Wiring
 from sonde.sandbox.policy import FINISH_NAMES
 
 FUNCTIONS = (
@@ -52,28 +50,27 @@ Share = list[str] | dict[str, Any] | None
 """Names in the code; the worker puts the variables in their place, so that they arrive here with their values."""
 
 
-class Functions(Citing):
-    """The functions of one session and what they have gathered. `turn` and `ordinal` say where the code is."""
+class Functions:
+    """The functions of one session and what they have gathered."""
 
-    def __init__(
-        self, wiring: Wiring, scope: Scope, session: str, delegation: Delegation, review: Review | None = None
-    ) -> None:
-        super().__init__(wiring, session)
-        self.scope = scope
+    def __init__(self, delegation: Delegation, citations: Citations, review: Review | None = None) -> None:
+        self.wiring = delegation.wiring
+        self.scope = delegation.scope
         self.delegation = delegation
+        self.citations = citations
+        self.site = citations.site
         self.review = review
         self.highlights: list[str] = []
         self.subcalls: list[dict[str, Any]] = []
         self.checked: list[dict[str, Any]] = []
-        self.notes: list[str] = []
 
     def offered(self) -> list[Callable[..., Any]]:
         """Those that can work here."""
         functions: list[Callable[..., Any]] = [self.budget, self.append_highlight]
         if "read_file" in self.wiring.registry.names:
-            functions.append(self.add_citation)
+            functions.append(self.citations.add_citation)
         if self.wiring.registry.given:
-            functions.append(self.cite_tool)
+            functions.append(self.citations.cite_tool)
         if self._may_ask():
             functions += [self.llm_query, self.llm_batch, self.summarize]
         if self.review is not None:
@@ -95,7 +92,7 @@ class Functions(Citing):
         return self._may_ask() and (levels > 1 or self.scope.depth == 0)
 
     def _path(self, index: int | None = None) -> str:
-        path = f"{self.session}/{self.turn}.{self.ordinal}"
+        path = f"{self.site.session}/{self.site.turn}.{self.site.ordinal}"
         return path if index is None else f"{path}.{index}"
 
     # What follows is the documentation that models read: docstrings are short and each has an example.
@@ -105,21 +102,17 @@ class Functions(Citing):
 
         Example: kind = llm_query("Is this log line an error? Answer yes or no.\n" + line)
         """
-        return self._query(prompt)
+        try:
+            return self.delegation.query(prompt, self._path())
+        except ModelOutputInvalid as failure:  # that it got no reply is for the code to hear, as in a batch
+            raise ToolFault(f"the model gave no reply: {failure.message}") from None
 
     def summarize(self, text: str) -> str:
         """A short summary of a text by a sub-call.
 
         Example: gist = summarize(text)
         """
-        return self._query(f"Summarise in at most five sentences, keep names and numbers:\n{text}")
-
-    def _query(self, prompt: str) -> str:
-        """One sub-call; that it got no reply is for the code to hear, as in a batch."""
-        try:
-            return self.delegation.query(prompt, self._path())
-        except ModelOutputInvalid as failure:
-            raise ToolFault(f"the model gave no reply: {failure.message}") from None
+        return self.llm_query(f"Summarise in at most five sentences, keep names and numbers:\n{text}")
 
     def llm_batch(self, prompts: list[str]) -> list[str]:
         r"""Ask many questions in parallel; answers come in the same order. One that failed is text starting with "[error]".
@@ -131,7 +124,7 @@ class Functions(Citing):
         answers = [f"[error] {each.message}" if isinstance(each, RunError | ToolFault) else each for each in found]
         failed = sum(isinstance(each, RunError | ToolFault) for each in found)
         if failed:
-            self.notes.append(f'llm_batch: {failed} of {len(prompts)} failed; their text starts with "[error]"')
+            self.site.notes.append(f'llm_batch: {failed} of {len(prompts)} failed; their text starts with "[error]"')
         return answers
 
     def check(self, claims: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -144,7 +137,7 @@ class Functions(Citing):
         prompts = self.review.questions(claims)
         may = self._may_ask() and len(prompts) <= self.scope.left()["subcalls"]
         if not may:
-            self.notes.append("check: no sub-calls are left for it; the claims are not verified")
+            self.site.notes.append("check: no sub-calls are left for it; the claims are not verified")
         judged = self.review.judged(claims, self.llm_batch(prompts) if may and prompts else [])
         self.checked += judged
         return judged
@@ -164,7 +157,7 @@ class Functions(Citing):
         if most is not None and len(prompt) > most:
             raise ToolFault(f"the prompt has {len(prompt):,} characters; a sub-call takes {most:,}: send less text")
         errand = Errand(objective=prompt, context={**(context or {}), **shared(share)}, levels=depth)
-        result = self._child(errand, self._path(), self.delegation.open_scope(errand, 1))
+        result = self.run_child(errand)
         if result.status != "succeeded" and result.value is None:  # words about a limit must not pass for an answer
             raise ToolFault(f"the sub-call failed: {result.summary}")
         return result.summary if result.value is None else jsonable(result.value)
@@ -203,7 +196,7 @@ class Functions(Citing):
         Example: result = delegate_subcall("Check whether the tool call failed first", context={"focus": span_id})
         """
         errand = Errand(objective=objective, context={**self._allowed(context), **shared(share)})
-        return self._child(errand, self._path(), self.delegation.open_scope(errand, 1)).as_dict()
+        return self.run_child(errand).as_dict()
 
     def delegate_batch(self, errands: list[dict[str, Any]]) -> list[Any]:
         """Several delegate_subcall at once, in parallel, each with a fair share of the budget; results in order.
@@ -225,20 +218,16 @@ class Functions(Citing):
             raise ToolFault(f"context may hold {', '.join(sorted(allowed))}; not {', '.join(sorted(extra))}")
         return given
 
-    def _child(self, errand: Errand, path: str, scope: Scope) -> SubcallResult:
-        result = self._absorb(self.delegation.child(errand, path, scope))
+    def run_child(self, errand: Errand) -> SubcallResult:
+        """One child, with all that is left."""
+        result = self._absorb(self.delegation.child(errand, self._path(), self.delegation.open_scope(errand, 1)))
         self.wiring.check_cancel()  # what a cancelled child has is no result for the code: a resume lets it go on
         return result
-
-    def run_child(self, errand: Errand) -> SubcallResult:
-        """One child for a typed `delegate_subcall` action."""
-        return self._child(errand, self._path(), self.delegation.open_scope(errand, 1))
 
     def _absorb(self, result: SubcallResult) -> SubcallResult:
         self.subcalls.append(result.as_dict())
         self.wiring.log.note(result.seen)
-        cited = [ref for ref in result.evidence_refs if isinstance(ref, Citation) and not ref.fallback]
-        self.citations[:] = merge(self.citations, cited)
+        self.citations.merge(ref for ref in result.evidence_refs if isinstance(ref, Citation) and not ref.fallback)
         return result
 
     def budget(self) -> dict[str, Any]:
@@ -246,15 +235,12 @@ class Functions(Citing):
 
         Example: left = budget()
         """
-        recorded = None if self.wiring.tape.words_only else self._recorded_budget()
-        if recorded is not None:
-            return recorded
+        if not self.wiring.tape.words_only:
+            recorded = self.wiring.tape.host(self.site.session, self.site.turn, self.site.ordinal)
+            if recorded is not None and recorded.name == "budget" and recorded.result is not None:
+                return recorded.result
         left = self.scope.left()
         return {**left, "seconds": round(left["seconds"], 1)} if left["seconds"] != float("inf") else left
-
-    def _recorded_budget(self) -> dict[str, Any] | None:
-        found = self.wiring.tape.host(self.session, self.turn, self.ordinal)
-        return found.result if found is not None and found.name == "budget" else None
 
     def append_highlight(self, text: str) -> None:
         """Keep a remark for the reader of the run, at most 240 characters.
@@ -263,8 +249,9 @@ class Functions(Citing):
         """
         if len(self.highlights) < MAX_HIGHLIGHTS:
             self.highlights.append(text[:240])
+            site = self.site
             self.wiring.emit(
-                Highlighted(session=self.session, turn=self.turn, ordinal=self.ordinal, text=self.highlights[-1])
+                Highlighted(session=site.session, turn=site.turn, ordinal=site.ordinal, text=self.highlights[-1])
             )
 
 

@@ -14,16 +14,16 @@ from typing import Any, cast
 
 import msgspec
 
-from sonde.core.budget import Scope
-from sonde.core.calls import CallRef, call_text, excerpt_of_call
+from sonde.core.calls import excerpt_of_call
 from sonde.core.canonical import canonical_json, clip, hash_value, jsonable
 from sonde.core.events import HostReturned
 from sonde.core.evidence import Excerpt
 from sonde.errors import Fault, ToolFault, ToolResponseInvalid
+from sonde.runtime.citations import CallSite, Citations
 from sonde.runtime.delegate import Delegation
 from sonde.runtime.engine import Review
 from sonde.runtime.functions import Functions
-from sonde.runtime.wiring import Wiring, reached_before
+from sonde.runtime.wiring import reached_before
 from sonde.sandbox import Args
 from sonde.tools.registry import ToolRegistry, ToolResult
 
@@ -36,8 +36,6 @@ ERROR_CHARS = 20_000
 """A tool's complaint often quotes what it was given, however long that is."""
 AT_ONCE = frozenset({"budget", "append_highlight", "add_citation", "cite_tool"})
 """Functions that wait for nobody: where the run went on they have returned."""
-LISTED_CALLS = 12
-LISTED_CHARS = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +48,20 @@ class Call:
     args: Mapping[str, Any]
 
 
-class Host(Functions):
-    """Serves the code's calls, one at a time; everything here runs in the parent."""
+class Host:
+    """Serves the code's calls, one at a time; everything here runs in the parent.
 
-    def __init__(
-        self, wiring: Wiring, scope: Scope, session: str, delegation: Delegation, review: Review | None = None
-    ) -> None:
-        super().__init__(wiring, scope, session, delegation, review)
+    A call is of a tool in the registry, or of a function that the runtime offers itself: those are in `functions` and `citations`.
+    """
+
+    def __init__(self, delegation: Delegation, review: Review | None = None) -> None:
+        self.wiring = delegation.wiring
+        self.scope = delegation.scope
+        self.site = CallSite(session=delegation.session)
+        self.citations = Citations(self.wiring, self.site)
+        self.functions = Functions(delegation, self.citations, review)
         self.trace: deque[dict[str, Any]] = deque(maxlen=TRACED_CALLS)
-        self.own = ToolRegistry(self.offered())
+        self.own = ToolRegistry(self.functions.offered())
 
     def counters(self) -> dict[str, Any]:
         """The state that the runtime keeps for the code (R3), as it is when a block starts: no time in it, so that it replays."""
@@ -81,22 +84,24 @@ class Host(Functions):
 
     def begin(self, turn: int) -> None:
         """A new turn: ordinals start anew."""
-        self.turn, self.ordinal, self.citable = turn, 0, 0
-        self.notes.clear()
-        self.unseen.clear()
+        self.site.turn, self.site.ordinal = turn, 0
+        self.site.notes.clear()
+        self.citations.begin_turn()
 
     def __call__(self, name: str, args: Args) -> Any:
         """Serve one call of the code; a Fault arrives there as an exception, a RunError ends the turn."""
         self.wiring.check_cancel()
         self.scope.check_time()  # our time does not count as the code's: a loop of slow calls would go on for ever
-        self.ordinal += 1
+        self.site.ordinal += 1
         try:
             registry = self.wiring.registry if name in self.wiring.registry.names else self.own
             bound = registry.bind(name, tuple(args), args.named)
         except ToolFault as fault:
             if name in self.wiring.registry.names:
                 self.scope.charge(tool_calls=1)  # as the record counts it: a loop of wrong calls has an end too
-            raise self._failed(Call(turn=self.turn, ordinal=self.ordinal, name=name, args={}), fault) from None
+            raise self._failed(
+                Call(turn=self.site.turn, ordinal=self.site.ordinal, name=name, args={}), fault
+            ) from None
         return self.call(name, bound)
 
     def args_hash(self, name: str, args: Args) -> str | None:
@@ -109,12 +114,12 @@ class Host(Functions):
 
     def call(self, name: str, bound: Mapping[str, Any]) -> Any:
         """Serve a call whose arguments have names."""
-        call = Call(turn=self.turn, ordinal=self.ordinal, name=name, args=bound)
+        call = Call(turn=self.site.turn, ordinal=self.site.ordinal, name=name, args=bound)
         if name in self.wiring.registry.names:
             return self._tool(call)
         if name in AT_ONCE and self.wiring.tape.strict:
             # A replay goes no further than the recorded run.
-            self.wiring.tape.host(self.session, call.turn, call.ordinal)
+            self.wiring.tape.host(self.site.session, call.turn, call.ordinal)
         try:
             result = self.own.call(name, bound)
         except Fault as fault:
@@ -124,11 +129,14 @@ class Host(Functions):
     def tool_action(self, name: str, args: Mapping[str, Any]) -> Any:
         """Serve a typed `tool_call` action."""
         self.wiring.check_cancel()
-        self.ordinal += 1
+        self.site.ordinal += 1
         return self.call(name, args)
 
     def _tool(self, call: Call) -> Any:
-        recorded = None if self.wiring.tape.words_only else self._recorded(call)
+        tape = self.wiring.tape
+        recorded = None
+        if not tape.words_only:
+            recorded = tape.host(self.site.session, call.turn, call.ordinal, _args_hash(call.args))
         self.scope.charge(tool_calls=1)
         if recorded is not None:
             return self._recall(recorded)
@@ -156,26 +164,9 @@ class Host(Functions):
 
     def _told(self, recorded: HostReturned) -> None:
         """Remarks for the model about a call: what was cut, and by which ref a user's tool is cited."""
-        self.ref = ""
         if recorded.truncated:
-            self.notes.append(f"{recorded.name}: {recorded.truncated}")
-        refs = [str(each.get("ref")) for each in recorded.excerpts]
-        own = [ref for ref in refs if CallRef.read(ref) is not None]
-        if own and recorded.name in self.wiring.registry.given:
-            self.ref = own[0]
-            self.refs[own[0].rpartition("-")[0]] = own[0]
-            self._list(recorded)
-
-    def _list(self, recorded: HostReturned) -> None:
-        self.citable += 1
-        if self.citable <= LISTED_CALLS:
-            called = clip(call_text(recorded.name, dict(recorded.args)), LISTED_CHARS)
-            self.notes.append(f"{called} is cited as [{self.ref}]")
-        elif self.citable == LISTED_CALLS + 1:
-            self.notes.append(f"further calls are not listed: cite_tool({recorded.name!r}, {{...}}) cites one of them")
-
-    def _recorded(self, call: Call) -> HostReturned | None:
-        return self.wiring.tape.host(self.session, call.turn, call.ordinal, _args_hash(call.args))
+            self.site.notes.append(f"{recorded.name}: {recorded.truncated}")
+        self.citations.remember(recorded)
 
     def _recall(self, recorded: HostReturned) -> Any:
         self.wiring.log.note(msgspec.convert(each, Excerpt) for each in recorded.excerpts)
@@ -183,7 +174,7 @@ class Host(Functions):
         self.wiring.emit(recorded)
         self._told(recorded)
         if not recorded.ok:
-            ended = reached_before(self.wiring.tape.error_of(self.session))
+            ended = reached_before(self.wiring.tape.error_of(self.site.session))
             raise ended if ended and ended.message == recorded.error else ToolFault(recorded.error or "failed")
         return recorded.result
 
@@ -195,7 +186,7 @@ class Host(Functions):
     def _record(self, call: Call, came: ToolResult | Fault, latency: float = 0.0) -> HostReturned:
         tool = call.name in self.wiring.registry.names
         event = HostReturned(
-            session=self.session,
+            session=self.site.session,
             turn=call.turn,
             ordinal=call.ordinal,
             name=call.name,

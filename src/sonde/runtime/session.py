@@ -78,7 +78,7 @@ class Session:
         self.model = (wiring.sub_model if errand else wiring.model) or wiring.model
         self.prefilter = prefilter or Prefilter()
         self.delegation = Delegation(wiring=wiring, scope=scope, session=path, spawn=self._spawn)
-        self.host = Host(wiring, scope, path, self.delegation, self.prefilter.review)
+        self.host = Host(self.delegation, self.prefilter.review)
         self.guard = SandboxGuard(wiring.registry.names, delegation_keys=self.engine.delegation_keys)
         self.coder = Coder(wiring, self.host, path, self._variables())
         self.guide = Guide(self.objective, wiring.registry, wiring.task.schema) if wiring.mode == "guided" else None
@@ -299,10 +299,10 @@ class Session:
 
     def _code(self, action: RunCode) -> Observation:
         ran = self.coder.run(action, self.memory.turn)
-        text = "\n".join([*ran.texts, feedback.notes_text(self.host.notes)]).strip()
+        text = "\n".join([*ran.texts, feedback.notes_text(self.host.site.notes)]).strip()
         final = None if ran.final is None else Finalize(output=ran.final.value)
         unseen = [f"this block also printed what you have not seen yet:\n{ran.printed}"] if ran.printed else []
-        unseen += [f"it cites what you have not read yet: {each}" for each in self.host.unseen]
+        unseen += [f"it cites what you have not read yet: {each}" for each in self.host.citations.unseen]
         return Observation(text=text, final=final, unseen="\n".join(unseen))
 
     def _call(self, action: CallTool) -> Observation:
@@ -314,9 +314,9 @@ class Session:
         except Fault as fault:
             return Observation(text=f"{action.tool_name} failed: {fault.message}")
         if self.guide is not None:
-            return Observation(text=self.guide.show(action, value, self.host.ref))
+            return Observation(text=self.guide.show(action, value, self.host.citations.ref))
         text = feedback.value_text(action.tool_name, value)
-        return Observation(text="\n".join([text, feedback.notes_text(self.host.notes)]).strip())
+        return Observation(text="\n".join([text, feedback.notes_text(self.host.site.notes)]).strip())
 
     def _delegate(self, action: Delegate) -> Observation:
         errand = Errand(
@@ -324,8 +324,8 @@ class Session:
             context=action.context,
             actions=None if action.use_planner else action.actions,
         )
-        self.host.ordinal += 1
-        result = self.host.run_child(errand)
+        self.host.site.ordinal += 1
+        result = self.host.functions.run_child(errand)
         return Observation(text=feedback.value_text("delegate_subcall", result.as_dict()))
 
     def _said(self, action: Say) -> Observation:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -33,12 +32,6 @@ from sonde.sandbox.intercept import extract_tool_calls
 SLOWER = 10
 """How much longer recorded code may take when it runs again, on a slower or busier machine."""
 LOST_CHARS = 1500
-_SIGNAL = re.compile(r"\b(?:FINAL|FINAL_VAR|set_final|SUBMIT)\s*\(|\"type\"\s*:\s*\"finalize\"")
-
-
-def has_final_signal(text: str) -> bool:
-    """Whether a reply tries to finish."""
-    return _SIGNAL.search(text) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

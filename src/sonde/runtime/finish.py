@@ -48,8 +48,7 @@ def conclude(session: Session, value: Any) -> Conclusion:
     judge = session.engine.conclude
     if session.errand is not None and session.engine.conclude_child is not None:
         judge = session.engine.conclude_child
-    guide, ground = session.guide, gathered(session)
-    conclusion = judge(value, ground) if guide is None else guide.judged(value, ground, judge)
+    conclusion = session.form.judged(value, gathered(session), judge)
     for gate in ("schema", "evidence", "citations"):
         gate_checked(session, gate, [problem.reason for problem in conclusion.problems if problem.gate == gate])
     return conclusion

@@ -63,7 +63,6 @@ class Guide:
         self.counts = _counts(self.question)
         self.lines: list[Line] = []
         self.ending = False
-        self.looking = False
         self._looks = self._first_looks()
         self._output = output
         self._done: set[str] = set()
@@ -76,9 +75,7 @@ class Guide:
 
     def look(self) -> CallTool | None:
         """The next first look, which needs no model, until one has found something; None when it is the model's turn."""
-        found = None if self.lines else next(self._looks, None)
-        self.looking = found is not None
-        return found
+        return None if self.lines else next(self._looks, None)
 
     def _first_looks(self) -> Iterator[CallTool]:
         """What is to be counted or is named exactly is grepped for, a definition first; then the question is searched."""
@@ -120,10 +117,6 @@ class Guide:
         chosen = [*counted, *self._fitting([line for line in found if not line.examples])]
         self.lines = list(dict.fromkeys([*self.lines, *chosen]))
         return "\n".join(line.shown for line in chosen)
-
-    def ask(self, text: str) -> str:
-        """An observation with the question after it, where a small model still knows it."""
-        return f"{text}\n\n{self.question}"
 
     def refused(self, reasons: Sequence[str]) -> str:
         """What the model hears when its answer does not hold: the best lines again, to copy from."""

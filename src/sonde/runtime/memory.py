@@ -1,11 +1,20 @@
-"""What a session carries from turn to turn besides its history, and what a turn hands on."""
+"""What a session remembers from turn to turn: its conversation, and how things stand.
+
+The conversation is append-only between compactions, so that a provider's prompt cache keeps hitting. A compaction turns old turns into
+one line each; nothing is dropped in silence.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sonde.core.canonical import clip
+from sonde.models.base import Message, estimate_tokens
 from sonde.runtime.actions import Finalize
+
+KEPT_TURNS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,4 +39,84 @@ class Memory:
     draft: Any = None
     last_words: str = ""
     cut: bool = False
+    asked: bool = True
     states: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A reply, what came of it, and what the model was told: the same with what is left."""
+
+    number: int
+    reply: str
+    outcome: str
+    observation: str
+
+    @property
+    def line(self) -> str:
+        """What was tried and what came of it."""
+        return f"turn {self.number}: {_short(self.reply, 160)} -> {_short(self.outcome, 200)}"
+
+
+class History:
+    """System prompt, examples, task, and turns; `messages()` is what the next request carries."""
+
+    def __init__(self, system: str, task: str, examples: Sequence[Message] = ()) -> None:
+        self._head = [Message("system", system), *examples, Message("user", task)]
+        self._summary: list[str] = []
+        self._turns: list[Turn] = []
+        self._sent = 0
+
+    def add(self, turn: Turn) -> None:
+        """One more turn at the end."""
+        self._turns.append(turn)
+
+    def retell(self, task: str) -> None:
+        """The task in other words, before anyone has heard it."""
+        self._head[-1] = Message("user", task)
+
+    def messages(self) -> list[Message]:
+        """Everything, oldest first."""
+        listed = list(self._head)
+        if self._summary:  # in one message with the task: some servers refuse two of the same role in a row
+            listed[-1] = _with(listed[-1], "Earlier turns, one line each:\n" + "\n".join(self._summary))
+        for turn in self._turns:
+            listed.append(Message("assistant", turn.reply))
+            listed.append(Message("user", turn.observation))
+        return listed
+
+    def take(self, urgent: str = "") -> tuple[list[Message], int]:
+        """The messages of the next request, and how many of them the last one had already; `urgent` is said last."""
+        listed = self.messages()
+        kept, self._sent = min(self._sent, len(listed)), len(listed)
+        if urgent:
+            listed[-1] = _with(listed[-1], urgent)
+            kept = min(kept, len(listed) - 1)
+        return listed, kept
+
+    def tokens(self) -> int:
+        """The size of the next request, estimated."""
+        return sum(estimate_tokens(message.content) for message in self.messages())
+
+    def compact(self, limit: int) -> int:
+        """Fold old turns into lines when the request is over `limit` tokens; how many turns that took."""
+        if self.tokens() <= limit or len(self._turns) <= 1:
+            return 0
+        keep = min(KEPT_TURNS, len(self._turns) - 1)
+        while keep > 1 and self._size(keep) > limit // 2:
+            keep -= 1
+        old, self._turns = self._turns[:-keep], self._turns[-keep:]
+        self._summary.extend(turn.line for turn in old)
+        self._sent = len(self._head) - 1
+        return len(old)
+
+    def _size(self, keep: int) -> int:
+        return sum(estimate_tokens(turn.reply) + estimate_tokens(turn.observation) for turn in self._turns[-keep:])
+
+
+def _with(message: Message, more: str) -> Message:
+    return Message(message.role, f"{message.content}\n\n{more}")
+
+
+def _short(text: str, chars: int) -> str:
+    return clip(" ".join(text.split()), chars)

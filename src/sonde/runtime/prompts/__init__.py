@@ -14,8 +14,6 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from sonde.core.canonical import clip, jsonable, sha256_text
-from sonde.models.base import Message, Role
-from sonde.runtime.actions import DELEGATE, action_schema
 from sonde.runtime.playing import CARRIED
 from sonde.sandbox.backend import describe
 
@@ -30,7 +28,6 @@ SHARED_WORDS = {
     "CONTEXT_INDEX lists `offset, bytes, path` for context_slice.",
 }
 STATE_NAMES = "variables, evidence_refs and hypothesis_candidates are empty and yours; tool_trace and budget_counters are kept up to date."
-_IN_CODE = re.compile(r" (?=You work in a Python session|Each reply is one fenced)")
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _NEEDS = re.compile(r"^\{\{needs (\w+)\}\} ?(.*\n?)", re.MULTILINE)
 
@@ -63,126 +60,63 @@ def template_hash(engine: Engine) -> str:
     return sha256_text("\0".join(parts))
 
 
-def render_system(session: Session) -> str:
-    """The system prompt of a session: rules, functions, how to finish."""
-    engine = session.engine
-    if session.guide is not None:
-        return fill(_parts("guided")[0], tools=session.guide.prompt)
-    if session.wiring.mode == "actions":
-        return fill(
-            offered(prompt_file("runtime/actions"), [DELEGATE] if session.delegates else []),
-            engine=_purpose(engine.child if session.errand is not None else engine.system),
-            tools=session.wiring.registry.prompt,
-            schema=json.dumps(action_schema(delegates=session.delegates)["properties"]),
-            final=session.final_example,
-        )
-    template = offered(engine.child if session.errand is not None else engine.system, session.host.names)
-    return fill(
-        template,
-        functions=session.host.prompt,
-        profile=offered(language_text(session.wiring.profile, session.wiring.backend), session.host.names),
-        form=prompt_file("runtime/schema") if engine.reply_form == "schema" else "",
-        final=session.final_example,
-    )
-
-
-def render_examples(session: Session) -> list[Message]:
-    """Turns of another run that show the form; weak models follow them better than rules."""
-    if session.guide is None:
-        return []
-    roles: tuple[Role, Role] = ("user", "assistant")
-    return [Message(roles[at % 2], text) for at, text in enumerate(_parts("guided")[1:])]
-
-
-def _parts(name: str) -> list[str]:
-    """A prompt file of several messages, between lines of three dashes."""
-    return [part.strip() for part in prompt_file(f"runtime/{name}").split("\n---\n")]
-
-
-def _purpose(system: str) -> str:
-    """What a prompt says the work is, without how it is done in code."""
-    return _IN_CODE.split(system.partition("\n\n")[0])[0]
-
-
 def language_text(profile: str, backend: str) -> str:
     """What profile and backend ask of the code."""
-    return " ".join(filter(None, (profile_text(profile), describe(backend))))
-
-
-def profile_text(profile: str) -> str:
-    """What this profile asks of the code."""
     match profile:
         case "assign-only":
-            return prompt_file("runtime/convention")
+            asked = prompt_file("runtime/convention")
         case "strict":
-            return prompt_file("runtime/strict")
+            asked = prompt_file("runtime/strict")
         case "open":
-            return (
+            asked = (
                 "Any module of the standard library may be imported; files and network are out of reach all the same."
             )
         case _:
-            return (
+            asked = (
                 "Imports allowed: json, re, math, statistics, collections, itertools, functools, operator, datetime, "
                 "dataclasses, typing, copy, textwrap, hashlib. There are no files and no network but the functions above."
             )
+    return " ".join(filter(None, (asked, describe(backend))))
 
 
-def render_task(session: Session) -> str:
-    """The first user message: the task, what there is to look at, the variables, the budget."""
-    task = session.wiring.task
-    if session.guide is not None:
-        return session.guide.question
+def render_task(session: Session, *, in_code: bool, left: str) -> str:
+    """The first user message: the task, what there is to look at, the variables of the code, the budget."""
+    task, errand = session.wiring.task, session.errand
     parts = [f"Task: {session.objective}"]
-    if session.errand is None:
-        if task.earlier:
-            parts.append(f"Earlier in this conversation:\n{_earlier(session)}")
+    if errand is None:
+        if task.earlier:  # only code has the variables of the earlier run
+            earlier = task.earlier if in_code else re.sub(rf"^{CARRIED}.*\n?", "", task.earlier, flags=re.MULTILINE)
+            parts.append(f"Earlier in this conversation:\n{earlier}")
         parts.append(f"What there is:\n{task.context.describe()}")
         if session.prefilter.text:
             parts.append(session.prefilter.text)
     else:
         parts.append(f"What there is (read it with the functions):\n{clip(task.context.describe(), 700)}")
-    if session.errand is not None and session.errand.context:
-        shown = clip(json.dumps(jsonable(session.errand.context), ensure_ascii=False), 4000)
-        also = (
-            " (also as the variable `context` and as variables of these names)" if session.wiring.mode == "code" else ""
-        )
-        parts.append(f"Given to you{also}:\n{shown}")
-    if session.wiring.mode == "code":
-        shared: Mapping[str, Any] = task.context.shared() if session.errand is None else {}
-        names = [*shared, *session.coder.variables, *session.host.counters()]
-        words = [*_shared_words(shared), *_value_words(session), _state_words(session)]
-        parts.append(" ".join([f"Variables: {', '.join(names)}.", *words]))
-    if task.schema is not None and session.errand is None:
+        if errand.context:
+            shown = clip(json.dumps(jsonable(errand.context), ensure_ascii=False), 4000)
+            also = " (also as the variable `context` and as variables of these names)" if in_code else ""
+            parts.append(f"Given to you{also}:\n{shown}")
+    if in_code:
+        parts.append(_variables(session))
+    if task.schema is not None and errand is None:
         parts.append(f"The final value must fit this JSON schema:\n{json.dumps(task.schema, ensure_ascii=False)}")
-    parts.append(session.left_line(0.0))
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, left])
 
 
-def _earlier(session: Session) -> str:
-    """The story of the earlier run; only code has its variables."""
-    told = session.wiring.task.earlier
-    return told if session.wiring.mode == "code" else re.sub(rf"^{CARRIED}.*\n?", "", told, flags=re.MULTILINE)
-
-
-def _state_words(session: Session) -> str:
-    """What the variables of the runtime hold at the start; an earlier run or a parent may have put something in."""
-    task, given = session.wiring.task, session.coder.variables
-    carried = session.errand is None and bool(task.played.blocks)
-    full = carried or any(given.get(name) for name in ("variables", "evidence_refs", "hypothesis_candidates"))
-    return STATE_NAMES.replace("are empty and yours", "are yours") if full else STATE_NAMES
-
-
-def _shared_words(shared: Mapping[str, Any]) -> list[str]:
-    """What shared variables hold."""
-    told = [
-        "context holds the texts by name."
-        if name == "context" and isinstance(value, Mapping)
-        else SHARED_WORDS.get(name)
-        for name, value in shared.items()
-    ]
-    return [words for words in told if words]
-
-
-def _value_words(session: Session) -> list[str]:
-    """What `context` holds where it is a value that was copied in."""
-    return ["context holds the value."] if session.errand is None and "context" in session.coder.variables else []
+def _variables(session: Session) -> str:
+    """The names of all variables, and what those hold that are not the user's own."""
+    task, root, given = session.wiring.task, session.errand is None, session.coder.variables
+    shared: Mapping[str, Any] = task.context.shared() if root else {}
+    words = [f"Variables: {', '.join([*shared, *given, *session.host.counters()])}."]
+    for name, value in shared.items():
+        if name == "context" and isinstance(value, Mapping):
+            words.append("context holds the texts by name.")
+        elif name in SHARED_WORDS:
+            words.append(SHARED_WORDS[name])
+    if root and "context" in given:
+        words.append("context holds the value.")
+    # An earlier run or a parent may have put something in.
+    full = any(given.get(name) for name in ("variables", "evidence_refs", "hypothesis_candidates"))
+    full = full or (root and bool(task.played.blocks))
+    words.append(STATE_NAMES.replace("are empty and yours", "are yours") if full else STATE_NAMES)
+    return " ".join(words)

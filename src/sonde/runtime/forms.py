@@ -1,0 +1,319 @@
+"""The forms that a model's replies can have: Python code, typed actions, and guided actions for weak models.
+
+A form writes what the model reads (its first messages, and the words after each turn) and reads a reply as an action. The loop in
+`session` is the same for all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sonde.errors import Fault, FormatFault, ModelOutputInvalid
+from sonde.models.base import Message, Role, suited_mode
+from sonde.runtime import feedback, guided
+from sonde.runtime.actions import (
+    CODE_SCHEMA,
+    DELEGATE,
+    Action,
+    CallTool,
+    Finalize,
+    RunCode,
+    Say,
+    action_schema,
+    read_action,
+    read_code,
+    read_longest,
+    read_schema,
+)
+from sonde.runtime.engine import Conclusion, Gathered, Judge
+from sonde.runtime.memory import History, Observation
+from sonde.runtime.prompts import fill, language_text, offered, prompt_file, render_task
+
+if TYPE_CHECKING:
+    from sonde.runtime.session import Session
+
+REPETITION = "repetition"  # why a turn has to be the last: the model goes round in circles
+SUBMIT_DEADLINE_TURNS = 2
+HISTORY_TOKENS = 60_000
+WEAK_TOKENS = 400  # what a weak model has not said by then it will not say: left alone it talks until the time is up
+_IN_CODE = re.compile(r" (?=You work in a Python session|Each reply is one fenced)")
+_SIGNAL = re.compile(r"\b(?:FINAL|FINAL_VAR|set_final|SUBMIT)\s*\(|\"type\"\s*:\s*\"finalize\"")
+
+
+class ReplyForm(Protocol):
+    """How one session speaks with its model. What is written out here holds for every form that does not say otherwise."""
+
+    session: Session
+    finish: str
+    """How a reply finishes, as the model is shown it."""
+    history_tokens: int = HISTORY_TOKENS
+
+    def opening(self) -> History:
+        """The conversation before the first reply."""
+        ...
+
+    def schema(self) -> Mapping[str, Any] | None:
+        """What the next reply has to fit; None for free text."""
+        ...
+
+    def read(self, text: str) -> Action:
+        """A reply as an action; one that cannot be read is a Say with what the model hears about it."""
+        ...
+
+    def said(self, say: Say) -> Observation:
+        """What comes of a reply without an action."""
+        ...
+
+    def refused(self, reasons: Sequence[str], value: Any) -> str | None:
+        """What the model hears of a final value that does not hold; None where there is nothing to mend."""
+        ...
+
+    def prepare(self) -> None:
+        """Whatever takes time before the first turn, and is not the run's own."""
+
+    @property
+    def ending(self) -> bool:
+        """Whether the next reply has to finish because the model goes round in circles."""
+        return False
+
+    def ahead(self) -> Action | None:
+        """An action that needs no reply."""
+        return None
+
+    def finishes(self, text: str) -> bool:
+        """Whether a reply tries to finish."""
+        return _SIGNAL.search(text) is not None
+
+    def call(self, action: CallTool) -> Observation:
+        """Call a tool and put its result into words."""
+        host = self.session.host
+        try:
+            value = host.tool_action(action.tool_name, action.args)
+        except Fault as fault:
+            return Observation(text=f"{action.tool_name} failed: {fault.message}")
+        text = feedback.value_text(action.tool_name, value)
+        return Observation(text="\n".join([text, feedback.notes_text(host.site.notes)]).strip())
+
+    def judged(self, value: Any, ground: Gathered, judge: Judge) -> Conclusion:
+        """What a final value amounts to."""
+        return judge(value, ground)
+
+    def reply_tokens(self) -> int:
+        """How long a reply may be."""
+        most = self.session.engine.max_output_tokens
+        return min(most, WEAK_TOKENS) if suited_mode(self.session.model) == "guided" else most
+
+    def urgent(self) -> str:
+        """What the model must hear before this turn and could not hear after the last one."""
+        memory = self.session.memory
+        if memory.forced == "wall_time":
+            return feedback.TIME_UP.format(final_example=self.finish)
+        first = memory.forced == "iterations" and memory.turn == 1
+        return feedback.LAST_TURN.format(final_example=self.finish) if first else ""
+
+    def after_turn(self, text: str) -> str:
+        """What the model hears after a turn: what came of it, and what is left."""
+        session = self.session
+        turns = session.scope.left()["iterations"]
+        lines = [text, *([feedback.CUT] if session.memory.cut else []), "", self.left_line(session.memory.elapsed_s)]
+        if turns == 1:
+            lines.append(feedback.LAST_TURN.format(final_example=self.finish))
+        elif turns <= SUBMIT_DEADLINE_TURNS:
+            lines.append(feedback.DEADLINE.format(turns=turns, final_example=self.finish))
+        return "\n".join(lines).strip()
+
+    def left_line(self, elapsed_s: float) -> str:
+        """What is left of the budget in one line."""
+        session = self.session
+        wall_s = session.scope.budget.max_wall_time_sec
+        return session.engine.left_line(self.left(), elapsed_s=elapsed_s, wall_s=wall_s)
+
+    def left(self) -> dict[str, Any]:
+        """What is left of the budget."""
+        return self.session.scope.left()
+
+
+class CodeReplies(ReplyForm):
+    """Fenced Python, or `{reasoning, code}` by a schema. Prose is the answer of a child, and a mistake of the root."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.finish = session.final_example
+
+    def opening(self) -> History:
+        """Rules, functions with their documentation, and a task that names the variables."""
+        session = self.session
+        names, spec = session.host.names, session.wiring
+        system = fill(
+            offered(session.engine.system if session.errand is None else session.engine.child, names),
+            functions=session.host.prompt,
+            profile=offered(language_text(spec.profile, spec.backend), names),
+            form=prompt_file("runtime/schema") if session.engine.reply_form == "schema" else "",
+            final=session.final_example,
+        )
+        return History(system, render_task(session, in_code=True, left=self.left_line(0.0)))
+
+    def prepare(self) -> None:
+        """Run the code of the earlier run again, which a follow-up goes on from."""
+        if self.session.errand is None and self.session.wiring.task.played.blocks:
+            self.session.coder.box()
+
+    def schema(self) -> Mapping[str, Any] | None:
+        """Only for engines that ask for one."""
+        return CODE_SCHEMA if self.session.engine.reply_form == "schema" else None
+
+    def read(self, text: str) -> RunCode | Say:
+        """As the engine wants it; `longest` is for a root only."""
+        form = self.session.engine.reply_form
+        if form == "longest" and self.session.errand is None:
+            return read_longest(text)
+        return read_schema(text) if form == "schema" else read_code(text)
+
+    def finishes(self, text: str) -> bool:
+        """The prose of a child is its answer."""
+        prose = self.session.errand is not None and isinstance(self.read(text), Say)
+        return prose or super().finishes(text)
+
+    def said(self, say: Say) -> Observation:
+        """A child's answer; a root is shown what a block looks like."""
+        if self.session.errand is not None and say.text:
+            return Observation(text="", final=Finalize(output=say.text))
+        look = "print(list_files()[:20])" if "list_files" in self.session.host.names else "print(budget())"
+        return Observation(text=feedback.NUDGE.format(look=look, final_example=self.finish))
+
+    def refused(self, reasons: Sequence[str], value: Any) -> str:
+        """The value stays in a variable, so that it need not be written again."""
+        self.session.coder.offer("held_final", value)
+        return feedback.repair_text(reasons, f"Example: {self.finish}")
+
+    def left(self) -> dict[str, Any]:
+        """Without depth where the profile lets code make no sub-calls, so that nobody is told of them."""
+        barred = {"depth": 0} if self.session.wiring.profile == "assign-only" else {}
+        return self.session.scope.left() | barred
+
+
+class ActionReplies(ReplyForm):
+    """One typed action per reply, as a JSON object."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.finish = feedback.FINAL_ACTION
+        left = session.scope.left()
+        self._schema = action_schema(delegates=bool(left["depth"] and left["subcalls"]))
+
+    def opening(self) -> History:
+        """What the work is, without how it is done in code; the tools, and the fields of an action."""
+        session, fields = self.session, self._schema["properties"]
+        prompt = session.engine.system if session.errand is None else session.engine.child
+        system = fill(
+            offered(prompt_file("runtime/actions"), [DELEGATE] if DELEGATE in fields["type"]["enum"] else []),
+            engine=_IN_CODE.split(prompt.partition("\n\n")[0])[0],
+            tools=session.wiring.registry.prompt,
+            schema=json.dumps(fields),
+            final=session.final_example,
+        )
+        return History(system, render_task(session, in_code=False, left=self.left_line(0.0)))
+
+    def schema(self) -> Mapping[str, Any]:
+        """The same for every turn."""
+        return self._schema
+
+    def read(self, text: str) -> Action:
+        """One action that the guard allows."""
+        return _typed(self.session, text)
+
+    def said(self, say: Say) -> Observation:
+        """It says already what was wrong with the reply."""
+        return Observation(text=say.text)
+
+    def refused(self, reasons: Sequence[str], value: Any) -> str:
+        """The reasons."""
+        del value  # the model has it in its last reply
+        return feedback.repair_text(reasons, template=feedback.REPAIR_ACTION)
+
+
+class GuidedReplies(ReplyForm):
+    """Typed actions for a model that has to be led: a `Guide` decides what it may say next, and what it is shown."""
+
+    history_tokens = guided.HISTORY_TOKENS
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.finish = session.final_example
+        self.guide = guided.Guide(session.objective, session.wiring.registry, session.wiring.task.schema)
+
+    @property
+    def ending(self) -> bool:
+        """After a repetition, or an answer that did not hold."""
+        return self.guide.ending
+
+    def opening(self) -> History:
+        """A short prompt with turns of another run; weak models follow examples better than rules."""
+        system, *shown = [part.strip() for part in prompt_file("runtime/guided").split("\n---\n")]
+        roles: tuple[Role, Role] = ("user", "assistant")
+        examples = [Message(roles[at % 2], text) for at, text in enumerate(shown)]
+        return History(fill(system, tools=self.guide.prompt), self.guide.question, examples)
+
+    def ahead(self) -> CallTool | None:
+        """The first looks are the runtime's own."""
+        return self.guide.look() if self.session.memory.forced is None else None
+
+    def schema(self) -> Mapping[str, Any]:
+        """Made for each turn from what there is."""
+        return self.guide.schema(last=self.session.memory.forced is not None)
+
+    def reply_tokens(self) -> int:
+        """Few."""
+        return guided.REPLY_TOKENS
+
+    def urgent(self) -> str:
+        """Nothing: a grammar needs no words."""
+        return ""
+
+    def read(self, text: str) -> Action:
+        """One action that the guard allows; in the end only the final one."""
+        action = _typed(self.session, text)
+        if self.session.memory.forced == REPETITION and not isinstance(action, Finalize | Say):
+            raise ModelOutputInvalid("the model repeated itself and then did not finish")
+        return action
+
+    def said(self, say: Say) -> Observation:
+        """It says already what was wrong with the reply."""
+        return Observation(text=say.text)
+
+    def call(self, action: CallTool) -> Observation:
+        """A tool's result as the few lines that fit the question."""
+        if self.guide.repeats(action):
+            return Observation(text=guided.DONE_ALREADY)
+        host = self.session.host
+        try:
+            value = host.tool_action(action.tool_name, self.guide.arguments(action))
+        except Fault as fault:
+            return Observation(text=f"{action.tool_name} failed: {fault.message}")
+        return Observation(text=self.guide.show(action, value, host.citations.ref))
+
+    def refused(self, reasons: Sequence[str], value: Any) -> str | None:
+        """The best lines again, to copy from."""
+        del value
+        return self.guide.refused(reasons) if self.guide.lines else None
+
+    def judged(self, value: Any, ground: Gathered, judge: Judge) -> Conclusion:
+        """Only what occurs in the evidence counts."""
+        return self.guide.judged(value, ground, judge)
+
+    def after_turn(self, text: str) -> str:
+        """The question again after each result, where a small model still knows it."""
+        return f"{text}\n\n{self.guide.question}"
+
+
+FORMS = {"code": CodeReplies, "actions": ActionReplies, "guided": GuidedReplies}
+
+
+def _typed(session: Session, text: str) -> Action:
+    try:
+        return read_action(text, session.guard)
+    except FormatFault as fault:
+        return Say(text=fault.message)

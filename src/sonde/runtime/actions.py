@@ -180,7 +180,7 @@ def read_schema(text: str) -> RunCode | Say:
 
 
 def _json_object(text: str) -> dict[str, Any] | None:
-    candidates = [text, *(body for body in _json_fences(text))]
+    candidates = [text, *_JSON_FENCE.findall(text)]
     start, end = text.find("{"), text.rfind("}")
     if 0 <= start < end:
         candidates.append(text[start : end + 1])
@@ -192,10 +192,6 @@ def _json_object(text: str) -> dict[str, Any] | None:
         if isinstance(value, dict):
             return cast("dict[str, Any]", value)
     return None
-
-
-def _json_fences(text: str) -> list[str]:
-    return _JSON_FENCE.findall(text)
 
 
 def read_action(text: str, guard: SandboxGuard) -> Action:

@@ -99,7 +99,14 @@ class Delegation:
         """One plain completion."""
         if not prompt.strip():
             raise ToolFault("llm_query needs a prompt that says what to do and holds the text to look at")
-        room = self._room(prompt)
+        limit, room = self.scope.budget.max_tokens_per_subcall, QUERY_OUTPUT_TOKENS
+        if limit is not None:
+            used = estimate_tokens(prompt) + estimate_tokens(QUERY_SYSTEM) + 8
+            if limit - used < 50:
+                raise ToolFault(
+                    f"a sub-call has {limit} tokens and this prompt alone takes about {used}: send less text"
+                )
+            room = min(limit - used, room)
         self.scope.check_depth(self.scope.depth + 1)
         self.scope.charge(subcalls=1)
         self._started(path, prompt, "query", {})
@@ -116,16 +123,6 @@ class Delegation:
         done = SubcallResult(call_id=path, status="succeeded", summary=clip(replied.text, 2000))
         self._ended(path, done, None, (replied.tokens_in, replied.tokens_out, replied.cost_usd or 0.0))
         return replied.text
-
-    def _room(self, prompt: str) -> int:
-        """Tokens for the answer; a prompt that leaves none of a sub-call's tokens is refused."""
-        limit = self.scope.budget.max_tokens_per_subcall
-        if limit is None:
-            return QUERY_OUTPUT_TOKENS
-        used = estimate_tokens(prompt) + estimate_tokens(QUERY_SYSTEM) + 8
-        if limit - used < 50:
-            raise ToolFault(f"a sub-call has {limit} tokens and this prompt alone takes about {used}: send less text")
-        return min(limit - used, QUERY_OUTPUT_TOKENS)
 
     def child(self, errand: Errand, path: str, scope: Scope) -> SubcallResult:
         """One child session."""

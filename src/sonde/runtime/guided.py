@@ -17,12 +17,11 @@ from typing import Any, cast
 
 from sonde.core.calls import shown_text
 from sonde.core.canonical import canonical_json, clip, jsonable
-from sonde.core.evidence import Citation, Refuted
+from sonde.core.evidence import Citation
 from sonde.runtime.actions import Action, CallTool
-from sonde.runtime.engine import Conclusion, Gathered, Judge, Problem, Prover
+from sonde.runtime.engine import Conclusion, Gathered, Judge, Problem
 from sonde.runtime.occurrence import TOKEN, Line, Support, about, copies, fitting, support, terms
 from sonde.tools.registry import ToolRegistry
-from sonde.tools.spec import Tool
 
 REPLY_TOKENS = 160
 HISTORY_TOKENS = 3000
@@ -59,8 +58,14 @@ class Guide:
     def __init__(self, question: str, registry: ToolRegistry, output: Mapping[str, Any] | None = None) -> None:
         self.question = clip(" ".join(question.split()), QUESTION_CHARS)
         self.registry = registry
-        self.tools = tuple(each for each in registry.tools if each.name not in BY_OFFSET and _simple(each))
-        self.counts = _counts(self.question)
+        self.tools = tuple(
+            each
+            for each in registry.tools
+            if each.name not in BY_OFFSET
+            and all(one.type in (str, int, bool) for one in each.parameters if one.required)
+        )
+        exact = bool(names(self.question)) or COUNTED.search(self.question) is not None
+        self.counts = exact and COUNTS.search(self.question) is not None and bool(phrases(self.question))
         self.lines: list[Line] = []
         self.ending = False
         self._looks = self._first_looks()
@@ -92,7 +97,11 @@ class Guide:
         """What the next reply must fit: any action, or the final one only."""
         if last or self.ending or not self.tools:
             return self._finalize()
-        calls = [self._call(each) for each in self.tools]
+        calls: list[dict[str, Any]] = []
+        for tool in self.tools:
+            args = {each.name: self._choice(each.name, each.type) for each in tool.parameters if each.required}
+            call = {"type": {"const": "tool_call"}, "tool_name": {"const": tool.name}, "args": _closed(args)}
+            calls.append(_closed(call))
         return {"title": "action", "anyOf": [self._finalize(), *calls] if self.lines else calls}
 
     def repeats(self, action: Action) -> bool:
@@ -130,7 +139,13 @@ class Guide:
         if found.reason:
             return Conclusion(output=None, problems=(Problem(gate="evidence", reason=found.reason),))
         places = [place for line in found.lines for place in (line.examples or (line,)) if place.path or place.ref]
-        proved = [_prove(each, ground.prover) for each in places]
+        prover, signal = ground.prover, "occurs here"
+        proved = [
+            prover.call(line.ref, signal=signal)
+            if line.ref
+            else prover.lines(line.path, line.number, line.number, signal=signal)
+            for line in places
+        ]
         cited = (*ground.citations, *(each for each in proved if isinstance(each, Citation)))
         kept = value if self._output is not None else {"answer": found.answer}
         return judge(kept, replace(ground, citations=cited))
@@ -164,10 +179,6 @@ class Guide:
         definitions = {"$defs": output["$defs"]} if "$defs" in output else {}
         return {**_closed({"type": {"const": "finalize"}, "output": output}), **definitions}
 
-    def _call(self, tool: Tool) -> dict[str, Any]:
-        needed = {each.name: self._choice(each.name, each.type) for each in tool.parameters if each.required}
-        return _closed({"type": {"const": "tool_call"}, "tool_name": {"const": tool.name}, "args": _closed(needed)})
-
     def _choice(self, name: str, kind: Any) -> dict[str, Any]:
         if kind is not str:
             return {"type": "integer", "minimum": 0} if kind is int else {"type": "boolean"}
@@ -175,10 +186,6 @@ class Guide:
         if name == "path" and seen:
             return {"enum": seen[:CHOICES]}
         return {"enum": phrases(self.question)[:CHOICES] or [self.question]}
-
-
-def _simple(tool: Tool) -> bool:
-    return all(each.type in (str, int, bool) for each in tool.parameters if each.required)
 
 
 def _closed(properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,11 +207,6 @@ def _leaves(value: Any) -> list[str]:
             return []
         case _:
             return [str(value)]
-
-
-def _counts(question: str) -> bool:
-    exact = bool(names(question)) or COUNTED.search(question) is not None
-    return exact and COUNTS.search(question) is not None and bool(phrases(question))
 
 
 def phrases(question: str) -> list[str]:
@@ -230,8 +232,16 @@ def lines_of(action: CallTool, value: Any) -> list[Line]:
             return _lines(path, first, value)
         case list() if value and all(isinstance(row, dict) and "text" in row for row in cast("list[Any]", value)):
             rows = cast("list[dict[str, Any]]", value)
-            found = [each for row in rows for each in _row(row)]
-            return [*_count(action, found), *found] if action.tool_name == "grep" else found
+            found: list[Line] = []
+            for row in rows:
+                first = int(row.get("line") or row.get("start_line") or 1)
+                found += _lines(str(row.get("path", "")), first, str(row["text"]))
+            if action.tool_name != "grep":
+                return found
+            most = SETTLED["grep"]["max_matches"]
+            number = f"{len(found)} line{'s' * (len(found) != 1)}" if len(found) < most else f"more than {most} lines"
+            count = Line(text=f"{number} with {action.args.get('pattern')}", examples=tuple(found[:EXAMPLES]))
+            return [count, *found]
         case _:
             text = value if isinstance(value, str) else json.dumps(jsonable(value), ensure_ascii=False)
             return [Line(text=clip(text, 4 * LINE_CHARS))] if value else []
@@ -244,16 +254,6 @@ def lines_of_call(ref: str, value: Any) -> list[Line]:
     return [replace(line, path="", number=0, ref=f"{ref}:{line.number}-{line.number}") for line in _lines("", 1, value)]
 
 
-def _prove(line: Line, prover: Prover) -> Citation | Refuted:
-    if line.ref:
-        return prover.call(line.ref, signal="occurs here")
-    return prover.lines(line.path, line.number, line.number, signal="occurs here")
-
-
-def _row(row: Mapping[str, Any]) -> list[Line]:
-    return _lines(str(row.get("path", "")), int(row.get("line") or row.get("start_line") or 1), str(row["text"]))
-
-
 def _lines(path: str, first: int, text: str) -> list[Line]:
     lines = [clip(line.strip(), LINE_CHARS) for line in text.split("\n")]
     return [
@@ -261,9 +261,3 @@ def _lines(path: str, first: int, text: str) -> list[Line]:
         for at, line in enumerate(lines)
         if line
     ]
-
-
-def _count(action: CallTool, found: Sequence[Line]) -> list[Line]:
-    most = SETTLED["grep"]["max_matches"]
-    number = f"{len(found)} line{'s' * (len(found) != 1)}" if len(found) < most else f"more than {most} lines"
-    return [Line(text=f"{number} with {action.args.get('pattern')}", examples=tuple(found[:EXAMPLES]))]

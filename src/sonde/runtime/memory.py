@@ -103,15 +103,13 @@ class History:
         if self.tokens() <= limit or len(self._turns) <= 1:
             return 0
         keep = min(KEPT_TURNS, len(self._turns) - 1)
-        while keep > 1 and self._size(keep) > limit // 2:
+        size = [estimate_tokens(turn.reply) + estimate_tokens(turn.observation) for turn in self._turns]
+        while keep > 1 and sum(size[-keep:]) > limit // 2:
             keep -= 1
         old, self._turns = self._turns[:-keep], self._turns[-keep:]
         self._summary.extend(turn.line for turn in old)
         self._sent = len(self._head) - 1
         return len(old)
-
-    def _size(self, keep: int) -> int:
-        return sum(estimate_tokens(turn.reply) + estimate_tokens(turn.observation) for turn in self._turns[-keep:])
 
 
 def _with(message: Message, more: str) -> Message:

@@ -29,7 +29,7 @@ from sonde.runtime.actions import (
     read_schema,
 )
 from sonde.runtime.engine import Conclusion, Gathered, Judge
-from sonde.runtime.memory import History, Observation
+from sonde.runtime.memory import Conversation, Observation
 from sonde.runtime.prompts import fill, language_text, offered, prompt_file, render_task
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ReplyForm(Protocol):
     """How a reply finishes, as the model is shown it."""
     history_tokens: int = HISTORY_TOKENS
 
-    def opening(self) -> History:
+    def opening(self) -> Conversation:
         """The conversation before the first reply."""
         ...
 
@@ -143,7 +143,7 @@ class CodeReplies(ReplyForm):
         self.session = session
         self.finish = session.final_example
 
-    def opening(self) -> History:
+    def opening(self) -> Conversation:
         """Rules, functions with their documentation, and a task that names the variables."""
         session = self.session
         names, spec = session.host.names, session.wiring
@@ -154,7 +154,7 @@ class CodeReplies(ReplyForm):
             form=prompt_file("runtime/schema") if session.engine.reply_form == "schema" else "",
             final=session.final_example,
         )
-        return History(system, render_task(session, in_code=True, left=self.left_line(0.0)))
+        return Conversation(system, render_task(session, in_code=True, left=self.left_line(0.0)))
 
     def prepare(self) -> None:
         """Run the code of the earlier run again, which a follow-up goes on from."""
@@ -204,7 +204,7 @@ class ActionReplies(ReplyForm):
         left = session.scope.left()
         self._schema = action_schema(delegates=bool(left["depth"] and left["subcalls"]))
 
-    def opening(self) -> History:
+    def opening(self) -> Conversation:
         """What the work is, without how it is done in code; the tools, and the fields of an action."""
         session, fields = self.session, self._schema["properties"]
         prompt = session.engine.system if session.errand is None else session.engine.child
@@ -215,7 +215,7 @@ class ActionReplies(ReplyForm):
             schema=json.dumps(fields),
             final=session.final_example,
         )
-        return History(system, render_task(session, in_code=False, left=self.left_line(0.0)))
+        return Conversation(system, render_task(session, in_code=False, left=self.left_line(0.0)))
 
     def schema(self) -> Mapping[str, Any]:
         """The same for every turn."""
@@ -250,12 +250,12 @@ class GuidedReplies(ReplyForm):
         """After a repetition, or an answer that did not hold."""
         return self.guide.ending
 
-    def opening(self) -> History:
+    def opening(self) -> Conversation:
         """A short prompt with turns of another run; weak models follow examples better than rules."""
         system, *shown = [part.strip() for part in prompt_file("runtime/guided").split("\n---\n")]
         roles: tuple[Role, Role] = ("user", "assistant")
         examples = [Message(roles[at % 2], text) for at, text in enumerate(shown)]
-        return History(fill(system, tools=self.guide.prompt), self.guide.question, examples)
+        return Conversation(fill(system, tools=self.guide.prompt), self.guide.question, examples)
 
     def ahead(self) -> CallTool | None:
         """The first looks are the runtime's own."""

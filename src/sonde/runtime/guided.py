@@ -20,7 +20,7 @@ from sonde.core.canonical import canonical_json, clip, jsonable
 from sonde.core.evidence import Citation
 from sonde.runtime.actions import Action, CallTool
 from sonde.runtime.engine import Conclusion, Gathered, Judge, Problem
-from sonde.runtime.occurrence import TOKEN, Line, Support, about, copies, fitting, support, terms
+from sonde.runtime.occurrence import TOKEN, ShownLine, Support, about, copies, fitting, support, terms
 from sonde.tools.registry import ToolRegistry
 
 REPLY_TOKENS = 160
@@ -66,7 +66,7 @@ class Guide:
         )
         exact = bool(names(self.question)) or COUNTED.search(self.question) is not None
         self.counts = exact and COUNTS.search(self.question) is not None and bool(phrases(self.question))
-        self.lines: list[Line] = []
+        self.lines: list[ShownLine] = []
         self.ending = False
         self._looks = self._first_looks()
         self._output = output
@@ -161,13 +161,13 @@ class Guide:
         missing = next((part for part in parts if part.reason), None)
         return missing or Support(lines=tuple(dict.fromkeys(line for part in parts for line in part.lines)))
 
-    def _grounds(self) -> list[Line]:
+    def _grounds(self) -> list[ShownLine]:
         """The lines that may bear an answer: counts alone for a count, for a copy those that hold half of the question."""
         if self.counts:
             return [line for line in self.lines if line.examples]
         return about(self.lines, self.question, share=COPY_SHARE if self._copying else 0)
 
-    def _fitting(self, lines: Sequence[Line]) -> list[Line]:
+    def _fitting(self, lines: Sequence[ShownLine]) -> list[ShownLine]:
         return fitting(lines, self.question, SHOWN_LINES) if lines else []
 
     def _finalize(self) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def names(question: str) -> list[str]:
     return [*quoted, *(word for word in words if not word.isalpha() or (not word[1:].islower() and len(word) > 1))]
 
 
-def lines_of(action: CallTool, value: Any) -> list[Line]:
+def lines_of(action: CallTool, value: Any) -> list[ShownLine]:
     """A tool's result as lines: rows with a place, text of a file, or anything else as text without a place."""
     match value:
         case str() if isinstance(path := action.args.get("path"), str):
@@ -232,7 +232,7 @@ def lines_of(action: CallTool, value: Any) -> list[Line]:
             return _lines(path, first, value)
         case list() if value and all(isinstance(row, dict) and "text" in row for row in cast("list[Any]", value)):
             rows = cast("list[dict[str, Any]]", value)
-            found: list[Line] = []
+            found: list[ShownLine] = []
             for row in rows:
                 first = int(row.get("line") or row.get("start_line") or 1)
                 found += _lines(str(row.get("path", "")), first, str(row["text"]))
@@ -240,24 +240,24 @@ def lines_of(action: CallTool, value: Any) -> list[Line]:
                 return found
             most = SETTLED["grep"]["max_matches"]
             number = f"{len(found)} line{'s' * (len(found) != 1)}" if len(found) < most else f"more than {most} lines"
-            count = Line(text=f"{number} with {action.args.get('pattern')}", examples=tuple(found[:EXAMPLES]))
+            count = ShownLine(text=f"{number} with {action.args.get('pattern')}", examples=tuple(found[:EXAMPLES]))
             return [count, *found]
         case _:
             text = value if isinstance(value, str) else json.dumps(jsonable(value), ensure_ascii=False)
-            return [Line(text=clip(text, 4 * LINE_CHARS))] if value else []
+            return [ShownLine(text=clip(text, 4 * LINE_CHARS))] if value else []
 
 
-def lines_of_call(ref: str, value: Any) -> list[Line]:
+def lines_of_call(ref: str, value: Any) -> list[ShownLine]:
     """What a user's tool returned: a text line by line, anything else as one."""
     if not isinstance(value, str):
-        return [Line(text=clip(shown_text(value), 4 * LINE_CHARS), ref=ref)] if value else []
+        return [ShownLine(text=clip(shown_text(value), 4 * LINE_CHARS), ref=ref)] if value else []
     return [replace(line, path="", number=0, ref=f"{ref}:{line.number}-{line.number}") for line in _lines("", 1, value)]
 
 
-def _lines(path: str, first: int, text: str) -> list[Line]:
+def _lines(path: str, first: int, text: str) -> list[ShownLine]:
     lines = [clip(line.strip(), LINE_CHARS) for line in text.split("\n")]
     return [
-        Line(path=path, number=first + at, text=line, near="\n".join(lines[max(0, at - NEAR_LINES) : at]))
+        ShownLine(path=path, number=first + at, text=line, near="\n".join(lines[max(0, at - NEAR_LINES) : at]))
         for at, line in enumerate(lines)
         if line
     ]

@@ -44,7 +44,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Exchange:
     """A reply, what came of it, and what the model was told: the same with what is left."""
 
     number: int
@@ -58,16 +58,16 @@ class Turn:
         return f"turn {self.number}: {_short(self.reply, 160)} -> {_short(self.outcome, 200)}"
 
 
-class History:
+class Conversation:
     """System prompt, examples, task, and turns; `messages()` is what the next request carries."""
 
     def __init__(self, system: str, task: str, examples: Sequence[Message] = ()) -> None:
         self._head = [Message("system", system), *examples, Message("user", task)]
         self._summary: list[str] = []
-        self._turns: list[Turn] = []
+        self._turns: list[Exchange] = []
         self._sent = 0
 
-    def add(self, turn: Turn) -> None:
+    def add(self, turn: Exchange) -> None:
         """One more turn at the end."""
         self._turns.append(turn)
 

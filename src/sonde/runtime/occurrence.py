@@ -22,7 +22,7 @@ _PLACES = re.compile(r"\b(?:where|files?|path|module|page|document)\b", re.IGNOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ShownLine:
     """A line that a tool returned. `near` is what stood before it: headings say what a line is about. A line without a place, such as a
     count, is cited by the lines in `examples`; one of a user's tool by the `ref` of the call.
     """
@@ -31,7 +31,7 @@ class Line:
     path: str = ""
     number: int = 0
     near: str = ""
-    examples: tuple[Line, ...] = ()
+    examples: tuple[ShownLine, ...] = ()
     ref: str = ""
 
     @property
@@ -45,14 +45,14 @@ class Support:
     """The sentences of an answer that occur, and the lines that bear them; `reason` when none does."""
 
     answer: str = ""
-    lines: tuple[Line, ...] = ()
+    lines: tuple[ShownLine, ...] = ()
     reason: str = ""
 
 
-def support(answer: str, question: str, lines: Sequence[Line]) -> Support:
+def support(answer: str, question: str, lines: Sequence[ShownLine]) -> Support:
     """What of an answer occurs in the lines. Sentences that do not are left out."""
     asked = terms(question)
-    kept: dict[str, Line] = {}
+    kept: dict[str, ShownLine] = {}
     silent = True
     for sentence in filter(str.strip, _SENTENCE_END.split(answer.strip())):
         new = terms(sentence) - asked - _FRAME
@@ -67,7 +67,7 @@ def support(answer: str, question: str, lines: Sequence[Line]) -> Support:
     return Support(reason=f"the answer {answer[:80]!r} does not occur in what the tools returned")
 
 
-def _bearer(sentence: str, new: frozenset[str], asked: frozenset[str], lines: Iterable[Line]) -> Line | None:
+def _bearer(sentence: str, new: frozenset[str], asked: frozenset[str], lines: Iterable[ShownLine]) -> ShownLine | None:
     """The line that holds all new words, and most of the question's."""
     joined = [word for word in TOKEN.findall(sentence.casefold()) if not word.isalnum() and not terms(word) <= asked]
     holding = [
@@ -78,14 +78,14 @@ def _bearer(sentence: str, new: frozenset[str], asked: frozenset[str], lines: It
     return max(holding, key=lambda each: each[0])[1] if holding else None
 
 
-def _held(line: Line, sentence: str, joined: Iterable[str]) -> frozenset[str]:
+def _held(line: ShownLine, sentence: str, joined: Iterable[str]) -> frozenset[str]:
     """What a line can bear out: its words, those of its path if the sentence names the file, its number if it names the line."""
     path = line.path if any(word in line.path.casefold() for word in joined) else ""
     number = line.number if re.search(rf"(?:\bline |:){line.number}\b", sentence) else ""
     return terms(f"{line.text} {number} {path}")
 
 
-def about(lines: Iterable[Line], question: str, *, share: float) -> list[Line]:
+def about(lines: Iterable[ShownLine], question: str, *, share: float) -> list[ShownLine]:
     """The lines that hold at least one of the question's words, and this share of them with what stands before."""
     asked = terms(question) - _FRAME or terms(question)
     least = max(1, share * len(asked))
@@ -109,7 +109,7 @@ _FRAME = frozenset(map(_stem, _FRAMING.split()))
 """Words that frame an answer and claim nothing."""
 
 
-def fitting(lines: Sequence[Line], question: str, limit: int) -> list[Line]:
+def fitting(lines: Sequence[ShownLine], question: str, limit: int) -> list[ShownLine]:
     """The lines that hold most of the question's words, rare words first; far worse ones are left out."""
     asked = terms(question)
     held = [terms(line.shown) & asked for line in lines]
@@ -119,14 +119,14 @@ def fitting(lines: Sequence[Line], question: str, limit: int) -> list[Line]:
     return [lines[at] for at in order if scores[at] > scores[order[0]] / 2 or not scores[order[0]]]
 
 
-def _start(line: Line, asked: frozenset[str]) -> int:
+def _start(line: ShownLine, asked: frozenset[str]) -> int:
     """Where the first word of the question stands in a line: early where something is defined, late where it is used."""
     return next(
         (match.start() for match in _WORD.finditer(line.text) if _stem(match[0].lower()) in asked), len(line.text)
     )
 
 
-def copies(lines: Iterable[Line], question: str) -> list[str]:
+def copies(lines: Iterable[ShownLine], question: str) -> list[str]:
     """What can be copied out of the lines and says more than the question: lines, their sentences, and paths where it asks for one."""
     asked = terms(question)
     found: dict[str, None] = {}

@@ -17,7 +17,7 @@ LOOK_S = 0.2  # how often the waiting caller looks at `cancel`
 GRACE_S = 1.0  # for calls in flight to end and be counted after a cancel
 
 
-class _Batch:
+class _CallBatch:
     """The calls of one batch and what came of them; the first exception ends it."""
 
     def __init__(self, one: Callable[[int], Any], count: int, cancel: threading.Event) -> None:
@@ -56,7 +56,7 @@ def in_parallel(one: Callable[[int], R], count: int, at_once: int, cancel: threa
     """`one(0)`, `one(1)`, ... with at most `at_once` running; their results, or the first exception. On cancel some may be missing."""
     if count == 0:
         return []
-    batch = _Batch(one, count, cancel)
+    batch = _CallBatch(one, count, cancel)
     threads = [threading.Thread(target=batch.work, daemon=True) for _ in range(min(count, at_once))]
     for thread in threads:
         thread.start()

@@ -44,7 +44,7 @@ from sonde.runtime.engine import Prefilter
 from sonde.runtime.finish import Outcome, best_effort, conclude, gate_checked, settled, stopped_here
 from sonde.runtime.forms import FORMS, REPETITION, ReplyForm
 from sonde.runtime.host import Host
-from sonde.runtime.memory import Memory, Observation, Turn
+from sonde.runtime.memory import Exchange, Memory, Observation
 from sonde.runtime.model_calls import FIRST, FOLDED, REGENERATED, Place, Question, ask, given_up
 from sonde.runtime.wiring import Cancelled, Wiring, by_user
 
@@ -273,7 +273,7 @@ class Session:
         """Tell the model what came of its turn, and what is left."""
         memory, said = self.memory, self.form.after_turn(text)
         if memory.asked:
-            turn = Turn(number=memory.turn, reply=memory.last_words, outcome=text, observation=said)
+            turn = Exchange(number=memory.turn, reply=memory.last_words, outcome=text, observation=said)
             self.history.add(turn)
         else:  # it has not heard the task yet, so this becomes part of it
             self.history.retell(said)

@@ -149,7 +149,7 @@ def sources(started: RunStarted, context: Any) -> Opened:
         raise ConfigError(
             f"this run read {gone[0]}, which is not there any more: put it back, or say where it is now with --context PATH"
         )
-    return open_context([Path(path) for path in paths], code=bool(recorded.get("code")))
+    return open_context(paths, code=bool(recorded.get("code")))
 
 
 BUILDERS: dict[str, Builder] = {

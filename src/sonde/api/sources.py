@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,7 +112,10 @@ def is_there(name: str) -> bool:
 
 
 def _absolute(names: Sequence[str]) -> list[str]:
-    return [str(Path(name).absolute()) for name in names]
+    """Paths that mean the same files in any working folder; `/./` keeps how a relative one was written, since tools name files by it."""
+    written = [name if name.startswith("/") else os.path.normpath(name) for name in names]
+    here = Path.cwd()
+    return [str(here / name) if name.startswith(("/", "..")) or name == "." else f"{here}/./{name}" for name in written]
 
 
 __all__ = ["Opened", "is_context", "is_path", "is_there", "open_context"]

@@ -124,8 +124,12 @@ def _base(pattern: str) -> str | None:
 
 
 def _label(place: _Place) -> str:
-    """What a source is called beside others: as it was written, when that is a path downwards, else its last part."""
-    written = os.path.normpath(place.path)
+    """What a source is called beside others: as it was written, when that is a path downwards, else its last part.
+
+    In an absolute path `/./` marks where the written part begins, as for rsync: a recorded run finds its files under the same names.
+    """
+    folder, marked, written = place.path.partition("/./")
+    written = written if marked and folder.startswith("/") else os.path.normpath(place.path)
     if written.startswith(("/", "..")):
         written = Path(place.real).name if place.base is None else os.path.relpath(place.path, place.base)
     return "" if written == "." else _shown(written)

@@ -43,6 +43,11 @@ def test_a_given_file_may_be_cited_by_its_name(root: Path) -> None:
     assert shown(root / "a.txt").state == "verified"
 
 
+@pytest.mark.parametrize("given", ["{}/given/*.txt", "{}/./given/*.txt", "{}/./given", "{}/**/*.txt"])
+def test_a_relative_source_is_found_by_the_name_that_it_had(root: Path, given: str) -> None:
+    assert shown(given.format(root.parent), path="given/a.txt").state == "verified"
+
+
 def test_windows_line_ends_do_not_matter(root: Path) -> None:
     (root / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
 

@@ -103,7 +103,7 @@ def _sound(fields: Mapping[str, Any]) -> bool:
 
 
 def _roots(events: Iterable[Mapping[str, Any]]) -> Iterator[Path]:
-    """The folders and files that the run was given."""
+    """The folders and files that the run was given; for a glob, the folder in which it looks."""
     starts = [event for event in events if event.get("type") == "run_started"]
     places: list[Any] = [start.get(name) or {} for start in starts[:1] for name in ("input_ref", "settings")]
     places += [place["sources"] for place in places if isinstance(place.get("sources"), dict)]
@@ -112,7 +112,8 @@ def _roots(events: Iterable[Mapping[str, Any]]) -> Iterator[Path]:
             value: Any = source.get(name) or []
             for each in cast("list[Any]", value) if isinstance(value, list) else [value]:
                 if isinstance(each, str) and os.path.isabs(each):  # noqa: PTH117  # text until it is known to be a path
-                    yield Path(each)
+                    before, star, _ = each.partition("*")
+                    yield Path(f"{before}*").parent if star else Path(each)
 
 
 def _show(citation: Mapping[str, Any], roots: Iterable[Path], calls: Iterable[Mapping[str, Any]]) -> Shown:
@@ -164,7 +165,7 @@ def _showed(call: Mapping[str, Any], citation: Mapping[str, Any]) -> bool:
 def _candidates(path: str, roots: Iterable[Path]) -> Iterator[Path]:
     """The files that this cited path may mean; each lies below a root also after its links are followed."""
     for root in roots:
-        for file in (root / path, root.parent / path, root):
+        for file in (root / path, *(above / path for above in root.parents), root):
             with suppress(OSError, ValueError):  # a final value may call anything a path
                 real, top = file.resolve(), root.resolve()
                 inside = real == top or top in real.parents

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_program import environment, sonde
+from cli_program import environment, sonde, sonde_process
 
 from sonde.cli import commands
 from sonde.cli.program import command_names
@@ -100,11 +100,11 @@ def test_version(tmp_path: Path) -> None:
 
 
 def test_a_terminal_that_knows_only_ascii_is_no_reason_to_crash(tmp_path: Path) -> None:
-    shown = sonde("ask", "größe", "none", cwd=tmp_path, PYTHONIOENCODING="ascii")
+    shown = sonde_process("ask", "größe", "none", cwd=tmp_path, PYTHONIOENCODING="ascii")
     assert shown.returncode == 2
 
     (tmp_path / "ä.txt").write_text("größe\n")
-    shown = sonde("ask", "größe", "ä.txt", cwd=tmp_path, PYTHONIOENCODING="ascii")
+    shown = sonde_process("ask", "größe", "ä.txt", cwd=tmp_path, PYTHONIOENCODING="ascii")
     assert shown.returncode == 0, shown.stderr
     assert "gr\\xf6\\xdfe" in shown.stdout
 

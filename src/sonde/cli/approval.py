@@ -15,10 +15,11 @@ COLORS = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
 QUESTION = "Apply this change? [y]es, [n]o, [a]ll of this task: "
 
 
-def approval(*, yes: bool, stdin: TextIO = sys.stdin, stderr: TextIO = sys.stderr) -> Approve:
+def approval(*, yes: bool, stdin: TextIO | None = None, stderr: TextIO | None = None) -> Approve:
     """Who is asked: nobody with --yes, nobody where no person can answer (then nothing is written), else the person."""
     if yes:
         return accept
+    stdin, stderr = stdin or sys.stdin, stderr or sys.stderr
     return AtTerminal(stdin.readline, stderr, color=stderr.isatty()) if stdin.isatty() else reject
 
 

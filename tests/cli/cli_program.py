@@ -7,17 +7,27 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 from unittest import mock
+
+import pytest
 
 from sonde.cli.main import main
 
 Shown = subprocess.CompletedProcess[str]
+_ROOT = os.geteuid() == 0
+_FEWER_POWERS = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search", "--"] if _ROOT else []
+ordinary = pytest.mark.skipif(
+    _ROOT and shutil.which("setpriv") is None, reason="root reads everything unless setpriv takes that away"
+)
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
@@ -39,6 +49,8 @@ def call(*words: str | Path, cwd: Path, env: Mapping[str, str], stdin: str = "")
         except SystemExit as ended:
             code = ended.code
         assert code is None or isinstance(code, int), code
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
         return Shown(["sonde", *arguments], code or 0, _text(out), _text(err))
 
 
@@ -56,26 +68,44 @@ def sonde_process(*words: str | Path, cwd: Path, stdin: str = "", **env: str) ->
     )
 
 
+def as_ordinary(*commands: Sequence[str], cwd: Path) -> list[Shown]:
+    """Run commands one after the other in one process of a user whom modes of files hold, as they do not hold root."""
+    done = subprocess.run(
+        [*_FEWER_POWERS, sys.executable, __file__],
+        cwd=cwd,
+        env=environment(cwd),
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [Shown(*each) for each in json.loads(done.stdout)]
+
+
 @contextlib.contextmanager
-def _streams(stdin: str) -> Generator[tuple[io.TextIOWrapper, io.TextIOWrapper]]:
+def _streams(stdin: str) -> Generator[tuple[BinaryIO, BinaryIO]]:
     """The three standard streams, all with descriptors: a pipe to read from, files to write to."""
     ours, theirs = os.pipe()
     assert os.write(theirs, stdin.encode()) == len(stdin.encode()), "a pipe holds 64 kB; start a process for more"
     os.close(theirs)
     before = sys.stdin, sys.stdout, sys.stderr
-    with os.fdopen(ours, encoding="utf-8") as given, _file() as out, _file() as err:
-        sys.stdin, sys.stdout, sys.stderr = given, out, err
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        sys.stdin = os.fdopen(ours, encoding="utf-8")
+        sys.stdout, sys.stderr = (io.TextIOWrapper(each, encoding="utf-8", line_buffering=True) for each in (out, err))
         try:
             yield out, err
         finally:
+            sys.stdin.close()
             sys.stdin, sys.stdout, sys.stderr = before
 
 
-def _file() -> io.TextIOWrapper:
-    return io.TextIOWrapper(tempfile.TemporaryFile(), encoding="utf-8", line_buffering=True)
+def _text(written: BinaryIO) -> str:
+    written.seek(0)
+    return written.read().decode()
 
 
-def _text(stream: io.TextIOWrapper) -> str:
-    stream.flush()
-    stream.buffer.seek(0)
-    return stream.buffer.read().decode()
+if __name__ == "__main__":
+    ran = [sonde(*each, cwd=Path.cwd()) for each in json.load(sys.stdin)]
+    json.dump([(each.args, each.returncode, each.stdout, each.stderr) for each in ran], sys.stdout)

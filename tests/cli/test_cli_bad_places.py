@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from cli_program import Shown, environment, sonde
+from cli_program import as_ordinary, ordinary, sonde
 
 TRACE = (
     '{"trace_id": "t1", "span_id": "s1", "name": "x", "start_time": "2026-11-01T00:00:00Z",'
@@ -19,9 +15,6 @@ CONTROL = (
     "control_id: own\ncontrols_version: v9\ntitle: t\ndescription: d\nseverity: low\n"
     "required_evidence: [required_error_span]\nremediation_template: r\n"
 )
-ROOT = os.geteuid() == 0
-SETPRIV = shutil.which("setpriv")
-ordinary = pytest.mark.skipif(ROOT and SETPRIV is None, reason="root reads everything unless setpriv takes that away")
 
 
 @pytest.fixture
@@ -29,20 +22,6 @@ def place(tmp_path: Path) -> Path:
     (tmp_path / "traces.jsonl").write_text(TRACE)
     (tmp_path / "a-file").write_text("no folder\n")
     return tmp_path
-
-
-def as_ordinary(*words: str, cwd: Path) -> Shown:
-    """A command of a user whom modes of files hold, as they do not hold root."""
-    powers = [str(SETPRIV), "--bounding-set", "-dac_override,-dac_read_search"] if ROOT else []
-    return subprocess.run(
-        [*powers, sys.executable, "-m", "sonde", *words],
-        cwd=cwd,
-        env=environment(cwd),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -65,7 +44,7 @@ def test_a_locked_folder_of_config_snapshots_is_a_usage_error(place: Path) -> No
     locked = place / "configs"
     locked.mkdir(mode=0)
 
-    shown = as_ordinary("incident", "--source", "traces.jsonl", "--configs", "configs", cwd=place)
+    (shown,) = as_ordinary(("incident", "--source", "traces.jsonl", "--configs", "configs"), cwd=place)
 
     assert shown.returncode == 2, shown.stderr
     assert f"{locked}: cannot be read: Permission denied" in shown.stderr
@@ -87,7 +66,7 @@ def test_a_locked_folder_among_the_controls_is_refused_and_not_left_out(place: P
     (place / "controls/own.yaml").write_text(CONTROL)
     locked.chmod(0)
 
-    shown = as_ordinary("comply", "t1", "--source", "traces.jsonl", "--controls-file", "controls", cwd=place)
+    (shown,) = as_ordinary(("comply", "t1", "--source", "traces.jsonl", "--controls-file", "controls"), cwd=place)
 
     assert shown.returncode == 2, shown.stderr
     assert f"{locked}: cannot be read: Permission denied" in shown.stderr

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cli_program import Shown, sonde
 
 from sonde.cli.approval import AtTerminal, approval
 from sonde.contexts.workspace import plan_patch
@@ -27,10 +28,9 @@ def folder(tmp_path: Path) -> Path:
     return shutil.copytree(ROOT / "examples/demo-workspace", tmp_path / "demo")
 
 
-def sonde_edit(folder: Path, *flags: str, task: str = "Add normalizeWhitespace") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sonde", "edit", task, str(folder), "--model", MODEL]
-    command += ["--runs-dir", str(folder.parent / "runs"), *flags]
-    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+def sonde_edit(folder: Path, *flags: str) -> Shown:
+    words = ("edit", "Add normalizeWhitespace", folder, "--model", MODEL, "--runs-dir", folder.parent / "runs", *flags)
+    return sonde(*words, cwd=folder.parent)
 
 
 @pytest.mark.requirement(70)
@@ -42,11 +42,11 @@ def test_with_yes_the_demo_task_is_done_and_told(folder: Path) -> None:
     assert "normalizeWhitespace" in (folder / "sample.ts").read_text()
     assert "sample.ts:9-12" in done.stdout
     assert "changed: sample.ts, sample.test.ts" in done.stderr
+    assert "--yes" not in done.stderr
 
 
-def test_an_mcp_server_that_is_to_run_commands_is_refused() -> None:
-    command = [sys.executable, "-m", "sonde", "serve", "--mcp", "--allow-command", "ls"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+def test_an_mcp_server_that_is_to_run_commands_is_refused(tmp_path: Path) -> None:
+    done = sonde("serve", "--mcp", "--allow-command", "ls", cwd=tmp_path)
 
     assert done.returncode == 2
     assert "--allow-command" in done.stderr
@@ -60,16 +60,12 @@ def test_a_limit_that_is_typed_holds_within_the_larger_budget(folder: Path) -> N
     assert "max_tokens_total" in done["error"]["message"]
 
 
-def test_where_nobody_can_answer_nothing_is_written(folder: Path) -> None:
-    done = sonde_edit(folder, "--json")
+def test_where_nobody_can_answer_it_says_so_before_it_begins_and_nothing_is_written(folder: Path) -> None:
+    done = sonde_edit(folder)
 
+    assert "--yes approves them all" in done.stderr
     assert "normalizeWhitespace" not in (folder / "sample.ts").read_text()
-    assert json.loads(done.stdout)["changed"] == []
-
-
-def test_where_nobody_can_answer_it_says_so_before_it_begins(folder: Path) -> None:
-    assert "--yes approves them all" in sonde_edit(folder).stderr
-    assert "--yes approves them all" not in sonde_edit(folder, "--yes").stderr
+    assert "changed: nothing" in done.stderr
 
 
 def test_ctrl_c_at_the_question_ends_the_task_and_nothing_is_written(folder: Path) -> None:

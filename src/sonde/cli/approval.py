@@ -19,8 +19,8 @@ def approval(*, yes: bool, stdin: TextIO | None = None, stderr: TextIO | None = 
     """Who is asked: nobody with --yes, nobody where no person can answer (then nothing is written), else the person."""
     if yes:
         return accept
-    stdin, stderr = stdin or sys.stdin, stderr or sys.stderr
-    return AtTerminal(stdin.readline, stderr, color=stderr.isatty()) if stdin.isatty() else reject
+    asked, shown = stdin or sys.stdin, stderr or sys.stderr
+    return AtTerminal(asked.readline, shown, color=shown.isatty()) if asked.isatty() else reject
 
 
 class AtTerminal:

@@ -8,6 +8,9 @@ NODE   := vscode/node_modules/.ready
 PINNED := code otel data pdf mcp acp phoenix
 FAST   := not slow and not phoenix and not browser and not local and not journey
 
+# Tests start processes by the hundred: without compiled files each of them would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help venv check format test test-python test-node journeys test-hostile test-slow test-phoenix test-browser test-vscode test-local test-providers
 .PHONY: requirements pins demo local vsix clean test-monty test-ray test-wheel bench bench-quick docs bench-sandbox bench-turn escape-table

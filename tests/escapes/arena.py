@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import secrets
 import shutil
@@ -93,8 +94,8 @@ class Arena:
         return path.name
 
     def _victim(self, payload: Payload) -> int:
-        """A sleeping process of the same user, in a group of its own."""
-        process = subprocess.Popen(["sleep", "300"], start_new_session=True, user=self.victim_uid)
+        """A process of the same user that waits for the end of its input, in a group of its own."""
+        process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, start_new_session=True, user=self.victim_uid)
         self.victims[payload.id] = process
         return process.pid
 
@@ -116,13 +117,10 @@ _KINDS = ("file", "environment", "name", "stdin", "module", "archive", "memory")
 
 
 def _died(victim: subprocess.Popen[bytes]) -> bool:
-    try:
-        victim.wait(0.05)
-    except subprocess.TimeoutExpired:
-        victim.kill()
-        victim.wait()
-        return False
-    return True
+    """Whether a signal ended it; one that is still under way comes before the end of its input."""
+    assert victim.stdin is not None
+    victim.stdin.close()
+    return victim.wait(60) != 0
 
 
 @contextlib.contextmanager
@@ -156,8 +154,18 @@ def _lay_out_files(arena: Arena) -> None:
     arena.inherited.touch()
     arena.inherited.chmod(0o666)
     _lay_out_archives(arena)
-    (folder / "evil.c").write_text(_EVIL_C)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "evil.so", folder / "evil.c"], check=True)
+    (folder / "evil.so").write_bytes(_evil())
+    (folder / "evil.so").chmod(0o755)
+
+
+@functools.cache
+def _evil() -> bytes:
+    """A library that makes a folder."""
+    with tempfile.TemporaryDirectory() as name:
+        built = Path(name, "evil.so")
+        command = ["gcc", "-shared", "-fPIC", "-x", "c", "-o", built, "-"]
+        subprocess.run(command, input=_EVIL_C, text=True, check=True)
+        return built.read_bytes()
 
 
 def _lay_out_archives(arena: Arena) -> None:

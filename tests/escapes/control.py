@@ -9,15 +9,15 @@ import contextlib
 import importlib
 import json
 import os
+import select
 import signal
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from sonde.sandbox.policy import OPEN_PRELOAD
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 def main(jobs_path: str, stdin_path: str) -> None:
@@ -58,13 +58,11 @@ def _become(code: str, stdin_path: str, output: int) -> None:
 
 
 def _wait(pid: int) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while os.waitpid(pid, os.WNOHANG) == (0, 0):
-        if time.monotonic() > until:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            return
-        time.sleep(0.001)
+    ended = os.pidfd_open(pid)
+    if not select.select([ended], [], [], PATIENCE_S)[0]:
+        os.kill(pid, signal.SIGKILL)
+    os.close(ended)
+    os.waitpid(pid, 0)
 
 
 if __name__ == "__main__":

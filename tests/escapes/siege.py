@@ -69,7 +69,7 @@ def attack(name: str, code: str, server: ForkServer) -> Siege:
         result = box.execute(code)
         later = tuple(box.execute(PROBE, wall_s=3.0).stdout.strip() for _ in range(3))
         box.rollback(1)
-        back = box.execute(PROBE, wall_s=3.0).stdout.strip()
+        back = box.execute(PROBE, wall_s=60.0).stdout.strip()
         seconds = time.monotonic() - start
         group = box._family.group
     return Siege(
@@ -80,7 +80,7 @@ def attack(name: str, code: str, server: ForkServer) -> Siege:
         later=later,
         back=back,
         called=tuple(called),
-        strays=members_after(group, 5.0),
+        strays=members_after(group, 60.0),
     )
 
 

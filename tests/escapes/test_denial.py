@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(300)
 
 SHORT_S, LONG_S = 0.5, 20.0
 """For bombs that only time ends, and for those that must meet another limit first, however busy the machine."""
-SLACK_S = 6.0
+SLACK_S = 60.0
 """A busy machine may be slow to start and to kill; a turn without a bound would take for ever."""
 BOMBS: dict[str, dict[str, str]] = tomllib.loads((Path(__file__).parent / "bombs.toml").read_text())["bomb"]
 
@@ -50,7 +50,7 @@ def test_a_bomb_is_bounded_and_leaves_nothing_running(name: str, server: ForkSer
         start = time.monotonic()
         result = box.execute(BOMBS[name]["code"])
         seconds = time.monotonic() - start
-        after = box.execute("print(kept + 1)", wall_s=10.0)
+        after = box.execute("print(kept + 1)", wall_s=60.0)
         group = box._family.group
 
     assert ("" if result.fault is None else result.fault.kind) in ends
@@ -58,25 +58,27 @@ def test_a_bomb_is_bounded_and_leaves_nothing_running(name: str, server: ForkSer
     assert after.stdout.strip() == "42"
     assert len(result.stdout) + len(result.stderr) <= 8192
     assert resident_kib() - before < 200 * 1024
-    assert members_after(group, 5.0) == 0
+    assert members_after(group, 60.0) == 0
 
 
 def test_other_boxes_go_on_while_bombs_go_off(server: ForkServer) -> None:
-    limits = Limits(wall_s=SHORT_S, memory="128MiB")
+    lit, enough = threading.Barrier(4), threading.Event()
 
     def explode(code: str) -> None:
-        with Sandbox(profile="open", limits=limits, server=server) as box:
-            box.execute(code)
+        with Sandbox(profile="open", limits=Limits(wall_s=SHORT_S, memory="128MiB"), server=server) as box:
+            lit.wait(60)
+            while not enough.is_set():
+                box.execute(code)
 
     threads = [threading.Thread(target=explode, args=(BOMBS[name]["code"],)) for name in ("spin", "output", "hoard")]
-    with Sandbox(profile="open", limits=limits, server=server) as quiet:
-        for thread in threads:
-            thread.start()
-        turns = 0
-        while any(thread.is_alive() for thread in threads) and turns < 10_000:
-            assert quiet.execute("x = 1").ok
-            turns += 1
     for thread in threads:
-        thread.join(30)
+        thread.start()
+    with Sandbox(profile="open", limits=Limits(wall_s=LONG_S), server=server) as quiet:
+        lit.wait(60)
+        turns = [quiet.execute("x = 1") for _ in range(10)]
+    enough.set()
+    for thread in threads:
+        thread.join(60)
 
-    assert turns >= 10
+    assert all(turn.ok for turn in turns), turns
+    assert not any(thread.is_alive() for thread in threads)

@@ -45,11 +45,11 @@ def test_exactly_the_limit_is_not_cut() -> None:
 
 def test_a_flood_neither_blocks_nor_fills_memory() -> None:
     with Sandbox(limits=Limits(memory="64MiB", wall_s=20)) as box:
-        result = box.execute("for i in range(300_000): print('a line of the flood, number', i)")
+        result = box.execute("for i in range(100_000): print('a line of the flood, number', i)")
 
         assert result.ok
-        assert 8000 < len(result.stdout) <= 8192 and result.output_chars > 9_000_000
-        assert result.stdout.endswith("number 299999\n")
+        assert 8000 < len(result.stdout) <= 8192 and result.output_chars > 3_000_000
+        assert result.stdout.endswith("number 99999\n")
 
 
 def test_a_flood_to_the_raw_descriptors_ends_with_the_turn() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -42,12 +41,12 @@ def group_of(box: Sandbox) -> int:
     return box._family.group
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     limit = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > limit:
             return False
-        os.sched_yield()
+        time.sleep(0.002)
     return True
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from sonde.api.launch import Finished
 from sonde.api.settings import Settings
 from sonde.bench.demo import load, names, play, without_model
 from sonde.core.events import CodeRan, Event, SubcallStarted
 from sonde.errors import ConfigError
+from sonde.viewer.shelf import Shelf
 
 
 @pytest.fixture(scope="module")
@@ -18,16 +20,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("demo")
 
 
+def states(folder: Path, finished: Finished) -> set[str]:
+    """What the page says of the run's citations."""
+    assert finished.run_dir is not None
+    return {each["state"] for each in Shelf(folder / "runs").excerpts(finished.run_dir.run_id)}
+
+
 @pytest.mark.parametrize("name", names())
-def test_a_recording_ends_as_it_did_with_every_citation_proved_again(name: str, folder: Path) -> None:
+def test_a_recording_ends_as_it_did_with_every_citation_proved_again_and_verified_by_its_page(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recording = load(name)
 
-    finished = play(recording, folder, settings=Settings())
+    with monkeypatch.context() as there:
+        there.chdir(folder.parent)  # as `sonde demo` does, which names a relative folder
+        finished = play(recording, Path(folder.name), settings=Settings())
 
     assert finished.ended.status.value == recording.status == "succeeded"
     assert finished.annotator == "LLM"
     assert finished.run_dir is not None
-    assert (finished.run_dir.path / "run_record.json").is_file()
+    assert (folder / "runs" / finished.run_dir.run_id / "run_record.json").is_file()
+    assert states(folder, finished) == {"verified"}
     proved = (*finished.ended.conclusion.citations, *finished.ended.conclusion.evidence)
     assert proved
     assert recording.answer[:80] in finished.ended.conclusion.text
@@ -54,6 +67,7 @@ def test_without_a_model_the_same_question_gets_a_report_marked_code(folder: Pat
 
     assert finished.annotator == "CODE"
     assert finished.ended.conclusion.output is not None
+    assert states(folder, finished) == {"verified"}
 
 
 def test_an_unknown_recording_is_refused_with_the_known_ones() -> None:

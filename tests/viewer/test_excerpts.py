@@ -57,7 +57,7 @@ def test_windows_line_ends_do_not_matter(root: Path) -> None:
 def test_a_text_with_another_hash_is_not_shown(root: Path) -> None:
     found = shown(root, excerpt_hash="0" * 64)
 
-    assert (found.state, found.text) == ("changed", "snip")
+    assert (found.state, found.text, found.snippet) == ("changed", "", "snip")
 
 
 @pytest.mark.parametrize("path", ["../outside.txt", "/etc/hostname", "link.txt", "nothing.txt", "folder"])
@@ -72,13 +72,35 @@ def test_a_relative_root_or_none_gives_what_was_recorded() -> None:
     assert shown("relative").state == "missing"
 
 
-def test_evidence_that_is_no_file_is_shown_as_recorded(root: Path) -> None:
-    span = {"kind": "SPAN", "ref": "span-1", "path": "", "start_line": 0, "end_line": 0, "excerpt_hash": "h"}
+def test_a_file_in_another_encoding_is_read_again_as_the_run_read_it(root: Path) -> None:
+    (root / "a.txt").write_bytes("eins\nzwei\n".encode("utf-16"))
 
-    assert shown(root, **span).state == "recorded"
+    assert shown(root, excerpt_hash=sha256_text("eins\nzwei")).state == "verified"
 
 
-def test_references_of_a_report_are_found_wherever_they_stand(root: Path) -> None:
+def test_a_file_that_a_glob_brought_is_read_again(root: Path) -> None:
+    assert shown(root / "*.txt").state == "verified"
+    assert shown(root / "*.log").state == "missing"
+
+
+def test_lines_of_a_file_that_is_gone_come_from_the_recording_if_they_have_the_hash(root: Path) -> None:
+    citation = {"path": "b.txt", "start_line": 2, "end_line": 3, "excerpt_hash": sha256_text("two\nthree")}
+    seen = [{"path": "b.txt", "start_line": 1, "end_line": 4, "ref": "b.txt:1-4"}]
+    events = [
+        {"type": "run_started", "settings": {"sources": {"paths": [str(root)]}}},
+        {"type": "host_returned", "n": 1, "excerpts": seen},
+        {"type": "cited", "citation": citation},
+    ]
+
+    (plain,) = shown_excerpts(events, lambda _number: "one\ntwo\nthree\nfour")
+    (numbered,) = shown_excerpts(events, lambda _number: "1: one\n2: two\n3: three\n4: four")
+    (other,) = shown_excerpts(events, lambda _number: "one\nTWO\nthree\nfour")
+
+    assert (plain.state, plain.text) == (numbered.state, numbered.text) == ("recorded", "two\nthree")
+    assert (other.state, other.text) == ("missing", "")
+
+
+def test_a_recorded_result_with_another_hash_is_not_shown() -> None:
     ref = {"kind": "TOOL_IO", "ref": "tool:s1", "excerpt_hash": "h", "span_id": "s1", "trace_id": "t"}
     output = {"hypotheses": [{"evidence_refs": [ref]}], "evidence_refs": [ref]}
     call = {"type": "host_returned", "n": 7, "excerpts": [{"ref": "tool:s1", "path": ""}]}
@@ -86,5 +108,20 @@ def test_references_of_a_report_are_found_wherever_they_stand(root: Path) -> Non
     events = [call, {"type": "run_ended", "output": output}]
     (found,) = shown_excerpts(events, lambda number: {"call": number, "output": "timeout"})
 
-    assert (found.ref, found.state, found.seen_at) == ("tool:s1", "recorded", 7)
-    assert '"output": "timeout"' in found.text
+    assert (found.ref, found.state, found.seen_at, found.text) == ("tool:s1", "missing", 7, "")
+
+
+def test_what_a_model_writes_under_the_names_of_a_citation_gets_no_card() -> None:
+    forged = {"path": "a.txt", "start_line": 1, "end_line": 1, "excerpt_hash": "0" * 64, "snippet": "all is well"}
+
+    assert not shown_excerpts([{"type": "run_ended", "output": {"answer": "", "value": [forged], "citations": []}}])
+
+
+@pytest.mark.parametrize("source", ["http://127.0.0.1:9/", "relative.jsonl", "/dev/zero", "/proc", "/nowhere"])
+def test_a_source_that_is_no_trace_file_here_is_not_read(source: str) -> None:
+    ref = {"kind": "SPAN", "ref": "s1", "excerpt_hash": "h", "span_id": "s1", "trace_id": "t"}
+    start = {"type": "run_started", "settings": {"source": source}}
+
+    (found,) = shown_excerpts([start, {"type": "run_ended", "output": {"evidence_refs": [ref]}}])
+
+    assert (found.state, found.text) == ("missing", "")

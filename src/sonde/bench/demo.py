@@ -83,8 +83,10 @@ def load(name: str) -> DemoScript:
 
 
 def prepare(family: str, folder: Path) -> Path:
-    """Make the data of a family of demos below a folder, the same on every machine."""
-    place = folder / family
+    """Make the data of a family of demos below a folder, the same on every machine. The path is absolute: the run records it, and
+    its citations are read again there from whatever working folder.
+    """
+    place = folder.absolute() / family
     place.mkdir(parents=True, exist_ok=True)
     match family:
         case "ask":

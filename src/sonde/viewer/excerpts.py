@@ -1,34 +1,62 @@
-"""The source text behind a citation, read again: only for places that the run itself cites, only below the folders that it was given, and
-only when the text still has the hash that was recorded. Otherwise the short snippet of the recording is shown, and said to be that. What
-a tool of the user returned is read again from the recording, with its tool and arguments.
+"""The text behind each citation of a run, for the page's evidence cards.
+
+A card shows exactly the text that its hash was made of, or no text at all. The text is read again from the source: files below the
+folders that the run was given, trace files, config snapshots. If that fails it is taken from what the run recorded. Either way it must
+have the cited hash. Nothing is fetched from a server: a run folder from a stranger must not make this machine call anyone.
 """
 
 from __future__ import annotations
 
+import glob
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from sonde.contexts.configs import ConfigSnapshots
+from sonde.contexts.files.file_list import Entry
+from sonde.contexts.files.library import glob_pattern
+from sonde.contexts.files.lines import LineIndex, read_lines
+from sonde.contexts.files.text import open_text
+from sonde.contexts.traces.cache import SUFFIXES
+from sonde.contexts.traces.evidence import text_behind, texts_in
+from sonde.contexts.traces.filestore import FileStore
+from sonde.contexts.traces.sources import is_server
 from sonde.core.calls import CallRef, call_text, shown_text
 from sonde.core.canonical import clip, sha256_text
-from sonde.runs.rundir import pretty_json
+from sonde.core.evidence import EvidenceKind, Excerpt
+from sonde.errors import SondeError
 
 LARGEST_FILE = 64 << 20
-RECORDED_TEXT = 4_000
-RETURNED_TEXT = 20_000
+LARGEST_TRACES = 256 << 20
+TRACE_FILES = 2_000
+CARD_CHARS = 100_000
 CALL_TEXT = 400
+CALLS_TRIED = 20
+_NUMBERED = re.compile(r"^\d+: ", re.MULTILINE)
+
+ResultOf = Callable[[int], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """An excerpt for the page. `state`: verified (read again, hash fits), changed (it does not), missing, or recorded (not a file)."""
+    """One evidence card. `text` has the cited hash or is empty; `left_out` counts the characters that were too many for a card.
+
+    `state`: verified (read again just now), changed (the source has another text now), recorded (the source was not read, the run's
+    recording has the text), missing (neither has it). `snippet` is what the runtime noted when it proved the citation, and is unchecked.
+    """
 
     ref: str
-    state: Literal["verified", "changed", "missing", "recorded"]
-    text: str
+    state: Literal["verified", "changed", "recorded", "missing"]
+    text: str = ""
+    left_out: int = 0
+    snippet: str = ""
+    kind: str = ""
     path: str = ""
     start_line: int = 0
     end_line: int = 0
@@ -37,41 +65,29 @@ class Shown:
     fallback: bool = False
     seen_at: int | None = None
     call: str = ""
+    redacted: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """As plain data."""
         return asdict(self)
 
 
-def shown_excerpts(events: Iterable[Mapping[str, Any]], result_of: Callable[[int], Any] | None = None) -> list[Shown]:
-    """Every citation of a run with its text; `result_of` gives the recorded result of a call by its number."""
+def shown_excerpts(
+    events: Iterable[Mapping[str, Any]], result_of: ResultOf | None = None, *, cache: Path | None = None
+) -> list[Shown]:
+    """A card for every citation of a run. `result_of` gives the recorded result of a call by the number of its event; `cache` is
+    where indexes of trace files are kept.
+    """
     listed = list(events)
-    roots = list(_roots(listed))
     calls = [event for event in listed if event.get("type") == "host_returned"]
-    cited: dict[str, Shown] = {}
-    for citation in _citations(listed):
-        shown = _show(citation, roots, calls)
-        if shown.call and shown.seen_at is not None and result_of is not None:
-            shown = _returned(shown, result_of(shown.seen_at))
-        if not shown.text and shown.seen_at is not None and result_of is not None:
-            shown = replace(shown, text=_recorded(result_of(shown.seen_at)))
-        cited.setdefault(shown.ref, shown)
-    return list(cited.values())
-
-
-def _returned(shown: Shown, result: Any) -> Shown:
-    """A cited call with the text that the recording holds, if it still has the cited hash."""
-    pointer = CallRef.read(shown.ref)
-    text = pointer.cut(shown_text(result)) if pointer is not None else None
-    if text is None or sha256_text(text) != shown.excerpt_hash:
-        return replace(shown, state="changed")
-    shown_now = clip(text, RETURNED_TEXT) if isinstance(result, str) else _recorded(result)
-    return replace(shown, state="verified", text=shown_now)
-
-
-def _recorded(result: Any) -> str:
-    text = result if isinstance(result, str) else pretty_json(result).decode().rstrip()
-    return clip(text, RECORDED_TEXT)
+    start = next((event for event in listed if event.get("type") == "run_started"), cast("Mapping[str, Any]", {}))
+    cards: dict[str, Shown] = {}
+    with ExitStack() as opened:
+        sources = _Sources(start, calls, opened, cache)
+        for citation in _citations(listed):
+            card = _card(citation, sources, calls, result_of or (lambda _number: None))
+            cards.setdefault(card.ref, card)
+    return list(cards.values())
 
 
 def _citations(events: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -80,7 +96,9 @@ def _citations(events: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any
         if event.get("type") == "cited":
             yield event["citation"]
         elif event.get("type") == "run_ended":
-            yield from _pointers(event.get("output"))
+            output: Any = event.get("output")
+            answer = isinstance(output, dict) and isinstance(cast("dict[str, Any]", output).get("citations"), list)
+            yield from _pointers(output["citations"] if answer else output)  # the rest of an answer is the model's
 
 
 def _pointers(value: Any) -> Iterator[Mapping[str, Any]]:
@@ -102,51 +120,50 @@ def _sound(fields: Mapping[str, Any]) -> bool:
     return all(isinstance(line, int) for line in lines) and isinstance(fields.get("path", ""), str)
 
 
-def _roots(events: Iterable[Mapping[str, Any]]) -> Iterator[Path]:
-    """The folders and files that the run was given; for a glob, the folder in which it looks."""
-    starts = [event for event in events if event.get("type") == "run_started"]
-    places: list[Any] = [start.get(name) or {} for start in starts[:1] for name in ("input_ref", "settings")]
-    places += [place["sources"] for place in places if isinstance(place.get("sources"), dict)]
-    for source in places:
-        for name in ("paths", "roots", "root", "workspace"):
-            value: Any = source.get(name) or []
-            for each in cast("list[Any]", value) if isinstance(value, list) else [value]:
-                if isinstance(each, str) and os.path.isabs(each):  # noqa: PTH117  # text until it is known to be a path
-                    before, star, _ = each.partition("*")
-                    yield Path(f"{before}*").parent if star else Path(each)
-
-
-def _show(citation: Mapping[str, Any], roots: Iterable[Path], calls: Iterable[Mapping[str, Any]]) -> Shown:
+def _card(
+    citation: Mapping[str, Any], sources: _Sources, calls: Sequence[Mapping[str, Any]], result_of: ResultOf
+) -> Shown:
     path, start, end = (
         str(citation.get("path", "")),
         int(citation.get("start_line", 0)),
         int(citation.get("end_line", 0)),
     )
     wanted = str(citation.get("excerpt_hash", ""))
-    found = [lines_of(file, start, end) for file in _candidates(path, roots)] if path and start > 0 else []
-    fitting = next((text for text in found if text is not None and sha256_text(text) == wanted), None)
-    state = "verified" if fitting is not None else "changed" if found else "missing" if path else "recorded"
-    return Shown(
+    showing = [call for call in calls if _showed(call, citation)]
+    arguments: Any = citation.get("arguments")
+    card = Shown(
         ref=str(citation.get("ref") or f"{path}:{start}-{end}"),
-        state=state,
-        text=fitting if fitting is not None else str(citation.get("snippet", "")),
+        state="missing",
+        snippet=str(citation.get("snippet", "")),
+        kind=str(citation.get("kind", "")),
         path=path,
         start_line=start,
         end_line=end,
         excerpt_hash=wanted,
         signal=str(citation.get("signal", "")),
         fallback=bool(citation.get("fallback", False)),
-        seen_at=next((call.get("n") for call in calls if _showed(call, citation)), None),
-        call=_called(citation, start, end),
+        seen_at=showing[0].get("n") if showing else None,
+        call=clip(call_text(str(citation.get("tool")), cast("dict[str, Any]", arguments), start, end), CALL_TEXT)
+        if isinstance(arguments, dict)
+        else "",
     )
+    if CallRef.read(card.ref) is None:
+        found = sources.texts(citation)
+        for text in found or ():
+            if sha256_text(text) == wanted:
+                return _with(card, "verified", text)
+        if found is not None:
+            card = replace(card, state="changed")
+    for call in showing[:CALLS_TRIED]:
+        for text in _recorded(result_of(int(call["n"])), call, card):
+            if sha256_text(text) == wanted:
+                state = "verified" if card.call else "changed" if card.state == "changed" else "recorded"
+                return _with(card, state, text)
+    return card
 
 
-def _called(citation: Mapping[str, Any], start: int, end: int) -> str:
-    """The call behind a citation of a user's tool, as code writes it."""
-    arguments: Any = citation.get("arguments")
-    if not isinstance(arguments, dict):
-        return ""
-    return clip(call_text(str(citation.get("tool")), cast("dict[str, Any]", arguments), start, end), CALL_TEXT)
+def _with(card: Shown, state: Literal["verified", "changed", "recorded"], text: str) -> Shown:
+    return replace(card, state=state, text=text[:CARD_CHARS], left_out=max(0, len(text) - CARD_CHARS))
 
 
 def _showed(call: Mapping[str, Any], citation: Mapping[str, Any]) -> bool:
@@ -162,24 +179,129 @@ def _showed(call: Mapping[str, Any], citation: Mapping[str, Any]) -> bool:
     )
 
 
+def _recorded(result: Any, call: Mapping[str, Any], card: Shown) -> Iterator[str]:
+    """The texts in a recorded result that may be the cited one; the caller compares hashes."""
+    pointer = CallRef.read(card.ref)
+    if pointer is not None:
+        text = pointer.cut(shown_text(result))
+        yield from [] if text is None else [text]
+    elif not card.path:
+        yield from texts_in(result)
+    else:
+        rows = cast("list[Any]", result) if isinstance(result, list) else []
+        pieces = [cast("dict[str, Any]", row) for row in rows if isinstance(row, dict)]
+        if isinstance(result, str):
+            pieces = [{**each, "text": result} for each in call["excerpts"] if each.get("path") == card.path]
+        for piece in pieces:
+            first, text = piece.get("start_line", piece.get("line")), piece.get("text")
+            if isinstance(first, int) and isinstance(text, str) and first <= card.start_line:
+                lines = text.split("\n")[card.start_line - first : card.end_line - first + 1]
+                yield "\n".join(lines)
+                yield _NUMBERED.sub("", "\n".join(lines))
+
+
+class _Sources:
+    """What the run looked at, as it is on this machine now. A source is opened when the first citation needs it."""
+
+    def __init__(
+        self, start: Mapping[str, Any], calls: Iterable[Mapping[str, Any]], opened: ExitStack, cache: Path | None
+    ) -> None:
+        self._settings: Mapping[str, Any] = start.get("settings") or {}
+        self._roots = list(_roots([start.get("input_ref") or {}, self._settings]))
+        self._calls = calls
+        self._opened = opened
+        self._cache = cache
+
+    def texts(self, citation: Mapping[str, Any]) -> list[str] | None:
+        """What stands at the cited place now, as often as the place can be meant; None when there is no such source here."""
+        path, start = str(citation.get("path", "")), int(citation.get("start_line", 0))
+        if citation.get("kind") == EvidenceKind.CONFIG_DIFF.value:
+            return self._diffs(str(citation.get("ref")))
+        if path:
+            found = [lines_of(file, start, int(citation.get("end_line", 0))) for file in _candidates(path, self._roots)]
+            return [text for text in found if text is not None] if found and start > 0 else None
+        if self._traces is None or citation.get("kind") not in {kind.value for kind in EvidenceKind}:
+            return None
+        excerpt = Excerpt(
+            kind=EvidenceKind(citation["kind"]),
+            ref=str(citation.get("ref")),
+            hash="",
+            span_id=str(citation.get("span_id")),
+        )
+        try:
+            text = text_behind(excerpt, self._traces.span)
+        except SondeError:
+            text = None
+        return [] if text is None else [text]
+
+    @cached_property
+    def _traces(self) -> FileStore | None:
+        """The trace files, unless they are on a server, gone, or more than a page should wait for."""
+        named = self._settings.get("source")
+        if not isinstance(named, str) or is_server(named) or not os.path.isabs(named):  # noqa: PTH117  # text until it is known to be a path
+            return None
+        source = Path(named)
+        with suppress(SondeError, OSError, ValueError):
+            files = [source] if source.is_file() else list(islice(source.rglob("*"), TRACE_FILES + 1))
+            sizes = [
+                file.stat().st_size for file in files if file.is_file() and file.suffix in (*SUFFIXES, source.suffix)
+            ]
+            if len(files) <= TRACE_FILES and 0 < sum(sizes) <= LARGEST_TRACES:
+                return self._opened.enter_context(FileStore(source, cache=self._cache))
+        return None
+
+    def _diffs(self, ref: str) -> list[str] | None:
+        """The diffs that this ref may mean: of the snapshots that the run compared, and of each with the next one."""
+        folder = self._settings.get("configs")
+        if not isinstance(folder, str):
+            return None
+        try:
+            configs = ConfigSnapshots(Path(folder), project_name=str(self._settings.get("project") or ""))
+        except (SondeError, OSError):
+            return None
+        rows = configs.list_config_snapshots(str(self._settings.get("project") or ""))
+        compared = [
+            str(each.get("path")) for call in self._calls for each in call.get("excerpts", ()) if each.get("ref") == ref
+        ]
+        compared += [f"{base['snapshot_id']}..{target['snapshot_id']}" for base, target in pairwise(rows)]
+        excerpts = (Excerpt(kind=EvidenceKind.CONFIG_DIFF, ref=ref, hash="", path=each) for each in compared)
+        return [text for excerpt in excerpts if (text := configs.reread(excerpt)) is not None]
+
+
+def _roots(places: Sequence[Mapping[str, Any]]) -> Iterator[Path]:
+    """The folders, files and globs that the run was given."""
+    for source in (*places, *(each["sources"] for each in places if isinstance(each.get("sources"), dict))):
+        for name in ("paths", "roots", "root", "workspace"):
+            value: Any = source.get(name) or []
+            for each in cast("list[Any]", value) if isinstance(value, list) else [value]:
+                if isinstance(each, str) and os.path.isabs(each):  # noqa: PTH117  # text until it is known to be a path
+                    yield Path(each)
+
+
 def _candidates(path: str, roots: Iterable[Path]) -> Iterator[Path]:
-    """The files that this cited path may mean; each lies below a root also after its links are followed."""
+    """The files that this cited path may mean; each lies below a root, or matches it, also after its links are followed."""
+    seen: set[Path] = set()
     for root in roots:
-        for file in (root / path, *(above / path for above in root.parents), root):
+        for base in (root, *root.parents):
             with suppress(OSError, ValueError):  # a final value may call anything a path
+                file = root if base == root and root.name == Path(path).name and root.is_file() else base / path
                 real, top = file.resolve(), root.resolve()
                 inside = real == top or top in real.parents
-                if inside and real.is_file() and real.as_posix().endswith(Path(path).name):
+                if glob.has_magic(str(root)) and not inside:
+                    inside = glob_pattern(str(root)).fullmatch(str(real).encode()) is not None
+                if inside and real not in seen and real.is_file():
+                    seen.add(real)
                     yield real
 
 
 def lines_of(file: Path, start: int, end: int) -> str | None:
-    r"""Lines of a file, from 1, both included, joined by `\n`; None when it cannot be read."""
+    r"""Lines of a file as a run reads them, from 1, both included, joined by `\n`; None when it has no such lines."""
     try:
-        if not 0 < file.stat().st_size <= LARGEST_FILE:  # 0: files of /proc say so, and may never end
+        state = file.stat()
+        if not 0 < state.st_size <= LARGEST_FILE:  # 0: files of /proc say so, and may never end
             return None
-        with file.open("rb") as opened:
-            text = opened.read(LARGEST_FILE).decode("utf-8-sig", "replace")
-    except OSError:
+        with open_text(Entry(file.name, state.st_size, state.st_mtime_ns, str(file))) as text:
+            index = LineIndex.of(text)
+            return read_lines(text, index, start, end) if 0 < start <= end <= index.total else None
+    except (SondeError, OSError):
         return None
-    return "\n".join(line.removesuffix("\r") for line in text.split("\n")[start - 1 : end])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,22 +44,23 @@ MODULES = (
 TEXT = 20_000
 
 
-def export_html(run: RunDir, target: str | Path, *, redact: bool = False) -> Path:
-    """Write the run as one page; a name without a suffix gets .html."""
+def export_html(run: RunDir, target: str | Path, *, redact: bool = False, cache: Path | None = None) -> Path:
+    """Write the run as one page; a name without a suffix gets .html. `cache` keeps indexes of trace files."""
     path = Path(target)
     path = path if path.suffix else path.with_suffix(".html")
-    write_atomically(path, page(run_data(run, redact=redact)).encode())
+    write_atomically(path, page(run_data(run, redact=redact, cache=cache)).encode())
     return path
 
 
-def run_data(run: RunDir, *, redact: bool = False) -> dict[str, Any]:
+def run_data(run: RunDir, *, redact: bool = False, cache: Path | None = None) -> dict[str, Any]:
     """Everything that the page asks a server for."""
     events = redact_events(run.events()) if redact else run.events()
     if not events:
         raise NoSuchRun(f"{run.path} was cut off before its first event: there is nothing to show")
     full = [{**as_dict(event), "n": number} for number, event in enumerate(events)]
     summary = asdict(summarise(run.path)) | {"path": run.run_id}
-    excerpts: Any = [shown.as_dict() for shown in shown_excerpts(full, lambda number: full[number].get("result"))]
+    shown = shown_excerpts(full, lambda number: full[number].get("result"), cache=cache)
+    excerpts = [replace(each, redacted=redact and redact_text(each.text) != each.text).as_dict() for each in shown]
     slimmed = [slim(event, number) for number, event in enumerate(full)]
     data = {
         "runs": [summary],

@@ -46,10 +46,12 @@ Query = Mapping[str, Sequence[str]]
 
 
 class ViewerServer:
-    """Serves until closed. `url` is where; port 0 takes a free one."""
+    """Serves until closed. `url` is where; port 0 takes a free one; `cache` keeps indexes of trace files."""
 
-    def __init__(self, runs_dir: str | Path, *, port: int = 0, named: Sequence[RunDir] = ()) -> None:
-        self.shelf = Shelf(runs_dir, named)
+    def __init__(
+        self, runs_dir: str | Path, *, port: int = 0, named: Sequence[RunDir] = (), cache: Path | None = None
+    ) -> None:
+        self.shelf = Shelf(runs_dir, named, cache=cache)
         self._http = _Listener(self.shelf, port)
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
 

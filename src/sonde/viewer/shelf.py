@@ -20,8 +20,9 @@ OPEN_RUNS = 32
 class Shelf:
     """Runs by id. Ids are names of folders that exist, compared as text: a path cannot be smuggled in."""
 
-    def __init__(self, runs_dir: str | Path, named: Sequence[RunDir] = ()) -> None:
+    def __init__(self, runs_dir: str | Path, named: Sequence[RunDir] = (), *, cache: Path | None = None) -> None:
         self.runs_dir = Path(runs_dir)
+        self._cache = cache
         self._named = {run.run_id: run for run in named}
         self._streams: dict[str, RunStream] = {}
         self._lock = threading.Lock()
@@ -52,7 +53,7 @@ class Shelf:
     def excerpts(self, run_id: str) -> list[dict[str, Any]]:
         """The source texts that the run cites."""
         stream = self.stream(run_id)
-        found = shown_excerpts(stream.light(), lambda number: stream.full([number])[0].get("result"))
+        found = shown_excerpts(stream.light(), lambda number: stream.full([number])[0].get("result"), cache=self._cache)
         return [each.as_dict() for each in found]
 
     def compare(self, left: str, right: str) -> dict[str, Any]:

@@ -37,13 +37,15 @@ def export(
     from sonde.runs.export import export_run
     from sonde.runs.rundir import find_run
 
-    found = find_run(settings_of(place).runs_dir, run)
+    settings = settings_of(place)
+    found = find_run(settings.runs_dir, run)
     target = output or Path(f"{found.run_id}{'.html' if html else '.tar.gz'}")
     try:
         if html:
+            from sonde.api.trace_source import cache_folder
             from sonde.viewer.onefile import export_html
 
-            print(export_html(found, target, redact=redact))
+            print(export_html(found, target, redact=redact, cache=cache_folder(settings.environ)))
         else:
             print(export_run(found, target, redact=redact))
     except OSError as error:

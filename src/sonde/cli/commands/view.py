@@ -27,15 +27,17 @@ def view(
 
     It listens on this machine only, until Ctrl-C.
     """
+    from sonde.api.trace_source import cache_folder
     from sonde.cli.interrupt import soft_stop
     from sonde.errors import ConfigError
     from sonde.runs.rundir import find_run
     from sonde.viewer.server import ViewerServer
 
-    runs_dir = settings_of(place).runs_dir
+    settings = settings_of(place)
+    runs_dir = settings.runs_dir
     shown = find_run(runs_dir, run) if run is not None else None
     try:
-        server = ViewerServer(runs_dir, port=port, named=[shown] if shown else ())
+        server = ViewerServer(runs_dir, port=port, named=[shown] if shown else (), cache=cache_folder(settings.environ))
     except (OSError, OverflowError) as error:
         raise ConfigError(f"port {port} cannot be used: {error}; --port 0 takes a free one") from error
     with soft_stop(said=None) as stop, server:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
 
 from sonde.contexts.traces.span import Span, SpanSummary, time_text
 from sonde.contexts.traces.views import Artifact, chunks_of, messages_of, tool_io_of
@@ -10,6 +11,8 @@ from sonde.core.canonical import canonical_json, sha256_text
 from sonde.core.evidence import EvidenceKind, Excerpt
 
 ATTRIBUTES = ":attributes"
+_ROW_ONLY = {"trace_id", "span_id", "artifact_id"}
+_MESSAGE_ONLY = {"position", "index_gap", "ref"}
 
 
 def span_excerpt(summary: SpanSummary) -> Excerpt:
@@ -67,3 +70,28 @@ def _excerpt(kind: EvidenceKind, ref: str, text: str, summary: SpanSummary) -> E
         span_id=summary.span_id,
         ts=f"{moment[:19]}Z" if moment.endswith("Z") else None,
     )
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Every citable text that a recorded result of a tool may hold, as `text_behind` would give it; hashes tell which one is meant."""
+    if isinstance(value, list):
+        for item in cast("list[Any]", value):
+            yield from texts_in(item)
+    elif isinstance(value, dict):
+        row = cast("dict[str, Any]", value)
+        match row:
+            case {"attributes": _, "events": _}:
+                yield canonical_json({name: row[name] for name in ("attributes", "events")})
+            case {"tool_name": _, "artifact_id": _} | {"document_id": _, "artifact_id": _}:
+                yield canonical_json({name: item for name, item in row.items() if name not in _ROW_ONLY})
+            case {"role": role, "content": content, "metadata": dict()}:
+                said = {name: item for name, item in row["metadata"].items() if name not in _MESSAGE_ONLY}
+                yield canonical_json({"role": role, "content": content, **said})
+            case {"diff": str(text)}:
+                yield text
+            case {"span_id": _, "span_kind": _}:
+                yield canonical_json(row)
+            case _:
+                pass
+        for item in row.values():
+            yield from texts_in(item)

@@ -4,11 +4,12 @@ import { copyable, count, h, many, money, pill, put, seconds, short } from "./do
 import { blocks, json } from "./highlight.js";
 import { fetchExcerpts } from "./source.js";
 
+const CARD_LINES = 400;
 const STATES = {
-  verified: ["verified", "Read again just now: the text has the recorded hash"],
-  changed: ["changed since", "The source no longer has the recorded hash; this is the start of what was recorded"],
-  missing: ["source not here", "The source cannot be read here; this is the start of what was recorded"],
-  recorded: ["as recorded", "This evidence is no file; its hash was checked when the run ended"],
+  verified: ["verified", "Read again just now: this text has the cited hash"],
+  changed: ["changed since", "The source has another text now; a text shown here is the recorded one and has the cited hash"],
+  recorded: ["as recorded", "The source was not read again; this text is from the recording and has the cited hash"],
+  missing: ["cannot be checked", "Neither the source nor the recording has the text of this hash here"],
 };
 
 export class Answer {
@@ -75,7 +76,7 @@ export class Answer {
       [count(totals.tool_calls), "tool calls"],
       [
         count(this.excerpts.length),
-        this.excerpts.some((each) => each.path || each.call) ? `cited, ${proved} verified now` : "cited",
+        this.excerpts.every((each) => each.state === "recorded") ? "cited" : `cited, ${proved} verified now`,
       ],
     ];
     put(
@@ -262,10 +263,10 @@ export class Answer {
 
   card(excerpt) {
     const [word, why] = STATES[excerpt.state];
-    const lines = excerpt.text.split("\n");
+    const lines = (excerpt.path ? excerpt.text : indented(excerpt.text)).split("\n");
     const card = h(
       "figure",
-      { class: `excerpt ${excerpt.state}`, tabindex: "-1" },
+      { class: `excerpt ${excerpt.state} ${excerpt.path ? "" : "data"}`, tabindex: "-1" },
       h(
         "figcaption",
         {},
@@ -281,20 +282,25 @@ export class Answer {
             )
           : null,
       ),
-      h(
-        "pre",
-        { class: "lines", tabindex: "0" },
-        lines.slice(0, 400).map((line, place) =>
-          h(
-            "span",
-            {
-              class: "line",
-              "data-n": excerpt.state === "verified" && excerpt.start_line ? excerpt.start_line + place : "",
-            },
-            `${line}\n`,
-          ),
-        ),
-      ),
+      excerpt.text
+        ? h(
+            "pre",
+            { class: "lines", tabindex: "0" },
+            lines
+              .slice(0, CARD_LINES)
+              .map((line, place) =>
+                h(
+                  "span",
+                  { class: "line", "data-n": excerpt.start_line ? excerpt.start_line + place : "" },
+                  `${line}\n`,
+                ),
+              ),
+          )
+        : h("p", { class: "muted unread" }, `${why}.`),
+      !excerpt.text && excerpt.snippet
+        ? h("p", { class: "muted unread" }, `Noted when it was cited, unchecked: ${excerpt.snippet}`)
+        : null,
+      remarks(excerpt, lines).map((remark) => h("p", { class: "muted unread" }, remark)),
       h(
         "div",
         { class: "under" },
@@ -315,6 +321,38 @@ export class Answer {
     for (const each of this.cards.values()) each.classList.toggle("on", each === card);
     card.focus({ preventScroll: true });
   }
+}
+
+// What a card does not show of its text.
+function remarks(excerpt, lines) {
+  const found = [];
+  if (excerpt.redacted) found.push("What looks like a secret was taken out, so this text no longer has the hash.");
+  if (lines.length > CARD_LINES) found.push(`${count(lines.length - CARD_LINES)} more lines are not shown.`);
+  if (excerpt.left_out) found.push(`${count(excerpt.left_out)} more characters are not shown.`);
+  return found;
+}
+
+// JSON with line breaks and spaces between its tokens; every token stays as it is. Any other text is returned unchanged.
+function indented(text) {
+  if (!/^[[{]/.test(text)) return text;
+  try {
+    JSON.parse(text);
+  } catch {
+    return text;
+  }
+  let depth = 0;
+  const line = () => `\n${"  ".repeat(depth)}`;
+  return text.replace(/"(?:[^"\\]|\\.)*"|\[\]|\{\}|[[\]{},:]/g, (token) => {
+    if (token === "{" || token === "[") {
+      depth += 1;
+      return token + line();
+    }
+    if (token === "}" || token === "]") {
+      depth -= 1;
+      return line() + token;
+    }
+    return token === "," ? token + line() : token === ":" ? ": " : token;
+  });
 }
 
 // The words of an output: a text, or the answer or summary in an object that is no report; null for other data.

@@ -169,6 +169,16 @@ def test_a_value_without_citations_gets_marked_fallback_ones(loop: Loop) -> None
     assert result["citations"][1]["snippet"] == "def pay(n):"
 
 
+def test_fallback_citations_skip_blank_lines(loop: Loop) -> None:
+    for file in loop.repo.rglob("*.py"):
+        file.write_text(f"\n  \n{file.read_text()}")
+
+    result = loop.work(loop.replies("root", ['set_final("nothing found")']))
+
+    assert result["citations"]
+    assert all(each["snippet"].strip() for each in result["citations"])
+
+
 def test_without_require_citations_none_are_asked_for_and_none_made_up(loop: Loop) -> None:
     root = loop.replies("root", ['set_final("nothing found")'])
 

@@ -241,13 +241,15 @@ def _found(query: str, gathered: Gathered) -> list[Citation]:
 
 
 def _heart(excerpt: Excerpt, query: str, gathered: Gathered) -> tuple[int, int]:
-    """The lines of a passage that fit the query best: the first with the most of its words, and those just after it."""
+    """The lines of a passage that fit the query best: the first with the most of its words, and those just after it. Neither the first
+    nor the last of them is blank, unless the whole passage is.
+    """
     lines = (gathered.prover.reread(excerpt) or "").casefold().split("\n")
     words = {stem(word.casefold()) for word in words_of(query)}
-    fits = [sum(word in line for word in words) for line in lines]
-    best = fits.index(max(fits)) if fits else 0
-    start = excerpt.start_line + best
-    return start, min(start + HEART_LINES - 1, excerpt.end_line)
+    fits = [sum(word in line for word in words) if line.strip() else -1 for line in lines]
+    best = fits.index(max(fits))
+    heart = [at for at in range(best, min(best + HEART_LINES, len(lines))) if lines[at].strip()]
+    return excerpt.start_line + best, excerpt.start_line + max(heart, default=best)
 
 
 ASK = Engine(

@@ -25,6 +25,7 @@ from sonde.tools import Tool, tool
 
 INDEX_ROWS = 160
 GREP_MATCHES = 500
+HEAD_LINES = 200
 SIGNAL_BYTES = 1_048_576
 _STEP = 1_048_576
 _LISTED_BYTES = 16_000_000
@@ -125,9 +126,15 @@ class LoopFiles(FilesContext):
         lines += [f"  not read: {name!r}: {reason}" for name, reason in list(self.survey.left_out.items())[:20]]
         return "\n".join(lines)
 
-    def first_line(self, path: str) -> str | None:
-        """The first line of a file, as it is now."""
-        return self.reread(Excerpt.of_lines(path, 1, 1, ""))
+    def first_text(self, path: str) -> tuple[int, str] | None:
+        """The number and the text of the first line that is not blank, as it is now; None when the file's head has none."""
+        for line in range(1, HEAD_LINES + 1):
+            text = self.reread(Excerpt.of_lines(path, line, line, ""))
+            if text is None:
+                return None
+            if text.strip():
+                return line, text
+        return None
 
 
 def open_files(list_file: str, repo: str) -> LoopFiles:

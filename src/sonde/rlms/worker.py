@@ -102,12 +102,13 @@ def _citations(request: Request, context: LoopFiles, finished: Finished) -> list
 
 
 def _fallback(context: LoopFiles) -> list[Citation]:
-    """Where the files begin: so that readers have something to open. Marked, and no gate counts them."""
+    """The first line with text of each file: so that readers have something to open. Marked, and no gate counts them."""
     found: list[Citation] = []
     for row in context.survey.rows[:FALLBACK_FILES]:
-        text = context.first_line(row.path)
-        if text is not None:
-            pointer: dict[str, Any] = {"path": row.path, "start_line": 1, "end_line": 1, "excerpt_hash": ""}
+        first = context.first_text(row.path)
+        if first is not None:
+            line, text = first
+            pointer: dict[str, Any] = {"path": row.path, "start_line": line, "end_line": line, "excerpt_hash": ""}
             snippet = " ".join(text.split())
             found.append(Citation(**pointer, signal=FALLBACK_SIGNAL, snippet=snippet, fallback=True))
     return found

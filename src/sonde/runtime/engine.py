@@ -21,6 +21,7 @@ from sonde.runtime.feedback import LeftLine, left_line
 from sonde.tools.registry import ToolRegistry
 
 Gate = Literal["schema", "evidence", "citations"]
+NEAR_LINES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +82,20 @@ class Prover:
         self.returned = returned
 
     def lines(self, path: str, start: int, end: int, *, signal: str = "reference") -> Citation | Refuted:
-        """Lines of a file as a proved citation with a snippet."""
+        """Lines of a file as a proved citation with a snippet. Lines of nothing but whitespace prove nothing and are refused."""
         proved = self.log.prove_lines(path, start, end, self.reread)
         if isinstance(proved, Refuted):
             return proved
         text = self.reread(proved) or ""
+        if not text.strip():
+            beside = (line for step in range(1, NEAR_LINES + 1) for line in (end + step, start - step) if line > 0)
+            near = next(
+                (line for line in beside if (self.reread(Excerpt.of_lines(path, line, line, "")) or "").strip()), None
+            )
+            hint = f", such as line {near}" if near else ""
+            return Refuted(
+                f"{path}:{start}-{end} is blank and proves nothing; cite lines that hold the text you mean{hint}"
+            )
         return Citation(
             path=path,
             start_line=start,
@@ -110,6 +120,8 @@ class Prover:
         if text is None:
             lines = shown_text(event.result).count("\n") + 1
             return Refuted(f"[{ref}]: {pointer.base} returned lines 1-{lines}; cite those, or all as [{pointer.base}]")
+        if not pointer.whole and not text.strip():
+            return Refuted(f"[{ref}] is blank and proves nothing; cite lines that hold the text you mean")
         return CallCitation(
             start_line=pointer.start_line,
             end_line=pointer.end_line,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from journey import Person
 
 
-@pytest.mark.xfail(reason="issue 16, point 3: a blank line counts as proof")
 def test_a_blank_line_is_no_proof(person: Person) -> None:
     person.write("report.txt", "Sales were flat.\n\nCosts rose by 3 %.\n")
     claim = 'FINAL("Sales doubled. [report.txt:2-2]")'

@@ -5,6 +5,7 @@ A script must be able to tell that from an answer: exit code 2, and words that s
 
 from __future__ import annotations
 
+import pytest
 from journey import Person
 
 
@@ -21,6 +22,7 @@ def test_a_folder_without_readable_text_is_refused_and_says_what_was_in_it(perso
     assert [path.name for path in person.folder.iterdir()] == ["pictures"]
 
 
+@pytest.mark.journey
 def test_neither_files_nor_a_model_is_refused(person: Person) -> None:
     asked = person.sonde("ask", "What is in the picture?")
 

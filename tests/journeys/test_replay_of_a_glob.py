@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from journey import Person
 
 LOOK = 'print(read_file("t1/a.txt"))'
 FINISH = 'FINAL("At noon. [t1/a.txt:1-1]")'
 
 
+@pytest.mark.journey
 def test_a_run_over_relative_paths_replays_and_goes_on_with_the_same_names(person: Person) -> None:
     person.write("t1/a.txt", "the pump failed at noon\n")
     person.write("t1/deep/b.txt", "the pump failed again\n")

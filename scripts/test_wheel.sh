@@ -11,7 +11,7 @@ python=${PYTHON:-$root/.venv/bin/python} # another one: PYTHON=python3.13 sh scr
 
 rm -rf dist
 "$uv" build --quiet --out-dir dist # the wheel is built from the sdist, so both are tried
-wheel=$(echo "$root"/dist/sonde-*.whl)
+wheel=$(echo "$root"/dist/sonde_rlm-*.whl)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -30,7 +30,7 @@ test "$count" -le "$most" || { echo "test_wheel.sh: $count packages are more tha
 sizes() { # a line of a table for each extra, installed alone
     printf '| %s | %s | %s |\n|---|---|---|\n' "extra" "packages" "MB installed"
     printf '| (none) | %s | %s |\n' "$count" "$(megabytes base)"
-    for extra in $("$work/base/bin/python" -c 'from importlib.metadata import metadata; print(*metadata("sonde").get_all("Provides-Extra"))'); do
+    for extra in $("$work/base/bin/python" -c 'from importlib.metadata import metadata; print(*metadata("sonde-rlm").get_all("Provides-Extra"))'); do
         empty "$extra"
         if "$uv" pip install --quiet --python "$work/$extra/bin/python" "$wheel[$extra]"; then
             printf '| `%s` | %s | %s |\n' "$extra" "$(packages "$extra")" "$(megabytes "$extra")"

@@ -141,7 +141,7 @@ def test_a_protocol_whose_extra_is_not_installed_says_what_to_install(extra: str
     )
 
     assert shown.returncode == 2
-    assert f"pip install -e '.[{extra}]'" in shown.stderr
+    assert f"pip install 'sonde-rlm[{extra}]'" in shown.stderr
 
 
 def test_streams_that_the_caller_has_closed_are_no_reason_to_fail(tmp_path: Path) -> None:

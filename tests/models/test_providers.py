@@ -16,9 +16,7 @@ from sonde.models import Message, Model, ModelRequest, ModelSettings, Secret, To
 from sonde.testing import ScriptedReply, ScriptedServer, SeenRequest
 
 INSTALLED = importlib.util.find_spec("pydantic_ai") is not None
-needs_it = pytest.mark.skipif(
-    not INSTALLED, reason="needs the extra: pip install -e '.[models]' in a checkout of Sonde"
-)
+needs_it = pytest.mark.skipif(not INSTALLED, reason="needs the extra: pip install 'sonde-rlm[models]'")
 
 KEY = "sk-very-secret-0123456789"
 MESSAGES = [Message("system", "Be brief."), Message("user", "Hi"), Message("assistant", "Yo"), Message("user", "Many?")]
@@ -43,7 +41,7 @@ def test_a_provider_without_its_extra_says_what_to_install_and_which_forms_there
     with pytest.raises(ConfigError) as caught:
         open_model("anthropic:claude-sonnet-4-5", ModelSettings())
 
-    assert "pip install -e '.[models]' in a checkout of Sonde" in caught.value.message
+    assert "pip install 'sonde-rlm[models]'" in caught.value.message
     assert "command:PROGRAM" in caught.value.message
 
 

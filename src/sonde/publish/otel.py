@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
 
-INSTALL = "OpenTelemetry is not installed: pip install -e '.[otel]' in a checkout of Sonde"
+INSTALL = "OpenTelemetry is not installed: pip install 'sonde-rlm[otel]'"
 
 
 class TraceNotSent(ConfigError):

@@ -15,7 +15,8 @@ from sonde.sandbox.base import Limits
 from sonde.sandbox.box import Sandbox
 from sonde.sandbox.policy import PROFILES
 
-PACKAGES = ("sonde", "msgspec", "pydantic")
+PACKAGES = {"sonde": "sonde-rlm", "msgspec": "msgspec", "pydantic": "pydantic"}
+"""What is named, and the distribution that it comes in."""
 ATTEMPTS = {
     "a file cannot be read": ("open('/etc/passwd').read()", "error"),
     "a process cannot be started": ("import os\nos.fork()", "violation"),
@@ -73,7 +74,7 @@ def examine() -> Diagnosis:
         layers=layers,
         checks=checks,
         profiles=tuple(PROFILES),
-        versions={name: _version(name) for name in PACKAGES},
+        versions={name: _version(package) for name, package in PACKAGES.items()},
     )
 
 

@@ -53,7 +53,8 @@ def report(found: Diagnosis, *, json: bool) -> int:
     if json:
         from sonde.runs.rundir import pretty_json
 
-        sys.stdout.write(pretty_json(asdict(found) | {"extras": installed()}).decode())
+        more = {"extras": installed(), "mixed_up": mixed_up()}
+        sys.stdout.write(pretty_json(asdict(found) | more).decode())
     else:
         print("\n".join(_page(found)))
     return 0 if found.safe else 1
@@ -66,6 +67,8 @@ def _page(found: Diagnosis) -> Iterable[str]:
     yield f"extras    {', '.join(name for name, there in installed().items() if there) or 'none'}"
     yield f"layers    {', '.join(found.layers) or 'none'}"
     yield f"profiles  {', '.join(found.profiles)}"
+    if warning := mixed_up():
+        yield f"warning   {warning}"
     for check in found.checks:
         yield f"  {'ok ' if check.ok else 'NO '} {check.name}" + (
             "" if check.ok else f": {one_line(check.detail, 200)}"
@@ -74,6 +77,20 @@ def _page(found: Diagnosis) -> Iterable[str]:
         yield "untrusted code can run safely here"
     else:
         yield f"untrusted code CANNOT run safely here: {found.problem}"
+
+
+def mixed_up() -> str | None:
+    """What is wrong when the unrelated distribution `sonde` is installed too: its files and ours have the same names."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        other = distribution("sonde")
+    except PackageNotFoundError:
+        return None
+    return (
+        f"the distribution sonde {other.version}, which is not ours, is installed beside sonde-rlm and overwrites its files: "
+        "pip uninstall sonde, then pip install --force-reinstall --no-deps sonde-rlm"
+    )
 
 
 def installed() -> dict[str, bool]:

@@ -41,9 +41,7 @@ def _needing(extra: str) -> Generator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != extra:
             raise
-        raise ConfigError(
-            f"--{extra} needs the extra {extra}: pip install -e '.[{extra}]' in a checkout of Sonde"
-        ) from None
+        raise ConfigError(f"--{extra} needs the extra {extra}: pip install 'sonde-rlm[{extra}]'") from None
 
 
 def serve(*, how: ServeOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions) -> int:

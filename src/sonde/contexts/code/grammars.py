@@ -97,7 +97,7 @@ def _parser(language: str) -> tuple[Any, threading.Lock]:
         grammar = importlib.import_module(package)
     except ImportError:
         raise GrammarMissing(
-            f"symbols of {language} need the extra code: pip install -e '.[code]' in a checkout of Sonde; until then read it by lines"
+            f"symbols of {language} need the extra code: pip install 'sonde-rlm[code]'; until then read it by lines"
         ) from None
     return library.Parser(library.Language(getattr(grammar, function)())), threading.Lock()
 

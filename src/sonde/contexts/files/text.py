@@ -227,7 +227,7 @@ def _pdf(data: bytes) -> bytes:
         from pypdf import PdfReader  # noqa: PLC0415 - an extra, and slow to import
         from pypdf.errors import PyPdfError  # noqa: PLC0415 - same
     except ImportError:
-        raise Unreadable("a PDF, which needs the extra pdf: pip install -e '.[pdf]' in a checkout of Sonde.") from None
+        raise Unreadable("a PDF, which needs the extra pdf: pip install 'sonde-rlm[pdf]'.") from None
     try:
         pages = [page.extract_text() for page in PdfReader(io.BytesIO(data)).pages]
     except (

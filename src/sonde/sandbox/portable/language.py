@@ -102,7 +102,7 @@ def load_monty() -> Any:
     except ImportError as error:
         raise SandboxUnavailable(
             f"the monty backend needs pydantic-monty, which cannot be imported ({error}): "
-            "pip install -e '.[monty]' in a checkout of Sonde, or use --backend kernel"
+            "pip install 'sonde-rlm[monty]', or use --backend kernel"
         ) from None
 
 

@@ -31,9 +31,7 @@ def rows(path: Path) -> Iterator[Record | Malformed]:
         pq: Any = import_module("pyarrow.parquet")
         import_module("pyarrow.compute")
     except ImportError:
-        raise ConfigError(
-            f"{path.name} is Parquet: install the data extra (pip install -e '.[data]' in a checkout of Sonde)"
-        ) from None
+        raise ConfigError(f"{path.name} is Parquet: install the data extra (pip install 'sonde-rlm[data]')") from None
     number = 0
     try:
         with pq.ParquetFile(path) as file:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -19,10 +20,12 @@ from sonde.api.investigations import rca
 from sonde.api.publication import publish_run
 from sonde.api.rerun import branch, replay, resume
 from sonde.api.settings import Settings, resolve
+from sonde.core.budget import Budget
 from sonde.core.events import RunEnded, RunStarted
 from sonde.errors import ConfigError
 from sonde.runs.export import journal_bytes
 from sonde.runs.rundir import RunDir
+from sonde.sandbox import Limits
 from sonde.testing import ScriptedModel
 
 KEY = "sk-never-send-me-away"
@@ -102,10 +105,15 @@ def test_a_found_file_keeps_runs_in_its_own_folder(place: Path) -> None:
 
 def forged(run: Path, *, ended: bool = True, **changes: Any) -> Path:
     """The run with another beginning, its checksums made to fit."""
-    events = [event for event in RunDir(run).events() if ended or not isinstance(event, RunEnded)]
-    first = events[0]
+    first = RunDir(run).events()[0]
     assert isinstance(first, RunStarted)
-    events[0] = msgspec.structs.replace(first, settings={**first.settings, **changes})
+    return forged_start(run, ended=ended, settings={**first.settings, **changes})
+
+
+def forged_start(run: Path, *, ended: bool = True, **fields: Any) -> Path:
+    """The run with other fields in its first event."""
+    events = [event for event in RunDir(run).events() if ended or not isinstance(event, RunEnded)]
+    events[0] = msgspec.structs.replace(events[0], **fields)
     (run / "events.jsonl").write_bytes(journal_bytes(events))
     return run
 
@@ -130,6 +138,64 @@ def test_a_recorded_run_starts_no_program_as_its_model(place: Path, asked: Path)
         branch(forged(run, model=None, sub_model=program), 2, settings=Settings())
 
     assert not marker.exists()
+
+
+MORE = {
+    "max_iterations": (61, "--max-iterations 61"),
+    "max_depth": (4, "--max-depth 4"),
+    "max_tool_calls": (10_001, "--max-tool-calls 10001"),
+    "max_subcalls": (91, "--max-subcalls 91"),
+    "max_tokens_total": (1_000_001, "--max-tokens-total 1000001"),
+    "max_cost_usd": (1e9, "--max-cost-usd 1000000000.0"),
+    "max_wall_time_sec": (1e9, "--max-wall-time-sec 1000000000.0"),
+    "wall_s": (1e9, "--limit wall_s=1000000000.0"),
+    "memory": ("524288GiB", "--limit memory=524288GiB"),
+    "cpu_s": (1e9, "--limit cpu_s=1000000000.0"),
+    "output_chars": (100_000, "--limit output_chars=100000"),
+    "host_calls": (10_001, "--limit host_calls=10001"),
+    "frame_bytes": (1 << 40, "--limit frame_bytes=1099511627776"),
+    "shared_bytes": (1 << 40, "--limit shared_bytes=1099511627776"),
+    "source_chars": (1 << 30, "--limit source_chars=1073741824"),
+    "backend": ("monty", "--backend monty"),
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_a_recorded_run_may_not_use_more_than_the_user_allows(asked: Path, name: str) -> None:
+    value, flag = MORE[name]
+    if name == "backend":
+        forged_start(asked, layers=["backend: monty"])
+    elif name in Budget.__dataclass_fields__:
+        forged_start(asked, budget={**Budget().as_dict(), name: value})
+    else:
+        forged(asked, limits={**asdict(Limits()), name: value})
+
+    with pytest.raises(ConfigError) as replayed:
+        replay(asked, settings=Settings())
+    with pytest.raises(ConfigError) as branched:
+        branch(asked, 2, model=ScriptedModel([]), settings=Settings())
+    assert replayed.value.message == branched.value.message
+    assert branched.value.message.endswith(f"say it again: {flag}")
+    forged(asked, ended=False)
+    with pytest.raises(ConfigError, match="a recorded run may not by itself"):
+        resume(asked, model=ScriptedModel([]), settings=Settings())
+
+
+def test_no_limit_at_all_is_more_than_a_limit(asked: Path) -> None:
+    forged_start(asked, budget={**Budget().as_dict(), "max_cost_usd": None, "max_wall_time_sec": None})
+
+    with pytest.raises(ConfigError, match="--max-cost-usd inf --max-wall-time-sec inf"):
+        replay(asked, settings=Settings())
+
+
+def test_what_the_user_allows_again_is_used_as_recorded(place: Path) -> None:
+    steps = ["print(1)", "FINAL('one')"]
+    given = {"limits": Limits(memory="2GiB"), "max_iterations": 90}
+    answer = ask("?", model=ScriptedModel(steps), settings=Settings(), runs_dir=place / "runs", **given)  # type: ignore[arg-type]  # two kinds of keywords
+    assert answer.run_dir is not None
+
+    assert replay(answer.run_dir, settings=Settings(), limits=Limits(memory="4GiB"), max_iterations=100).equal
+    assert replay(answer.run_dir, settings=Settings(knobs={"max_iterations": 90}), limits=Limits(memory="2GiB")).equal
 
 
 @pytest.mark.parametrize("secret", [".ssh", ".ssh/config", "home/.env", "innocent"])
@@ -204,8 +270,9 @@ def test_the_phoenix_key_is_not_sent_to_a_server_that_only_a_recorded_run_names(
     run = forged(found.run_dir, source=address)
     mine = Settings(environ={"PHOENIX_API_KEY": KEY})
 
-    with pytest.raises(ConfigError, match="not your server"):
-        replay(run, settings=mine)
+    for settings in (mine, Settings()):
+        with pytest.raises(ConfigError, match="not your server"):
+            replay(run, settings=settings)
     with pytest.raises(ConfigError, match="not your server"):
         publish_run(run, settings=mine)
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from sonde.api.keys import KEYS, KNOBS
 from sonde.errors import ConfigError
+from sonde.sandbox.base import Limits
 
 if TYPE_CHECKING:
+    from sonde.api.launch import Job
     from sonde.api.settings import Settings
+    from sonde.core.events import RunStarted
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -48,6 +52,38 @@ def require_model(spec: object, settings: Settings, flag: str) -> None:
         )
 
 
+def require_caps(job: Job, settings: Settings, limits: Limits) -> None:
+    """Refuse a recorded run that may use more than the user allows. It is not run with less: it would take another course unseen."""
+    engine = job.engine
+    allowed = settings.budget(engine.budget, engine.maxima)
+    more = [
+        name
+        for name in KNOBS
+        if name != "sampling_seed" and _exceeds(getattr(job.budget, name), getattr(allowed, name))
+    ]
+    flags = [f"{KEYS[name].option} {_amount(getattr(job.budget, name))}" for name in more]
+    for name in Limits.__dataclass_fields__:
+        number = {"memory": "memory_bytes", "cpu_s": "cpu_seconds"}.get(name, name)
+        recorded = getattr(job.limits, name)
+        if recorded is not None and getattr(job.limits, number) > getattr(limits, number):
+            flags.append(f"--limit {name}={recorded}")
+    if job.backend not in (None, "kernel", settings.backend):
+        flags.append(f"--backend {job.backend}")
+    if flags:
+        raise ConfigError(
+            f"this run was recorded with more than you allow, and a recorded run may not by itself. If it is yours, say it again: "
+            f"{' '.join(flags)}"
+        )
+
+
+def _exceeds(recorded: float | None, allowed: float | None) -> bool:
+    return allowed is not None and (recorded is None or recorded > allowed)
+
+
+def _amount(value: float | None) -> str:
+    return "inf" if value is None else str(value)
+
+
 def require_sources(paths: Iterable[str]) -> None:
     """Refuse to read what looks like a secret because a recorded run names it: only the user can mean that."""
     from sonde.contexts.files.names import secret_reason  # noqa: PLC0415  # its package is heavy, and settings are read by every command
@@ -62,19 +98,28 @@ def require_sources(paths: Iterable[str]) -> None:
 
 
 def require_server(recorded: str, settings: Settings) -> None:
-    """Refuse to send the user's Phoenix key to a server that only a recorded run names."""
-    keys = [name for name in ("PHOENIX_API_KEY", "PHOENIX_CLIENT_HEADERS") if settings.environ.get(name)]
-    if keys and not is_chosen_server(recorded, settings):
+    """Refuse to ask a server, and to send it the user's Phoenix key, because only a recorded run names it."""
+    if not is_chosen_server(recorded, settings):
         raise ConfigError(
-            f"this run names {recorded} as the place of its traces, which is not your server ({settings.source}), and "
-            f"{' and '.join(keys)} would be sent there. If it is yours, name it again: --context {recorded}, or "
-            f"--source with publish, or set PHOENIX_COLLECTOR_ENDPOINT"
+            f"this run names {recorded} as the place of its traces, which is not your server ({settings.source}). If it is yours, "
+            f"name it again: --context {recorded}, or --source with publish, or set PHOENIX_COLLECTOR_ENDPOINT"
         )
 
 
+def require_writeback(started: RunStarted, context: Any, said: bool | None) -> bool:
+    """Whether a recorded run that writes to a server may do so again: only the user can say, for this call."""
+    place = str(context or started.settings.get("source", ""))
+    if said is None and started.settings.get("writeback") and urlsplit(place).scheme in ("http", "https"):
+        raise ConfigError(
+            f"this run writes annotations to {place}, and a recorded run may not by itself. Say --writeback, or --no-writeback "
+            "(`sonde publish` can write them later)"
+        )
+    return bool(said)
+
+
 def is_chosen_server(address: str, settings: Settings) -> bool:
-    """Whether an address is on this machine or of the server that the user has set."""
-    return is_here(address) or _origin(address) == _origin(settings.source)
+    """Whether an address is of the server that the user has set."""
+    return _origin(address) == _origin(settings.source)
 
 
 def _origin(address: str) -> tuple[str, str]:

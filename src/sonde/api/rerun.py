@@ -3,18 +3,22 @@
 All three build the job from the recorded run and let the one loop run over a tape of it. Resume appends to the same
 journal and asks a model only for what is not recorded. Replay asks nobody. Branch makes a new run that shares the
 turns before K.
+
+The folder may be a stranger's: its budget, limits and backend hold only within the caller's own settings (`**knobs`, `limits`),
+and nothing is written to a server without the caller's word.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sonde.api.ask_run import check_knobs
 from sonde.api.changed import changed_sources
-from sonde.api.consent import require_model
+from sonde.api.consent import require_caps, require_model, require_writeback
 from sonde.api.launch import Finished, Job, Launch, OnEvent, run_for_answer, run_job
 from sonde.api.recipe import check_recipe
 from sonde.api.recorded_spec import rebuild
@@ -40,6 +44,7 @@ from sonde.runs.recorded_time import RecordedTime
 from sonde.runs.recording import Difference, Diverged, Tape, before_turn
 from sonde.runs.rundir import RECORD, SUMMARY, RunDir, find_run
 from sonde.runtime.wiring import Cancelled, reached_before
+from sonde.sandbox import Limits
 
 NAMES = "RUN is a run's id, the unique beginning of one, `last`, or its folder"
 
@@ -109,9 +114,12 @@ def resume(
     cancel: threading.Event | None = None,
     settings: Settings | None = None,
     clock: Clock | None = None,
+    limits: Limits | None = None,
+    writeback: bool | None = None,
+    **knobs: float | None,
 ) -> Finished:
     """Go on with a run that was cut off. `go_live`: where the code takes another path than recorded, go on from there."""
-    chosen = settings or load_settings()
+    chosen = _allowing(settings, knobs)
     recorded = open_run(run, runs_dir, chosen)
     if recorded.ended is not None and recorded.complete:
         raise ConfigError(
@@ -119,7 +127,10 @@ def resume(
         )
     if recorded.run_dir.is_running():
         raise ConfigError(f"run {recorded.run_dir.run_id} is still being worked on by another process")
-    job = _asking(rebuild(recorded.started, chosen, context=context, tools=tools), model, sub_model, chosen)
+    writes = require_writeback(recorded.started, context, writeback)
+    job = rebuild(recorded.started, chosen, context=context, tools=tools)
+    require_caps(job, chosen, limits or Limits())
+    job = _asking(job if writes else replace(job, writeback=None), model, sub_model, chosen)
     launch = Launch(
         settings=chosen,
         on_event=on_event,
@@ -129,6 +140,13 @@ def resume(
         run_dir=recorded.run_dir,
     )
     return _resumed(job, launch, recorded.events, go_live=go_live)
+
+
+def _allowing(settings: Settings | None, knobs: Mapping[str, float | None]) -> Settings:
+    """The caller's settings with the budget that they allow for this call."""
+    chosen = settings or load_settings()
+    given = {name: value for name, value in check_knobs(knobs).items() if value is not None}
+    return replace(chosen, knobs={**chosen.knobs, **given})
 
 
 def _asking(job: Job, model: str | Model | None, sub_model: str | Model | None, settings: Settings) -> Job:
@@ -171,15 +189,18 @@ def replay(
     tools: Sequence[Callable[..., Any]] = (),
     on_event: OnEvent | None = None,
     settings: Settings | None = None,
+    limits: Limits | None = None,
+    **knobs: float | None,
 ) -> Replayed:
     """Run everything again against the recording, without a model and without the network, and compare every hash."""
-    chosen = settings or load_settings()
+    chosen = _allowing(settings, knobs)
     recorded = open_run(run, runs_dir, chosen)
     if recorded.ended is None and not words_only:
         raise ConfigError(f"run {recorded.run_dir.run_id} has not ended; `sonde resume` goes on with it")
     tape = Tape(recorded.events, strict=not words_only, words_only=words_only)
     silent = RecordedModel(recorded.started.model or "none", [])
     job = rebuild(recorded.started, chosen, context=context, tools=tools)
+    require_caps(job, chosen, limits or Limits())
     model = silent if recorded.started.model else None
     job = replace(job, model=model, sub_model=_silent(recorded.started), writeback=None)
     launch = Launch(
@@ -242,16 +263,20 @@ def branch(
     on_text: Callable[[str, str], None] | None = None,
     cancel: threading.Event | None = None,
     settings: Settings | None = None,
+    limits: Limits | None = None,
+    **knobs: float | None,
 ) -> Finished:
     """A new run that shares the turns before `turn` with a recorded one and goes on live from there."""
-    chosen = settings or load_settings()
+    chosen = _allowing(settings, knobs)
     recorded = open_run(run, runs_dir, chosen)
     turns = [event.turn for event in recorded.events if isinstance(event, TurnStarted) and event.session == ROOT]
     if turn < 1 or turn > max(turns, default=0) + 1:
         which = f"has turns 1 to {max(turns)}" if turns else "has no turns: no model was asked"
         raise ConfigError(f"the run {which}; --turn {turn} is none to go on from")
     kept = before_turn(recorded.events, turn)
-    job = _asking(rebuild(recorded.started, chosen, context=context, tools=tools), model, sub_model, chosen)
+    job = rebuild(recorded.started, chosen, context=context, tools=tools)
+    require_caps(job, chosen, limits or Limits())
+    job = _asking(job, model, sub_model, chosen)
     job = replace(
         job,
         recipe={**job.recipe, "branched_from": recorded.run_dir.run_id, "branched_at": turn, "writeback": False},

@@ -21,7 +21,7 @@ from sonde.api.launch import Job, Launch, run_job
 from sonde.api.rerun import resume
 from sonde.api.settings import Settings
 from sonde.api.sources import open_context
-from sonde.api.trace_source import Case, source_of
+from sonde.api.trace_source import Case, Source, source_of
 from sonde.batch.folder import BatchFolder, DiskFull, ended_of, started_of
 from sonde.batch.gate import Flights, Gate, LimitedModel
 from sonde.batch.manifest import Item
@@ -103,11 +103,11 @@ class Station:
         case = self._case(item)
         context = case.open()
         with closing(context.store):
-            run = self._run(run_dir, events, lambda: self._case_job(case, context), case.place.secrets())
+            run = self._run(run_dir, events, lambda: self._case_job(case, context), case.place)
             return result_of(item, run, resumed=bool(events), spans=_spans_in(context))
 
     def _run(
-        self, run_dir: RunDir, events: Sequence[AnyEvent], job: Callable[[], Job], secrets: Sequence[str] = ()
+        self, run_dir: RunDir, events: Sequence[AnyEvent], job: Callable[[], Job], place: Source | None = None
     ) -> FinishedRun:
         """The run, brought to its end: only read, gone on with, or begun."""
         ended = ended_of(events)
@@ -118,11 +118,20 @@ class Station:
         if started_of(events) is not None:
             settings = self.order.settings
             finished = resume(
-                run_dir.path, model=model, sub_model=sub_model, go_live=True, settings=settings, on_event=ending
+                run_dir.path,
+                model=model,
+                sub_model=sub_model,
+                context=place.source if place and place.server else None,
+                go_live=True,
+                settings=settings,
+                on_event=ending,
+                writeback=self.order.writeback,
             )
         else:
             run_dir.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            launch = Launch(settings=self.order.settings, run_dir=run_dir, secrets=secrets, on_event=ending)
+            launch = Launch(
+                settings=self.order.settings, run_dir=run_dir, secrets=place.secrets() if place else (), on_event=ending
+            )
             finished = run_job(replace(job(), model=model, sub_model=sub_model), launch)
         return FinishedRun(record=finished.record, ended=ending.of(run_dir))
 

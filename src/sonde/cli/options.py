@@ -22,6 +22,7 @@ from sonde.cli.text import printable
 
 if TYPE_CHECKING:
     from sonde.api.settings import Settings
+    from sonde.sandbox.base import Limits
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="An id, its beginning, `last`, or a folder.")]
 GivenAgain = Annotated[str | None, typer.Option(metavar="PATH|-", help="Data that the run did not store.")]
@@ -75,6 +76,36 @@ class PlaceOptions(UseOptions):
     """Where run folders are, and which profile of sonde.toml holds."""
 
     runs_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Where run folders are.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowedAgain:
+    """What a recorded run may use beyond the user's own settings."""
+
+    backend: Annotated[str | None, typer.Option(metavar="B", help="Allow the backend that it was recorded with.")] = (
+        None
+    )
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=N", help="Allow a sandbox limit, e.g. memory=4GiB; can be repeated."),
+    ] = None
+
+    def limits(self) -> Limits:
+        """The sandbox's limits with those that were given."""
+        from sonde.sandbox.base import Limits
+
+        given: dict[str, Any] = {}
+        for text in self.limit or ():
+            name, _, value = text.partition("=")
+            if name not in Limits.__dataclass_fields__:
+                raise typer.BadParameter(
+                    f"--limit {text}: write NAME=N; there are {', '.join(Limits.__dataclass_fields__)}"
+                )
+            try:
+                given[name] = value if name == "memory" else float(value) if name.endswith("_s") else int(value)
+            except ValueError:
+                raise typer.BadParameter(f"--limit {text}: {value!r} is not a number") from None
+        return Limits(**given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.options import GivenAgain, ModelOptions, OutputOptions, PlaceOptions, RunName, settings_of, spread
+from sonde.cli.options import (
+    AllowedAgain,
+    BudgetOptions,
+    GivenAgain,
+    ModelOptions,
+    OutputOptions,
+    PlaceOptions,
+    RunName,
+    settings_of,
+    spread,
+)
 
 if TYPE_CHECKING:
     from sonde.api import Answer
@@ -22,6 +32,8 @@ def branch(
     *,
     turn: Annotated[int, typer.Option(metavar="K", help="The first turn that is done anew.")],
     context: GivenAgain = None,
+    allowed: AllowedAgain,
+    budget: BudgetOptions,
     model: ModelOptions,
     place: PlaceOptions,
     output: OutputOptions,
@@ -35,7 +47,7 @@ def branch(
     from sonde.cli.foreground_run import run_with_view
     from sonde.cli.inputs import one_source
 
-    settings = settings_of(model, place)
+    settings = settings_of(model, budget, place, backend=allowed.backend)
 
     def start(watch: Watch) -> Answer:
         finished = rerun.branch(
@@ -48,6 +60,7 @@ def branch(
             on_text=watch.view.on_text,
             cancel=watch.cancel,
             settings=settings,
+            limits=allowed.limits(),
         )
         return answer_of(finished)
 

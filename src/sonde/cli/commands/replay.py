@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.options import GivenAgain, OutputOptions, PlaceOptions, RunName, settings_of, spread
+from sonde.cli.options import (
+    AllowedAgain,
+    BudgetOptions,
+    GivenAgain,
+    OutputOptions,
+    PlaceOptions,
+    RunName,
+    settings_of,
+    spread,
+)
 from sonde.cli.text import printable, some_lines
 from sonde.core.plurals import plural
 
@@ -30,6 +39,8 @@ def replay(
         bool, typer.Option("--words-only", help="Feed the replies by position though prompts have changed.")
     ] = False,
     context: GivenAgain = None,
+    allowed: AllowedAgain,
+    budget: BudgetOptions,
     place: PlaceOptions,
     output: OutputOptions,
 ) -> int:
@@ -42,10 +53,15 @@ def replay(
     from sonde.cli.inputs import one_source
     from sonde.cli.live import open_view
 
-    settings = settings_of(place)
+    settings = settings_of(budget, place, backend=allowed.backend)
     with open_view(sys.stderr, silent=output.json or output.quiet) as view:
         found = rerun.replay(
-            run, words_only=words_only, context=one_source(context), on_event=view.on_event, settings=settings
+            run,
+            words_only=words_only,
+            context=one_source(context),
+            on_event=view.on_event,
+            settings=settings,
+            limits=allowed.limits(),
         )
     _print(found, output)
     return 0 if found.equal or words_only else 1

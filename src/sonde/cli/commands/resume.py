@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.options import GivenAgain, ModelOptions, OutputOptions, PlaceOptions, RunName, settings_of, spread
+from sonde.cli.options import (
+    AllowedAgain,
+    BudgetOptions,
+    GivenAgain,
+    ModelOptions,
+    OutputOptions,
+    PlaceOptions,
+    RunName,
+    settings_of,
+    spread,
+)
 
 if TYPE_CHECKING:
     from sonde.api import Answer
@@ -21,7 +31,12 @@ def resume(
     run: RunName,
     *,
     live: Annotated[bool, typer.Option("--live", help="Where code takes another path, go on from there.")] = False,
+    writeback: Annotated[
+        bool | None, typer.Option("--writeback/--no-writeback", help="Whether annotations are written to the server.")
+    ] = None,
     context: GivenAgain = None,
+    allowed: AllowedAgain,
+    budget: BudgetOptions,
     model: ModelOptions,
     place: PlaceOptions,
     output: OutputOptions,
@@ -32,7 +47,7 @@ def resume(
     from sonde.cli.foreground_run import run_with_view
     from sonde.cli.inputs import one_source
 
-    settings = settings_of(model, place)
+    settings = settings_of(model, budget, place, backend=allowed.backend)
 
     def start(watch: Watch) -> Answer:
         finished = rerun.resume(
@@ -45,6 +60,8 @@ def resume(
             on_text=watch.view.on_text,
             cancel=watch.cancel,
             settings=settings,
+            limits=allowed.limits(),
+            writeback=writeback,
         )
         return answer_of(finished)
 

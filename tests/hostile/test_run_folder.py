@@ -1,0 +1,89 @@
+"""A stranger sends a run folder: its beginning was rewritten and its sums chained anew. Going on with it costs nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from victim import Listener, Victim
+
+from sonde.core.budget import Budget
+from sonde.core.events import RunEnded, RunStarted
+from sonde.runs.export import journal_bytes
+from sonde.runs.rundir import RunDir
+
+KEY = "phoenix-key-of-the-victim"
+SPAN = {
+    "name": "llm",
+    "context": {"trace_id": "a" * 32, "span_id": "b" * 16},
+    "start_time": "2026-01-01T00:00:00Z",
+    "end_time": "2026-01-01T00:00:01Z",
+    "status_code": "ERROR",
+    "status_message": "boom",
+    "attributes": {},
+}
+
+
+def forged(run: Path, recipe: dict[str, Any], *, ended: bool = True, **fields: Any) -> None:
+    events = [event for event in RunDir(run).events() if ended or not isinstance(event, RunEnded)]
+    first = events[0]
+    assert isinstance(first, RunStarted)
+    events[0] = msgspec.structs.replace(first, settings={**first.settings, **recipe}, **fields)
+    (run / "events.jsonl").write_bytes(journal_bytes(events))
+
+
+def the_run(victim: Victim) -> Path:
+    return next(path.parent for path in victim.folder.glob("runs/**/events.jsonl"))
+
+
+FORGERIES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "a budget of 1e9 USD": ({}, {"budget": {**Budget().as_dict(), "max_cost_usd": 1e9}}, "--max-cost-usd"),
+    "a memory of 512 TB": ({"limits": {"memory": "524288GiB"}}, {}, "--limit memory=524288GiB"),
+    "another backend": ({}, {"layers": ["backend: monty"]}, "--backend monty"),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES.values(), ids=FORGERIES)
+def test_a_recording_raises_nothing(victim: Victim, forgery: tuple[dict[str, Any], dict[str, Any], str]) -> None:
+    recipe, fields, flag = forgery
+    victim.write("notes.txt", "the service is payments\n")
+    model = victim.model("print(1)", "FINAL('payments')")
+    victim.sonde("ask", "Which service?", "notes.txt", "--runs-dir", "runs", "--model", model.name)
+    run = the_run(victim)
+    forged(run, recipe, **fields)
+    asked = model.calls
+
+    for words in (("branch", run, "--turn", "1", "--model", model.name), ("replay", run)):
+        done = victim.sonde(*words, "--runs-dir", victim.own)
+        assert done.returncode == 2 and flag in done.stderr
+
+    assert model.calls == asked
+    assert list(victim.own.iterdir()) == []
+
+
+def test_a_recording_writes_nothing_to_a_server_and_sends_no_key(victim: Victim, listener: Listener) -> None:
+    victim.write("t.jsonl", json.dumps(SPAN) + "\n")
+    victim.environ = {"PHOENIX_API_KEY": KEY}
+    victim.sonde("rca", "a" * 32, "--source", "t.jsonl", "--runs-dir", "runs")
+    run = the_run(victim)
+    forged(run, {"source": listener.url, "writeback": True}, ended=False)
+    (run / "run_record.json").unlink()
+
+    words = (
+        ("resume", run),
+        ("resume", run, "--writeback"),
+        ("replay", run, "--words-only"),
+        ("branch", run, "--turn", "1"),
+    )
+    done = [victim.sonde(*each).returncode for each in words]
+
+    assert listener.heard == []
+    assert done == [2, 2, 2, 2]
+
+    victim.environ = {"PHOENIX_API_KEY": KEY, "PHOENIX_COLLECTOR_ENDPOINT": listener.url}
+    told = victim.sonde("resume", run)
+    assert told.returncode == 2 and "--writeback" in told.stderr
+    assert not any(request.startswith("POST") for request in listener.heard)

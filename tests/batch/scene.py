@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cli.cli_program import Shown, call, sonde
 from sonde.api.settings import Settings, resolve
 from sonde.batch.folder import BatchFolder, ended_of, folder_for, started_of
 from sonde.batch.result import ItemResult
@@ -121,23 +122,13 @@ class Scene:
             **options,
         )
 
-    def run(self, base_url: str, *more: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(base_url, *more),
-            capture_output=True,
-            text=True,
-            cwd=self.path,
-            timeout=PATIENCE_S * 5,
-            check=False,
-            **options,
-        )
+    def run(self, base_url: str, *more: str, env: Mapping[str, str] = os.environ) -> Shown:
+        """The same to its end, in this process; its workers have their own."""
+        return call(*self.command(base_url, *more)[3:], cwd=self.path, env=env)
 
-    def query(self, *flags: str) -> subprocess.CompletedProcess[str]:
+    def query(self, *flags: str) -> Shown:
         """`sonde batch` without a manifest and without a model."""
-        command = [sys.executable, "-m", "sonde", "batch", "--runs-dir", str(self.runs), *flags]
-        environ = {"PATH": os.environ["PATH"], "HOME": str(self.path)}
-        environ |= {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
-        return subprocess.run(command, capture_output=True, text=True, cwd=self.path, env=environ, check=False)
+        return sonde("batch", "--runs-dir", self.runs, *flags, cwd=self.path)
 
     def results(self) -> dict[str, ItemResult]:
         """By id; fails when an item has more than one line."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from batch.scene import Scene
+from cli.cli_program import Shown, sonde
 from sonde.batch.gate import Flights, LimitedModel
 from sonde.batch.limits import Answer, Ask, Slot, Told
 from sonde.core.deadline import Deadline, SystemClock
@@ -18,12 +17,9 @@ from sonde.models.base import Message, ModelRequest, suited_mode
 from sonde.testing import ScriptedModel
 
 
-def batch(scene: Scene, *flags: str) -> subprocess.CompletedProcess[str]:
+def batch(scene: Scene, *flags: str) -> Shown:
     """`sonde batch` without any model but the one that the flags name."""
-    command = [sys.executable, "-m", "sonde", "batch", str(scene.manifest), "--runs-dir", str(scene.runs), *flags]
-    environ = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-    environ["HOME"] = str(scene.path)
-    return subprocess.run(command, capture_output=True, text=True, cwd=scene.path, env=environ, check=False)
+    return sonde("batch", scene.manifest, "--runs-dir", scene.runs, *flags, cwd=scene.path)
 
 
 @pytest.mark.parametrize(

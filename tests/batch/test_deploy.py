@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from cli.cli_program import sonde
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -63,11 +64,10 @@ def test_the_container_is_made_of_what_the_project_has() -> None:
         assert int(version) >= int(project["requires-python"].removeprefix(">=3."))
 
 
-def test_the_cluster_is_given_a_command_that_sonde_understands() -> None:
+def test_the_cluster_is_given_a_command_that_sonde_understands(tmp_path: Path) -> None:
     _, command, manifest, *flags = shlex.split(documents()["RayJob"]["spec"]["entrypoint"])
-    model_free = [sys.executable, "-m", "sonde", command, manifest, *flags, "--base-url", "http://127.0.0.1:9/v1"]
 
-    said = subprocess.run(model_free, capture_output=True, text=True, check=False)
+    said = sonde(command, manifest, *flags, "--base-url", "http://127.0.0.1:9/v1", cwd=tmp_path)
 
     assert said.returncode == 2
     assert manifest in said.stderr, "only the manifest, which is on the cluster's volume, is missing here"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from batch.counting_server import reply
-from batch.scene import Scene, children, counting_server, eventually, kill
+from batch.scene import PATIENCE_S, Scene, children, counting_server, eventually, kill
 from sonde.api.settings import resolve
 from sonde.batch.folder import MANIFEST, folder_for
 from sonde.batch.launch import BatchOptions, run_batch
@@ -235,10 +235,11 @@ def test_a_full_disk_stops_the_batch_cleanly_and_it_goes_on_when_there_is_room(t
     scene = Scene(tmp_path)
     scene.write(10)
     with counting_server() as server:
-        full = scene.run(server.base_url, "--quiet", preexec_fn=little_room)
+        full = scene.start(server.base_url, "--quiet", preexec_fn=little_room)
+        _, said = full.communicate(timeout=PATIENCE_S)
 
-        assert full.returncode == 1, full.stderr
-        assert "make room" in full.stderr
+        assert full.returncode == 1, said
+        assert "make room" in said
         assert len(scene.results()) < 10
         assert scene.run(server.base_url).returncode == 0
     assert len(scene.results()) == 10 == scene.runs_ended()

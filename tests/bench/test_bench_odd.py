@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from cli.cli_program import Shown, sonde
 from sonde.bench.answers import read_answer, score
 from sonde.bench.suite import Trial, append_result, json_in, read_results
 
@@ -48,11 +46,9 @@ def test_the_json_of_an_answer_is_found_among_words_with_brackets(text: str) -> 
     assert json_in(text, "[") == [{"a": [1, 2]}, {"a": "]"}]
 
 
-def bench(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+def bench(folder: Path, *flags: str) -> Shown:
     """`sonde bench niah` without any key."""
-    environ = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ} | {"HOME": str(folder)}
-    command = [sys.executable, "-m", "sonde", "bench", "niah", "--length", "20k", "--limit", "1", *flags]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environ, check=False)
+    return sonde("bench", "niah", "--length", "20k", "--limit", "1", *flags, cwd=folder)
 
 
 @pytest.mark.parametrize("model", ["openai:gpt-4o-mini", "command:no-such-program", "nonsense:"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from cli.cli_program import sonde
 from sonde.api.settings import Settings
 from sonde.bench import answers
 from sonde.bench.answers import Kind
@@ -323,8 +323,7 @@ def test_the_command_makes_the_data_runs_and_writes_table_and_page(tmp_path: Pat
         "--data-seed",
         "3",
     ]
-    command = [sys.executable, "-m", "sonde", "bench", *words, "--model", f"command:{sys.executable} {model}"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = sonde("bench", *words, "--model", f"command:{sys.executable} {model}", cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
     assert "| retrieval | 1 | 0 | 0 | 1.00 |" in done.stdout

@@ -227,7 +227,7 @@ def test_ctrl_c_ends_with_the_best_there_is_and_a_complete_record(second: Script
         ) as process:
             await_journal(folder, server, '"name":"budget"' if second == SPIN else "")
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group gets it
-            out, err = process.communicate(timeout=20)
+            out, err = process.communicate(timeout=60)
 
     answer = json.loads(out)
     assert process.returncode == 0, err

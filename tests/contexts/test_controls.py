@@ -173,11 +173,11 @@ def test_scope_is_inferred_from_kinds_and_names() -> None:
 
 def test_patterns_ignore_case_and_take_linear_time() -> None:
     (found,) = parse_controls(json.dumps(control(violation_patterns=["rate.?limit", "(a+)+$"])), "x.json")
-    started = time.monotonic()
+    started = time.process_time()
 
     assert found.violations("RATE LIMIT reached") == ["RATE LIMIT"]
     assert found.violations("a" * 50_000 + "!") == []
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.requirement(85)

@@ -49,11 +49,11 @@ def test_everything_else_stays_as_it_is(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["![" * 100_000, "<a " * 100_000, "[\n" * 100_000, "![](" + " " * 300_000])
 def test_it_ends_soon_whatever_the_text(text: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
 
     quiet(text)
 
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_the_files_of_a_run_do_not_call_anybody(tmp_path: Path) -> None:

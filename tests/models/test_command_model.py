@@ -125,14 +125,14 @@ def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
     assert left == b""
     assert error.retryable
     assert "timeout_s" in error.message
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
 
 
 def test_the_deadline_of_the_run_ends_a_program_too() -> None:
     started = time.monotonic()
-    failure(open_model(program("import time; time.sleep(60)"), settings()), seconds=0.3)
+    failure(open_model(program("import time; time.sleep(600)"), settings()), seconds=0.3)
 
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
 
 
 def test_a_program_that_prints_100_mb_is_bounded() -> None:
@@ -193,11 +193,11 @@ def test_a_program_that_talks_before_it_listens_does_not_block() -> None:
 
 
 def test_a_child_that_keeps_the_pipes_open_does_not_hold_up_the_reply() -> None:
-    code = "import subprocess; print('done', flush=True); subprocess.Popen(['sleep', '60'])"
+    code = "import subprocess; print('done', flush=True); subprocess.Popen(['sleep', '100'])"
     started = time.monotonic()
 
     assert ask(open_model(program(code), settings())).text == "done\n"
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
 
 
 def test_pieces_are_told_while_the_program_runs(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_waiting_that_does_not_count_is_reported_and_outlives_the_deadline() -> 
 
 
 def test_waiting_that_does_not_count_still_has_its_own_limit() -> None:
-    model = open_model(program("import time; time.sleep(60)"), settings(count_wait=False, timeout_s=0.3))
+    model = open_model(program("import time; time.sleep(600)"), settings(count_wait=False, timeout_s=0.3))
     error = failure(model)
 
     assert not error.retryable

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import select
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cli.cli_program import call
 from sonde.rlms.request import read_request
 from sonde.rlms.result import exit_code
 from sonde.rlms.worker import work
@@ -125,16 +124,7 @@ class Loop:
         return [part for name, value in flags.items() for part in (f"--{name.replace('_', '-')}", value)]
 
     def sonde(self, *words: str, env: dict[str, str] | None = None) -> Called:
-        environment = self.environment() | (env or {})
-        done = subprocess.run(
-            [sys.executable, "-m", "sonde", *words],
-            cwd=self.tmp,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
+        done = call(*words, cwd=self.tmp, env=self.environment() | (env or {}))
         return Called(done.returncode, done.stdout, done.stderr, self.output)
 
     def environment(self) -> dict[str, str]:
@@ -145,7 +135,7 @@ def fenced(code: str) -> str:
     return f"Thinking.\n```python\n{code}\n```\n"
 
 
-def has_ended(pid: str, seconds: float = 10.0) -> bool:
+def has_ended(pid: str, seconds: float = 60.0) -> bool:
     """Whether a process ends within this time; one that nobody has reaped yet has ended."""
     try:
         watched = os.pidfd_open(int(pid))

@@ -199,7 +199,7 @@ def test_a_worker_that_does_not_stop_by_itself_is_ended_from_outside(loop: Loop)
 
     result = invoke(loop.flags(loop.replies("root", [CITED]), timeout_seconds=1), loop.environment(), str(stuck))
 
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     assert result["error_code"] == "limit_exceeded"
     assert read(loop.output / "status.json")["error"] == "limit_exceeded"
     assert read(loop.output / "result.json")["stats"]["elapsed_seconds"] >= 1

@@ -108,14 +108,14 @@ def test_a_cancel_does_not_wait_for_the_calls_in_flight() -> None:
             if request.messages[-1].content.startswith("ask"):
                 asked.append(request.messages[-1].content)
                 cancel.set()
-                release.wait(30)
+                release.wait(110)
             return super().complete(request, **options)
 
     started = time.monotonic()
     answer = run_in_memory(Slow(answer_as), "?", files(), cancel=cancel)
     release.set()
 
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     assert answer.status is RunStatus.PARTIAL
     assert "cancelled by the user" in answer.gaps
     assert len(asked) <= 16

@@ -24,7 +24,7 @@ from sonde.models import Model, ModelSettings, open_model
 from sonde.sandbox import Limits
 from sonde.testing import ScriptedModel, ScriptedReply, ScriptedServer, SeenRequest
 
-SOON_S = 20.0
+SOON_S = 60.0
 """Generous, for slow machines; the models here would take ten minutes."""
 NEVER = ScriptedReply(hang=True)
 SLEEPER = """

@@ -21,7 +21,7 @@ from sonde.models import ModelSettings, open_model
 from sonde.server.mcp import build
 from sonde.testing import ScriptedReply, ScriptedServer, SeenRequest
 
-SOON_S = 20.0
+SOON_S = 60.0
 NEVER = ScriptedReply(hang=True)
 SLEEPER = "import os, sys, time\nopen(sys.argv[1], 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
 

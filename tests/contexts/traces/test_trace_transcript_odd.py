@@ -85,14 +85,14 @@ def test_an_error_of_a_wrapper_that_only_its_event_tells_is_told() -> None:
     assert [step.around for step in found.steps] == ["boom"]
 
 
-def test_a_chain_of_twenty_thousand_spans_is_read_in_seconds() -> None:
-    spans = [span(n, "LLM", n - 1 if n else None, attributes={"output.value": f"m{n}"}) for n in range(20_000)]
+def test_a_chain_of_eight_thousand_spans_is_read_in_seconds() -> None:
+    spans = [span(n, "LLM", n - 1 if n else None, attributes={"output.value": f"m{n}"}) for n in range(8_000)]
     began = time.process_time()
 
     found = transcript_of(spans)
 
-    assert len(found.steps) == 20_000
-    assert time.process_time() - began < 20
+    assert len(found.steps) == 8_000
+    assert time.process_time() - began < 8
 
 
 def test_a_step_with_thousands_of_messages_makes_a_page_and_not_a_book(tmp_path: Path) -> None:

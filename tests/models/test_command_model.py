@@ -253,7 +253,7 @@ def test_the_name_of_a_command_leaves_out_its_options() -> None:
 
 def test_calls_from_many_threads_do_not_mix() -> None:
     model = open_model(["cat"], settings())
-    together = threading.Barrier(16, timeout=20)
+    together = threading.Barrier(16, timeout=60)
 
     def call(number: int) -> str:
         together.wait()

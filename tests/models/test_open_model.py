@@ -134,7 +134,7 @@ def test_a_recording_is_safe_with_threads() -> None:
             yield reply(str(number))
 
     model = RecordedModel("m", slowly())
-    together = threading.Barrier(8, timeout=20)
+    together = threading.Barrier(8, timeout=60)
 
     def take(_worker: int) -> list[str]:
         together.wait()
@@ -183,6 +183,6 @@ def test_the_scripted_server_runs_as_a_program_until_its_input_ends() -> None:
         address = process.stdout.readline().strip()
         text = open_model("openai:x", ModelSettings(base_url=address)).complete(HELLO, deadline=soon()).text
         process.stdin.close()
-        code = process.wait(20)
+        code = process.wait(60)
 
     assert (text, code) == ("from afar", 0)

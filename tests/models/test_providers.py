@@ -114,7 +114,7 @@ def test_omitted_usage_is_estimated() -> None:
 
 @needs_it
 def test_calls_from_many_threads_share_the_model() -> None:
-    together = threading.Barrier(20, timeout=20)
+    together = threading.Barrier(20, timeout=60)
 
     def echo(seen: Any) -> str:
         return seen.prompt()

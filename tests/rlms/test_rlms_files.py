@@ -224,7 +224,7 @@ def test_a_loop_that_stops_the_call_finds_the_files_and_no_process_left(loop: Lo
 
     call.send_signal(number)
 
-    assert call.wait(20) == 1
+    assert call.wait(60) == 1
     assert read(loop.output / "result.json")["error_code"] == "worker_failure"
     assert has_ended(program)
 
@@ -237,7 +237,7 @@ def test_a_worker_that_is_killed_leaves_the_files_of_a_failure_and_no_program(
 
     os.kill(int(worker), number)
 
-    assert call.wait(20) == 1
+    assert call.wait(60) == 1
     assert read(loop.output / "result.json")["error_code"] in ("worker_failure", "invalid_worker_output")
     assert has_ended(program)
 
@@ -303,7 +303,7 @@ def test_a_call_that_is_stopped_while_it_waits_for_its_list_leaves_the_files_of_
     told = os.open(events, os.O_RDONLY)  # waits for rlms_start
 
     call.send_signal(signal.SIGTERM)
-    call.wait(20)
+    call.wait(60)
     for fd in (reading, writing, told):
         os.close(fd)
 

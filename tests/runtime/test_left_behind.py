@@ -76,8 +76,8 @@ def test_a_sub_call_that_does_not_hear_of_a_stop_has_an_end_in_the_record(data: 
     def answer(prompt: str) -> str:
         if prompt == "ask 3":
             deaf.set()
-            let_go.wait(20)
-        if prompt == "ask 2" and deaf.wait(20):
+            let_go.wait(60)
+        if prompt == "ask 2" and deaf.wait(60):
             stop.set()
         return "yes"
 
@@ -104,7 +104,7 @@ def test_parallel_children_may_not_cite_what_only_another_of_them_has_seen(data:
                 if turn > 2:
                     read.set()
             elif "guesser" in task:
-                assert read.wait(20)
+                assert read.wait(60)
                 text = FINISH
             else:
                 return super().complete(request, deadline=deadline, on_text=on_text)

@@ -60,9 +60,9 @@ def test_a_box_that_another_thread_closes_in_the_middle_of_a_turn_is_lost_and_no
 
         worker = threading.Thread(target=work)
         worker.start()
-        assert begun.wait(10)
+        assert begun.wait(60)
         box.close()
-        worker.join(10)
+        worker.join(60)
 
         assert not worker.is_alive()
         assert [type(each) for each in outcome] == [SandboxLost]

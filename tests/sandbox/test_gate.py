@@ -208,7 +208,7 @@ def test_warnings_of_the_parser_do_not_reach_the_parent(recwarn: pytest.Warnings
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
 
     assert not recwarn.list
 

@@ -177,11 +177,11 @@ def test_a_box_serves_one_turn_at_a_time() -> None:
 
     def host(name: str, args: Args) -> None:
         entered.set()
-        leave.wait(10)
+        leave.wait(60)
 
     with Sandbox(host=host) as box, ThreadPoolExecutor(1) as pool:
         running = pool.submit(box.execute, "wait()")
-        assert entered.wait(10)
+        assert entered.wait(60)
         with pytest.raises(ConfigError, match="middle of a turn"):
             box.execute("1")
         leave.set()

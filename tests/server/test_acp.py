@@ -65,7 +65,7 @@ def talk(folder: Path, answer: Callable[[], Any], prompt: str = DEMO, cancel: bo
             session = (await agent.new_session(cwd=str(folder), mcp_servers=[])).session_id
             prompting = asyncio.create_task(agent.prompt(session_id=session, prompt=[acp.text_block(prompt)]))
             if cancel:
-                await asyncio.wait_for(editor.seen.wait(), 20)
+                await asyncio.wait_for(editor.seen.wait(), 60)
                 await agent.cancel(session_id=session)
             done = await asyncio.wait_for(prompting, 30)
             return editor, done.stop_reason

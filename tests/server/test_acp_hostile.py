@@ -99,7 +99,7 @@ def closed(agent: Agent) -> int:
     assert agent.process.stdin
     assert agent.process.stdout
     agent.process.stdin.close()
-    code = agent.process.wait(20)
+    code = agent.process.wait(60)
     agent.process.stdout.close()
     return code
 
@@ -183,7 +183,7 @@ def test_the_end_ends_the_agent_and_its_model_although_a_task_is_under_way(folde
     waiting = threading.Thread(target=lambda: pids.append(int(told.read_text())))
     waiting.start()
     agent.prompt(3, agent.session())
-    waiting.join(20)
+    waiting.join(60)
 
     if end == "signal":
         agent.process.terminate()

@@ -41,7 +41,7 @@ class Host:
     def until(self, kind: str) -> dict[str, Any]:
         """The next message of a type."""
         while True:
-            message = self.queue.get(timeout=10)
+            message = self.queue.get(timeout=60)
             if message["type"] == kind:
                 return message
 
@@ -105,7 +105,7 @@ def answer(host: Host, request: dict[str, Any], **output: Any) -> None:
 def play_demo(host: Host, applied: bool = True) -> dict[str, Any]:
     """Answer every request of the demo as an editor would; the completion."""
     while True:
-        message = host.queue.get(timeout=10)
+        message = host.queue.get(timeout=60)
         match message["type"], message.get("name"):
             case "context.read", _:
                 start = message.get("startLine") or 1

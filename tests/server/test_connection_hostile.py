@@ -38,7 +38,7 @@ def test_a_failure_with_half_a_character_or_endless_words_in_it_still_ends_the_t
     connection = Connection(Failing(error), lines.put, hello=Hello(version="1"))
 
     connection.feed(b'{"type":"new_task","id":"t","prompt":"p","workspace":"/"}')
-    told = [json.loads(lines.get(timeout=10)) for _ in range(3)]
+    told = [json.loads(lines.get(timeout=60)) for _ in range(3)]
 
     assert [each["type"] for each in told] == ["hello", "error", "completion"]
     assert "half" in told[-1]["summary"]

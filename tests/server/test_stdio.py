@@ -71,7 +71,7 @@ def test_the_end_of_input_ends_the_process_and_its_tasks(served: Served) -> None
     served.child.stdin.close()
 
     assert served.hear()["status"] == "cancelled"
-    assert served.child.wait(10) == 0
+    assert served.child.wait(60) == 0
 
 
 def test_a_task_that_does_not_stop_does_not_keep_the_process(served: Served) -> None:
@@ -80,7 +80,7 @@ def test_a_task_that_does_not_stop_does_not_keep_the_process(served: Served) -> 
     served.child.stdin.close()
 
     assert served.hear()["status"] == "cancelled"
-    assert served.child.wait(15) == 1
+    assert served.child.wait(60) == 1
 
 
 @pytest.mark.requirement("O17")
@@ -91,7 +91,7 @@ def test_sigterm_ends_the_process_and_its_tasks_in_order(served: Served) -> None
     served.child.terminate()
 
     assert served.hear()["status"] == "cancelled"
-    assert served.child.wait(10) == 0
+    assert served.child.wait(60) == 0
 
 
 def test_a_line_that_is_too_long_is_passed_over(served: Served) -> None:

@@ -83,17 +83,17 @@ def test_new_lines_of_a_manifest_are_run_and_the_old_ones_are_not(tmp_path: Path
 
 def test_a_killed_worker_is_replaced_and_its_items_go_on_from_their_journals(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
-    scene.write(24)
-    with counting_server(0.15) as server:
+    scene.write(14)
+    with counting_server(0.5) as server:
         driver = scene.start(server.base_url, "--concurrency", str(AT_ONCE), "--json")
-        eventually(lambda: len(server.counts()) >= 8)
+        eventually(lambda: len(server.counts()) >= 6)
         kill(children(driver.pid)[0])
         out, _ = driver.communicate(timeout=90)
 
         assert driver.returncode == 0
         assert server.extra() <= AT_ONCE, "more was asked twice than was in flight"
     assert json.loads(out)["workers_replaced"] == 1
-    assert len(scene.results()) == 24 == scene.runs_ended()
+    assert len(scene.results()) == 14 == scene.runs_ended()
 
 
 def test_the_money_that_a_killed_worker_had_set_aside_is_free_again(tmp_path: Path) -> None:
@@ -114,10 +114,10 @@ def test_the_money_that_a_killed_worker_had_set_aside_is_free_again(tmp_path: Pa
 
 def test_a_killed_driver_loses_nothing_and_the_next_start_pays_nothing_twice(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
-    scene.write(24)
-    with counting_server(0.15) as server:
+    scene.write(14)
+    with counting_server(0.5) as server:
         driver = scene.start(server.base_url, "--concurrency", str(AT_ONCE))
-        eventually(lambda: len(server.counts()) >= 12)
+        eventually(lambda: len(server.counts()) >= 7)
         driver.kill()
         driver.communicate()
         again = scene.run(server.base_url, "--concurrency", str(AT_ONCE), "--json")
@@ -125,9 +125,9 @@ def test_a_killed_driver_loses_nothing_and_the_next_start_pays_nothing_twice(tmp
         assert again.returncode == 0, again.stderr
         assert server.extra() == 0, "workers land what is in flight when their driver dies"
     report = json.loads(again.stdout)
-    assert report["statuses"] == {"succeeded": 24}
+    assert report["statuses"] == {"succeeded": 14}
     assert report["resumed"] > 0
-    assert len(scene.results()) == 24 == scene.runs_ended()
+    assert len(scene.results()) == 14 == scene.runs_ended()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -135,21 +135,21 @@ def test_a_soft_stop_pauses_what_is_in_flight_and_nothing_is_asked_twice(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     scene = Scene(tmp_path)
-    scene.write(20)
-    with counting_server(0.15) as server:
+    scene.write(12)
+    with counting_server(0.5) as server:
         driver = scene.start(server.base_url, "--concurrency", str(AT_ONCE), "--json")
-        eventually(lambda: len(server.counts()) >= 10)
+        eventually(lambda: len(server.counts()) >= 6)
         driver.send_signal(number)
         out, _ = driver.communicate(timeout=60)
         stopped = json.loads(out)
         ended = scene.runs_ended()
 
         assert driver.returncode == 1
-        assert stopped["left"] == 20 - stopped["finished"] > 0
+        assert stopped["left"] == 12 - stopped["finished"] > 0
         assert ended == stopped["finished"], "a run that was stopped must not count as ended"
         assert scene.run(server.base_url).returncode == 0
         assert server.extra() == 0
-    assert len(scene.results()) == 20
+    assert len(scene.results()) == 12
 
 
 def test_the_cost_limit_stops_the_batch_below_it_and_a_higher_one_goes_on(tmp_path: Path) -> None:
@@ -210,8 +210,8 @@ def test_the_token_rate_holds_over_all_workers_by_what_the_server_counts(tmp_pat
 
 def test_a_model_server_that_dies_stops_the_batch_and_fails_no_item(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
-    scene.write(30)
-    with counting_server(0.1) as server:
+    scene.write(16)
+    with counting_server(0.3) as server:
         port = server.port
         driver = scene.start(server.base_url, "--concurrency", str(AT_ONCE), "--json")
         eventually(lambda: len(server.counts()) >= 10)
@@ -221,7 +221,7 @@ def test_a_model_server_that_dies_stops_the_batch_and_fails_no_item(tmp_path: Pa
     assert driver.returncode == 1
     assert "not answered" in report["stopped"]
     assert report["statuses"].keys() == {"succeeded"}
-    assert 0 < report["finished"] < 30
+    assert 0 < report["finished"] < 16
     with counting_server(0.01, port) as server:
         assert scene.run(server.base_url).returncode == 0
         assert server.extra() == 0

@@ -67,7 +67,7 @@ def talk(folder: Path, answer: Callable[[], Any], prompt: str = DEMO, cancel: bo
             if cancel:
                 await asyncio.wait_for(editor.seen.wait(), 60)
                 await agent.cancel(session_id=session)
-            done = await asyncio.wait_for(prompting, 30)
+            done = await asyncio.wait_for(prompting, 90)
             return editor, done.stop_reason
 
     return asyncio.run(go())

@@ -5,7 +5,8 @@ The prelude of every page, as CONTRIBUTING.md tells it:
 - the working folder holds `logs/app.log`, `src/app.py`, `traces.jsonl` (seeded; `$TRACE_ID` is the id of a failed one), `demo-workspace/`
   and `examples/`;
 - OPENAI_BASE_URL and OPENAI_API_KEY name a scripted server, so `openai:gpt-4o-mini` answers: it reads and cites the first line of a file;
-- python blocks of a page share their names, shell blocks run under `bash -eu` with the `sonde` of this environment.
+- python blocks of a page share their names, shell blocks run under `bash -eu` with the `sonde` of this environment
+  (tests/docs/doc_sonde.py says how).
 """
 
 from __future__ import annotations
@@ -115,10 +116,10 @@ class Stage:
         assert done.returncode == wanted, f"{block.where}: {done.returncode}\n{done.stdout}\n{done.stderr}"
 
 
-def environment(folder: Path, base_url: str, trace_id: str) -> dict[str, str]:
+def environment(folder: Path, base_url: str, trace_id: str, programs: Path) -> dict[str, str]:
     """What shell blocks see: the scripted server, and nothing of the developer's."""
     return {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "HOME": str(folder),
         "LANG": "C.UTF-8",
         "TERM": "dumb",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from doc_blocks import LANGUAGES, ROOT, blocks, indented, pages
+from doc_sonde import warm_sonde
 from doc_stage import Stage, environment, reply, set_up
 
 from sonde.core.canonical import canonical_json, sha256_text
@@ -20,11 +22,17 @@ def _name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with warm_sonde(tmp_path_factory.mktemp("bin")) as folder:
+        yield folder
+
+
 @pytest.mark.parametrize("page", [page for page in pages() if blocks(page)], ids=_name)
-def test_the_code_of_a_page_works(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_a_page_works(page: Path, programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace_id = set_up(tmp_path)
     with ScriptedServer(reply) as server:
-        environ = environment(tmp_path, server.base_url, trace_id)
+        environ = environment(tmp_path, server.base_url, trace_id, programs)
         for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "TRACE_ID", "HOME"):
             monkeypatch.setenv(name, environ[name])
         monkeypatch.chdir(tmp_path)

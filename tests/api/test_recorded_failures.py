@@ -14,7 +14,7 @@ from sonde.core.events import ModelReplied, RunResumed, RunStarted, TurnStarted
 from sonde.core.status import RunStatus
 from sonde.errors import ConfigError, ErrorCode, ModelCallFailed
 from sonde.models.base import ModelRequest
-from sonde.runs.recorded_time import used_seconds
+from sonde.runs.recording import RecordedClock
 from sonde.runs.rundir import RunDir
 from sonde.testing import FrozenClock, ScriptedModel
 
@@ -85,10 +85,10 @@ def test_waiting_and_pauses_are_left_out_of_the_time_used() -> None:
     turn = TurnStarted(session="root", seq=1, at=10.0, turn=1, elapsed_s=10.0)
     resumed = RunResumed(session="root", seq=3, at=5000.0, elapsed_s=30.0, replayed=3)
 
-    assert used_seconds([]) == 0
-    assert used_seconds([start]) == 0
-    assert used_seconds([start, turn, reply]) == pytest.approx(30)
-    assert used_seconds([start, turn, reply, resumed]) == pytest.approx(30)
+    assert RecordedClock(FrozenClock(), []).used == 0
+    assert RecordedClock(FrozenClock(), [start]).used == 0
+    assert RecordedClock(FrozenClock(), [start, turn, reply]).used == pytest.approx(30)
+    assert RecordedClock(FrozenClock(), [start, turn, reply, resumed]).used == pytest.approx(30)
 
 
 def test_a_mistake_found_too_late_is_raised_and_the_folder_is_complete(data: Path) -> None:

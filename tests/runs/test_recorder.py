@@ -11,6 +11,7 @@ from sonde.core.canonical import canonical_json
 from sonde.core.events import Event, ModelFailed, ModelReplied, Noted, TurnStarted
 from sonde.runs.journal import read_journal
 from sonde.runs.recorder import Recorder
+from sonde.runs.recording import Recording
 from sonde.runs.rundir import fold
 
 
@@ -73,21 +74,21 @@ def test_a_resumed_run_writes_no_recorded_step_again(tmp_path: Path) -> None:
     run.journal_path.write_bytes(b"".join(run.journal_path.read_bytes().splitlines(keepends=True)[:40]))
     journal = run.journal()
 
-    resumed = Recorder(TickingClock(), journal, recorded=cut)
+    resumed = Recorder(TickingClock(), journal, recording=Recording(cut))
     story(Teller(resumed))
     journal.close()
 
     held = read_journal(run.journal_path)
     assert held.tampered_line is None
     assert [event.seq for event in held.events] == list(range(len(held.events)))
-    again = [event.identity for event in held.events if event.identity is not None]
+    again = [event.key for event in held.events if event.key is not None]
     assert len(again) == len(set(again))
 
 
 def test_the_recorded_event_is_given_back_on_resume() -> None:
     recorded = told()
     reply = next(event for event in recorded if isinstance(event, ModelReplied))
-    resumed = Recorder(TickingClock(), recorded=recorded)
+    resumed = Recorder(TickingClock(), recording=Recording(recorded))
 
     other = ModelReplied(
         turn=reply.turn, ordinal=0, request_hash="", text="another", model="", tokens_in=0, tokens_out=0
@@ -100,31 +101,13 @@ def test_recorded_events_count_once_failed_attempts_included() -> None:
     recorded = told()
     assert any(isinstance(event, ModelFailed) for event in recorded)
 
-    resumed = Recorder(TickingClock(), recorded=recorded)
+    resumed = Recorder(TickingClock(), recording=Recording(recorded))
     for event in recorded:
-        if event.identity is not None:
+        if event.key is not None:
             resumed.emit(event)
 
     whole = fold(recorded).runtime_ref.usage
     assert resumed.fold.usage == whole
-
-
-def test_going_on_live_from_a_turn_forgets_it_and_its_children_only() -> None:
-    recorded = told()
-    resumed = Recorder(TickingClock(), recorded=recorded)
-
-    resumed.forget("root", 3)
-
-    def again(session: str, turn: int) -> bool:
-        event = ModelReplied(
-            session=session, turn=turn, ordinal=0, request_hash="", text="new", model="", tokens_in=0, tokens_out=0
-        )
-        return resumed.emit(event).text == "new"
-
-    assert not again("root", 2)
-    assert again("root", 3)
-    assert again("root/3.1.0", 0)
-    assert again("root/3.2", 1)
 
 
 @pytest.mark.requirement(124)

@@ -18,12 +18,16 @@ from sonde.core.canonical import clip
 from sonde.core.events import ROOT, AnyEvent, CodeRan, CodeStarted, RunEnded, RunStarted
 from sonde.core.evidence import EvidenceKind, Excerpt
 from sonde.errors import ConfigError
+from sonde.runs.recording import EarlierRuns, Recording
 from sonde.runs.rundir import NoSuchRun, RunDir, find_run
-from sonde.runtime.playing import CARRIED, EarlierCode, played_blocks, variables_line
+from sonde.runtime.prompts import CARRIED
 
 EARLIER_CHARS = 12_000
 CITED_CHARS = 6_000
 MOST_CHANGED = 10
+MOST_NAMES = 60
+EMPTY = frozenset({"variables", "evidence_refs", "hypothesis_candidates"})
+"""What every session starts with: not worth a word while nothing is in it."""
 CHANGED = ". What tools returned is in them as it was then; changed since: {}"
 
 
@@ -44,29 +48,37 @@ def continued(job: Job, settings: Settings, run: str | Path, runs_dir: str | Pat
             opened = open_context(paths, code=bool(sources.get("code")))
             context, recipe["sources"] = opened.context, opened.recipe
     recipe["continues"] = str(run_dir.path.absolute())
-    code, all_events = earlier_code(recipe["continues"])
-    changed = changed_sources(all_events, context) if code.blocks else ()
-    recipe["earlier"] = story(events, variables_line(code.blocks), changed) + cited_lines(events, context)
-    return replace(job, context=context, recipe=recipe, earlier=recipe["earlier"], played=code)
+    runs = earlier_runs(recipe["continues"])
+    read = [event for recording in runs.recordings for event in recording.events]
+    variables = variables_line(runs)
+    changed = changed_sources(read, context) if variables else ()
+    recipe["earlier"] = story(events, variables, changed) + cited_lines(events, context)
+    return replace(job, context=context, recipe=recipe, earlier=recipe["earlier"], played=runs)
 
 
-def earlier_code(run: str | None) -> tuple[EarlierCode, tuple[AnyEvent, ...]]:
-    """The code that leads to the last state of a run, through all that it continues; and the events of those runs, oldest first."""
-    chain: list[tuple[str, list[AnyEvent]]] = []
-    missing: list[str] = []
-    while run is not None and run not in {path for path, _ in chain}:
+def earlier_runs(run: str | None) -> EarlierRuns:
+    """A run and those that it continues: their code leads to its last state."""
+    chain: dict[str, Recording] = {}
+    while run is not None and run not in chain:
         try:
-            events = RunDir(Path(run)).events()
+            chain[run] = Recording(RunDir(Path(run)).events(), strict=True)
         except NoSuchRun:
-            missing.append(Path(run).name)
-            break
-        chain.insert(0, (run, events))
-        started = next((event for event in events if isinstance(event, RunStarted)), None)
+            return EarlierRuns(recordings=tuple(reversed(chain.values())), missing=(Path(run).name,))
+        started = chain[run].at(RunStarted)
         run = started.settings.get("continues") if started is not None else None
-    blocks = tuple(block for path, events in chain for block in played_blocks(Path(path).name, events))
-    all_events = tuple(event for _, events in chain for event in events)
-    seed = next((event.seed for event in all_events if isinstance(event, RunStarted)), None)
-    return EarlierCode(blocks=blocks, missing=tuple(missing), seed=seed), all_events
+    return EarlierRuns(recordings=tuple(reversed(chain.values())))
+
+
+def variables_line(runs: EarlierRuns) -> str:
+    """The variables that these runs left, with type and size."""
+    left = {
+        each["name"]: f"{each['name']}: {each['type']}" + (f" ({each['size']})" if each["size"] is not None else "")
+        for recording in runs.recordings
+        for block in recording.blocks
+        for each in block.ran.variables
+        if not each["name"].startswith("_") and (each["size"] or each["name"] not in EMPTY)
+    }
+    return "; ".join(list(left.values())[:MOST_NAMES])
 
 
 def cited_lines(events: Sequence[AnyEvent], context: Context) -> str:

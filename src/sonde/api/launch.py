@@ -19,7 +19,7 @@ from sonde.core.budget import Budget, shown_cost
 from sonde.core.cancellation import Stop, heeding
 from sonde.core.canonical import hash_value
 from sonde.core.deadline import Clock, SystemClock
-from sonde.core.events import AnyEvent, Event, RunResumed, WroteBack
+from sonde.core.events import Event, RunResumed, WroteBack
 from sonde.core.markdown_safety import quiet
 from sonde.core.plurals import plural
 from sonde.core.record import RunRecord
@@ -28,14 +28,12 @@ from sonde.errors import ConfigError, RunError
 from sonde.models import open_model
 from sonde.models.base import Model, suited_mode
 from sonde.publish.otel import TraceSender, otlp_exporter
-from sonde.runs.recorded_time import RecordedTime
 from sonde.runs.recorder import Recorder
-from sonde.runs.recording import Tape
+from sonde.runs.recording import EarlierRuns, Recording
 from sonde.runs.redaction import SecretForms, rewrite_value, secret_forms
 from sonde.runs.rundir import RunDir, new_run_id
 from sonde.runtime.engine import Engine
 from sonde.runtime.functions import refuse_taken
-from sonde.runtime.playing import EarlierCode
 from sonde.runtime.run import Ended, Run
 from sonde.runtime.wiring import Mode, ModeChoice, Task, Wiring
 from sonde.sandbox import Limits
@@ -75,7 +73,7 @@ class Job:
     unsafe: bool = False
     limits: Limits = field(default_factory=Limits)
     earlier: str = ""
-    played: EarlierCode = field(default_factory=EarlierCode)
+    played: EarlierRuns = field(default_factory=EarlierRuns)
     recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])
     writeback: Callable[[Any, str, str], WroteBack | None] | None = None
     files: Callable[[Ended, str], Mapping[str, str]] | None = None
@@ -91,12 +89,9 @@ class Launch:
     on_text: Callable[[str, str], None] | None = None
     cancel: threading.Event = field(default_factory=Stop)
     clock: Clock = field(default_factory=SystemClock)
-    tape: Tape = field(default_factory=Tape)
-    recorded: Sequence[AnyEvent] = ()
+    recording: Recording = field(default_factory=Recording)
     run_dir: RunDir | None = None
     in_memory: bool = False
-    time: RecordedTime | None = None
-    """That of the recording which is played."""
     secrets: Sequence[str] = ()
 
 
@@ -158,15 +153,16 @@ def _run(
     if run_dir is None and not launch.in_memory:
         run_dir = RunDir.create(launch.runs_dir or launch.settings.runs_dir, new_run_id(launch.clock))
     journal = run_dir.journal(_secrets(launch)) if run_dir else None
-    played = launch.time.hear if launch.time is not None else None
-    listeners = tuple(each for each in (played, launch.on_event, tracer_of(launch.settings)) if each)
-    recorder = Recorder(launch.clock, journal, listeners, launch.recorded)
+    recording = launch.recording
+    heard = recording.clock.hear if recording.clock is not None else None
+    listeners = tuple(each for each in (heard, launch.on_event, tracer_of(launch.settings)) if each)
+    recorder = Recorder(launch.clock, journal, listeners, recording if recording.resumed else None)
     run_id = run_dir.run_id if run_dir else new_run_id(launch.clock)
     wiring = _wiring(job, launch, task, registry=registry, recorder=recorder, models=models, run_id=run_id)
     wiring = replace(wiring, cancel=stop)
     try:
-        if launch.recorded and launch.time is not None:
-            recorder.emit(RunResumed(elapsed_s=launch.time.used, replayed=recorder.replayed()))
+        if recording.resumed and recording.clock is not None:
+            recorder.emit(RunResumed(elapsed_s=recording.clock.used, replayed=len(recording)))
         settings = {"version": sonde_version(), **job.recipe}
         ended = Run(wiring, settings=settings).execute()
         record = recorder.fold.record()
@@ -237,8 +233,8 @@ def _wiring(
         sub_model=models[1],
         registry=registry,
         recorder=recorder,
-        tape=launch.tape,
-        clock=launch.time or launch.clock,
+        recording=launch.recording,
+        clock=launch.recording.clock or launch.clock,
         run_id=run_id,
         mode=mode_of(job, models[0]),
         profile=job.profile,

@@ -20,6 +20,7 @@ from sonde.core.events import WroteBack
 from sonde.core.record import RunRecord
 from sonde.errors import ConfigError
 from sonde.runs.recorder import Recorder
+from sonde.runs.recording import Recording
 from sonde.runs.rundir import RESULT, RunDir
 
 
@@ -76,7 +77,7 @@ def _append(recorded: Recorded, wrote: WroteBack, secrets: list[str]) -> RunReco
     """The journal with the new event, and the files that are views of it."""
     journal = recorded.run_dir.journal(secrets)
     try:
-        recorder = Recorder(SystemClock(), journal, (), recorded.events)
+        recorder = Recorder(SystemClock(), journal, (), Recording(recorded.events))
         recorder.emit(wrote)
         record = recorder.fold.record()
     finally:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from sonde.api.consent import require_sources
-from sonde.api.follow_up import earlier_code
+from sonde.api.follow_up import earlier_runs
 from sonde.api.investigations import Options, job_of
 from sonde.api.launch import Job
 from sonde.api.settings import Settings
@@ -67,7 +67,7 @@ def _ask(started: RunStarted, given: Given) -> Job:
         limits=Limits(**recipe.get("limits", {})),
         mode=cast("Mode", started.mode),
         earlier=recipe.get("earlier", ""),
-        played=earlier_code(recipe.get("continues"))[0],
+        played=earlier_runs(recipe.get("continues")),
         recipe=_without_version(recipe),
     )
 

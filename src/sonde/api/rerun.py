@@ -1,6 +1,6 @@
 """Runs again: `resume` after a crash, `replay` to prove, `branch` to try something else from a turn on.
 
-All three build the job from the recorded run and let the one loop run over a tape of it. Resume appends to the same
+All three build the job from the recorded run and let the one loop run over its recording. Resume appends to the same
 journal and asks a model only for what is not recorded. Replay asks nobody. Branch makes a new run that shares the
 turns before K.
 
@@ -40,8 +40,7 @@ from sonde.errors import ConfigError
 from sonde.models.base import Model
 from sonde.models.recorded import RecordedModel
 from sonde.runs.export import is_replayable
-from sonde.runs.recorded_time import RecordedTime
-from sonde.runs.recording import Difference, Diverged, Tape, before_turn
+from sonde.runs.recording import Difference, Diverged, Recording, before_turn
 from sonde.runs.rundir import RECORD, SUMMARY, RunDir, find_run
 from sonde.runtime.wiring import Cancelled, reached_before
 from sonde.sandbox import Limits
@@ -162,8 +161,8 @@ def _resumed(job: Job, launch: Launch, events: Sequence[AnyEvent], *, go_live: b
     known = list(events) if over else [event for event in events if not _by_the_user(event)]
     while True:
         try:
-            time = RecordedTime(launch.clock, known)
-            return run_job(job, replace(launch, tape=Tape(known, strict=over), recorded=known, time=time))
+            recording = Recording(known, strict=over, resumed=True, live=launch.clock)
+            return run_job(job, replace(launch, recording=recording))
         except Diverged as diverged:
             if not go_live or diverged.place is None:
                 raise
@@ -197,7 +196,8 @@ def replay(
     recorded = open_run(run, runs_dir, chosen)
     if recorded.ended is None and not words_only:
         raise ConfigError(f"run {recorded.run_dir.run_id} has not ended; `sonde resume` goes on with it")
-    tape = Tape(recorded.events, strict=not words_only, words_only=words_only)
+    live = None if words_only else SystemClock()
+    recording = Recording(recorded.events, strict=not words_only, words_only=words_only, live=live)
     silent = RecordedModel(recorded.started.model or "none", [])
     job = rebuild(recorded.started, chosen, context=context, tools=tools)
     require_caps(job, chosen, limits or Limits())
@@ -207,16 +207,15 @@ def replay(
         settings=replace(chosen, model=None, sub_model=None),
         on_event=on_event,
         in_memory=True,
-        tape=tape,
-        time=None if words_only else RecordedTime(SystemClock(), recorded.events),
+        recording=recording,
     )
     record: RunRecord | None = None
     try:
         finished = run_job(job, launch)
         record = finished.record
-        differences = [*tape.differences, *_compare_end(recorded, finished)]
+        differences = [*recording.differences, *_compare_end(recorded, finished)]
     except Diverged as diverged:
-        differences = [*tape.differences, Difference(diverged.where, diverged.recorded, diverged.now)]
+        differences = [*recording.differences, Difference(diverged.where, diverged.recorded, diverged.now)]
     return Replayed(
         run_id=recorded.run_dir.run_id,
         differences=tuple(differences),
@@ -288,6 +287,6 @@ def branch(
         on_event=on_event,
         on_text=on_text,
         cancel=cancel or Stop(),
-        tape=Tape(kept),
+        recording=Recording(kept),
     )
     return run_for_answer(job, launch)

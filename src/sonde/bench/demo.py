@@ -27,7 +27,7 @@ from sonde.contexts.workspace import LocalWorkspace, WorkspaceContext, accept
 from sonde.core.events import AnyEvent, ModelReplied, RunStarted
 from sonde.errors import ConfigError
 from sonde.models.recorded import RecordedModel
-from sonde.runs.recording import Tape
+from sonde.runs.recording import Recording
 from sonde.runs.rundir import RunDir
 
 DATA = "{data}"
@@ -113,8 +113,8 @@ def play(recording: DemoScript, folder: Path, *, settings: Settings, on_event: O
         root = Path(started.settings["workspace"])
         job = replace(job, context=WorkspaceContext(LocalWorkspace(root, approve=accept)))
     silent = RecordedModel(f"{recording.model} (recorded)", [])
-    tape = Tape(list(_replies(recording)), words_only=True)
-    launch = Launch(settings=settings, runs_dir=folder / "runs", on_event=on_event, tape=tape)
+    words = Recording(list(_replies(recording)), words_only=True)
+    launch = Launch(settings=settings, runs_dir=folder / "runs", on_event=on_event, recording=words)
     return run_job(replace(job, model=silent, sub_model=None), launch)
 
 

@@ -3,13 +3,13 @@
 The record, the metrics, the live view, the web page, the wire protocol, OpenTelemetry spans and resume are folds or
 views of it. `session` is the path of the session in the recursion tree (`root`, `root/3.1`: the sub-call made by host
 call 1 of turn 3; `.k` more for the k-th of a batch). Events that code depends on (model replies, host results, the
-clock) have a `slot`: (session, turn, ordinal); the journal finds them by it. msgspec and not pydantic here: an event
+clock) are found by their KEY. msgspec and not pydantic here: an event
 is written between two turns, and that must cost microseconds.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
@@ -20,19 +20,22 @@ ROOT = "root"
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """What every event carries; `seq` and `at` (seconds since the epoch) are stamped by the recorder."""
 
+    KEY: ClassVar[tuple[str, ...] | None] = None
+    """The fields that make two events of one class the same step of a run."""
     session: str = ROOT
     seq: int = -1
     at: float = 0.0
 
     @property
-    def identity(self) -> tuple[Any, ...] | None:
-        """What makes two events of one run the same step; None for those that repeat freely."""
-        return None
+    def key(self) -> tuple[Any, ...] | None:
+        """Its class and the values of KEY; None for events that repeat freely."""
+        return None if self.KEY is None else (type(self), *[getattr(self, name) for name in self.KEY])
 
 
 class RunStarted(Event, tag="run_started", frozen=True, kw_only=True):
     """The run with everything that decides how it goes."""
 
+    KEY = ()
     run_id: str
     run_type: str
     objective: str
@@ -55,11 +58,6 @@ class RunStarted(Event, tag="run_started", frozen=True, kw_only=True):
     variables: list[str] = []
     context: str = ""
 
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """One a run."""
-        return ("run_started",)
-
 
 class RunResumed(Event, tag="run_resumed", frozen=True, kw_only=True):
     """The run goes on after a crash: `elapsed_s` of wall time were used before."""
@@ -71,6 +69,7 @@ class RunResumed(Event, tag="run_resumed", frozen=True, kw_only=True):
 class SubcallStarted(Event, tag="subcall_started", frozen=True, kw_only=True):
     """A child session (`mode` rlm) or one plain completion (`mode` query) begins; `session` is the child's path."""
 
+    KEY = ("session",)
     call_id: str
     parent_call_id: str
     depth: int
@@ -80,15 +79,11 @@ class SubcallStarted(Event, tag="subcall_started", frozen=True, kw_only=True):
     shared: list[str] = []
     budget: dict[str, Any] = {}
 
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """One a child."""
-        return ("subcall_started", self.session)
-
 
 class SubcallEnded(Event, tag="subcall_ended", frozen=True, kw_only=True):
     """How a child ended and what it hands to its parent."""
 
+    KEY = ("session",)
     call_id: str
     status: Literal["succeeded", "failed", "terminated_budget"]
     summary: str
@@ -99,42 +94,30 @@ class SubcallEnded(Event, tag="subcall_ended", frozen=True, kw_only=True):
     cost_usd: float = 0.0
     error: dict[str, Any] | None = None
 
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """One a child."""
-        return ("subcall_ended", self.session)
-
 
 class StateChanged(Event, tag="state_changed", frozen=True, kw_only=True):
     """The session's loop moved (R130)."""
 
+    KEY = ("session", "ordinal")
     turn: int
     state: str
     ordinal: int = 0
-
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """One a step of the loop."""
-        return ("state_changed", self.session, self.ordinal)
 
 
 class TurnStarted(Event, tag="turn_started", frozen=True, kw_only=True):
     """A turn begins; `elapsed_s` is the time that the prompt shows and that decides a forced finish."""
 
+    KEY = ("session", "turn")
     turn: int
     elapsed_s: float
     forced: str | None = None
     left: dict[str, Any] = {}
 
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """One a turn."""
-        return ("turn_started", self.session, self.turn)
-
 
 class ModelAsked(Event, tag="model_asked", frozen=True, kw_only=True):
     """A request goes out; `messages` are only those after the first `kept` of the session's earlier request."""
 
+    KEY = ("session", "turn", "ordinal")
     turn: int
     ordinal: int
     request_hash: str
@@ -144,15 +127,11 @@ class ModelAsked(Event, tag="model_asked", frozen=True, kw_only=True):
     max_output_tokens: int | None = None
     schema_hash: str | None = None
 
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """One a request."""
-        return ("model_asked", self.session, self.turn, self.ordinal)
-
 
 class ModelReplied(Event, tag="model_replied", frozen=True, kw_only=True):
     """A reply, on disk before anyone uses it."""
 
+    KEY = ("session", "turn", "ordinal")
     turn: int
     ordinal: int
     request_hash: str
@@ -167,11 +146,6 @@ class ModelReplied(Event, tag="model_replied", frozen=True, kw_only=True):
     waited_s: float = 0.0
     attempts: int = 1
     finish_reason: str | None = None
-
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """One a request."""
-        return ("model_replied", self.session, self.turn, self.ordinal)
 
 
 class ModelFailed(Event, tag="model_failed", frozen=True, kw_only=True):
@@ -194,21 +168,18 @@ class ModelFailed(Event, tag="model_failed", frozen=True, kw_only=True):
 class CodeStarted(Event, tag="code_started", frozen=True, kw_only=True):
     """A block is about to run with this clock."""
 
+    KEY = ("session", "turn", "block")
     turn: int
     block: int
     code: str
     reasoning: str = ""
     clock: float = 0.0
 
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """One a block."""
-        return ("code_started", self.session, self.turn, self.block)
-
 
 class CodeRan(Event, tag="code_ran", frozen=True, kw_only=True):
     """What came of a block."""
 
+    KEY = ("session", "turn", "block")
     turn: int
     block: int
     ok: bool
@@ -222,15 +193,11 @@ class CodeRan(Event, tag="code_ran", frozen=True, kw_only=True):
     duration_s: float = 0.0
     warnings: list[str] = []
 
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """One a block."""
-        return ("code_ran", self.session, self.turn, self.block)
-
 
 class HostReturned(Event, tag="host_returned", frozen=True, kw_only=True):
     """A host call and its result or error, on disk before the code sees it."""
 
+    KEY = ("session", "turn", "ordinal")
     turn: int
     ordinal: int
     name: str
@@ -245,122 +212,86 @@ class HostReturned(Event, tag="host_returned", frozen=True, kw_only=True):
     truncated: str | None = None
     tool: bool = True
 
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """One a call."""
-        return ("host_returned", self.session, self.turn, self.ordinal)
-
 
 class ToolIntercepted(Event, tag="tool_intercepted", frozen=True, kw_only=True):
     """Assign-only: these calls were lifted out of the block."""
 
+    KEY = ("session", "turn", "block")
     turn: int
     block: int
     count: int
     names: list[str]
 
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """One a block."""
-        return ("tool_intercepted", self.session, self.turn, self.block)
-
 
 class ToolExecError(Event, tag="tool_exec_error", frozen=True, kw_only=True):
     """Assign-only: a lifted call failed."""
 
+    KEY = ("session", "turn", "block")
     turn: int
     block: int
     name: str
     lineno: int
     message: str
 
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """One a block."""
-        return ("tool_exec_error", self.session, self.turn, self.block)
-
 
 class Cited(Event, tag="cited", frozen=True, kw_only=True):
     """A citation was noted, proved."""
 
+    KEY = ("session", "turn", "ordinal")
     turn: int
     ordinal: int
     citation: dict[str, Any]
-
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """One a citation."""
-        return ("cited", self.session, self.turn, self.ordinal)
 
 
 class Highlighted(Event, tag="highlighted", frozen=True, kw_only=True):
     """The code kept a remark."""
 
+    KEY = ("session", "turn", "ordinal")
     turn: int
     ordinal: int
     text: str
-
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """One a remark."""
-        return ("highlighted", self.session, self.turn, self.ordinal)
 
 
 class GateChecked(Event, tag="gate_checked", frozen=True, kw_only=True):
     """A final value was judged: `gate` is seen, schema, evidence or citations."""
 
+    KEY = ("session", "turn", "gate")
     turn: int
     gate: str
     ok: bool
     reason: str = ""
 
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """One a gate and turn."""
-        return ("gate_checked", self.session, self.turn, self.gate)
-
 
 class Compacted(Event, tag="compacted", frozen=True, kw_only=True):
     """Old turns became one-line summaries."""
 
+    KEY = ("session", "turn")
     turn: int
     turns: int
     tokens_before: int
     tokens_after: int
 
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """One a turn."""
-        return ("compacted", self.session, self.turn)
-
 
 class Noted(Event, tag="noted", frozen=True, kw_only=True):
     """Something a reader of the run should know: a warning, a skipped file, an unknown price."""
 
+    KEY = ("session", "text")
     text: str
     level: Literal["info", "warning"] = "info"
-
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """The same remark once."""
-        return ("noted", self.session, self.text)
 
 
 class StatusChanged(Event, tag="status_changed", frozen=True, kw_only=True):
     """The run's status moved (R77)."""
 
+    KEY = ("status",)
     status: str
     error: dict[str, Any] | None = None
-
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """One a status."""
-        return ("status_changed", self.status)
 
 
 class RunEnded(Event, tag="run_ended", frozen=True, kw_only=True):
     """The end: status, output, who judged, and the error if there is one."""
 
+    KEY = ()
     status: str
     output: Any = None
     output_type: str | None = None
@@ -369,11 +300,6 @@ class RunEnded(Event, tag="run_ended", frozen=True, kw_only=True):
     gaps: list[str] = []
     error: dict[str, Any] | None = None
     elapsed_s: float = 0.0
-
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """One a run."""
-        return ("run_ended",)
 
 
 class WroteBack(Event, tag="wrote_back", frozen=True, kw_only=True):

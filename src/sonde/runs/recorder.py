@@ -8,20 +8,23 @@ A listener that raises is dropped with a note; it cannot hurt the run.
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
+from sonde.core.calls import CallRef, shown_text
+from sonde.core.canonical import hash_value
 from sonde.core.deadline import Clock
-from sonde.core.events import AnyEvent, Event, HostReturned, ModelReplied, Noted, stamp
+from sonde.core.events import Event, HostReturned, ModelReplied, Noted, stamp
 from sonde.core.record import RecordFold
 from sonde.errors import SondeError
-from sonde.runs.journal import Journal
-from sonde.runs.recording import belongs_to
+from sonde.runs.journal import Journal, Place
+from sonde.runs.recording import Recording
 from sonde.runs.redaction import clean_value, encodable, secret_forms
-from sonde.runs.returned import ReturnedCalls
 
 Listener = Callable[[Event], None]
 E = TypeVar("E", bound=Event)
+MOST_CHARS = 64_000_000
 
 
 class Recorder:
@@ -32,30 +35,26 @@ class Recorder:
         clock: Clock,
         journal: Journal | None = None,
         listeners: Iterable[Listener] = (),
-        recorded: Iterable[AnyEvent] = (),
+        recording: Recording | None = None,
     ) -> None:
+        """`recording`: the steps that stand in the journal already."""
         self._clock = clock
         self._journal = journal
         self._listeners = list(listeners)
         self._lock = threading.RLock()
         self.fold = RecordFold()
         self._returned = ReturnedCalls(journal)
-        self._recorded: dict[tuple[Any, ...], Event] = {}
+        self._recording = recording or Recording()
         self._next = journal.next_seq if journal is not None else 0
-        for event in recorded:
-            self._take_over(event)
-
-    def _take_over(self, event: Event) -> None:
-        self.fold.add(event)
-        self._next = max(self._next, event.seq + 1)
-        if event.identity is not None:
-            self._recorded[event.identity] = event
+        for event in self._recording.events:
+            self.fold.add(event)
+            self._next = max(self._next, event.seq + 1)
 
     def emit(self, event: E) -> E:
         """Record one event, unless this step is recorded already; the recorded event in either case."""
         with self._lock:
-            known = self._recorded.get(event.identity) if event.identity is not None else None
-            recorded = cast("E", known) if known is not None else self._write(event)
+            known = self._recording.same_step(event)
+            recorded = known if known is not None else self._write(event)
             if isinstance(recorded, HostReturned):
                 self._returned.note(recorded, fresh=known is None)
             self._tell(recorded)
@@ -95,12 +94,47 @@ class Recorder:
         with self._lock:
             self._listeners.append(listener)
 
-    def forget(self, session: str, turn: int) -> None:
-        """Go on live from this turn of this session: what was recorded of it and of its children does not count as done."""
-        with self._lock:
-            kept = {key: e for key, e in self._recorded.items() if not belongs_to(e, session, turn)}
-            self._recorded = kept
 
-    def replayed(self) -> int:
-        """How many recorded steps this recorder knows."""
-        return len(self._recorded)
+class ReturnedCalls:
+    """Where the results of citable calls stand in a run's record, so that a citation can be read again from there.
+
+    Of a run with a folder only the place in the journal is kept, and the line is read from the file each time; what a resume has taken over
+    is in memory anyway. A run in memory keeps the events themselves, the oldest dropped once their texts pass 64 million characters. A
+    recorded result that no longer has its recorded hash is not found. The recorder's lock guards it.
+    """
+
+    def __init__(self, journal: Journal | None) -> None:
+        self._journal = journal
+        self._places: dict[str, Place] = {}
+        self._events: dict[str, HostReturned] = {}
+        self._held: OrderedDict[str, int] = OrderedDict()
+        self._left = MOST_CHARS
+
+    def note(self, event: HostReturned, *, fresh: bool) -> None:
+        """Remember a call that has just been recorded (`fresh`), or that was recorded before a resume."""
+        for ref in (str(each.get("ref")) for each in event.excerpts):
+            if CallRef.read(ref) is None:
+                continue
+            if fresh and self._journal is not None:
+                self._places[ref] = self._journal.last
+            elif fresh:
+                self._hold(ref, event)
+            else:
+                self._events[ref] = event
+
+    def find(self, ref: str) -> HostReturned | None:
+        """The call as the record has it now; None when there is none, or when its result is not what was recorded."""
+        place = self._places.get(ref)
+        event = self._events.get(ref) if place is None or self._journal is None else self._journal.at(place)
+        sound = isinstance(event, HostReturned) and hash_value(event.result) == event.response_hash
+        return event if sound and isinstance(event, HostReturned) else None
+
+    def _hold(self, ref: str, event: HostReturned) -> None:
+        self._left += self._held.pop(ref, 0)
+        self._held[ref] = len(shown_text(event.result))
+        self._left -= self._held[ref]
+        self._events[ref] = event
+        while self._left < 0:
+            dropped, size = self._held.popitem(last=False)
+            self._left += size
+            del self._events[dropped]

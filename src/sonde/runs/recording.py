@@ -1,44 +1,64 @@
-"""The tape: what a recorded run said, found by session, turn and ordinal.
+"""The recording of a run: what was recorded where, asked in one way by whoever does the run again.
 
-Resume plays what is there and goes on live after it (a missing answer is None). Replay is strict: a missing answer, or one that was given
-to another request, is a `Diverged` that shows both sides. With `words_only` recorded replies are fed by position although our
-prompts have changed since; the differences are collected instead.
+`at` says what stands at a place: a class of event and its key (session, turn, ordinal, ...). `expect` also holds what happens now against
+it. Resume plays what is there and goes on live after it. A replay is strict: where nothing is recorded, or something else was asked then,
+`Diverged` shows both sides. With `words_only` recorded replies are fed by position although our prompts have changed since; tools and code
+run live, and differences are collected. A follow-up runs the recorded blocks again.
+
+The recording also keeps the time (`RecordedClock`), so that what was in time then is in time again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any, TypeVar
 
 from sonde.core.canonical import clip
+from sonde.core.deadline import Clock
 from sonde.core.events import (
     ROOT,
     AnyEvent,
     CodeRan,
     CodeStarted,
     Event,
-    GateChecked,
     HostReturned,
     ModelAsked,
     ModelFailed,
     ModelReplied,
+    Noted,
     RunEnded,
+    RunResumed,
     RunStarted,
     StatusChanged,
     SubcallEnded,
-    SubcallStarted,
     TurnStarted,
     WroteBack,
 )
+from sonde.core.record import RecordFold
 from sonde.core.trajectory import parent_of
 from sonde.errors import RunError
 
 E = TypeVar("E", bound=Event)
-Key = tuple[Any, ...]
 SHOWN = 300
 """Characters of a line in which two requests differ."""
+NOTHING = "nothing"
+"""What a strict recording says that it holds where it has ended."""
+TRACED_CALLS = 200
+"""Calls that the variable `tool_trace` lists, the latest."""
+NOT_RUN = frozenset({"syntax", "gate"})
+UNDONE = frozenset({"timeout", "crash", "violation", "quota"})
+COMPARED = {
+    "name": "the function called",
+    "args_hash": "the arguments of {name}",
+    "request_hash": "the request",
+    "output_hash": "the output of the code",
+}
 
 
 class Diverged(RunError):
@@ -63,133 +83,153 @@ class Difference:
     now: str
 
 
-class Tape:
-    """Recorded answers by their place. Reading does not change it, so threads may share one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A block of the root session that left its mark on the state, with the variables that the runtime set for it."""
 
-    def __init__(self, events: Iterable[AnyEvent] = (), *, strict: bool = False, words_only: bool = False) -> None:
-        self._by_identity: dict[Key, Event] = {}
+    started: CodeStarted
+    ran: CodeRan
+    counters: dict[str, Any]
+    calls: int
+    """Host calls of its turn before it."""
+    last: bool
+    """Whether no block came after it. If one did, a final value was held back and is there as `held_final`."""
+
+
+class Recording:
+    """Recorded events by their place. Asking does not change it, so threads may share one; a run without a past has an empty one.
+
+    `resumed`: the run goes on in the journal that holds these events. `live`: the machine's clock, where the recorded time is to be shown.
+    """
+
+    def __init__(
+        self,
+        events: Sequence[AnyEvent] = (),
+        *,
+        strict: bool = False,
+        words_only: bool = False,
+        resumed: bool = False,
+        live: Clock | None = None,
+    ) -> None:
+        self.events = events
         self.strict = strict
         self.words_only = words_only
+        self.resumed = resumed
+        self.clock = None if live is None else RecordedClock(live, events)
         self.differences: list[Difference] = []
-        self._failures: dict[Key, list[ModelFailed]] = {}
+        self._by_key = {
+            event.key: event for event in events if event.key is not None
+        }  # a run that went on live: the last
+        self._failures: dict[tuple[str, int, int], list[ModelFailed]] = {}
         for event in events:
             if isinstance(event, ModelFailed):
                 self._failures.setdefault((event.session, event.turn, event.ordinal), []).append(event)
-            if event.identity is not None:
-                self._by_identity[event.identity] = event  # the last one counts: a run may have gone on live from here
 
     def __len__(self) -> int:
-        return len(self._by_identity)
+        return len(self._by_key)
 
-    def started(self) -> RunStarted | None:
-        """How the recorded run began."""
-        return self._find(RunStarted, ("run_started",))
+    def same_step(self, event: E) -> E | None:
+        """The recorded event of the step that this one tells of."""
+        found = None if event.key is None else self._by_key.get(event.key)
+        return found if isinstance(found, type(event)) else None
 
-    def ended(self) -> RunEnded | None:
-        """How the recorded run ended; None when it was cut off."""
-        return self._find(RunEnded, ("run_ended",))
+    def at(self, kind: type[E], *place: Any) -> E | None:
+        """What is recorded here. With `words_only` tools and code run live, so nothing is said of them."""
+        if self.words_only and kind in (HostReturned, CodeStarted, CodeRan):
+            return None
+        found = self._by_key.get((kind, *place))
+        return found if isinstance(found, kind) else None
 
-    def turn(self, session: str, turn: int) -> TurnStarted | None:
-        """The start of a turn, with the time that its prompt showed."""
-        return self._need(TurnStarted, ("turn_started", session, turn))
+    def expect(self, kind: type[E], *place: Any, texts: Sequence[str] = (), **now: str | None) -> E | None:
+        """What is recorded here, if its fields have the values of `now` (None: whatever it is). A strict recording has to have something.
 
-    def asked(self, session: str, turn: int, ordinal: int) -> ModelAsked | None:
-        """The request in this place, as it was recorded."""
-        return self._find(ModelAsked, ("model_asked", session, turn, ordinal))
-
-    def reply(
-        self, session: str, turn: int, ordinal: int, request_hash: str | None = None, texts: Sequence[str] = ()
-    ) -> ModelReplied | None:
-        """The model's reply in this place, if it was given to this very request. A difference shows the first line of `texts`, the
-        request's new messages, that is another one.
+        Where the request is another one, the difference shows the first line of `texts`, its new messages, that is not the same.
         """
-        found = self._need(ModelReplied, ("model_replied", session, turn, ordinal))
-        if found is not None and request_hash not in (None, found.request_hash):
-            asked = self.asked(session, turn, ordinal) if texts else None
-            then, now = first_lines([each["content"] for each in asked.messages], texts) if asked else ("", "")
-            then, now = f"{found.request_hash} {then}".strip(), f"{request_hash} {now}".strip()
-            self._same(_place(session, turn, ordinal, "the request"), then, now, (session, turn))
+        found = self.at(kind, *place)
+        if found is None and self.strict and not (self.words_only and kind in (HostReturned, CodeStarted, CodeRan)):
+            where = " ".join(map(str, (kind.__struct_config__.tag, *place)))
+            raise Diverged(where, NOTHING, "asked for it")
+        for field, value in now.items():
+            recorded = None if found is None else getattr(found, field)
+            if value is None or recorded is None or recorded == value:
+                continue
+            session, turn, number = place
+            what = COMPARED[field].format(name=getattr(found, "name", ""))
+            where = f"{what} in session {session}, turn {turn}, number {number}"
+            asked = self.at(ModelAsked, *place) if texts else None
+            then, here = first_lines([each["content"] for each in asked.messages], texts) if asked else ("", "")
+            sides = f"{recorded} {then}".strip(), f"{value} {here}".strip()
+            if not self.words_only:
+                raise Diverged(where, *sides, (session, turn))
+            self.differences.append(Difference(where, *sides))
         return found
 
     def failures(self, session: str, turn: int, ordinal: int) -> Sequence[ModelFailed]:
-        """The attempts before that reply that gave nothing but cost something."""
+        """The attempts to ask a model here that gave no reply."""
         return self._failures.get((session, turn, ordinal), [])
 
-    def failure(self, session: str, turn: int, ordinal: int) -> ModelFailed | None:
-        """For a replay: the attempt that was the last one, when no reply followed it."""
-        if not self.strict or self._find(ModelReplied, ("model_replied", session, turn, ordinal)) is not None:
+    def given_up(self, session: str, turn: int, ordinal: int) -> ModelFailed | None:
+        """The attempt after which the model was given up here; None when it replied in the end."""
+        if self.at(ModelReplied, session, turn, ordinal) is not None:
             return None
         return next((each for each in reversed(self.failures(session, turn, ordinal)) if each.wait_s is None), None)
 
-    def host(self, session: str, turn: int, ordinal: int, args_hash: str | None = None) -> HostReturned | None:
-        """The result of a host call in this place, if it was made with these arguments."""
-        found = self._need(HostReturned, ("host_returned", session, turn, ordinal))
-        if found is not None and args_hash is not None:
-            where = _place(session, turn, ordinal, f"the arguments of {found.name}")
-            self._same(where, found.args_hash, args_hash, (session, turn))
-        return found
-
-    def code_started(self, session: str, turn: int, block: int) -> CodeStarted | None:
-        """The block as it was about to run, with the clock that it saw."""
-        return self._need(CodeStarted, ("code_started", session, turn, block))
-
-    def code_ran(self, session: str, turn: int, block: int, output_hash: str | None = None) -> CodeRan | None:
-        """What came of a block, if its output was this."""
-        found = self._need(CodeRan, ("code_ran", session, turn, block))
-        if found is not None and output_hash is not None:
-            where = _place(session, turn, block, "the output of the code")
-            self._same(where, found.output_hash, output_hash, (session, turn))
-        return found
-
-    def subcall_started(self, session: str) -> SubcallStarted | None:
-        """How a child began, with the budget that its prompt showed."""
-        return self._need(SubcallStarted, ("subcall_started", session))
-
-    def subcall(self, session: str) -> SubcallEnded | None:
-        """How a child ended."""
-        return self._need(SubcallEnded, ("subcall_ended", session))
-
-    def replied(self, session: str, turn: int, ordinal: int) -> bool:
-        """Whether the model has replied in this place."""
-        return self._find(ModelReplied, ("model_replied", session, turn, ordinal)) is not None
-
     def end_of(self, session: str) -> RunEnded | SubcallEnded | None:
         """How a session ended; None when it was cut off."""
-        return self.ended() if session == ROOT else self._find(SubcallEnded, ("subcall_ended", session))
+        return self.at(RunEnded) if session == ROOT else self.at(SubcallEnded, session)
 
     def error_of(self, session: str) -> dict[str, Any] | None:
         """The error with which a session ended; None when there was none or it was cut off."""
         end = self.end_of(session)
         return None if end is None else end.error
 
-    def gate(self, session: str, turn: int, gate: str) -> GateChecked | None:
-        """How a gate judged."""
-        return self._find(GateChecked, ("gate_checked", session, turn, gate))
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """What made the state that the root session ended with: its blocks in order, but those that were undone."""
+        blocks: list[Block] = []
+        fold = RecordFold()
+        trace: deque[dict[str, Any]] = deque(maxlen=TRACED_CALLS)
+        started: CodeStarted | None = None
+        counters: dict[str, Any] = {}
+        calls = before = 0
+        runs = [event for event in self.events if isinstance(event, CodeRan) and event.session == ROOT]
+        for event in self.events:
+            fold.add(event)
+            if event.session != ROOT:
+                continue
+            match event:
+                case TurnStarted():
+                    calls = 0
+                case CodeStarted():
+                    used = fold.usage.model_dump()
+                    used["cost_usd"] = round(used["cost_usd"], 6)
+                    started, counters = event, {"tool_trace": list(trace), "budget_counters": used}
+                    before = calls
+                case HostReturned():
+                    calls = event.ordinal
+                    trace.append({"tool_name": event.name, "args_hash": event.args_hash, "ok": event.ok})
+                case CodeRan() if started is not None and left_its_mark(event):
+                    blocks.append(
+                        Block(started=started, ran=event, counters=counters, calls=before, last=event is runs[-1])
+                    )
+                case _:
+                    continue
+        return blocks
 
-    def same(self, where: str, recorded: str, now: str) -> None:
-        """Check one more thing of the caller's: the final value's hash, say."""
-        self._same(where, recorded, now)
 
-    def _find(self, kind: type[E], key: Key) -> E | None:
-        found = self._by_identity.get(key)
-        return found if isinstance(found, kind) else None
-
-    def _need(self, kind: type[E], key: Key) -> E | None:
-        found = self._find(kind, key)
-        if found is None and self.strict:
-            raise Diverged(" ".join(str(part) for part in key), "nothing", "asked for it")
-        return found
-
-    def _same(self, where: str, recorded: str, now: str, place: tuple[str, int] | None = None) -> None:
-        if recorded == now:
-            return
-        if not self.words_only:
-            raise Diverged(where, recorded, now, place)
-        self.differences.append(Difference(where, recorded, now))
+def left_its_mark(ran: CodeRan) -> bool:
+    """Whether the session went on from a state that this block has changed. A turn that ran out of memory in Python has a traceback."""
+    fault = ran.fault or {}
+    lost = fault.get("kind") == "memory" and not fault.get("traceback")
+    return not lost and fault.get("kind") not in NOT_RUN | UNDONE
 
 
-def _place(session: str, turn: int, ordinal: int, what: str) -> str:
-    return f"{what} in session {session}, turn {turn}, number {ordinal}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierRuns:
+    """The runs that a follow-up continues, oldest first. `missing` names those that are gone."""
+
+    recordings: tuple[Recording, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 def first_lines(recorded: Sequence[str], now: Sequence[str]) -> tuple[str, str]:
@@ -200,22 +240,78 @@ def first_lines(recorded: Sequence[str], now: Sequence[str]) -> tuple[str, str]:
     return clip(left, SHOWN), clip(right, SHOWN)
 
 
-def belongs_to(event: Event, session: str, turn: int) -> bool:
-    """Whether the event is of this session's turn or later, or of a child made there, or ends the run."""
-    if isinstance(event, RunEnded | WroteBack):
-        return True
-    if isinstance(event, StatusChanged):
-        return event.status not in ("initialized", "running")
-    path: str = event.session
-    at: int = getattr(event, "turn", -1)
-    while path != session:
-        above = parent_of(path)
-        if above is None:
-            return False
-        path, at = above
-    return at >= turn
-
-
 def before_turn(events: Sequence[AnyEvent], turn: int, session: str = ROOT) -> list[AnyEvent]:
     """The events of a run up to (not including) a turn of a session: what a branch from there takes along."""
-    return [event for event in events if not belongs_to(event, session, turn)]
+
+    def comes_later(event: Event) -> bool:
+        """Whether it is of that turn or later, or of a child made there, or ends the run."""
+        if isinstance(event, RunEnded | WroteBack):
+            return True
+        if isinstance(event, StatusChanged):
+            return event.status not in ("initialized", "running")
+        path: str = event.session
+        at: int = getattr(event, "turn", -1)
+        while path != session:
+            above = parent_of(path)
+            if above is None:
+                return False
+            path, at = above
+        return at >= turn
+
+    return [event for event in events if not comes_later(event)]
+
+
+class RecordedClock:
+    """The time of a run that is done again; it must hear every event of the run.
+
+    While the recording is played, every question about time gets the answer of then, however long playing takes. After the recorded events
+    time goes on from what the run has used. Parallel sessions are played in any order; of their times the latest is shown.
+    """
+
+    def __init__(self, live: Clock, events: Sequence[AnyEvent]) -> None:
+        self._live = live
+        times = list(_used_at(events))
+        self.used = max(times, default=0.0)
+        """The wall time that the run has used, without its pauses between processes and its waiting for people."""
+        self._times = {event.key: used for event, used in zip(events, times, strict=True)}
+        self._to_come = {event.key for event in events if event.key is not None and not isinstance(event, Noted)}
+        self._last = max((event.seq for event in events), default=-1)
+        self._shown = 0.0
+        self._live_since: float | None = None
+        self._lock = threading.Lock()
+
+    def now(self) -> float:
+        """Seconds that only go forward, from zero when the run began."""
+        with self._lock:
+            if self._live_since is None:
+                return self._shown
+            return self.used + self._live.now() - self._live_since
+
+    def utc(self) -> datetime:
+        """The time of day in UTC: that of now."""
+        return self._live.utc()
+
+    def hear(self, event: Event) -> None:
+        """Go to the time of a recorded event; go on from the end with the last of them, or with the first that is new."""
+        if isinstance(event, RunResumed | Noted):
+            return  # told by whoever does the run again
+        with self._lock:
+            self._shown = max(self._shown, self._times.get(event.key, 0.0))
+            if event.key is not None:
+                self._to_come.discard(event.key)
+            if self._live_since is None and (event.seq > self._last or not self._to_come):
+                self._live_since = self._live.now()
+
+
+def _used_at(events: Sequence[AnyEvent]) -> Iterator[float]:
+    """The wall time used at each event. The first event, a turn of the root and a resume say it themselves."""
+    marked = since = waited = 0.0
+    for event in events:
+        if isinstance(event, Noted):
+            yield marked  # also said before the first turn, about what took no time of the run
+            continue
+        if isinstance(event, RunStarted | RunResumed) or (isinstance(event, TurnStarted) and event.session == ROOT):
+            marked, since, waited = getattr(event, "elapsed_s", 0.0), event.at, 0.0
+        elif isinstance(event, ModelReplied | ModelFailed):
+            waited += event.waited_s
+        yield marked + max(0.0, event.at - since - waited)

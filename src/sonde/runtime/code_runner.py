@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sonde.core.canonical import canonical_json, clip, hash_value, jsonable, sha256_text
-from sonde.core.events import ROOT, CodeRan, CodeStarted, HostReturned, ToolExecError, ToolIntercepted
+from sonde.core.events import ROOT, CodeRan, CodeStarted, HostReturned, RunStarted, ToolExecError, ToolIntercepted
 from sonde.errors import ConfigError, SandboxViolation, ToolFault
+from sonde.runs.recording import NOT_RUN, Block, Diverged, EarlierRuns, Recording
 from sonde.runs.redaction import is_same_but_for_keys
 from sonde.runtime import feedback
 from sonde.runtime.actions import RunCode
 from sonde.runtime.functions import SHARING
 from sonde.runtime.host import Host
-from sonde.runtime.playing import NOT_RUN, EarlierCode, OffTheRecord
 from sonde.runtime.wiring import Wiring
 from sonde.sandbox import (
     Args,
@@ -29,8 +29,8 @@ from sonde.sandbox import (
 )
 from sonde.sandbox.intercept import extract_tool_calls
 
-SLOWER = 10
-"""How much longer recorded code may take when it runs again, on a slower or busier machine."""
+SLOWER, STALLED_S = 10, 60
+"""How much longer recorded code may take when it runs again, on a slower or busier machine: so many times, and seconds more."""
 LOST_CHARS = 1500
 
 
@@ -54,9 +54,10 @@ class Coder:
         self._box: Box | None = None
         self._lost: list[str] = []
         self.gaps: list[str] = []
-        self._earlier = wiring.task.played if session == ROOT else EarlierCode()
+        self._earlier = wiring.task.played if session == ROOT else EarlierRuns()
         self.printed = host.citations.shown
-        self._answers: Iterator[HostReturned] | None = None
+        self._rebuilding: tuple[Recording, Block] | None = None
+        self._calls = 0
 
     def run(self, action: RunCode, turn: int) -> Ran:
         """Blocks in order, until one fails or finishes."""
@@ -78,7 +79,7 @@ class Coder:
 
     def _block(self, code: str, reasoning: str, turn: int, number: int) -> ExecResult:
         box = self.box()
-        recorded = None if self.wiring.tape.words_only else self.wiring.tape.code_started(self.session, turn, number)
+        recorded = self.wiring.recording.expect(CodeStarted, self.session, turn, number)
         clock = recorded.clock if recorded is not None else self.wiring.clock.utc().timestamp()
         self.wiring.emit(
             CodeStarted(
@@ -94,7 +95,7 @@ class Coder:
         for name, value in self.host.counters().items():
             box.inject(name, value)
         started = self.wiring.clock.now()
-        result = box.execute(code, wall_s=self._wall())
+        result = box.execute(code, wall_s=self._wall(turn, number))
         self._note_interception(code, result, turn, number)
         self.printed.append(result.stdout)  # whole: citations are proved by it
         ran = self._ran(result, turn, number, self.wiring.clock.now() - started)
@@ -103,16 +104,21 @@ class Coder:
             raise SandboxViolation(result.fault.message)
         return result
 
-    def _wall(self) -> float:
+    def _wall(self, turn: int, number: int) -> float:
+        """Seconds for a block. One that was in time when it was recorded has many more: a slower machine is no failure."""
+        recorded = self.wiring.recording.at(CodeRan, self.session, turn, number)
+        if recorded is not None and (recorded.fault or {}).get("kind") != "timeout":
+            return self._patience()
         return max(0.05, min(self.wiring.limits.wall_s, self.host.scope.deadline.remaining()))
 
     def _ran(self, result: ExecResult, turn: int, number: int, duration: float) -> CodeRan:
         """What came of a block, as it is recorded: without the values of keys, and that is what the model sees."""
         output_hash = sha256_text(f"{result.stdout}\0{result.stderr}")
         final = None if result.final is None else hash_value(jsonable(result.final.value))
-        tape = self.wiring.tape
         stopped = result.fault is not None and not result.fault.keeps_state  # what it had printed by then is chance
-        known = None if tape.words_only else tape.code_ran(self.session, turn, number, None if stopped else output_hash)
+        known = self.wiring.recording.expect(
+            CodeRan, self.session, turn, number, output_hash=None if stopped else output_hash
+        )
         ran = self.wiring.emit(
             CodeRan(
                 session=self.session,
@@ -174,7 +180,9 @@ class Coder:
     def _open(self) -> Box:
         wiring = self.wiring
         earlier = self._earlier
-        called = [each.name for block in earlier.blocks for each in block.returned]
+        events = [event for each in earlier.recordings for event in each.events]
+        called = [each.name for each in events if isinstance(each, HostReturned) and each.session == ROOT]
+        seeds = [each.seed for each in events if isinstance(each, RunStarted)]
         box = open_box(
             wiring.backend,
             profile=wiring.profile,
@@ -184,8 +192,8 @@ class Coder:
             sharing=SHARING,
             session_id=wiring.run_id.rpartition("-")[2] or wiring.run_id,
             unsafe=wiring.unsafe,
-            seed=wiring.seed if earlier.seed is None else earlier.seed,
-            first_turn=-len(earlier.blocks),
+            seed=seeds[0] if seeds else wiring.seed,
+            first_turn=-sum(len(each.blocks) for each in earlier.recordings),
         )
         box.watch = wiring.check_cancel
         try:
@@ -203,36 +211,31 @@ class Coder:
     def _limits(self) -> Limits:
         """The run's limits; where recorded code runs again, the backstop on processor time is out of its way."""
         limits = self.wiring.limits
-        if limits.cpu_s is None and (self._earlier.blocks or len(self.wiring.tape)):
-            return replace(limits, cpu_s=2 * SLOWER * limits.wall_s + 60)
+        if limits.cpu_s is None and (self._earlier.recordings or len(self.wiring.recording)):
+            return replace(limits, cpu_s=2 * (SLOWER * limits.wall_s + STALLED_S))
         return limits
+
+    def _patience(self) -> float:
+        """Seconds for a block that was in time when it was recorded."""
+        return min(self._limits().cpu_seconds, SLOWER * self.wiring.limits.wall_s + STALLED_S)
 
     def _rebuild(self, box: Box) -> None:
         """The variables of the runs that this one continues. The time that it takes is not the run's."""
         began = self.wiring.clock.now()
         missing = [f"the variables of {run}, which is not there any more" for run in self._earlier.missing]
         differing: list[str] = []
-        wall = min(box.limits.cpu_seconds, SLOWER * box.limits.wall_s)
         try:
-            for block in self._earlier.blocks:
-                self._answers = iter(block.returned)
-                for name, value in block.counters.items():
-                    box.inject(name, value)
-                box.clock = CodeClock(start=block.started.clock)
-                try:
-                    result = box.execute(block.started.code, wall_s=wall)
-                except OffTheRecord as error:
-                    missing.append(f"what was made from {block.place} on: {error.message}")
+            for recording, block in [(each, block) for each in self._earlier.recordings for block in each.blocks]:
+                started = recording.at(RunStarted)
+                place = f"turn {block.started.turn} of {started.run_id if started else 'the earlier run'}"
+                stopped, otherwise = self._rebuild_block(box, recording, block)
+                if stopped:
+                    missing.append(f"what was made from {place} on: {stopped}")
                     break
-                fault = result.fault
-                if fault is not None and (fault.kind in NOT_RUN or not fault.keeps_state):
-                    missing.append(f"what was made from {block.place} on: {fault.message}")
-                    break
-                differing += filter(None, [block.differs(result)])
-                if result.final is not None and not block.last:
-                    box.inject("held_final", result.final.value)
+                if otherwise:
+                    differing.append(f"{otherwise} ({place})")
         finally:
-            self._answers = None
+            self._rebuilding = None
             self.host.scope.deadline.add(self.wiring.clock.now() - began)
         if missing:
             self._lost.append(f"Not rebuilt from the earlier run: {clip('; '.join(missing), LOST_CHARS)}")
@@ -241,17 +244,37 @@ class Coder:
             self._lost.append(f"Not as in the earlier run, because what its code read has changed: {what}")
         self.gaps += self._lost
 
+    def _rebuild_block(self, box: Box, recording: Recording, block: Block) -> tuple[str, str]:
+        """Run one recorded block again. Why it could not run, if so; and what came out otherwise than recorded."""
+        self._rebuilding, self._calls = (recording, block), block.calls
+        for name, value in block.counters.items():
+            box.inject(name, value)
+        box.clock = CodeClock(start=block.started.clock)
+        try:
+            result = box.execute(block.started.code, wall_s=self._patience())
+        except Diverged as diverged:
+            return diverged.message, ""
+        if result.fault is not None and (result.fault.kind in NOT_RUN or not result.fault.keeps_state):
+            return result.fault.message, ""
+        if result.final is not None and not block.last:
+            box.inject("held_final", result.final.value)
+        then = {each["name"]: (each["type"], each["size"]) for each in block.ran.variables}
+        now = {each.name: (each.type, each.size) for each in result.variables}
+        names = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
+        if names:
+            return "", ", ".join(names)
+        same = sha256_text(f"{result.stdout}\0{result.stderr}") == block.ran.output_hash and result.ok == block.ran.ok
+        return "", "" if same else "what it printed"
+
     def _serve(self, name: str, args: Args) -> Any:
-        """A call of the code; while earlier code runs again, the recorded answer."""
-        if self._answers is None:
+        """A call of the code; while recorded code runs again for a follow-up, the recorded answer."""
+        if self._rebuilding is None:
             return self.host(name, args)
-        recorded = next(self._answers, None)
-        if recorded is None or recorded.name != name:
-            raise OffTheRecord(
-                f"{name} was called where {'nothing' if recorded is None else recorded.name} is recorded"
-            )
-        if self.host.args_hash(name, args) not in (None, recorded.args_hash):
-            raise OffTheRecord(f"{name} was called with other arguments than recorded")
+        recording, block = self._rebuilding
+        self._calls += 1
+        place = (ROOT, block.started.turn, self._calls)
+        recorded = recording.expect(HostReturned, *place, name=name, args_hash=self.host.args_hash(name, args))
+        assert recorded is not None, "a strict recording has it or raises"
         if not recorded.ok:
             raise ToolFault(recorded.error or "failed")
         return recorded.result

@@ -126,7 +126,7 @@ class Delegation:
 
     def child(self, errand: Errand, path: str, scope: Scope) -> SubcallResult:
         """One child session."""
-        recorded = self.wiring.tape.subcall_started(path)
+        recorded = self.wiring.recording.expect(SubcallStarted, path)
         if recorded is not None:  # its prompt shows the time it had then, not the time there is now
             scope.budget = scope.budget.override(max_wall_time_sec=recorded.budget.get("max_wall_time_sec"))
         self._started(path, errand.objective, "rlm", errand.context, scope)

@@ -8,22 +8,19 @@ where there was one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from sonde.core.events import ROOT, GateChecked
+from sonde.core.events import ROOT, GateChecked, TurnStarted
 from sonde.core.evidence import Excerpt
 from sonde.core.status import RunStatus
 from sonde.errors import EvidenceValidationFailed, ModelOutputInvalid, RunError, SchemaValidationFailed
-from sonde.runs.recording import Diverged
+from sonde.runs.recording import NOTHING, Diverged
 from sonde.runtime.engine import Conclusion, Gathered, Problem
 from sonde.runtime.wiring import Cancelled, reached_before
 
 if TYPE_CHECKING:
     from sonde.runtime.session import Session
-
-NOTHING = "nothing"  # what a tape says that it holds where it has ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,19 +134,12 @@ def best_effort(session: Session, error: RunError) -> Outcome:
 
 
 def stopped_here(session: Session, diverged: Diverged) -> RunError | None:
-    """For a replay: what stopped the recorded session from outside its code, where its tape ends in this session."""
-    tape = session.wiring.tape
-    if diverged.recorded != NOTHING or _goes_on(session):
+    """For a replay: what stopped the recorded session from outside its code, where its recording ends in this session."""
+    recording = session.wiring.recording
+    if diverged.recorded != NOTHING or recording.at(TurnStarted, session.path, session.memory.turn + 1) is not None:
         return None
-    stopped = reached_before(tape.error_of(session.path) or tape.error_of(ROOT))
+    stopped = reached_before(recording.error_of(session.path) or recording.error_of(ROOT))
     return session.interrupted() if isinstance(stopped, Cancelled) else stopped
-
-
-def _goes_on(session: Session) -> bool:
-    """Whether the tape holds a later turn of this session."""
-    with suppress(Diverged):
-        return session.wiring.tape.turn(session.path, session.memory.turn + 1) is not None
-    return False
 
 
 def _with_gaps(session: Session, conclusion: Conclusion) -> Conclusion:

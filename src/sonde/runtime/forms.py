@@ -158,7 +158,7 @@ class CodeReplies(ReplyForm):
 
     def prepare(self) -> None:
         """Run the code of the earlier run again, which a follow-up goes on from."""
-        if self.session.errand is None and self.session.wiring.task.played.blocks:
+        if self.session.errand is None and self.session.wiring.task.played.recordings:
             self.session.coder.box()
 
     def schema(self) -> Mapping[str, Any] | None:

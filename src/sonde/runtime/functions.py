@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from sonde.core.canonical import jsonable
-from sonde.core.events import Highlighted
+from sonde.core.events import Highlighted, HostReturned
 from sonde.core.evidence import Citation
 from sonde.errors import ConfigError, ModelOutputInvalid, RunError, ToolFault
 from sonde.runtime.citations import Citations
@@ -235,10 +235,10 @@ class Functions:
 
         Example: left = budget()
         """
-        if not self.wiring.tape.words_only:
-            recorded = self.wiring.tape.host(self.site.session, self.site.turn, self.site.ordinal)
-            if recorded is not None and recorded.name == "budget" and recorded.result is not None:
-                return recorded.result
+        place = (self.site.session, self.site.turn, self.site.ordinal)
+        recorded = self.wiring.recording.expect(HostReturned, *place)
+        if recorded is not None and recorded.name == "budget" and recorded.result is not None:
+            return recorded.result
         left = self.scope.left()
         return {**left, "seconds": round(left["seconds"], 1)} if left["seconds"] != float("inf") else left
 

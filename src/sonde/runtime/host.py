@@ -2,7 +2,7 @@
 
 Every call is on the stream with the hashes of its arguments and its result before the code sees the result. Tools are
 charged one by one, so a loop of ten thousand calls stops at the quota in the middle of a block. Tool results come
-from the tape when it has them; sub-calls are re-run with their own replies from the tape.
+from the recording when it has them; sub-calls are re-run with their own recorded replies.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ class Host:
         call = Call(turn=self.site.turn, ordinal=self.site.ordinal, name=name, args=bound)
         if name in self.wiring.registry.names:
             return self._tool(call)
-        if name in AT_ONCE and self.wiring.tape.strict:
+        if name in AT_ONCE:
             # A replay goes no further than the recorded run.
-            self.wiring.tape.host(self.site.session, call.turn, call.ordinal)
+            self.wiring.recording.expect(HostReturned, self.site.session, call.turn, call.ordinal)
         try:
             result = self.own.call(name, bound)
         except Fault as fault:
@@ -133,10 +133,9 @@ class Host:
         return self.call(name, args)
 
     def _tool(self, call: Call) -> Any:
-        tape = self.wiring.tape
-        recorded = None
-        if not tape.words_only:
-            recorded = tape.host(self.site.session, call.turn, call.ordinal, _args_hash(call.args))
+        place = (self.site.session, call.turn, call.ordinal)
+        hashed = _args_hash(call.args)
+        recorded = self.wiring.recording.expect(HostReturned, *place, name=call.name, args_hash=hashed)
         self.scope.charge(tool_calls=1)
         if recorded is not None:
             return self._recall(recorded)
@@ -174,7 +173,7 @@ class Host:
         self.wiring.emit(recorded)
         self._told(recorded)
         if not recorded.ok:
-            ended = reached_before(self.wiring.tape.error_of(self.site.session))
+            ended = reached_before(self.wiring.recording.error_of(self.site.session))
             raise ended if ended and ended.message == recorded.error else ToolFault(recorded.error or "failed")
         return recorded.result
 

@@ -1,7 +1,7 @@
-"""Asking a model: recall from the tape or reserve, ask, retry, record and count.
+"""Asking a model: recall from the recording or reserve, ask, retry, record and count.
 
 Every reply is recorded before anyone uses it, and counted before anything is done with it. Failed attempts count too.
-A reply that is on the tape is not asked again: it is counted as it was. The models themselves know nothing of this.
+A reply that is recorded is not asked again: it is counted as it was. The models themselves know nothing of this.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from sonde.core.budget import Scope, reserved
 from sonde.core.canonical import hash_value
-from sonde.core.events import ROOT, ModelAsked, ModelFailed, ModelReplied
+from sonde.core.events import ROOT, ModelAsked, ModelFailed, ModelReplied, SubcallEnded
 from sonde.core.plurals import plural
 from sonde.errors import BudgetExceeded, ModelCallFailed, RunError, SondeError
 from sonde.models.base import (
@@ -49,7 +49,7 @@ class Place:
 
     @property
     def slot(self) -> tuple[str, int, int]:
-        """How the tape finds it."""
+        """Its key in the recording."""
         return self.session, self.turn, self.ordinal
 
 
@@ -75,7 +75,7 @@ def request_hash(question: Question) -> str:
 
 
 def ask(wiring: Wiring, scope: Scope, model: Model, place: Place, question: Question) -> ModelReplied:
-    """The reply to a question, from the tape or from the model; raises BudgetExceeded or ModelCallFailed."""
+    """The reply to a question, from the recording or from the model; raises BudgetExceeded or ModelCallFailed."""
     question = _as_recorded(wiring, question, place)
     hashed = request_hash(question)
     recorded = _recalled(wiring, scope, model, place, question, hashed=hashed)
@@ -116,7 +116,7 @@ def _as_recorded(wiring: Wiring, question: Question, place: Place) -> Question:
     """The question as the record shows it: a key that lies in the user's own data is not told to a model either."""
     texts = [message.content for message in question.messages]
     cleaned = wiring.recorder.cleaned(texts)
-    asked = wiring.tape.asked(*place.slot)
+    asked = wiring.recording.at(ModelAsked, *place.slot)
     if asked is not None and len(asked.messages) == len(texts):  # a replay may not know the keys
         cleaned = [_before(text, each["content"]) for text, each in zip(cleaned, asked.messages, strict=True)]
     if cleaned == texts:
@@ -135,9 +135,10 @@ def _recalled(
     """The recorded reply, counted as it was; raises what the recorded run met here instead. None when the model is to be asked."""
     failed = _failed_before(wiring, place)
     refused = None if failed is not None and failed.too_long else _refused_before(wiring, place)
-    replied = failed is None and wiring.tape.replied(*place.slot)
-    texts = [message.content for message in question.messages[question.kept :]]
-    recorded = wiring.tape.reply(*place.slot, hashed, texts) if replied else None
+    recorded = None
+    if failed is None and wiring.recording.at(ModelReplied, *place.slot) is not None:
+        texts = [message.content for message in question.messages[question.kept :]]
+        recorded = wiring.recording.expect(ModelReplied, *place.slot, texts=texts, request_hash=hashed)
     if failed is not None or recorded is not None:
         wiring.emit(_asked(place, question, hashed, model, question.max_output_tokens))
     _recount_failures(wiring, scope, place)
@@ -148,14 +149,16 @@ def _recalled(
     if failed is not None:
         raise _refail(failed)
     if recorded is None:
-        return wiring.tape.reply(*place.slot)  # none: a replay goes no further than the recorded run
+        return wiring.recording.expect(
+            ModelReplied, *place.slot
+        )  # none: a replay goes no further than the recorded run
     _check_again(wiring, scope, place)
     return recorded
 
 
 def _check_again(wiring: Wiring, scope: Scope, place: Place) -> None:
     """The limits after a recorded reply. A session that no limit ended has passed: its parallel ones now land in another order."""
-    end = None if wiring.tape.words_only else wiring.tape.end_of(place.session)
+    end = None if wiring.recording.words_only else wiring.recording.end_of(place.session)
     if end is None or isinstance(reached_before(end.error), BudgetExceeded):
         scope.check_spent()
 
@@ -164,33 +167,32 @@ def _failed_before(wiring: Wiring, place: Place) -> ModelFailed | None:
     """The failure that ended this request in the recorded run. A resume asks again, unless the run has gone on from there: with the
     failure of a sub-call, or after a conversation that was too long was folded and the model has replied.
     """
-    tape = wiring.tape
-    if tape.strict:
-        return tape.failure(place.session, place.turn, place.ordinal)
-    failures = tape.failures(place.session, place.turn, place.ordinal)
-    last = next((each for each in reversed(failures) if each.wait_s is None), None)
-    if last is None or tape.reply(place.session, place.turn, place.ordinal) is not None:
-        return None
-    folded = last.too_long and tape.reply(place.session, place.turn, FOLDED) is not None
-    failed = tape.subcall(place.session) is not None and not last.cancelled  # who resumes has changed their mind
-    return last if folded or failed or tape.words_only else None
+    recording = wiring.recording
+    last = recording.given_up(*place.slot)
+    if last is None or recording.strict or recording.words_only:
+        return last
+    folded = last.too_long and recording.at(ModelReplied, place.session, place.turn, FOLDED) is not None
+    failed = (
+        recording.at(SubcallEnded, place.session) is not None and not last.cancelled
+    )  # who resumes has changed their mind
+    return last if folded or failed else None
 
 
 def _refused_before(wiring: Wiring, place: Place) -> BudgetExceeded | None:
     """The limit that ended the recorded session at this request: parallel calls that are done again meet it in another order."""
-    tape = wiring.tape
+    recording = wiring.recording
     alone = place.turn == 0  # a plain query: nothing comes after its reply
-    if tape.words_only or (tape.replied(*place.slot) and not alone):
+    if recording.words_only or (recording.at(ModelReplied, *place.slot) is not None and not alone):
         return None
-    reached = reached_before(tape.error_of(place.session))
+    reached = reached_before(recording.error_of(place.session))
     return reached if isinstance(reached, BudgetExceeded) and not isinstance(reached, Cancelled) else None
 
 
 def _recount_failures(wiring: Wiring, scope: Scope, place: Place) -> None:
-    """Attempts on the tape count as they did, also those that a crash left without a reply; a resume has them in its record already."""
-    for failed in wiring.tape.failures(place.session, place.turn, place.ordinal):
+    """Recorded attempts count as they did, also those that a crash left without a reply; a resume has them in its record already."""
+    for failed in wiring.recording.failures(*place.slot):
         scope.spend(tokens_in=failed.tokens_in, tokens_out=0, cost_usd=0.0)
-        if not wiring.recorder.replayed():
+        if not wiring.recording.resumed:
             wiring.emit(failed)
 
 
@@ -262,14 +264,14 @@ def _attempt(
 
 def _attempts_before(wiring: Wiring, place: Place) -> tuple[int, int]:
     """Attempts that were made before a crash: all of them, and those after which the model was given up (a resume asks it anew)."""
-    failures = wiring.tape.failures(*place.slot)
+    failures = wiring.recording.failures(*place.slot)
     given_up_at = [number for number, each in enumerate(failures, 1) if each.wait_s is None]
     return len(failures), max(given_up_at, default=0)
 
 
 def _wait_left(wiring: Wiring, place: Place) -> float:
     """What is left of the wait for the next attempt that a crash has broken off: a server's wish holds after it too."""
-    last = next(reversed(wiring.tape.failures(*place.slot)), None)
+    last = next(reversed(wiring.recording.failures(*place.slot)), None)
     if last is None or last.wait_s is None:
         return 0.0
     return min(last.wait_s, last.at + last.wait_s - wiring.clock.utc().timestamp())

@@ -139,7 +139,7 @@ class Session:
             self.scope.charge(iterations=1)
             raise AssertionError("a last turn leaves no further one")
         # First of all: a replay charges no turn that was not made.
-        started = self.wiring.tape.turn(self.path, memory.turn + 1)
+        started = self.wiring.recording.expect(TurnStarted, self.path, memory.turn + 1)
         self.scope.charge(iterations=1)
         memory.turn += 1
         self.host.begin(memory.turn)

@@ -1,4 +1,4 @@
-"""What all sessions of one run share, as one value: models, tools, evidence, budget, the stream out and the tape in."""
+"""What all sessions of one run share, as one value: models, tools, evidence, budget, the stream out and the recording in."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ from sonde.errors import (
 )
 from sonde.models.base import Model
 from sonde.runs.recorder import Recorder
-from sonde.runs.recording import Tape
+from sonde.runs.recording import EarlierRuns, Recording
 from sonde.runtime.engine import Engine, Prover
-from sonde.runtime.playing import EarlierCode
 from sonde.sandbox import Limits
 from sonde.tools.registry import ToolRegistry
 
@@ -83,7 +82,7 @@ class Task:
     input_ref: Mapping[str, Any] = field(default_factory=dict[str, Any])
     dataset_ref: Mapping[str, Any] = field(default_factory=dict[str, Any])
     earlier: str = ""
-    played: EarlierCode = field(default_factory=EarlierCode)
+    played: EarlierRuns = field(default_factory=EarlierRuns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +94,7 @@ class Wiring:
     sub_model: Model | None
     registry: ToolRegistry
     recorder: Recorder
-    tape: Tape
+    recording: Recording
     clock: Clock
     run_id: str
     log: EvidenceLog = field(default_factory=EvidenceLog)

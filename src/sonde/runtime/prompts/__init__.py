@@ -14,7 +14,6 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from sonde.core.canonical import clip, jsonable, sha256_text
-from sonde.runtime.playing import CARRIED
 from sonde.sandbox.backend import describe
 
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ SHARED_WORDS = {
     "CONTEXT_INDEX": "There is too much for one variable: use grep, search and read_file. "
     "CONTEXT_INDEX lists `offset, bytes, path` for context_slice.",
 }
+CARRIED = "Its variables are in your session: "
+"""How the story of an earlier run begins the line about what it left; true only where replies are code."""
 STATE_NAMES = "variables, evidence_refs and hypothesis_candidates are empty and yours; tool_trace and budget_counters are kept up to date."
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _NEEDS = re.compile(r"^\{\{needs (\w+)\}\} ?(.*\n?)", re.MULTILINE)
@@ -117,6 +118,6 @@ def _variables(session: Session) -> str:
         words.append("context holds the value.")
     # An earlier run or a parent may have put something in.
     full = any(given.get(name) for name in ("variables", "evidence_refs", "hypothesis_candidates"))
-    full = full or (root and bool(task.played.blocks))
+    full = full or (root and bool(task.played.recordings))
     words.append(STATE_NAMES.replace("are empty and yours", "are yours") if full else STATE_NAMES)
     return " ".join(words)

@@ -240,6 +240,10 @@ export class ToolHost {
     const [named = "", ...args] = this.policy.checkCommand(command);
     const program = named.includes("/") ? resolve(this.guard.root, named) : named; // from the root, whichever folder
     const cwd = await this.folder(folder);
+    if (folder !== "") {
+      // a folder's own files can tell a program what to start
+      throw new Refusal("COMMAND_REFUSED", "commands run in the root of the workspace; leave cwd out");
+    }
     return new Promise((done, reject) => {
       const options = { cwd, timeout: COMMAND_MS, signal, killSignal: "SIGKILL" as const };
       const child = spawn(program, args, {

@@ -255,14 +255,16 @@ describe("commands", () => {
     expect(answer.output).toMatchObject({ exitCode: 0, stdout: "done\n" });
   });
 
-  it("run in a folder of the workspace, and programs of the workspace are those of its root", async () => {
+  it("run in the root of the workspace only, and programs of the workspace are those of its root", async () => {
     await symlink(outer, join(root, "out"));
     await writeFile(join(root, "check.sh"), "#!/bin/sh\necho root\n", { mode: 0o755 });
     await writeFile(join(root, "src/check.sh"), "#!/bin/sh\necho other\n", { mode: 0o755 });
     const tools = host(undefined, ["pwd", "./check.sh"]);
     expect((await call("execute_command", { command: "pwd", cwd: "out" }, tools)).error?.code).toBe("PATH_REFUSED");
     expect((await call("execute_command", { command: "pwd", cwd: "nope" }, tools)).error?.code).toBe("NOT_FOUND");
-    const answer = await call("execute_command", { command: "./check.sh", cwd: "src" }, tools);
+    const inside = await call("execute_command", { command: "./check.sh", cwd: "src" }, tools);
+    expect(inside.error?.code).toBe("COMMAND_REFUSED");
+    const answer = await call("execute_command", { command: "./check.sh" }, tools);
     expect(answer.output).toMatchObject({ stdout: "root\n" });
   });
 });

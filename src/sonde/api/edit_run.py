@@ -23,6 +23,7 @@ from sonde.contexts.workspace import (
     WorkspaceContext,
     reject,
 )
+from sonde.contexts.workspace.paths import clean_folder
 from sonde.core.budget import Budget
 from sonde.core.cancellation import Stop
 from sonde.core.deadline import Clock, SystemClock
@@ -62,6 +63,7 @@ def edit(
     *,
     approve: Approve = reject,
     commands: Sequence[str] = (),
+    command_folders: Sequence[str] = (),
     model: str | Model | None = None,
     sub_model: str | Model | None = None,
     budget: Budget | None = None,
@@ -80,7 +82,7 @@ def edit(
     if not task.strip():
         raise ConfigError("the task is empty; say what to change, for example: sonde edit 'Rename load to read' src/")
     chosen = settings or load_settings()
-    policy = Policy(commands=tuple(commands))
+    policy = Policy(commands=tuple(commands), command_folders=tuple(map(clean_folder, command_folders)))
     is_folder = isinstance(workspace, str | Path)
     if is_folder and not Path(workspace).is_dir():
         raise ConfigError(

@@ -89,7 +89,11 @@ def test_a_program_of_the_folder_is_meant_from_its_root_whatever_folder_the_mode
         (place / "t.sh").write_text(f"#!/bin/sh\necho {word} $PWD\n")
         (place / "t.sh").chmod(0o755)
 
-    assert opened(folder, "./t.sh").execute("./t.sh", "sub").stdout == f"mine {folder.resolve()}/sub\n"
+    workspace = LocalWorkspace(folder, policy=Policy(commands=("./t.sh",), command_folders=("sub",)))
+
+    assert workspace.execute("./t.sh", "sub").stdout == f"mine {folder.resolve()}/sub\n"
+    with pytest.raises(ToolFault, match="run in the root"):
+        opened(folder, "./t.sh").execute("./t.sh", "sub")
 
 
 @pytest.mark.parametrize("command", ["sh -c 'a\0b'", "sh \ud800"])

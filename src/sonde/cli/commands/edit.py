@@ -29,6 +29,9 @@ class EditOptions:
     allow_command: Annotated[
         list[str] | None, typer.Option(metavar="PREFIX", help="A command that the task may run; can be repeated.")
     ] = None
+    command_cwd: Annotated[
+        list[str] | None, typer.Option(metavar="DIR", help="A folder of PATH in which commands may run, besides PATH.")
+    ] = None
 
 
 def register(app: typer.Typer) -> None:
@@ -72,6 +75,7 @@ def edit(
             path,
             approve=approve,
             commands=how.allow_command or (),
+            command_folders=how.command_cwd or (),
             settings=settings,
             budget=LARGE_BUDGET if how.large else None,
             on_event=view.on_event,

@@ -36,6 +36,23 @@ MAX_MATCHES = 200
 MAX_OUTPUT = 20_000
 HELD = (sys.executable, "-I", "-S", str(Path(__file__).with_name("holder.py")))  # ends what a command leaves behind
 PLAIN = MappingProxyType({"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"})
+GIT_CONFIG = {
+    "safe.bareRepository": "explicit",  # a folder of the repository is no repository of its own
+    "core.fsmonitor": "false",
+    "core.hooksPath": "/dev/null",
+    "core.pager": "cat",
+    "core.editor": "false",
+    "core.sshCommand": "false",
+    "protocol.ext.allow": "never",
+    "log.showSignature": "false",
+}
+GIT = {  # programs that the configuration of a repository would have git start
+    "GIT_PAGER": "cat",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_CONFIG_COUNT": str(len(GIT_CONFIG)),
+    **{f"GIT_CONFIG_KEY_{n}": key for n, key in enumerate(GIT_CONFIG)},
+    **{f"GIT_CONFIG_VALUE_{n}": value for n, value in enumerate(GIT_CONFIG.values())},
+}
 
 
 class LocalWorkspace:
@@ -151,6 +168,7 @@ class LocalWorkspace:
     def execute(self, command: str, cwd: str = "") -> CommandResult:
         """Run an allowed command without a shell; what it started ends with it, or when time is up."""
         words = self.policy.check_command(command)
+        self.policy.check_folder(clean_folder(cwd))
         folder = self.root.path / self.root.real(clean_folder(cwd))
         program = words[0]
         if "/" in program:  # meant from the root, whichever folder the model names
@@ -158,9 +176,12 @@ class LocalWorkspace:
         if shutil.which(program, path=self.environment.get("PATH")) is None:
             raise ToolFault(f"{command!r} could not be started: there is no program {words[0]!r}")
         job = Job(
-            argv=[*HELD, str(os.getpid()), program, *words[1:]], stdin=b"", cwd=str(folder), environment=self.environment,
+            argv=[*HELD, str(os.getpid()), program, *_quiet_git(words)],
+            stdin=b"",
+            cwd=str(folder),
+            environment={**self.environment, **GIT},
             seconds=self.policy.command_timeout_s,
-        )  # fmt: skip
+        )
         try:
             return self._finished(command, run_process(job))
         except (OSError, ValueError) as error:
@@ -172,3 +193,10 @@ class LocalWorkspace:
         note = "\n[it was stopped: it printed too much]" if ended.overflowed else ""
         stderr = ended.stderr_tail + note
         return CommandResult(exit_code=ended.returncode, stdout=ended.text[-MAX_OUTPUT:], stderr=stderr[-MAX_OUTPUT:])
+
+
+def _quiet_git(words: list[str]) -> list[str]:
+    """The arguments of a command; where git compares files, without the programs that attributes name for that."""
+    if words[0] == "git" and words[1:2] and words[1] in ("diff", "log", "show", "blame"):
+        return [words[1], *([] if words[1] == "blame" else ["--no-ext-diff"]), "--no-textconv", *words[2:]]
+    return words[1:]

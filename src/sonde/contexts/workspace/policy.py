@@ -95,6 +95,9 @@ class Policy:
     deny_write: tuple[str, ...] = STARTS_PROGRAMS
     skip: tuple[str, ...] = SKIPPED  # left out of listings and searches, but readable by name
     commands: tuple[str, ...] = ()
+    command_folders: tuple[
+        str, ...
+    ] = ()  # where they may run besides the root: a folder's own files can tell a program what to start
     command_timeout_s: float = 60.0
 
     def check_read(self, path: str) -> None:
@@ -128,6 +131,11 @@ class Policy:
                 f"{command!r} is not an allowed command; allowed: {', '.join(self.commands) or 'none (execute_command is off)'}"
             )
         return words
+
+    def check_folder(self, folder: str) -> None:
+        """Raise where a command may not run."""
+        if folder and folder not in self.command_folders:
+            raise ToolFault(f"commands run in the root of the workspace, not in {folder!r}; leave cwd out")
 
 
 def _hit(path: str, patterns: tuple[str, ...]) -> bool:

@@ -1,7 +1,7 @@
 """A runner that follows the words of its task instead of a model, so that a host can be tested against any behaviour.
 
 `python tests/server/double.py` serves it over stdio. The first word of the prompt chooses: demo, echo, wait, deaf, crash, fail, print,
-flood N, many N, silent, long, add N. No model and no sandbox are involved.
+flood N, many N, silent, long, command N. No model and no sandbox are involved.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Told:
             "many": lambda: self.many(emit, task.id, int(rest)),
             "fail": lambda: self.fail(rest),
             "echo": lambda: rest,
-            "add": lambda: self.add(workspace, int(rest)),
+            "command": lambda: workspace.execute("x" * int(rest)).stdout,
             "silent": lambda: "no citation",
         }
         summary = acts[word]() if word in acts else self.demo(workspace, emit, task)
@@ -114,12 +114,6 @@ class Told:
         for number in range(count):
             emit(AssistantMessage(id=f"{task_id}.m{number}", content=f"event {number}"))
         return f"{count} nodes"
-
-    def add(self, workspace: Workspace, count: int) -> str:
-        done = WorkspaceContext(workspace).apply_patch(
-            f"*** Begin Patch\n*** Add File: new.txt\n+{'x' * count}\n*** End Patch"
-        )
-        return str(done["summary"])
 
     def fail(self, message: str) -> str:
         raise ToolFault(message)

@@ -16,11 +16,9 @@ from hypothesis import given, strategies as st
 from sonde.core.deadline import Deadline, SystemClock
 from sonde.errors import ConfigError, ModelCallFailed
 from sonde.models import Message, ModelReply, ModelRequest, ModelSettings, Secret, TokenUsage, open_model
-from sonde.models.base import redact
+from sonde.models.base import MAX_ATTEMPTS, backoff, cut_at_stop, may_retry, redact
 from sonde.models.prices import price
-from sonde.models.prompt_text import cut_at_stop
 from sonde.models.recorded import RecordedModel
-from sonde.models.retry import MAX_ATTEMPTS, backoff, may_retry
 
 HELLO = ModelRequest(messages=[Message("user", "hello")])
 

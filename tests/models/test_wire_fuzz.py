@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from sonde.models.completion import Completion, ErrorInBody, NotACompletion, read_completion, read_stream
+from sonde.models.completion import ChatCompletion, ErrorInBody, NotACompletion, read_completion, read_stream
 from sonde.models.http_errors import error_detail, refused_parameter, retry_after
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
@@ -41,15 +41,15 @@ VALUES = st.recursive(
 BODIES = VALUES.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=60)
 
 
-def read(chunks: list[bytes]) -> tuple[Completion, list[str]]:
-    completion, pieces = Completion(), list[str]()
+def read(chunks: list[bytes]) -> tuple[ChatCompletion, list[str]]:
+    completion, pieces = ChatCompletion(), list[str]()
     read_stream(chunks, completion, pieces.append)
     return completion, pieces
 
 
 @given(body=BODIES)
 def test_any_body_is_a_completion_or_a_known_error(body: bytes) -> None:
-    completion = Completion()
+    completion = ChatCompletion()
     with suppress(NotACompletion, ErrorInBody):
         read_completion(body, completion)
     completion.text.encode()
@@ -58,7 +58,7 @@ def test_any_body_is_a_completion_or_a_known_error(body: bytes) -> None:
 @given(bodies=st.lists(BODIES, max_size=4), done=st.booleans())
 def test_any_stream_is_a_completion_or_a_known_error(bodies: list[bytes], done: bool) -> None:
     stream = b"".join(b"data: " + body + b"\n\n" for body in bodies) + (b"data: [DONE]\n" if done else b"")
-    completion, pieces = Completion(), list[str]()
+    completion, pieces = ChatCompletion(), list[str]()
     with suppress(NotACompletion, ErrorInBody):
         read_stream([stream], completion, pieces.append)
     completion.text.encode()
@@ -84,7 +84,7 @@ def test_a_character_that_comes_in_two_halves_is_whole() -> None:
 
 def test_a_body_nested_without_end_is_no_crash() -> None:
     with pytest.raises(NotACompletion):
-        read_completion(b"[" * 200_000, Completion())
+        read_completion(b"[" * 200_000, ChatCompletion())
     with pytest.raises(NotACompletion):
         read([b'data: {"a":' + b"[" * 200_000 + b"\n"])
 

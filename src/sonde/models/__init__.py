@@ -48,45 +48,32 @@ def open_model(spec: str | Sequence[str], settings: ModelSettings | None = None)
     """The model that `spec` names; a list of arguments is a command. Raises `ConfigError`."""
     settings = settings or ModelSettings()
     if not isinstance(spec, str):
-        return _open_command(list(spec), settings)
+        from sonde.models.command import CommandModel  # noqa: PLC0415  # imported where it is needed
+
+        return CommandModel(list(spec), settings)
     kind, colon, name = spec.partition(":")
     if not colon or not kind or not name.strip():
-        raise ConfigError(f"{spec!r} names no model. {FORMS}")
+        raise ConfigError(f"{spec!r} does not name a model. {FORMS}")
+    # Each client is imported where it is needed: httpx2 takes 0.2 s, pydantic-ai a second.
     match kind:
         case "openai":
-            return _open_chat(name, settings)
+            from sonde.models.chat import ChatModel  # noqa: PLC0415
+
+            if settings.api_key is None and settings.base_url is None:
+                raise ConfigError(
+                    f"openai:{name} needs a key: set OPENAI_API_KEY. For a server without keys set OPENAI_BASE_URL, "
+                    "such as http://localhost:8080/v1."
+                )
+            return ChatModel(name, settings)
         case "command":
-            return _open_command(name, settings)
+            from sonde.models.command import CommandModel  # noqa: PLC0415
+
+            return CommandModel(name, settings)
         case "local":
-            return _open_local(name, settings)
+            from sonde.models.local import LocalModel  # noqa: PLC0415
+
+            return LocalModel(name, settings)
         case _:
-            return _open_provider(kind, name, settings)
+            from sonde.models.providers import ProviderModel  # noqa: PLC0415
 
-
-def _open_chat(name: str, settings: ModelSettings) -> Model:
-    from sonde.models.chat import ChatModel  # noqa: PLC0415  # httpx2 takes 0.2 s that other models need not pay
-
-    if settings.api_key is None and settings.base_url is None:
-        raise ConfigError(
-            f"openai:{name} needs a key: set OPENAI_API_KEY. For a server without keys set OPENAI_BASE_URL, "
-            "such as http://localhost:8080/v1."
-        )
-    return ChatModel(name, settings)
-
-
-def _open_command(argv: str | Sequence[str], settings: ModelSettings) -> Model:
-    from sonde.models.command import CommandModel  # noqa: PLC0415  # only what is used is loaded
-
-    return CommandModel(argv, settings)
-
-
-def _open_local(name: str, settings: ModelSettings) -> Model:
-    from sonde.models.local import LocalModel  # noqa: PLC0415  # only what is used is loaded
-
-    return LocalModel(name, settings)
-
-
-def _open_provider(kind: str, name: str, settings: ModelSettings) -> Model:
-    from sonde.models.providers import ProviderModel  # noqa: PLC0415  # pydantic-ai takes a second to import
-
-    return ProviderModel(f"{kind}:{name}", settings, forms=FORMS)
+            return ProviderModel(spec, settings, forms=FORMS)

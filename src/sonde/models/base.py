@@ -2,11 +2,14 @@
 
 Promises: `complete` makes one attempt, returns within the deadline and soon after its `stop`, and fails only with
 `ModelCallFailed`, whose message never holds a key. It does not promise that the reply has the asked form, and it
-neither retries, counts nor records: that is the runtime's work.
+neither retries, counts nor records: that is the runtime's work. The pure functions below help implementations (token
+estimates, prompts as one text) and the runtime (when to ask again).
 """
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +22,11 @@ from sonde.errors import ModelCallFailed
 Role = Literal["system", "user", "assistant"]
 OnText = Callable[[str], None]
 
+MAX_ATTEMPTS = 4
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+_HEADINGS = {"system": "SYSTEM", "user": "USER", "assistant": "ASSISTANT (your earlier reply)"}
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -30,7 +38,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """What is asked of a model. `schema` is a JSON Schema that the reply shall fit; the caller still checks it."""
+    """What a model is asked. `schema` is a JSON Schema that the reply should fit; the caller still checks it."""
 
     messages: Sequence[Message]
     schema: Mapping[str, Any] | None = None
@@ -78,12 +86,12 @@ class Model(Protocol):
 
 
 def suited_mode(model: Model | None) -> Literal["code", "guided"]:
-    """The form of replies that suits a model: one that says so by an attribute `guided = True` is not left to write code."""
+    """The form of replies that suits a model; one with `guided = True` is not trusted to write code."""
     return "guided" if getattr(model, "guided", False) else "code"
 
 
 class Secret:
-    """A key. It shows itself to nobody who does not ask by name: `reveal()`."""
+    """A key. Only `reveal()` shows its value; `repr` and logs do not."""
 
     __slots__ = ("_value",)
 
@@ -137,16 +145,12 @@ class ModelSettings:
 
     def secrets(self) -> tuple[str, ...]:
         """Every value in here that must not be shown, written or recorded."""
-        key = (self.api_key.reveal().strip(),) if self.api_key else ()  # as it is sent
-        return (*key, *self.env.values(), *_passwords(self.base_url, self.proxy))
-
-
-def _passwords(*urls: str | None) -> list[str]:
-    found: list[str] = []
-    for url in urls:
-        with suppress(ValueError):  # no URL at all, which whoever opens it says
-            found.append(urlsplit(url or "").password or "")
-    return [password for password in found if password]
+        found = [self.api_key.reveal().strip()] if self.api_key else []  # as it is sent
+        found += self.env.values()
+        for url in (self.base_url, self.proxy):
+            with suppress(ValueError):  # not a URL; whoever opens it says so
+                found.append(urlsplit(url or "").password or "")
+        return tuple(filter(None, found))
 
 
 def mend(text: str) -> str:
@@ -159,7 +163,7 @@ def mend(text: str) -> str:
 
 
 def estimate_tokens(text: str) -> int:
-    """Four characters a token, rounded up; for models that do not count."""
+    """Four characters per token, rounded up; for models that do not count."""
     return -(-len(text) // 4)
 
 
@@ -169,7 +173,7 @@ def estimate_usage(request: ModelRequest, text: str) -> TokenUsage:
 
 
 def interrupted(name: str, tokens_in: int, waited_s: float = 0.0) -> ModelCallFailed:
-    """The failure of an attempt that was broken off because the run was stopped; what was sent may have to be paid for."""
+    """The failure of an attempt that a stop of the run cut short; what was sent may still cost money."""
     text = f"{name} was interrupted before it had answered: the run was cancelled"
     return ModelCallFailed(text, retryable=False, tokens_in=tokens_in, waited_s=waited_s)
 
@@ -177,3 +181,51 @@ def interrupted(name: str, tokens_in: int, waited_s: float = 0.0) -> ModelCallFa
 def prompt_tokens(request: ModelRequest) -> int:
     """The prompt's size, estimated."""
     return estimate_tokens("".join(message.content for message in request.messages))
+
+
+def schema_note(schema: Mapping[str, Any]) -> str:
+    """Asks for JSON where the server cannot enforce it."""
+    text = json.dumps(schema, ensure_ascii=False, sort_keys=True)
+    return f"Reply with one JSON value that fits this JSON Schema, and with nothing before or after it:\n{text}"
+
+
+def with_schema_note(messages: Sequence[Message], schema: Mapping[str, Any]) -> list[Message]:
+    """The same conversation with the schema said in the last message, where it is read best."""
+    if not messages:
+        return [Message("user", schema_note(schema))]
+    *earlier, last = messages
+    return [*earlier, Message(last.role, f"{last.content}\n\n{schema_note(schema)}")]
+
+
+def render_prompt(request: ModelRequest) -> str:
+    """One text for programs that take one text. A single user message goes as it is, without a heading."""
+    messages = list(request.messages)
+    if request.schema is not None:
+        messages = with_schema_note(messages, request.schema)
+    if len(messages) == 1:
+        return messages[0].content
+    parts = [f"##### {_HEADINGS[message.role]}\n\n{message.content}\n" for message in messages]
+    return "\n".join([*parts, "##### ASSISTANT (your reply now)\n"])
+
+
+def cut_at_stop(text: str, stop: Sequence[str]) -> str:
+    """`text` up to the first stop string, for servers and programs that do not stop by themselves."""
+    ends = [at for mark in stop if mark and (at := text.find(mark)) >= 0]
+    return text[: min(ends)] if ends else text
+
+
+def backoff(attempt: int, retry_after: float | None, seed: int) -> float:
+    """Seconds to wait after failed attempt number `attempt` (1 is the first).
+
+    Doubles from half a second to 30, spread down by up to half so that parallel callers do not return together; the
+    spread comes from the seed, so that a replay waits alike. A server's wish is a minimum, whatever its length: a
+    caller whose deadline is nearer gives up instead.
+    """
+    spread = random.Random(f"{seed}:{attempt}").uniform(0.5, 1.0)  # noqa: S311  # spreads load, guards nothing
+    pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (attempt - 1)) * spread
+    return max(pause, retry_after or 0.0)
+
+
+def may_retry(attempt: int, *, retryable: bool) -> bool:
+    """Whether another attempt may follow failed attempt number `attempt`."""
+    return retryable and attempt < MAX_ATTEMPTS

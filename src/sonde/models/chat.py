@@ -1,6 +1,6 @@
 """`openai:NAME`: Chat Completions at any address that speaks them, in one small client on httpx2.
 
-Promises: one attempt a call (a refused optional parameter is left out and asked again at once: the refusal is free
+Promises: one attempt per call (a refused optional parameter is left out and asked again at once: the refusal is free
 and is remembered), connections reused across threads, the deadline kept even by a server that drips, a stop that ends
 the waiting for a reply at once (for a connection that is still being made: within ten seconds), bodies capped, and no
 key in any message. It does not promise that a reply fits the schema: servers cut JSON at the token limit.
@@ -25,6 +25,7 @@ from sonde.models.base import (
     ModelRequest,
     ModelSettings,
     OnText,
+    cut_at_stop,
     estimate_tokens,
     estimate_usage,
     interrupted,
@@ -33,12 +34,13 @@ from sonde.models.base import (
 )
 from sonde.models.completion import (
     MAX_BODY_BYTES,
-    Completion,
+    ChatCompletion,
     ErrorInBody,
     NotACompletion,
     read_completion,
     read_stream,
 )
+from sonde.models.connections import ConnectionStack, LineTimer
 from sonde.models.families import request_body
 from sonde.models.http_errors import (
     advice,
@@ -50,9 +52,7 @@ from sonde.models.http_errors import (
     refused_parameter,
     retry_after,
 )
-from sonde.models.lines import Lines, Watch
 from sonde.models.prices import price
-from sonde.models.prompt_text import cut_at_stop
 
 OPENAI_URL = "https://api.openai.com/v1"
 ATTEMPT_S = 120.0
@@ -79,7 +79,7 @@ class ChatModel:
         self._settings = settings
         self._local = local
         self._url = _endpoint(settings.base_url or OPENAI_URL)
-        self._lines = Lines(self._url, _headers(settings), settings.proxy)
+        self._lines = ConnectionStack(self._url, _headers(settings), settings.proxy)
         self._rejected: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
@@ -94,7 +94,19 @@ class ChatModel:
         attempt = deadline.sub(self._settings.timeout_s or ATTEMPT_S)
         if attempt.expired():
             raise ModelCallFailed(f"no time was left to ask {self.name}", retryable=False)
-        completion = self._ask(request, attempt, on_text)
+        completion: ChatCompletion | None = None
+        while completion is None:
+            body = request_body(
+                self._model_name,
+                request,
+                rejected=self._rejected,
+                stream=on_text is not None,
+                extra=self._settings.extra_body,
+            )
+            try:
+                completion = self._exchange(body, request, attempt, on_text)
+            except _ParameterRefused as refusal:
+                self._rejected |= {refusal.name}  # never sent again, so the loop ends
         usage = completion.usage or estimate_usage(request, completion.text)
         return ModelReply(
             text=cut_at_stop(completion.text, request.stop),
@@ -106,28 +118,19 @@ class ChatModel:
             request_id=completion.request_id,
         )
 
-    def _ask(self, request: ModelRequest, attempt: Deadline, on_text: OnText | None) -> Completion:
-        while True:
-            body = request_body(
-                self._model_name,
-                request,
-                rejected=self._rejected,
-                stream=on_text is not None,
-                extra=self._settings.extra_body,
-            )
-            try:
-                return self._exchange(body, request, attempt, on_text)
-            except _ParameterRefused as refusal:
-                self._rejected |= {refusal.name}  # never sent again, so the loop ends
-
     def _exchange(
         self, body: dict[str, Any], request: ModelRequest, attempt: Deadline, on_text: OnText | None
-    ) -> Completion:
-        completion = Completion()
-        watch = Watch(attempt)
+    ) -> ChatCompletion:
+        completion = ChatCompletion()
+        watch = LineTimer(attempt)
+        remaining = attempt.remaining()
+        limit = None if math.isinf(remaining) else max(remaining, 0.001)
+        timeout = httpx2.Timeout(limit, connect=min(CONNECT_S, remaining))
+        # "replace": a lone surrogate cannot be encoded
+        content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         try:
             with (
-                self._lines.post(_encode(body), _timeout(attempt), attempt.stop) as response,
+                self._lines.post(content, timeout, attempt.stop) as response,
                 watch.cutting(response),
             ):
                 if response.status_code != 200:
@@ -159,7 +162,12 @@ class ChatModel:
         if isinstance(error, ErrorInBody):
             return self._failed(error_status(error.error), describe_error(error.error, self._clean), spent=spent)
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
-            return self._unreachable(error)
+            text = f"the model could not be reached at {self._where}: {error or 'no answer in time'}; "
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                text += "its certificate is not trusted on this machine: add its authority to the system's certificates"
+                return ModelCallFailed(text, retryable=False)
+            text += "check that the server is running and that the address is right (--base-url or OPENAI_BASE_URL)"
+            return ModelCallFailed(text, retryable=True)
         if late or isinstance(error, httpx2.TimeoutException):
             text = f"{self.name} at {self._where} did not finish in time; raise the time limit or ask for less"
             return ModelCallFailed(text, retryable=True, tokens_in=spent)
@@ -169,14 +177,6 @@ class ChatModel:
             return ModelCallFailed(self._clean(text), retryable=False, tokens_in=spent)
         text = f"the connection to {self._where} broke before the reply was complete: {why}"
         return ModelCallFailed(self._clean(text), retryable=True, tokens_in=spent)
-
-    def _unreachable(self, error: Exception) -> ModelCallFailed:
-        text = f"the model could not be reached at {self._where}: {error or 'no answer in time'}; "
-        if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            text += "its certificate is not trusted on this machine: add its authority to the system's certificates"
-            return ModelCallFailed(text, retryable=False)
-        text += "check that the server is running and that the address is right (--base-url or OPENAI_BASE_URL)"
-        return ModelCallFailed(text, retryable=True)
 
     def _failed(self, status: int, detail: str, *, wish: float | None = None, spent: int = 0) -> ModelCallFailed:
         text = self._clean(f"{self.name} at {self._where} answered {status}: {detail or 'nothing'}. ")
@@ -219,18 +219,8 @@ def _headers(settings: ModelSettings) -> dict[str, str]:
     return headers
 
 
-def _encode(body: dict[str, Any]) -> bytes:
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")  # lone surrogates
-
-
-def _timeout(attempt: Deadline) -> httpx2.Timeout:
-    remaining = attempt.remaining()
-    limit = None if math.isinf(remaining) else max(remaining, 0.001)
-    return httpx2.Timeout(limit, connect=min(CONNECT_S, remaining))
-
-
 def _read(
-    response: httpx2.Response, completion: Completion, on_text: OnText | None, attempt: Deadline, watch: Watch
+    response: httpx2.Response, completion: ChatCompletion, on_text: OnText | None, attempt: Deadline, watch: LineTimer
 ) -> None:
     """A stream where one was asked for and given, otherwise one whole body."""
     chunks = _capped(response, attempt)

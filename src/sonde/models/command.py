@@ -13,10 +13,8 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from sonde.core.cancellation import Stop
 from sonde.core.deadline import Deadline
 from sonde.errors import ConfigError, ModelCallFailed
 from sonde.models.base import (
@@ -24,13 +22,14 @@ from sonde.models.base import (
     ModelRequest,
     ModelSettings,
     OnText,
+    cut_at_stop,
     estimate_usage,
     interrupted,
     prompt_tokens,
     redact,
+    render_prompt,
 )
-from sonde.models.process import Finished, Job, run_process
-from sonde.models.prompt_text import cut_at_stop, render_prompt
+from sonde.models.process import Program, ProgramEnd, run_process
 
 ATTEMPT_S = 600.0
 WAITING_S = 86_400.0  # with count_wait=False a person may be behind the command
@@ -46,7 +45,8 @@ class CommandModel:
     def __init__(self, command: str | Sequence[str], settings: ModelSettings) -> None:
         self._argv = _split(command)
         self._settings = settings
-        self._environment = _environment(settings)
+        passed = {name: settings.environ[name] for name in PASSED_ON if name in settings.environ}
+        self._environment = {"PATH": os.defpath, **passed, **settings.env}
         self.name = f"command:{settings.label}" if settings.label else _shown(self._argv)
         if settings.prompt_mode == "file" and not any("{prompt_file}" in part for part in self._argv):
             raise ConfigError(
@@ -60,14 +60,38 @@ class CommandModel:
 
     def complete(self, request: ModelRequest, *, deadline: Deadline, on_text: OnText | None = None) -> ModelReply:
         """Run the program once; raises `ModelCallFailed`."""
-        seconds = self._seconds(deadline)
+        if self._settings.count_wait:
+            seconds = min(self._settings.timeout_s or ATTEMPT_S, deadline.remaining())
+        else:
+            seconds = self._settings.timeout_s or WAITING_S
+        if seconds <= 0:
+            raise ModelCallFailed(f"no time was left to ask {self.name}")
         with tempfile.TemporaryDirectory(prefix="sonde-model-") as folder:
-            call = self._prepare(render_prompt(request), Path(folder), seconds, deadline.stop)
+            prompt_file, last_message = Path(folder, "prompt.md"), Path(folder, "last-message.md")
+            prompt = render_prompt(request).encode("utf-8", "replace")
+            if any("{prompt_file}" in part for part in self._argv):
+                prompt_file.write_bytes(prompt)
+            values = {
+                "{prompt_file}": str(prompt_file),
+                "{last_message_file}": str(last_message),
+                "{repo}": str(Path(self._settings.cwd or ".").absolute()),
+            }
+            program = Program(
+                argv=[_expand(part, values) for part in self._argv],
+                stdin=b"" if self._settings.prompt_mode == "file" else prompt,
+                cwd=self._settings.cwd,
+                environment=self._environment,
+                seconds=seconds,
+                stop=deadline.stop,
+            )
             try:
-                finished = run_process(call.job, on_text)
+                finished = run_process(program, on_text)
             except OSError as error:
-                raise self._unstartable(error) from None
-            text = finished.text or _read(call.last_message)
+                raise ModelCallFailed(
+                    f"{_UNREACHED}: {self.name} could not be started: {error.strerror or error}; "
+                    "check that the program is there and may be executed"
+                ) from None
+            text = finished.text or _read(last_message)
         waited = 0.0 if self._settings.count_wait else finished.seconds
         self._check(finished, request, seconds, waited)
         text = cut_at_stop(text, request.stop)
@@ -80,36 +104,7 @@ class CommandModel:
             finish_reason="length" if finished.overflowed else "stop",
         )
 
-    def _seconds(self, deadline: Deadline) -> float:
-        if not self._settings.count_wait:
-            return self._settings.timeout_s or WAITING_S
-        seconds = min(self._settings.timeout_s or ATTEMPT_S, deadline.remaining())
-        if seconds <= 0:
-            raise ModelCallFailed(f"no time was left to ask {self.name}")
-        return seconds
-
-    def _prepare(self, prompt: str, folder: Path, seconds: float, stop: Stop) -> _Call:
-        prompt_file, last_message = folder / "prompt.md", folder / "last-message.md"
-        by_file = self._settings.prompt_mode == "file"
-        encoded = prompt.encode("utf-8", "replace")
-        if any("{prompt_file}" in part for part in self._argv):
-            prompt_file.write_bytes(encoded)
-        values = {
-            "{prompt_file}": str(prompt_file),
-            "{last_message_file}": str(last_message),
-            "{repo}": str(Path(self._settings.cwd or ".").absolute()),
-        }
-        job = Job(
-            argv=[_expand(part, values) for part in self._argv],
-            stdin=b"" if by_file else encoded,
-            cwd=self._settings.cwd,
-            environment=self._environment,
-            seconds=seconds,
-            stop=stop,
-        )
-        return _Call(job=job, last_message=last_message)
-
-    def _check(self, finished: Finished, request: ModelRequest, seconds: float, waited: float) -> None:
+    def _check(self, finished: ProgramEnd, request: ModelRequest, seconds: float, waited: float) -> None:
         spent = prompt_tokens(request)
         if finished.stopped:
             raise interrupted(self.name, spent, waited)
@@ -122,29 +117,20 @@ class CommandModel:
                 returncode=finished.returncode,
             )
         if finished.returncode != 0 and not finished.overflowed:
+            code = finished.returncode
+            ending = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            said = self._clean(finished.stderr_tail)[-SAID_CHARS:].strip()
             raise ModelCallFailed(
-                self._clean(f"{_UNREACHED}: {self.name} {_ending(finished.returncode)}. ")
-                + _last_words(self._clean(finished.stderr_tail)[-SAID_CHARS:].strip()),
+                self._clean(f"{_UNREACHED}: {self.name} {ending}. ")
+                + (f"It said: {said}" if said else "It wrote nothing to stderr; try it by hand: echo Hello | PROGRAM"),
                 retryable=finished.returncode < 0 or finished.returncode == TEMPORARY_FAILURE,
                 tokens_in=spent,
                 waited_s=waited,
                 returncode=finished.returncode,
             )
 
-    def _unstartable(self, error: OSError) -> ModelCallFailed:
-        why = error.strerror or error
-        return ModelCallFailed(
-            f"{_UNREACHED}: {self.name} could not be started: {why}; check that the program is there and may be executed"
-        )
-
     def _clean(self, text: str) -> str:
         return redact(text, self._settings.secrets())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
-    job: Job
-    last_message: Path
 
 
 def _split(command: str | Sequence[str]) -> list[str]:
@@ -169,18 +155,13 @@ def _shown(argv: Sequence[str]) -> str:
     return f"command:{shlex.join(words)}"
 
 
-def _environment(settings: ModelSettings) -> dict[str, str]:
-    passed = {name: settings.environ[name] for name in PASSED_ON if name in settings.environ}
-    return {"PATH": os.defpath, **passed, **settings.env}
-
-
 def _check_program(program: str, path: str, cwd: str | None) -> None:
     if cwd is not None and not Path(cwd).is_dir():
         raise ConfigError(f"the model command is to run in {cwd}, which is not a folder")
     placed = str(Path(cwd or ".", program)) if os.sep in program else program
     if shutil.which(placed, path=path) is None:
         raise ConfigError(
-            f"the model command's program {program!r} is not to be found or may not be executed; PATH is {path}"
+            f"the model command's program {program!r} was not found or may not be executed; PATH is {path}"
         )
 
 
@@ -188,16 +169,6 @@ def _expand(part: str, values: Mapping[str, str]) -> str:
     for placeholder, value in values.items():
         part = part.replace(placeholder, value)
     return part
-
-
-def _last_words(stderr_tail: str) -> str:
-    return (
-        f"It said: {stderr_tail}" if stderr_tail else "It wrote nothing to stderr; try it by hand: echo Hello | PROGRAM"
-    )
-
-
-def _ending(returncode: int) -> str:
-    return f"was killed by signal {-returncode}" if returncode < 0 else f"ended with exit code {returncode}"
 
 
 def _read(path: Path) -> str:

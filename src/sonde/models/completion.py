@@ -1,7 +1,7 @@
 """Reads what servers call a chat completion, whole or as a stream, tolerating what they do differently.
 
 Tolerated: missing or wrong usage, chunks without choices, null deltas, content as a list of parts, comments and
-keep-alives, a stream without `[DONE]`. Not tolerated: a stream that ends before the reply did, for half a program
+keep-alives, a stream without `[DONE]`. Not tolerated: a stream that ends before the reply did, because half a program
 must not run.
 """
 
@@ -41,7 +41,7 @@ class ErrorInBody(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class Completion:
+class ChatCompletion:
     """What has been read so far."""
 
     pieces: list[str] = field(default_factory=list[str])
@@ -56,7 +56,7 @@ class Completion:
         return mend("".join(self.pieces))
 
 
-def read_completion(body: bytes, completion: Completion) -> None:
+def read_completion(body: bytes, completion: ChatCompletion) -> None:
     """Fill `completion` from one whole body."""
     try:
         value = json.loads(body)
@@ -72,31 +72,31 @@ def read_completion(body: bytes, completion: Completion) -> None:
     completion.done = True
 
 
-def read_stream(chunks: Iterable[bytes], completion: Completion, on_text: OnText) -> None:
+def read_stream(chunks: Iterable[bytes], completion: ChatCompletion, on_text: OnText) -> None:
     """Fill `completion` from server-sent events, telling `on_text` each piece."""
-    for data in _events(chunks):
+    for line in _lines(chunks):  # an event is one data line in this protocol
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip()
         if data == b"[DONE]":
             completion.done = True
             break
-        if data.startswith(b"{"):  # anything else is a keep-alive
-            _take_event(completion, data, on_text)
+        if not data.startswith(b"{"):
+            continue  # a keep-alive
+        try:
+            event = cast("dict[str, Any]", json.loads(data))
+        except (ValueError, RecursionError):
+            raise NotACompletion("an event of the stream is not JSON", cut=True, seen=data) from None
+        choice = _take(completion, event)
+        if choice is not None and (piece := _content(choice.get("delta") or choice.get("message"))):
+            completion.pieces.append(piece)
+            on_text(mend(piece))
     if not completion.done and completion.finish_reason is None:
         raise NotACompletion("the stream ended in the middle of the reply", cut=True)
 
 
-def _take_event(completion: Completion, data: bytes, on_text: OnText) -> None:
-    try:
-        event = cast("dict[str, Any]", json.loads(data))
-    except (ValueError, RecursionError):
-        raise NotACompletion("an event of the stream is not JSON", cut=True, seen=data) from None
-    choice = _take(completion, event)
-    if choice is not None and (piece := _content(choice.get("delta") or choice.get("message"))):
-        completion.pieces.append(piece)
-        on_text(mend(piece))
-
-
-def _take(completion: Completion, document: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Note everything but the text; give back the first choice, if there is one."""
+def _take(completion: ChatCompletion, document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Note everything but the text; return the first choice, if any."""
     if document.get("error"):
         raise ErrorInBody(document["error"])
     completion.usage = read_usage(document.get("usage")) or completion.usage
@@ -137,13 +137,6 @@ def _content(message: object) -> str:
             str(cast("Mapping[str, Any]", part).get("text") or "") for part in parts if isinstance(part, dict)
         )
     return str(content)
-
-
-def _events(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The data of each event. Events of several data lines do not occur in this protocol."""
-    for line in _lines(chunks):
-        if line.startswith(b"data:"):
-            yield line[5:].strip()
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, cast
 
-from sonde.models.base import ModelRequest
-from sonde.models.prompt_text import with_schema_note
+from sonde.models.base import ModelRequest, with_schema_note
 
 OPTIONAL = (
     "response_format",
@@ -27,7 +26,7 @@ OPTIONAL = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class ModelFamily:
     """`sampling`: takes temperature and stop. `effort`: the least reasoning it accepts, None to say nothing."""
 
     sampling: bool
@@ -35,17 +34,17 @@ class Family:
     effort: str | None = None
 
 
-_PLAIN = Family(sampling=True, limit="max_tokens")
-_FAMILIES: tuple[tuple[str, Family], ...] = (
-    (r"gpt-5[.\d]*-chat", Family(sampling=True, limit="max_completion_tokens")),
-    (r"gpt-5[.\d]*-pro|o\d", Family(sampling=False, limit="max_completion_tokens")),
-    (r"gpt-5[.\d]*-codex", Family(sampling=False, limit="max_completion_tokens", effort="low")),
-    (r"gpt-5\.\d", Family(sampling=False, limit="max_completion_tokens", effort="none")),  # refuses "minimal"
-    (r"gpt-5", Family(sampling=False, limit="max_completion_tokens", effort="minimal")),
+_PLAIN = ModelFamily(sampling=True, limit="max_tokens")
+_FAMILIES: tuple[tuple[str, ModelFamily], ...] = (
+    (r"gpt-5[.\d]*-chat", ModelFamily(sampling=True, limit="max_completion_tokens")),
+    (r"gpt-5[.\d]*-pro|o\d", ModelFamily(sampling=False, limit="max_completion_tokens")),
+    (r"gpt-5[.\d]*-codex", ModelFamily(sampling=False, limit="max_completion_tokens", effort="low")),
+    (r"gpt-5\.\d", ModelFamily(sampling=False, limit="max_completion_tokens", effort="none")),  # refuses "minimal"
+    (r"gpt-5", ModelFamily(sampling=False, limit="max_completion_tokens", effort="minimal")),
 )
 
 
-def family_of(model_name: str) -> Family:
+def family_of(model_name: str) -> ModelFamily:
     """The family, by name without the vendor that gateways put before it."""
     name = model_name.rpartition("/")[2].lower()
     return next((family for pattern, family in _FAMILIES if re.match(pattern, name)), _PLAIN)
@@ -55,7 +54,19 @@ def request_body(
     model_name: str, request: ModelRequest, *, rejected: AbstractSet[str], stream: bool, extra: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The JSON body of one Chat Completions request."""
-    options = _options(family_of(model_name), request, rejected, stream=stream)
+    family = family_of(model_name)
+    other = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+    options: dict[str, Any] = {
+        other[family.limit] if family.limit in rejected else family.limit: request.max_output_tokens,
+        "temperature": request.temperature if family.sampling else None,
+        "stop": list(request.stop) if request.stop and family.sampling else None,
+        "reasoning_effort": family.effort,
+        "seed": request.seed,
+        "stream_options": {"include_usage": True} if stream else None,
+    }
+    if request.schema is not None:
+        described = {"name": "reply", "schema": dict(request.schema), "strict": _is_strict(request.schema)}
+        options["response_format"] = {"type": "json_schema", "json_schema": described}
     messages = request.messages
     if request.schema is not None and "response_format" in rejected:
         messages = with_schema_note(messages, request.schema)
@@ -65,25 +76,6 @@ def request_body(
         **{name: value for name, value in options.items() if value is not None and name not in rejected},
     }
     return body | ({"stream": True} if stream else {}) | dict(extra)
-
-
-def _options(family: Family, request: ModelRequest, rejected: AbstractSet[str], *, stream: bool) -> dict[str, Any]:
-    other = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
-    limit = other[family.limit] if family.limit in rejected else family.limit
-    return {
-        limit: request.max_output_tokens,
-        "temperature": request.temperature if family.sampling else None,
-        "stop": list(request.stop) if request.stop and family.sampling else None,
-        "reasoning_effort": family.effort,
-        "seed": request.seed,
-        "response_format": None if request.schema is None else _response_format(request.schema),
-        "stream_options": {"include_usage": True} if stream else None,
-    }
-
-
-def _response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
-    described = {"name": "reply", "schema": dict(schema), "strict": _is_strict(schema)}
-    return {"type": "json_schema", "json_schema": described}
 
 
 def _is_strict(schema: object) -> bool:

@@ -20,7 +20,7 @@ _ABOUT_SCHEMA = re.compile(r"response_format|json[_ ]schema|\bschema\b|\bgrammar
 
 
 def is_retryable(status: int, detail: str = "") -> bool:
-    """Whether the same request may succeed later. A used-up quota wears the status of a rate limit."""
+    """Whether the same request may succeed later. A used-up quota has the status of a rate limit but does not pass."""
     return (status in _RETRYABLE or status >= 500) and "insufficient_quota" not in detail
 
 
@@ -80,8 +80,11 @@ def refused_parameter(body: bytes, sent: Collection[str]) -> str | None:
     if _OVERFLOW.search(detail):
         return None
     optional = [name for name in OPTIONAL if name in sent]
-    named = _named_parameter(body)
-    if named in optional:
+    try:
+        param = json.loads(body)["error"]["param"]
+    except (ValueError, RecursionError, LookupError, TypeError):
+        param = None
+    if isinstance(param, str) and (named := param.partition(".")[0]) in optional:
         return named
     mentioned = next((name for name in optional if re.search(rf"\b{name}\b", detail)), None)
     if mentioned is None and "response_format" in optional and _ABOUT_SCHEMA.search(detail):
@@ -89,16 +92,8 @@ def refused_parameter(body: bytes, sent: Collection[str]) -> str | None:
     return mentioned
 
 
-def _named_parameter(body: bytes) -> str | None:
-    try:
-        param = json.loads(body)["error"]["param"]
-    except (ValueError, RecursionError, LookupError, TypeError):
-        return None
-    return param.partition(".")[0] if isinstance(param, str) else None
-
-
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """The server's wish in seconds, given as seconds, milliseconds or a date; None when absent or senseless."""
+    """How long the server asks to wait, in seconds; it may say seconds, milliseconds or a date. None when absent or senseless."""
     if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
         return milliseconds / 1000
     wish = headers.get("retry-after", "")

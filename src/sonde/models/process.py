@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import codecs
-import functools
 import os
 import selectors
 import signal
@@ -31,7 +30,7 @@ GRACE_S = 0.5  # between asking the group to end and ending it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Program:
     """A program, what it reads, and how long it may take."""
 
     argv: Sequence[str]
@@ -43,7 +42,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class ProgramEnd:
     """How it ended. `stopped`: the stop came before its end; `overflowed`: it was ended because it printed more than is kept."""
 
     text: str
@@ -81,34 +80,37 @@ class _Drain:
         self.tail = (self.tail + data)[-STDERR_TAIL_BYTES:]
 
 
-def run_process(job: Job, on_text: OnText | None = None) -> Finished:
+def run_process(program: Program, on_text: OnText | None = None) -> ProgramEnd:
     """Raises OSError when the program cannot be started."""
     started = time.monotonic()
     drain = _Drain(on_text)
     process = subprocess.Popen(
-        list(job.argv),
+        list(program.argv),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        cwd=job.cwd,
-        env=dict(job.environment),
+        cwd=program.cwd,
+        env=dict(program.environment),
         start_new_session=True,  # its own group, so that its children end with it
     )
-    _end_with_us()
+    atexit.unregister(end_all_groups)
+    atexit.register(
+        end_all_groups
+    )  # threads of a batch that was left end with this process and cannot end their programs
     _groups.add(process.pid)
     try:
-        in_time = _Pump(process, job, drain, started + job.seconds).run()
+        in_time = _Pump(process, program, drain, started + program.seconds).run()
     finally:
         _groups.discard(process.pid)
         _end_group(process)
     drain.stdout(b"", last=True)
-    return Finished(
+    return ProgramEnd(
         text="".join(drain.pieces),
         stderr_tail=drain.tail.decode("utf-8", "replace").strip(),
         returncode=process.returncode,
         seconds=time.monotonic() - started,
-        timed_out=not in_time and not job.stop.is_set(),
-        stopped=not in_time and job.stop.is_set(),
+        timed_out=not in_time and not program.stop.is_set(),
+        stopped=not in_time and program.stop.is_set(),
         overflowed=drain.overflowed,
     )
 
@@ -116,10 +118,10 @@ def run_process(job: Job, on_text: OnText | None = None) -> Finished:
 class _Pump:
     """Moves bytes between the three pipes and memory, whichever is ready."""
 
-    def __init__(self, process: subprocess.Popen[bytes], job: Job, drain: _Drain, until: float) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], program: Program, drain: _Drain, until: float) -> None:
         self._process = process
-        self._unsent = memoryview(job.stdin)
-        self._stop = job.stop
+        self._unsent = memoryview(program.stdin)
+        self._stop = program.stop
         self._drain = drain
         self._until = until
         self._selector = selectors.DefaultSelector()
@@ -197,12 +199,6 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
-
-
-@functools.cache
-def _end_with_us() -> None:
-    """Programs of a batch that was left: their threads end with this process and cannot end them any more."""
-    atexit.register(end_all_groups)
 
 
 def end_all_groups() -> None:

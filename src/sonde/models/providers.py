@@ -1,6 +1,6 @@
 """`PROVIDER:NAME`: every provider that pydantic-ai knows (extra `models`), under the same one-method seam.
 
-Promises: imported only when such a model is opened, one attempt a call (the SDKs' own retries are off), usage and
+Promises: imported only when such a model is opened, one attempt per call (the SDKs' own retries are off), usage and
 failures mapped to ours. Pieces of a stream are told from another thread. Where no key is given, pydantic-ai looks for
 the provider's credentials by the provider's own rules, which is the only way for clouds with credential chains.
 """
@@ -26,15 +26,16 @@ from sonde.models.base import (
     ModelSettings,
     OnText,
     TokenUsage,
+    cut_at_stop,
     estimate_usage,
     interrupted,
     mend,
     prompt_tokens,
     redact,
+    with_schema_note,
 )
 from sonde.models.http_errors import advice, describe_error, is_retryable
 from sonde.models.prices import price
-from sonde.models.prompt_text import cut_at_stop, with_schema_note
 
 ATTEMPT_S = 120.0
 
@@ -62,7 +63,12 @@ class ProviderModel:
             raise ModelCallFailed(f"no time was left to ask {self.name}")
         response = self._ask(request, attempt, on_text)
         text = cut_at_stop(mend(response.text or ""), request.stop)
-        usage = _usage(response.usage) or estimate_usage(request, text)
+        used = response.usage
+        usage = (
+            TokenUsage(used.input_tokens, used.output_tokens, cached_in=used.cache_read_tokens)
+            if used.input_tokens
+            else estimate_usage(request, text)
+        )
         return ModelReply(
             text=text,
             usage=usage,
@@ -95,15 +101,37 @@ class ProviderModel:
         messages = list(request.messages)
         if request.schema is not None and not native:
             messages = with_schema_note(messages, request.schema)
+        options = {
+            "max_retries": 0,  # retries are the runtime's, counted and recorded
+            "timeout": None if math.isinf(seconds) else seconds,
+            "temperature": request.temperature,
+            "max_tokens": request.max_output_tokens,
+            "seed": request.seed,
+            "stop_sequences": list(request.stop) or None,
+            "extra_body": dict(self._settings.extra_body) or None,
+        }
+        parameters = importlib.import_module("pydantic_ai.models").ModelRequestParameters
+        form: dict[str, Any] = {}
+        if native and request.schema is not None:  # ask for the schema by the provider's own means
+            output = importlib.import_module("pydantic_ai.output")
+            shape = output.OutputObjectDefinition(json_schema=dict(request.schema), name="reply")
+            form = {"output_mode": "native", "output_object": shape, "allow_text_output": True}
         given: dict[str, Any] = {
-            "model_settings": _options(request, self._settings, seconds),
-            "model_request_parameters": _parameters(request if native else None),
+            "model_settings": {name: value for name, value in options.items() if value is not None},
+            "model_request_parameters": parameters(**form),
         }
         if on_text is None:
             return await direct.model_request(self._model, _history(messages), **given)
         async with direct.model_request_stream(self._model, _history(messages), **given) as stream:
             async for event in stream:
-                if piece := _piece(event):
+                match event.event_kind:
+                    case "part_start" if event.part.part_kind == "text":
+                        piece = str(event.part.content)
+                    case "part_delta" if event.delta.part_delta_kind == "text":
+                        piece = str(event.delta.content_delta)
+                    case _:
+                        piece = ""
+                if piece:
                     on_text(piece)
             return stream.get()
 
@@ -147,7 +175,10 @@ def _infer(spec: str, settings: ModelSettings, forms: str) -> Any:
         raise ConfigError(f"{spec} needs pydantic-ai: pip install 'sonde-rlm[models]'. {forms}") from None
 
     def provider(name: str) -> Any:
-        return _provider(providers.infer_provider_class(name), settings)
+        kind = providers.infer_provider_class(name)
+        takes = inspect.signature(kind.__init__).parameters
+        given = {"api_key": settings.api_key.reveal() if settings.api_key else None, "base_url": settings.base_url}
+        return kind(**{key: value for key, value in given.items() if value is not None and key in takes})
 
     try:
         return models.infer_model(spec, provider)
@@ -155,15 +186,6 @@ def _infer(spec: str, settings: ModelSettings, forms: str) -> Any:
         raise ConfigError(f"{spec} needs a package that is not installed: {error}") from None
     except (errors.UserError, ValueError) as error:
         raise ConfigError(f"{spec} cannot be used: {redact(str(error), settings.secrets())}. {forms}") from None
-
-
-def _provider(kind: Any, settings: ModelSettings) -> Any:
-    takes = inspect.signature(kind.__init__).parameters
-    given = {
-        "api_key": settings.api_key.reveal() if settings.api_key else None,
-        "base_url": settings.base_url,
-    }
-    return kind(**{name: value for name, value in given.items() if value is not None and name in takes})
 
 
 def _history(messages: Sequence[Message]) -> list[Any]:
@@ -178,43 +200,3 @@ def _history(messages: Sequence[Message]) -> list[Any]:
             case "assistant":
                 history.append(said.ModelResponse(parts=[said.TextPart(content=message.content)]))
     return history
-
-
-def _options(request: ModelRequest, settings: ModelSettings, seconds: float) -> dict[str, Any]:
-    options = {
-        "max_retries": 0,  # retries are the runtime's, counted and recorded
-        "timeout": None if math.isinf(seconds) else seconds,
-        "temperature": request.temperature,
-        "max_tokens": request.max_output_tokens,
-        "seed": request.seed,
-        "stop_sequences": list(request.stop) or None,
-        "extra_body": dict(settings.extra_body) or None,
-    }
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _parameters(request: ModelRequest | None) -> Any:
-    """Asks for the schema by the provider's own means; None for text."""
-    models = importlib.import_module("pydantic_ai.models")
-    if request is None or request.schema is None:
-        return models.ModelRequestParameters()
-    output = importlib.import_module("pydantic_ai.output")
-    shape = output.OutputObjectDefinition(json_schema=dict(request.schema), name="reply")
-    return models.ModelRequestParameters(output_mode="native", output_object=shape, allow_text_output=True)
-
-
-def _piece(event: Any) -> str:
-    """The text that an event of a stream adds."""
-    match event.event_kind:
-        case "part_start" if event.part.part_kind == "text":
-            return str(event.part.content)
-        case "part_delta" if event.delta.part_delta_kind == "text":
-            return str(event.delta.content_delta)
-        case _:
-            return ""
-
-
-def _usage(usage: Any) -> TokenUsage | None:
-    if not usage.input_tokens:
-        return None
-    return TokenUsage(usage.input_tokens, usage.output_tokens, cached_in=usage.cache_read_tokens)

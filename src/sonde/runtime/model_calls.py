@@ -26,12 +26,13 @@ from sonde.models.base import (
     ModelRequest,
     OnText,
     TokenUsage,
+    backoff,
     estimate_tokens,
     interrupted,
+    may_retry,
     prompt_tokens,
 )
 from sonde.models.prices import dearest, price
-from sonde.models.retry import backoff, may_retry
 from sonde.runs.redaction import REMOVED, is_same_but_for_keys
 from sonde.runtime.wiring import Cancelled, Wiring, by_user, reached_before
 

@@ -29,7 +29,7 @@ from sonde.contexts.workspace.policy import Policy
 from sonde.contexts.workspace.text import decode, texts
 from sonde.contexts.workspace.writer import Transaction, inverse, write_plan
 from sonde.errors import ToolFault
-from sonde.models.process import Finished, Job, run_process
+from sonde.models.process import Program, ProgramEnd, run_process
 
 MAX_FILES = 20_000
 MAX_MATCHES = 200
@@ -175,7 +175,7 @@ class LocalWorkspace:
             program = str(self.root.path / program)
         if shutil.which(program, path=self.environment.get("PATH")) is None:
             raise ToolFault(f"{command!r} could not be started: there is no program {words[0]!r}")
-        job = Job(
+        job = Program(
             argv=[*HELD, str(os.getpid()), program, *_quiet_git(words)],
             stdin=b"",
             cwd=str(folder),
@@ -187,7 +187,7 @@ class LocalWorkspace:
         except (OSError, ValueError) as error:
             raise ToolFault(f"{command!r} could not be started: {getattr(error, 'strerror', error)}") from error
 
-    def _finished(self, command: str, ended: Finished) -> CommandResult:
+    def _finished(self, command: str, ended: ProgramEnd) -> CommandResult:
         if ended.timed_out:
             raise ToolFault(f"{command!r} did not end within {self.policy.command_timeout_s:g} s and was stopped")
         note = "\n[it was stopped: it printed too much]" if ended.overflowed else ""

@@ -1,6 +1,6 @@
 """Connections to one server, reused by many threads.
 
-Each line is a client with a single connection, and idle ones wait on a stack. One shared pool would do the same, but
+Each connection is a client of its own, and idle ones wait on a stack. One shared pool would do the same, but
 it looks through all its connections at every request: with a hundred in flight that cost as much as the rest of a call.
 A stop cuts the socket under whoever reads from it; only a connection that is still being made cannot be cut.
 """
@@ -21,7 +21,7 @@ from sonde.core.cancellation import Stop
 from sonde.core.deadline import Deadline
 
 
-class Line:
+class Connection:
     """A client with one connection, and the socket of it, so that somebody else can cut it."""
 
     def __init__(self, client: httpx2.Client) -> None:
@@ -59,15 +59,15 @@ def shut(line: socket.socket) -> None:
         socket.socket.shutdown(line, socket.SHUT_RDWR)  # not SSLSocket's: it would pull TLS from under the reader
 
 
-class Lines:
-    """Lends a line to each request, opening one only when none is idle."""
+class ConnectionStack:
+    """Lends a connection to each request; opens one only when none is idle."""
 
     def __init__(self, url: httpx2.URL, headers: dict[str, str], proxy: str | None) -> None:
         self._url = url
         self._headers = headers
         self._proxy = proxy
         self._lock = threading.Lock()
-        self._idle: list[Line] = []
+        self._idle: list[Connection] = []
         self._certificates: ssl.SSLContext | bool | None = None
         self._closed = False
 
@@ -78,7 +78,12 @@ class Lines:
             with line.post(self._url, content, timeout, stop) as response:
                 yield response
         finally:
-            self._give_back(line)
+            with self._lock:
+                closed = self._closed
+                if not closed:
+                    self._idle.append(line)
+            if closed:
+                line.client.close()
 
     def close(self) -> None:
         """Close the idle lines now and the others when they come back."""
@@ -88,7 +93,7 @@ class Lines:
         for line in idle:
             line.client.close()
 
-    def _take(self) -> Line:
+    def _take(self) -> Connection:
         with self._lock:
             if self._idle:
                 return self._idle.pop()  # the last used: its connection is the least likely to have gone stale
@@ -97,17 +102,10 @@ class Lines:
                 self._certificates = httpx2.create_ssl_context(trust_env=False) if secure else False
             options: dict[str, Any] = {"verify": self._certificates, "proxy": self._proxy}
         # the environment (proxies, certificates) is read above, once, and passed down
-        return Line(httpx2.Client(headers=self._headers, trust_env=False, **options))
-
-    def _give_back(self, line: Line) -> None:
-        with self._lock:
-            if not self._closed:
-                self._idle.append(line)
-                return
-        line.client.close()
+        return Connection(httpx2.Client(headers=self._headers, trust_env=False, **options))
 
 
-class Watch:
+class LineTimer:
     """Cuts the line when time is up: a read timeout alone starts anew with every byte that a server drips."""
 
     def __init__(self, attempt: Deadline) -> None:
@@ -116,7 +114,7 @@ class Watch:
 
     @contextmanager
     def cutting(self, response: httpx2.Response) -> Generator[None]:
-        """While this lasts the line is cut when the attempt's time is up."""
+        """Inside this block the line is cut when the attempt's time is up."""
         remaining = self._attempt.remaining()
         whole = "content-length" in response.headers  # the server has all of it: no reason to pay for a thread
         if whole and not math.isinf(remaining):
@@ -129,19 +127,20 @@ class Watch:
 
     @contextmanager
     def within(self, response: httpx2.Response, seconds: float) -> Generator[None]:
-        """While this lasts the line is cut after so many seconds."""
+        """Inside this block the line is cut after `seconds`."""
         line = response.extensions["network_stream"].get_extra_info("socket")
         if not isinstance(line, socket.socket):
             yield
             return
-        timer = threading.Timer(seconds, self._cut, [line])
+
+        def cut() -> None:
+            self.fired = True
+            shut(line)
+
+        timer = threading.Timer(seconds, cut)
         timer.daemon = True
         timer.start()
         try:
             yield
         finally:
             timer.cancel()
-
-    def _cut(self, line: socket.socket) -> None:
-        self.fired = True
-        shut(line)

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from sonde.bench import seeded
-from sonde.contexts.traces import FileStore, TraceQuery, prefilter
+from sonde.contexts.traces.filestore import FileStore
+from sonde.contexts.traces.prefilter import prefilter
+from sonde.contexts.traces.store import TraceQuery
 
 LABEL_WORDS = (
     "failure",

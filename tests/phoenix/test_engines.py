@@ -17,8 +17,7 @@ import pytest
 from phoenix_loading import protobuf, send, wait_for
 
 import sonde
-from sonde.contexts.traces.catalog import export_traces
-from sonde.contexts.traces.sources import open_store
+from sonde.contexts.traces.catalog import export_traces, open_store
 from sonde.testing import ScriptedModel
 
 pytestmark = [pytest.mark.phoenix, pytest.mark.timeout(600)]

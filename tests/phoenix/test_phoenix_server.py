@@ -15,11 +15,11 @@ from typing import Any, cast
 import pytest
 from phoenix_loading import protobuf, send, wait_for, walk
 
+from sonde.contexts.traces.catalog import open_store
 from sonde.contexts.traces.context import TracesContext, trace_hash
 from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.inspection import Inspection
 from sonde.contexts.traces.phoenixstore import PhoenixStore
-from sonde.contexts.traces.sources import open_store
 from sonde.contexts.traces.span import Row
 from sonde.core.evidence import Observed
 from sonde.errors import ConfigError

@@ -16,11 +16,10 @@ from sonde.api.consent import require_server
 from sonde.api.settings import Settings
 from sonde.contexts.configs import ConfigSnapshots
 from sonde.contexts.controls import ControlsLibrary, Scope
-from sonde.contexts.traces.catalog import query_of
+from sonde.contexts.traces.catalog import DEFAULT_PROJECT, is_server, open_store, query_of
 from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.phoenixstore import PhoenixStore
-from sonde.contexts.traces.sources import DEFAULT_PROJECT, is_server, open_store
 from sonde.contexts.traces.store import TraceQuery, TraceStore, UnknownTrace
 from sonde.core.canonical import hash_value
 from sonde.engines.compliance import COMPLIANCE

@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from sonde.contexts.traces.step import Step
-from sonde.contexts.traces.transcript import Transcript
+from sonde.contexts.traces.transcript import Step, Transcript
 from sonde.engines.taxonomies import Taxonomy
 
 QUOTED = 200

@@ -11,12 +11,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sonde.contexts.controls import Control
-from sonde.contexts.traces.evidence import artifact_excerpts, content_excerpt, span_excerpt
 from sonde.contexts.traces.prefilter import READ_CHARS, shortened
 from sonde.contexts.traces.rules import error_text
 from sonde.contexts.traces.span import Span
 from sonde.contexts.traces.store import TraceStore
-from sonde.contexts.traces.views import chunks_of, messages_of, tool_io_of
+from sonde.contexts.traces.views import (
+    artifact_excerpts,
+    chunks_of,
+    content_excerpt,
+    messages_of,
+    span_excerpt,
+    tool_io_of,
+)
 from sonde.core.evidence import EvidenceKind, Excerpt
 from sonde.engines.reports import PassFail
 

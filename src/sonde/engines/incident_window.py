@@ -12,11 +12,11 @@ from itertools import pairwise
 from typing import Any, cast
 
 from sonde.contexts.traces.context import TracesContext
-from sonde.contexts.traces.evidence import span_excerpt
 from sonde.contexts.traces.filters import parse_filter
 from sonde.contexts.traces.representatives import Representative, facts_of, representatives
 from sonde.contexts.traces.span import SpanSummary, time_text
 from sonde.contexts.traces.store import TraceQuery
+from sonde.contexts.traces.views import span_excerpt
 from sonde.core.evidence import Excerpt
 from sonde.errors import EvidenceValidationFailed
 from sonde.runtime.engine import Gathered, Prefilter

@@ -14,9 +14,9 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from sonde.contexts.traces.context import LOOKING, TracesContext
-from sonde.contexts.traces.evidence import span_excerpt
 from sonde.contexts.traces.prefilter import prefilter as look
 from sonde.contexts.traces.rules import LABELS
+from sonde.contexts.traces.views import span_excerpt
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.evidence import EvidenceRef, independent, merge, refs_of
 from sonde.engines.findings import conclude_findings

@@ -13,10 +13,9 @@ from dataclasses import replace
 from typing import Any, cast
 
 from sonde.contexts.traces.context import TracesContext
-from sonde.contexts.traces.evidence import content_excerpt, span_excerpt
 from sonde.contexts.traces.span import Span
-from sonde.contexts.traces.step import shortened
-from sonde.contexts.traces.transcript import Part, Transcript, transcript_of
+from sonde.contexts.traces.transcript import Transcript, TranscriptPart, shortened, transcript_of
+from sonde.contexts.traces.views import content_excerpt, span_excerpt
 from sonde.core.budget import CONTRACT_MAXIMA
 from sonde.core.canonical import sha256_text
 from sonde.core.evidence import Excerpt
@@ -103,7 +102,7 @@ def _read(gathered: Gathered) -> tuple[list[Span], Transcript]:
     return spans, transcript_of(spans)
 
 
-def _parts(transcript: Transcript) -> list[tuple[int, Part]]:
+def _parts(transcript: Transcript) -> list[tuple[int, TranscriptPart]]:
     """The parts that sub-calls read; none when the whole fits into the first prompt."""
     return [] if len(transcript.text()) <= WHOLE_CHARS else list(enumerate(transcript.parts(), 1))
 
@@ -116,7 +115,7 @@ def _variables(transcript: Transcript) -> dict[str, Any]:
     }
 
 
-def _label_prompt(name: str, transcript: Transcript, part: Part, words: Mapping[str, str]) -> str:
+def _label_prompt(name: str, transcript: Transcript, part: TranscriptPart, words: Mapping[str, str]) -> str:
     return fill(
         prompt_file(f"engines/{name}"),
         **words,
@@ -129,7 +128,7 @@ def _label_prompt(name: str, transcript: Transcript, part: Part, words: Mapping[
     )
 
 
-def _shown(transcript: Transcript, parts: list[tuple[int, Part]]) -> str:
+def _shown(transcript: Transcript, parts: list[tuple[int, TranscriptPart]]) -> str:
     task = f"What was asked:\n{shortened(transcript.task, TASK_CHARS)}"
     if not parts:
         return f"{task}\n\nThe whole trace, {len(transcript.steps)} steps:\n\n{transcript.text()}"

@@ -28,7 +28,7 @@ from sonde.api.consent import is_chosen_server
 from sonde.api.investigations import Investigation, Options, comply, incident, rca
 from sonde.api.launch import sonde_version
 from sonde.api.settings import Settings
-from sonde.contexts.traces.sources import is_server
+from sonde.contexts.traces.catalog import is_server
 from sonde.contexts.workspace.paths import Root
 from sonde.contexts.workspace.policy import Policy
 from sonde.core.cancellation import Stop

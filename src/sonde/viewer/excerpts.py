@@ -24,9 +24,9 @@ from sonde.contexts.files.library import glob_pattern
 from sonde.contexts.files.lines import LineIndex, read_lines
 from sonde.contexts.files.text import open_text
 from sonde.contexts.traces.cache import SUFFIXES
-from sonde.contexts.traces.evidence import text_behind, texts_in
+from sonde.contexts.traces.catalog import is_server
 from sonde.contexts.traces.filestore import FileStore
-from sonde.contexts.traces.sources import is_server
+from sonde.contexts.traces.views import text_behind, texts_in
 from sonde.core.calls import CallRef, call_text, shown_text
 from sonde.core.canonical import clip, sha256_text
 from sonde.core.evidence import EvidenceKind, Excerpt

@@ -9,11 +9,11 @@ import pytest
 from trace_samples import TRACE, TRAIL, raw_span, store_of, write_lines
 
 from sonde.contexts.traces import catalog
+from sonde.contexts.traces.catalog import open_store
 from sonde.contexts.traces.context import trace_hash
 from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.filters import FilterRefused
 from sonde.contexts.traces.phoenixstore import PhoenixStore
-from sonde.contexts.traces.sources import open_store
 from sonde.contexts.traces.store import UnknownTrace
 from sonde.errors import ConfigError
 
@@ -50,7 +50,7 @@ def test_an_overview_counts_over_many_traces(tmp_path: Path) -> None:
     store = store_of(tmp_path, rows)
 
     found = catalog.overview(store, catalog.query_of())
-    failed = catalog.list_traces(store, catalog.query_of(filter_expr="status_code == 'ERROR'", limit=2))
+    failed = store.traces(catalog.query_of(filter_expr="status_code == 'ERROR'", limit=2))
 
     assert (found["trace_count"], found["failed_traces"], found["more"]) == (5, 3, None)
     assert len(failed.rows) == 2 and failed.more is not None
@@ -80,7 +80,7 @@ def test_a_server_is_not_searched_whole() -> None:
 
 def test_an_export_can_be_imported_to_the_same_hashes(tmp_path: Path) -> None:
     with FileStore(TRAIL) as store:
-        ids = [row.trace_id for row in catalog.list_traces(store, catalog.query_of()).rows]
+        ids = [row.trace_id for row in store.traces(catalog.query_of()).rows]
         stream = io.StringIO()
         count = catalog.export_traces(store, ids, stream, project="trail")
         expected = [trace_hash(store, trace_id) for trace_id in ids]

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from trace_samples import TRACE, raw_span, store_of
 
-from sonde.contexts.traces.build import build_span
 from sonde.contexts.traces.filestore import SCANNED_SPANS, FileStore
 from sonde.contexts.traces.inspection import SCANNED_CHARS, Inspection
-from sonde.contexts.traces.span import Micros, Span
+from sonde.contexts.traces.span import Micros, Span, build_span
 from sonde.contexts.traces.store import UnknownSpan, UnknownTrace
 
 SIZE = 8_000_000

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from trace_samples import START_NS, TRACE, TRAIL, Json, as_otlp, raw_span, spans_in, store_of, write_lines
 
+from sonde.contexts.traces.catalog import open_store
 from sonde.contexts.traces.context import trace_hash
 from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.importers import records
-from sonde.contexts.traces.sources import open_store
 from sonde.contexts.traces.store import TraceQuery
 from sonde.contexts.traces.views import chunks_of, messages_of, tool_io_of
 from sonde.errors import ConfigError

@@ -12,12 +12,12 @@ from sonde.bench import origin30
 from sonde.contexts.controls import ControlsLibrary, infer_scope
 from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.filestore import FileStore
-from sonde.contexts.traces.prefilter import Prefilter, hot_spans, prefilter
+from sonde.contexts.traces.prefilter import FirstLook, hot_spans, prefilter
 from sonde.contexts.traces.representatives import TraceFacts, facts_of, representatives
 from sonde.core.evidence import EvidenceLog
 
 
-def looked_at(folder: Path, rows: list[Json]) -> Prefilter:
+def looked_at(folder: Path, rows: list[Json]) -> FirstLook:
     with store_of(folder, rows) as store:
         return prefilter(TRACE, store.summaries(TRACE), store.span)
 

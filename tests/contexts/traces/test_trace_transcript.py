@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sonde.contexts.traces.build import build_span
-from sonde.contexts.traces.span import Micros, Span
-from sonde.contexts.traces.step import shortened
-from sonde.contexts.traces.transcript import transcript_of
+from sonde.contexts.traces.span import Micros, Span, build_span
+from sonde.contexts.traces.transcript import shortened, transcript_of
 
 TRACE = "a" * 32
 

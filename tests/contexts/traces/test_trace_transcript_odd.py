@@ -9,10 +9,9 @@ from typing import Any
 
 from trace_samples import TRACE, Json, raw_span, store_of
 
-from sonde.contexts.traces.build import build_span
 from sonde.contexts.traces.context import TracesContext
-from sonde.contexts.traces.read_trace import PAGE_CHARS
-from sonde.contexts.traces.span import Micros, Span
+from sonde.contexts.traces.inspection import PAGE_CHARS
+from sonde.contexts.traces.span import Micros, Span, build_span
 from sonde.contexts.traces.transcript import transcript_of
 from sonde.tools import ToolRegistry
 

@@ -95,10 +95,8 @@ def import_(
 
 def ls(*, where: SourceOptions, wanted: Wanted) -> int:
     """List traces in the order of their start."""
-    from sonde.contexts.traces.catalog import list_traces
-
     with _opened(where) as (store, project):
-        page = list_traces(store, _query(project, wanted))
+        page = store.traces(_query(project, wanted))
     if wanted.json:
         _print_json({"traces": [row.row() for row in page.rows], "more": page.more})
         return 0

@@ -1,7 +1,7 @@
 """Canonical attributes: one flat table of dotted keys, equal whether they came through Phoenix or straight from a file.
 
 Phoenix parses a few attributes that hold JSON text, explodes nested values into dotted keys, renumbers lists whose indices have gaps and
-turns token counts into integers. We do the same to every source, so the results meet. What is lost on the way is told as gaps: cut values,
+turns token counts into integers. We do the same to every source, so the results meet. Gaps say what was lost on the way: cut values,
 renumbered indices, text that was not Unicode. Nothing is executed or followed; whatever a trace says is data.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
@@ -41,44 +41,37 @@ class _Flat:
 
     def add(self, key: str, value: Any, depth: int = 0) -> None:
         """Put one value, however deep, under its dotted key."""
-        if type(value) is str:
-            self._add_text(key, value, depth)
-        elif value is None:
-            return
-        elif isinstance(value, Mapping):
-            self._add_mapping(key, cast("Mapping[Any, Any]", value), depth)
-        elif isinstance(value, (list, tuple)):
-            self._add_sequence(key, list(cast("Iterable[Any]", value)), depth)
-        else:
-            self._set(key, _count(value) if key.startswith(TOKEN_COUNTS) else _scalar(value))
-
-    def _add_text(self, key: str, value: str, depth: int) -> None:
-        if key.endswith(JSON_TEXT) and (parsed := _parsed(value)) is not _NOT_JSON:
-            self.add(key, parsed, depth + 1)
-            return
-        if len(value) > MAX_VALUE_CHARS:
-            self.gaps.append(f"attribute {key} was cut from {len(value)} to {MAX_VALUE_CHARS} characters")
-            value = value[:MAX_VALUE_CHARS]
-        self._set(key, _count(value) if key.startswith(TOKEN_COUNTS) else value)
-
-    def _add_mapping(self, key: str, value: Mapping[Any, Any], depth: int) -> None:
-        if depth > MAX_DEPTH:
-            self._too_deep(key, value)
-            return
-        for name, item in value.items():
-            self.add(f"{key}.{name}", item, depth + 1)
-
-    def _add_sequence(self, key: str, value: list[Any], depth: int) -> None:
-        mappings: list[tuple[int, Any]] = [(at, item) for at, item in enumerate(value) if isinstance(item, Mapping)]
-        if not mappings:
-            self._set(key, _plain(value))
-            return
-        for index, item in mappings:
-            self.add(f"{key}.{index}", item, depth + 1)
-
-    def _too_deep(self, key: str, value: Any) -> None:
-        self.gaps.append(f"attribute {key} is nested deeper than {MAX_DEPTH} levels and was left out")
-        self._set(key, f"[nested {type(value).__name__} left out]")
+        match value:
+            case None:
+                return
+            case str():
+                if key.endswith(JSON_TEXT) and value and not value.isspace() and len(value) <= MAX_VALUE_CHARS:
+                    try:
+                        parsed = json.loads(value)
+                    except (ValueError, RecursionError):
+                        pass  # not JSON: it stays text
+                    else:
+                        self.add(key, parsed, depth + 1)
+                        return
+                if len(value) > MAX_VALUE_CHARS:
+                    self.gaps.append(f"attribute {key} was cut from {len(value)} to {MAX_VALUE_CHARS} characters")
+                    value = value[:MAX_VALUE_CHARS]
+                self._set(key, _count(value) if key.startswith(TOKEN_COUNTS) else value)
+            case Mapping() if depth > MAX_DEPTH:
+                self.gaps.append(f"attribute {key} is nested deeper than {MAX_DEPTH} levels and was left out")
+                self._set(key, f"[nested {type(cast('Any', value)).__name__} left out]")
+            case Mapping():
+                for name, item in cast("Mapping[Any, Any]", value).items():
+                    self.add(f"{key}.{name}", item, depth + 1)
+            case list() | tuple():
+                items = list(cast("Iterable[Any]", value))
+                if not any(isinstance(item, Mapping) for item in items):
+                    self._set(key, _plain(items))
+                for index, item in enumerate(items):
+                    if isinstance(item, Mapping):
+                        self.add(f"{key}.{index}", item, depth + 1)
+            case _:
+                self._set(key, _count(value) if key.startswith(TOKEN_COUNTS) else _scalar(value))
 
     def _set(self, key: str, value: Any) -> None:
         if len(self.table) >= MAX_ATTRIBUTES:
@@ -91,9 +84,6 @@ class _Flat:
         self.table[known.clean] = value
 
 
-_NOT_JSON = object()
-
-
 def canonical_attributes(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The flat table of a span's attributes and the gaps found on the way. The kind stays under its own key."""
     flat = _Flat()
@@ -102,10 +92,10 @@ def canonical_attributes(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
     if flat.genai:
         for key, value in openinference_of(flat.table).items():
             flat.add(key, value)
-    _input_as_text(flat.table)
-    if flat.indexed:
-        return _renumbered(flat.table, flat.gaps), flat.gaps
-    return flat.table, flat.gaps
+    value = flat.table.get("input.value")
+    if value and not isinstance(value, str):  # Phoenix shows such an input as JSON text
+        flat.table |= {"input.value": json.dumps(value), "input.mime_type": "application/json"}
+    return (_renumbered(flat.table, flat.gaps) if flat.indexed else flat.table), flat.gaps
 
 
 def event_attributes(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,25 +126,31 @@ def scrubbed(value: Any) -> Any:
 
 def _renumbered(table: dict[str, Any], gaps: list[str]) -> dict[str, Any]:
     """List indices without holes; each list that had some becomes a gap."""
-    seen = _indices(table)
-    holes = {prefix for prefix, indices in seen.items() if max(indices) != len(indices) - 1}
-    if not holes:
-        return table
-    ranks = {prefix: {index: rank for rank, index in enumerate(sorted(seen[prefix]))} for prefix in holes}
-    gaps.extend(_hole_gap(prefix, seen[prefix]) for prefix in sorted(holes))
-    return {_renumber_key(key, ranks): value for key, value in table.items()}
-
-
-def _indices(table: Mapping[str, Any]) -> dict[str, set[int]]:
-    """The indices under every prefix."""
     seen: dict[str, set[int]] = {}
     for key in table:
         for prefix, index in _known(key).indices:
             seen.setdefault(prefix, set()).add(index)
-    return seen
+    ranks: dict[str, dict[int, int]] = {}
+    for prefix, indices in sorted(seen.items()):
+        if max(indices) != len(indices) - 1:
+            ranks[prefix] = {index: rank for rank, index in enumerate(sorted(indices))}
+            shown = f"{len(indices)} items kept of indices {min(indices)}..{max(indices)}"
+            gaps.append(f"{prefix}: {shown}; the others were dropped by the source")
+    if not ranks:
+        return table
+    renumbered: dict[str, Any] = {}
+    for key, value in table.items():
+        parts = key.split(".")
+        prefix, result = parts[0], [parts[0]]
+        for part in parts[1:-1]:
+            rank = ranks.get(prefix, {}).get(int(part)) if part.isdecimal() else None
+            result.append(part if rank is None else str(rank))
+            prefix = f"{prefix}.{part}"
+        renumbered[".".join([*result, *parts[1:][-1:]])] = value
+    return renumbered
 
 
-class _Key(NamedTuple):
+class _KnownKey(NamedTuple):
     """What a key says by itself. The same few keys come with every span, so this is remembered."""
 
     clean: str
@@ -163,46 +159,16 @@ class _Key(NamedTuple):
 
 
 @lru_cache(maxsize=8192)
-def _known(key: str) -> _Key:
-    clean = _clean_key(key) if _ODD_KEY.search(key) else key
-    return _Key(clean, tuple(_indices_in(clean)), clean.startswith("gen_ai."))
-
-
-def _indices_in(key: str) -> Iterator[tuple[str, int]]:
-    """(prefix, index) of each list on the way. Searched from the closing dot on: in `a.0.1.b` two indices share one."""
+def _known(key: str) -> _KnownKey:
+    if _ODD_KEY.search(key):
+        parts = [part.strip() for part in key.split(".")]
+        key = ".".join(str(int(part)) if part.isdecimal() else part for part in parts if part) or key
+    indices: list[tuple[str, int]] = []
     start = 0
     while (match := _INDEX.search(key, start)) is not None:
-        yield key[: match.start()], int(match.group()[1:-1])
-        start = match.end() - 1
-
-
-def _renumber_key(key: str, ranks: Mapping[str, Mapping[int, int]]) -> str:
-    parts = key.split(".")
-    prefix, result = parts[0], [parts[0]]
-    for position, part in enumerate(parts[1:], start=1):
-        rank = ranks.get(prefix, {}).get(int(part)) if part.isdecimal() and position < len(parts) - 1 else None
-        result.append(part if rank is None else str(rank))
-        prefix = f"{prefix}.{part}"
-    return ".".join(result)
-
-
-def _hole_gap(prefix: str, indices: set[int]) -> str:
-    return f"{prefix}: {len(indices)} items kept of indices {min(indices)}..{max(indices)}; the others were dropped by the source"
-
-
-def _clean_key(key: str) -> str:
-    parts = [part.strip() for part in key.split(".")]
-    return ".".join(str(int(part)) if part.isdecimal() else part for part in parts if part) or key
-
-
-def _parsed(text: str) -> Any:
-    """The value of a JSON text; None is dropped by the caller, and what is no JSON stays text."""
-    if len(text) > MAX_VALUE_CHARS or not text or text.isspace():
-        return _NOT_JSON
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return _NOT_JSON
+        indices.append((key[: match.start()], int(match.group()[1:-1])))
+        start = match.end() - 1  # from the closing dot on: in `a.0.1.b` two indices share one
+    return _KnownKey(key, tuple(indices), key.startswith("gen_ai."))
 
 
 def _count(value: Any) -> Any:
@@ -211,14 +177,6 @@ def _count(value: Any) -> Any:
         return _scalar(int(value) if not isinstance(value, float) or value.is_integer() else value)
     except ValueError:
         return value
-
-
-def _input_as_text(table: dict[str, Any]) -> None:
-    """Phoenix shows an input that is no text as JSON text."""
-    value = table.get("input.value")
-    if value and not isinstance(value, str):
-        table["input.value"] = json.dumps(value)
-        table["input.mime_type"] = "application/json"
 
 
 def _scalar(value: Any) -> Any:

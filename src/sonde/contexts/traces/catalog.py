@@ -1,25 +1,52 @@
-"""What `sonde traces` does, as functions that return data: import, ls, show, search, overview, export. The command line only prints."""
+"""Opens the traces that a user names, and does what `sonde traces` does, as functions that return data. The command line only prints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
-from sonde.contexts.traces.export import write_otlp
+from sonde.contexts.traces.attributes import KIND_KEY
 from sonde.contexts.traces.filestore import FileStore, terms_of
 from sonde.contexts.traces.filters import parse_filter
+from sonde.contexts.traces.importers.otlp import PROJECT
 from sonde.contexts.traces.inspection import Inspection
-from sonde.contexts.traces.overview import many_overview, trace_overview
-from sonde.contexts.traces.shape import Tree
-from sonde.contexts.traces.span import Row, Span, us_of
-from sonde.contexts.traces.store import Page, TraceQuery, TraceStore
+from sonde.contexts.traces.phoenixstore import PhoenixStore
+from sonde.contexts.traces.shape import Tree, many_overview, trace_overview
+from sonde.contexts.traces.span import Row, Span, SpanSummary, us_of
+from sonde.contexts.traces.store import TraceQuery, TraceStore
+from sonde.core.deadline import Deadline
 from sonde.errors import ConfigError
+from sonde.phoenix import PhoenixClient, PhoenixReads
 
+DEFAULT_PROJECT = "default"
 OVERVIEW_TRACES = 1000
 DEEP_SPANS = 20_000
 SNIPPET = 80
+_STATUS = {"UNSET": 0, "OK": 1, "ERROR": 2}
+
+
+def is_server(source: str | Path) -> bool:
+    """True for an address."""
+    return str(source).startswith(("http://", "https://"))
+
+
+def open_store(
+    source: str | Path,
+    *,
+    project: str | None = None,
+    cache: Path | None = None,
+    api_key: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    deadline: Deadline | None = None,
+) -> FileStore | PhoenixStore:
+    """The store behind a source. `cache` keeps indexes of files between runs; a key and headers go to a server only."""
+    if is_server(source):
+        client = PhoenixClient(str(source), api_key=api_key, headers=headers, deadline=deadline)
+        return PhoenixStore(PhoenixReads(client, project or DEFAULT_PROJECT))
+    return FileStore(Path(source), cache=cache, project=project)
 
 
 def _moment(text: str | None) -> int | None:
@@ -60,15 +87,16 @@ def import_traces(source: Path, cache: Path) -> Row:
         }
 
 
-def list_traces(store: TraceStore, query: TraceQuery) -> Page:
-    """A page of traces."""
-    return store.traces(query)
-
-
 def show_trace(store: TraceStore, trace_id: str) -> Row:
     """A trace at a glance and its tree: every span with its depth, parents before children."""
     spans = store.summaries(trace_id)
-    rows = [{**span.row(), "depth": depth} for span, depth in _walk(Tree(spans))]
+    tree = Tree(spans)
+    rows: list[Row] = []
+    stack: list[tuple[SpanSummary, int]] = [(root, 0) for root in reversed(tree.roots())]
+    while stack:
+        span, depth = stack.pop()
+        rows.append({**span.row(), "depth": depth})
+        stack.extend((child, depth + 1) for child in reversed(tree.children(span.span_id)))
     return {"overview": trace_overview(trace_id, spans, store.gaps(trace_id)), "spans": rows}
 
 
@@ -96,15 +124,17 @@ def search_words(store: TraceStore, words: str, *, deep: bool = False, limit: in
     ids = [span_id for _, span_id in store.search(words, limit=limit + 1)]
     found = [store.span(span_id) for span_id in ids[:limit]]
     beyond = store.deep_spans()
-    note = (
-        f"{beyond} spans have longer attributes, of which only the first 4 kB were searched"
-        if beyond and not deep
-        else None
-    )
-    if deep:
+    note = None
+    if beyond and not deep:
+        note = f"{beyond} spans have longer attributes, of which only the first 4 kB were searched"
+    elif deep:
         seen = {span.summary.span_id for span in found}
-        tails = (span for span in islice(store.deep(), DEEP_SPANS) if _holds(span, wanted))
-        found += [span for span in tails if span.summary.span_id not in seen][: max(0, limit - len(found))]
+        more: list[Span] = []
+        for span in islice(store.deep(), DEEP_SPANS):
+            text = "\n".join(str(value) for value in _fields(span).values()).lower()
+            if all(word in text for word in wanted) and span.summary.span_id not in seen:
+                more.append(span)
+        found += more[: max(0, limit - len(found))]
         note = f"only the first {DEEP_SPANS} of {beyond} long spans were read" if beyond > DEEP_SPANS else None
     if len(ids) > limit:
         note = "; ".join(filter(None, [f"more than {limit} spans hold these words", note]))
@@ -116,26 +146,40 @@ def export_traces(store: TraceStore, trace_ids: Sequence[str], stream: IO[str], 
     wanted = list(dict.fromkeys(trace_ids))
     for trace_id in wanted:
         store.summaries(trace_id)
-    spans = (span for trace_id in wanted for span in store.spans(trace_id))
-    return write_otlp(spans, stream, project=project)
+    count = 0
+    for trace_id in wanted:
+        for span in store.spans(trace_id):
+            stream.write(json.dumps(otlp_request(span, project), ensure_ascii=False, separators=(",", ":")))
+            stream.write("\n")
+            count += 1
+    return count
 
 
-def _walk(tree: Tree) -> Iterator[tuple[Any, int]]:
-    stack = [(root, 0) for root in reversed(tree.roots())]
-    while stack:
-        span, depth = stack.pop()
-        yield span, depth
-        stack.extend((child, depth + 1) for child in reversed(tree.children(span.span_id)))
+def otlp_request(span: Span, project: str | None = None) -> Row:
+    """One span as an export request, as a collector writes and reads it. Importing it gives an equal hash."""
+    summary = span.summary
+    kind = {} if summary.kind == "UNKNOWN" else {KIND_KEY: summary.kind}
+    exported: Row = {
+        "traceId": summary.trace_id,
+        "spanId": summary.span_id,
+        "parentSpanId": summary.parent_id or "",
+        "name": summary.name,
+        "startTimeUnixNano": str(summary.start_us * 1000),
+        "endTimeUnixNano": "0" if summary.end_us is None else str(summary.end_us * 1000),
+        "status": {"code": _STATUS[summary.status], "message": summary.status_message},
+        "attributes": _pairs({**kind, **span.attributes}),
+        "events": [
+            {"name": event.name, "timeUnixNano": str(event.time_us * 1000), "attributes": _pairs(event.attributes)}
+            for event in span.events
+        ],
+    }
+    resource = {"attributes": _pairs({PROJECT: project or span.project})}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [exported]}]}]}
 
 
 def _fields(span: Span) -> Row:
     events = {f"events.{event.name}.{key}": value for event in span.events for key, value in event.attributes.items()}
     return {"status_message": span.summary.status_message, **span.attributes, **events}
-
-
-def _holds(span: Span, wanted: list[str]) -> bool:
-    text = "\n".join(str(value) for value in _fields(span).values()).lower()
-    return all(word in text for word in wanted)
 
 
 def _hit(span: Span, wanted: list[str]) -> Row:
@@ -146,3 +190,25 @@ def _hit(span: Span, wanted: list[str]) -> Row:
         if at >= 0:
             return {**ids, "field": key, "value_snippet": text[max(0, at - SNIPPET) : at + SNIPPET]}
     return {**ids, "field": "name", "value_snippet": span.summary.name}
+
+
+def _pairs(table: Mapping[str, Any]) -> list[Row]:
+    return [{"key": key, "value": _value(value)} for key, value in table.items()]
+
+
+def _value(value: Any) -> Row:
+    match value:
+        case None:
+            return {}
+        case bool():
+            return {"boolValue": value}
+        case int():
+            return {"intValue": str(value)}
+        case float():
+            return {"doubleValue": value}
+        case list():
+            return {"arrayValue": {"values": [_value(item) for item in cast("list[Any]", value)]}}
+        case dict():
+            return {"kvlistValue": {"values": _pairs(cast("Row", value))}}
+        case _:
+            return {"stringValue": str(value)}

@@ -10,10 +10,9 @@ from typing import Any
 from sonde.contexts.base import Shareable
 from sonde.contexts.configs import ConfigSnapshots
 from sonde.contexts.controls import MAX_CONTROLS, ControlsLibrary, Scope
-from sonde.contexts.traces.evidence import text_behind
 from sonde.contexts.traces.inspection import Inspection
-from sonde.contexts.traces.read_trace import Aloud
 from sonde.contexts.traces.store import TraceStore
+from sonde.contexts.traces.views import text_behind
 from sonde.core.canonical import hash_value
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
 from sonde.errors import ToolFault
@@ -96,7 +95,6 @@ class TracesContext:
         self.configs = configs or ConfigSnapshots()
         self._trace_ids = tuple(trace_ids)
         self._inspection = Inspection(store)
-        self._aloud = Aloud(store)
         self._policy = PolicyTools(self.controls)
 
     def tools(self) -> Sequence[Tool]:
@@ -104,7 +102,7 @@ class TracesContext:
         look, policy, configs = self._inspection, self._policy, self.configs
         functions: tuple[Callable[..., Any], ...] = (
             look.overview,
-            self._aloud.read_trace,
+            look.read_trace,
             look.list_traces,
             look.list_spans,
             look.get_spans,

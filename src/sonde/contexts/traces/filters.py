@@ -60,7 +60,7 @@ class FilterRefused(ToolFault):
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class SpanFilter:
     """A parsed filter. `required` are equalities on columns that every match must meet: stores may use them to read less."""
 
     text: str
@@ -72,7 +72,7 @@ class Filter:
         return self.test(span) is True
 
 
-def parse_filter(text: str) -> Filter:
+def parse_filter(text: str) -> SpanFilter:
     """The filter behind a text; FilterRefused with the position of what is not understood."""
     if len(text) > MAX_FILTER_CHARS:
         raise FilterRefused(f"longer than {MAX_FILTER_CHARS} characters", MAX_FILTER_CHARS)
@@ -81,7 +81,7 @@ def parse_filter(text: str) -> Filter:
     blanks = len(line) - len(parsed)
     try:
         tree = ast.parse(parsed, mode="eval")
-        return Filter(text, _condition(tree.body), _required(tree.body))
+        return SpanFilter(text, _condition(tree.body), _required(tree.body))
     except FilterRefused as refused:
         before = parsed.encode()[: refused.position]  # the parser counts bytes
         raise FilterRefused(refused.what, blanks + len(before.decode(errors="ignore"))) from None

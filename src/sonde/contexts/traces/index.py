@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from sonde.contexts.traces.importers.records import Malformed
-from sonde.contexts.traces.span import Event, Span, SpanSummary
+from sonde.contexts.traces.span import Span, SpanEvent, SpanSummary
 
 VERSION = 4
 WORDS_PER_VALUE = 4096
@@ -58,7 +58,7 @@ SUMMARY_COLUMNS = (
 
 
 @dataclass(slots=True)
-class _Batch:
+class _SpanBatch:
     spans: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     bodies: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     words: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
@@ -77,8 +77,8 @@ class IndexWriter:
         self._prepare()
         (last,) = self._connection.execute("SELECT coalesce(max(id), 0) FROM spans").fetchone()
         self._last: int = last
-        self._batch = _Batch()
-        self._queue: queue.Queue[_Batch | None] = queue.Queue(maxsize=2)
+        self._batch = _SpanBatch()
+        self._queue: queue.Queue[_SpanBatch | None] = queue.Queue(maxsize=2)
         self._failure: sqlite3.Error | None = None
         self._clashes = 0
         self._clashing: list[tuple[str, Malformed]] = []
@@ -136,7 +136,7 @@ class IndexWriter:
     def _hand_over(self) -> None:
         if self._batch.spans:
             self._queue.put(self._batch)
-            self._batch = _Batch()
+            self._batch = _SpanBatch()
 
     def _write_batches(self) -> None:
         while (batch := self._queue.get()) is not None:
@@ -146,7 +146,7 @@ class IndexWriter:
                 except sqlite3.Error as failure:
                     self._failure = failure
 
-    def _write(self, batch: _Batch) -> None:
+    def _write(self, batch: _SpanBatch) -> None:
         repeated = self._repeated(batch)
         run = self._connection.executemany
         kept = [index for index in range(len(batch.spans)) if index not in repeated]
@@ -157,7 +157,7 @@ class IndexWriter:
         run("INSERT INTO words(rowid, text) VALUES (?, ?)", batch.words)
         run(_UPSERT_TRACE, _trace_rows(batch))
 
-    def _repeated(self, batch: _Batch) -> set[int]:
+    def _repeated(self, batch: _SpanBatch) -> set[int]:
         """Positions of spans whose id is taken: told as a gap of their trace, or as malformed when another trace has the id."""
         ids = msgspec.json.encode([row[2] for row in batch.spans]).decode()
         query = "SELECT spans.span_id, spans.trace_id FROM json_each(?) JOIN spans ON spans.span_id = json_each.value"
@@ -235,10 +235,10 @@ def encode_body(span: Span) -> bytes:
     return msgspec.msgpack.encode((span.attributes, events))
 
 
-def decode_body(body: bytes) -> tuple[dict[str, Any], tuple[Event, ...]]:
+def decode_body(body: bytes) -> tuple[dict[str, Any], tuple[SpanEvent, ...]]:
     """Attributes and events back from the index."""
     attributes, events = msgspec.msgpack.decode(body)
-    return attributes, tuple(Event(name=name, time_us=time_us, attributes=table) for name, time_us, table in events)
+    return attributes, tuple(SpanEvent(name=name, time_us=time_us, attributes=table) for name, time_us, table in events)
 
 
 def words_of(span: Span) -> tuple[str, bool]:
@@ -252,7 +252,7 @@ def words_of(span: Span) -> tuple[str, bool]:
     return text[:WORDS_PER_SPAN], deep or len(text) > WORDS_PER_SPAN
 
 
-def _trace_rows(batch: _Batch) -> list[tuple[Any, ...]]:
+def _trace_rows(batch: _SpanBatch) -> list[tuple[Any, ...]]:
     """One row a trace of the batch: counts and the span of time."""
     rows: dict[str, list[Any]] = {}
     for row, project in zip(batch.spans, batch.projects, strict=True):
@@ -265,8 +265,8 @@ def _trace_rows(batch: _Batch) -> list[tuple[Any, ...]]:
     return [(trace_id, *row) for trace_id, row in rows.items()]
 
 
-def _only(batch: _Batch, kept: list[int]) -> _Batch:
-    return _Batch(
+def _only(batch: _SpanBatch, kept: list[int]) -> _SpanBatch:
+    return _SpanBatch(
         spans=[batch.spans[index] for index in kept],
         bodies=[batch.bodies[index] for index in kept],
         words=[batch.words[index] for index in kept],

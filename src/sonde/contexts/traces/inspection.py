@@ -1,7 +1,7 @@
 """The inspection tools over traces (contracts 2.5): read-only, stable order, pages by cursor, every cut marked.
 
-A cursor is the id of the last row seen: `list_spans(t, after=rows[-1]["span_id"])`. What a tool shows it also logs as excerpts, each with
-the hash of the whole artifact, also where the shown value is cut.
+A cursor is the id of the last row seen: `list_spans(t, after=rows[-1]["span_id"])`. A tool logs what it shows as excerpts, each with the
+hash of the whole artifact, even if the shown value is cut.
 """
 
 from __future__ import annotations
@@ -10,13 +10,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from sonde.contexts.traces.caps import clipped, fitted
-from sonde.contexts.traces.evidence import artifact_excerpts, content_excerpt, span_excerpt
 from sonde.contexts.traces.filters import parse_filter
-from sonde.contexts.traces.overview import trace_overview
-from sonde.contexts.traces.shape import Tree
+from sonde.contexts.traces.shape import Tree, trace_overview
 from sonde.contexts.traces.span import Row, Span, SpanSummary, us_of
 from sonde.contexts.traces.store import TraceQuery, TraceStore, unknown_span
-from sonde.contexts.traces.views import chunks_of, messages_of, tool_io_of
+from sonde.contexts.traces.transcript import Step, transcript_of
+from sonde.contexts.traces.views import (
+    artifact_excerpts,
+    chunks_of,
+    content_excerpt,
+    messages_of,
+    span_excerpt,
+    tool_io_of,
+)
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
 from sonde.core.patterns import Pattern, compiled
 from sonde.errors import ToolFault
@@ -24,6 +30,8 @@ from sonde.errors import ToolFault
 MAX_ROWS = 1000
 SNIPPET = 80
 SCANNED_CHARS = 200_000_000
+PAGE_CHARS = 7_000
+MOST_CHARS = 100_000
 
 
 class Inspection:
@@ -31,6 +39,7 @@ class Inspection:
 
     def __init__(self, store: TraceStore) -> None:
         self._store = store
+        self._read: tuple[str, tuple[Step, ...]] | None = None  # the trace that read_trace read last
 
     def list_traces(
         self,
@@ -146,11 +155,37 @@ class Inspection:
         fields are names or prefixes: ["output.value", "status_message", "events"].
         Example: hits = search_trace(trace_id, "timeout|rate.?limit")
         """
-        return _Search(matcher(pattern), tuple(fields or ()), _bounded(limit)).over(self._store, trace_id, after)
+        found, wanted, most = _matcher(pattern), tuple(fields or ()), _bounded(limit)
+        rows: list[Row] = []
+        excerpts: dict[str, Excerpt] = {}
+        scanned, last, waiting = 0, after, after is not None
+        for span in self._store.spans(trace_id):
+            if waiting:
+                waiting = span.summary.span_id != after
+                continue
+            if len(rows) >= most or scanned > SCANNED_CHARS:
+                note = f"{len(rows)} matches after {scanned} characters; go on with after={last!r}"
+                return Observed(rows, tuple(excerpts.values()), note)
+            last = span.summary.span_id
+            for field, text in _fields_of(span):
+                if wanted and not field.startswith(wanted):
+                    continue
+                scanned += len(text)
+                if (match := found.search(text)) is None:
+                    continue
+                snippet = clipped(text[max(0, match.start() - SNIPPET) : match.end() + SNIPPET], 2000)
+                ids = {"trace_id": span.summary.trace_id, "span_id": span.summary.span_id}
+                rows.append({**ids, "field": field, "value_snippet": snippet})
+                in_summary = field in {"name", "status_message"}
+                excerpt = span_excerpt(span.summary) if in_summary else content_excerpt(span)
+                excerpts[excerpt.ref] = excerpt
+        if waiting:
+            raise unknown_span(str(after))
+        return Observed(rows, tuple(excerpts.values()))
 
     def search(self, text_or_chunks: Any, pattern: str) -> list[str]:
         """Sorted distinct matches of a regular expression in a text, or in a list of texts, messages or chunks."""
-        found = matcher(pattern)
+        found = _matcher(pattern)
         return sorted({match for text in _texts(text_or_chunks) for match in _matches(found, text)})
 
     def overview(self, trace_id: str) -> Observed:
@@ -161,74 +196,56 @@ class Inspection:
         shown |= {span_id for group in value["error_groups"] for span_id in group["span_ids"]}
         return Observed(value, tuple(span_excerpt(span) for span in spans if span.span_id in shown))
 
+    def read_trace(self, trace_id: str, first_step: int = 0, chars: int = PAGE_CHARS) -> Observed:
+        """What happened in a trace, step by step in words: what was new to each step and what came out, errors included.
+        From first_step on, about `chars` characters; the first line says which steps, the last how to go on. Every shown span may be cited.
+        Example: print(read_trace(trace_id))
+        """
+        if self._read is None or self._read[0] != trace_id:
+            self._store.summaries(trace_id)  # says so when there is no such trace
+            self._read = (trace_id, transcript_of(self._store.spans(trace_id)).steps)
+        steps = self._read[1]
+        start = next((at for at, step in enumerate(steps) if step.number >= first_step), len(steps))
+        if start == len(steps):
+            raise ToolFault(f"there is no step {first_step}; the trace has {len(steps)} steps, counted from 0")
+        # Whole steps as far as they fit, at least one; texts of a step are cut to a third of the page.
+        room = max(500, min(chars, MOST_CHARS))
+        texts: list[str] = []
+        used = 0
+        for step in steps[start:]:
+            words = step.text(room // 3, most=room // 2)
+            used += len(words)
+            if texts and used > room:
+                break
+            texts.append(words)
+        end = start + len(texts)
+        head = f"[steps {steps[start].number} to {steps[end - 1].number} of a trace of {len(steps)} steps]"
+        ending = "[end of the trace]"
+        if end < len(steps):
+            ending = f"[{len(steps) - end} more steps: go on with first_step={steps[end].number}]"
+        excerpts: list[Excerpt] = []
+        for step in steps[start:end]:
+            span = self._store.span(step.span_id)
+            call = tool_io_of(span)
+            excerpts += [span_excerpt(span.summary), content_excerpt(span)]
+            excerpts += artifact_excerpts(EvidenceKind.TOOL_IO, span, [call]) if call else ()
+        return Observed("\n\n".join([head, *texts, ending]), tuple(excerpts))
+
     def get_annotations(self, trace_id: str, span_id: str | None = None) -> list[Row]:
         """Annotations on a span, or on the trace itself when no span is given."""
         return self._store.annotations(trace_id, span_id)
 
 
-class _Search:
-    """One pass over a trace with a pattern."""
-
-    def __init__(self, matcher: Pattern, fields: tuple[str, ...], limit: int) -> None:
-        self._matcher = matcher
-        self._fields = fields
-        self._limit = limit
-        self._scanned = 0
-
-    def over(self, store: TraceStore, trace_id: str, after: str | None) -> Observed:
-        """Rows by (start, span_id, field), the excerpts behind them and why it stopped."""
-        rows: list[Row] = []
-        excerpts: dict[str, Excerpt] = {}
-        last = after
-        waiting = after is not None
-        for span in store.spans(trace_id):
-            if waiting:
-                waiting = span.summary.span_id != after
-                continue
-            if len(rows) >= self._limit or self._scanned > SCANNED_CHARS:
-                note = f"{len(rows)} matches after {self._scanned} characters; go on with after={last!r}"
-                return Observed(rows, tuple(excerpts.values()), note)
-            last = span.summary.span_id
-            for row in self._in_span(span):
-                rows.append(row)
-                excerpt = (
-                    span_excerpt(span.summary) if row["field"] in {"name", "status_message"} else content_excerpt(span)
-                )
-                excerpts[excerpt.ref] = excerpt
-        if waiting:
-            raise unknown_span(str(after))
-        return Observed(rows, tuple(excerpts.values()))
-
-    def _in_span(self, span: Span) -> list[Row]:
-        rows: list[Row] = []
-        for field, text in _fields_of(span):
-            if self._fields and not field.startswith(self._fields):
-                continue
-            self._scanned += len(text)
-            match = self._matcher.search(text)
-            if match is not None:
-                start, end = match.start(), match.end()
-                snippet = clipped(text[max(0, start - SNIPPET) : end + SNIPPET], 2000)
-                ids = {"trace_id": span.summary.trace_id, "span_id": span.summary.span_id}
-                rows.append({**ids, "field": field, "value_snippet": snippet})
-        return rows
-
-
 def _fields_of(span: Span) -> list[tuple[str, str]]:
-    """Everything searchable of a span as (field, text), in a fixed order."""
+    """All text of a span that can be searched, as (field, text) in a fixed order."""
     found = [("name", span.summary.name), ("status_message", span.summary.status_message)]
-    found += [(key, _as_text(span.attributes[key])) for key in sorted(span.attributes)]
+    found += [(key, str(span.attributes[key])) for key in sorted(span.attributes)]
     for event in span.events:
-        found += [(f"events.{event.name}.{key}", _as_text(event.attributes[key])) for key in sorted(event.attributes)]
+        found += [(f"events.{event.name}.{key}", str(event.attributes[key])) for key in sorted(event.attributes)]
     return found
 
 
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)
-
-
-def matcher(pattern: str) -> Pattern:
-    """A linear-time matcher; ToolFault says what is wrong with the pattern."""
+def _matcher(pattern: str) -> Pattern:
     try:
         return compiled(pattern, any_case=True)
     except ValueError as broken:
@@ -236,7 +253,7 @@ def matcher(pattern: str) -> Pattern:
 
 
 def _matches(found: Pattern, text: str) -> Iterator[str]:
-    """Every match that is not empty, left to right. In bytes: RE2 would encode a whole str again for each match."""
+    """Every match that is not empty, left to right. Searches bytes, because RE2 would encode a whole str again for each match."""
     data, start = text.encode("utf-8", "replace"), 0
     while start <= len(data) and (match := found.search(data, start)) is not None:
         if match.end() > match.start():
@@ -252,7 +269,7 @@ def _texts(value: Any) -> list[str]:
             return [value]
         case dict():
             content = cast("Row", value).get("content")
-            return [_as_text(content)] if content is not None else []
+            return [str(content)] if content is not None else []
         case list():
             return [text for item in cast("list[Any]", value) for text in _texts(item)]
         case _:
@@ -260,18 +277,15 @@ def _texts(value: Any) -> list[str]:
 
 
 def _listed(spans: Sequence[SpanSummary], after: str | None, limit: int) -> Observed:
-    start = 0 if after is None else _position(spans, after) + 1
+    start = 0
+    if after is not None:
+        start = next((at for at, span in enumerate(spans, start=1) if span.span_id == after), 0)
+        if start == 0:
+            raise unknown_span(after)
     rows = spans[start : start + _bounded(limit)]
     left = len(spans) - start - len(rows)
     note = f"{len(rows)} of {len(spans)} spans; go on with after={rows[-1].span_id!r}" if left > 0 else None
     return Observed([span.row() for span in rows], tuple(span_excerpt(span) for span in rows), note)
-
-
-def _position(spans: Sequence[SpanSummary], span_id: str) -> int:
-    for position, span in enumerate(spans):
-        if span.span_id == span_id:
-            return position
-    raise unknown_span(span_id)
 
 
 def _bounded(limit: int) -> int:

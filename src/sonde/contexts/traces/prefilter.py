@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sonde.contexts.traces.caps import clipped
-from sonde.contexts.traces.overview import MAX_GROUPS, error_groups
-from sonde.contexts.traces.rules import Verdict, judge
-from sonde.contexts.traces.shape import Tree, shape_gaps
+from sonde.contexts.traces.rules import RuleVerdict, judge
+from sonde.contexts.traces.shape import MAX_GROUPS, Tree, error_groups, shape_gaps
 from sonde.contexts.traces.span import Row, Span, SpanSummary
 
 TOP_K = 5
@@ -23,7 +22,7 @@ READ_CHARS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
+class Neighbourhood:
     """The neighbourhood of a hot span: what lies between the root and it, and what hangs below the branch."""
 
     hot_span_id: str
@@ -42,14 +41,14 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prefilter:
+class FirstLook:
     """What the pre-filter found in one trace."""
 
     trace_id: str
     hot_spans: tuple[SpanSummary, ...]
-    branches: tuple[Branch, ...]
+    branches: tuple[Neighbourhood, ...]
     error_groups: tuple[Row, ...]
-    verdict: Verdict
+    verdict: RuleVerdict
     gaps: tuple[str, ...]
 
     def variables(self) -> Row:
@@ -64,14 +63,14 @@ class Prefilter:
         }
 
 
-def prefilter(trace_id: str, spans: Sequence[SpanSummary], read: Callable[[str], Span]) -> Prefilter:
+def prefilter(trace_id: str, spans: Sequence[SpanSummary], read: Callable[[str], Span]) -> FirstLook:
     """All of it for one trace; `read` opens a span."""
     tree = Tree(spans)
     hot = hot_spans(spans)
     branches = tuple(branch_of(tree, span) for span in hot)
     cut = [branch for branch in branches if branch.left_out]
     gaps = [f"branch of {branch.hot_span_id}: {branch.left_out} spans left out" for branch in cut]
-    return Prefilter(
+    return FirstLook(
         trace_id=trace_id,
         hot_spans=tuple(hot),
         branches=branches,
@@ -86,7 +85,7 @@ def hot_spans(spans: Sequence[SpanSummary], top: int = TOP_K) -> list[SpanSummar
     return sorted(spans, key=lambda s: (s.status != "ERROR", not s.exception, -s.latency_ms, s.span_id))[:top]
 
 
-def branch_of(tree: Tree, hot: SpanSummary) -> Branch:
+def branch_of(tree: Tree, hot: SpanSummary) -> Neighbourhood:
     """The way from the branch's root to the hot span, and children of the branch breadth first, both bounded."""
     path = tree.path(hot.span_id)
     below_root = path[1:] or path
@@ -99,7 +98,7 @@ def branch_of(tree: Tree, hot: SpanSummary) -> Branch:
             chosen.setdefault(span.span_id, span)
     left_out = len({span.span_id for span in (*below_root, *_all_below(tree, root))}) - len(chosen)
     spans = tuple(sorted(chosen.values(), key=lambda span: span.order))
-    return Branch(hot_span_id=hot.span_id, root_span_id=root.span_id, spans=spans, left_out=left_out)
+    return Neighbourhood(hot_span_id=hot.span_id, root_span_id=root.span_id, spans=spans, left_out=left_out)
 
 
 def _all_below(tree: Tree, root: SpanSummary) -> list[SpanSummary]:

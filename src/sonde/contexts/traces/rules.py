@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sonde.contexts.traces.evidence import artifact_excerpts, content_excerpt, span_excerpt
 from sonde.contexts.traces.shape import Tree
 from sonde.contexts.traces.span import Row, Span, SpanSummary
-from sonde.contexts.traces.views import chunks_of, tool_io_of
+from sonde.contexts.traces.views import artifact_excerpts, chunks_of, content_excerpt, span_excerpt, tool_io_of
 from sonde.core.evidence import EvidenceKind, Excerpt
 
 LABELS = (
@@ -65,7 +64,7 @@ _BAD_FORMATS = frozenset({"unexpected", "invalid", "malformed", "length", "max_t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RuleVerdict:
     """A label with its confidence, the excerpts that carry it, and why in words."""
 
     label: str
@@ -95,7 +94,7 @@ class _Sign:
     why: str
 
 
-def judge(spans: Sequence[Span], tree: Tree, read: Callable[[str], Span]) -> Verdict:
+def judge(spans: Sequence[Span], tree: Tree, read: Callable[[str], Span]) -> RuleVerdict:
     """The label of a trace from the spans that were opened, which may be shortened; `read` gives the whole one for the evidence."""
     failed = [span for span in spans if _failed(span) and not _recovered(span.summary, tree)]
     first = next(iter(_origins(failed, tree)), None)
@@ -107,15 +106,15 @@ def judge(spans: Sequence[Span], tree: Tree, read: Callable[[str], Span]) -> Ver
     excerpts = _evidence(sign.label, read(sign.span.summary.span_id))
     bonus = 0.10 if len({(excerpt.kind, excerpt.ref) for excerpt in excerpts}) >= 2 else 0.0
     confidence = round(min(CAP, CONFIDENCE[sign.label] + bonus), 2)
-    return Verdict(
+    return RuleVerdict(
         label=sign.label, confidence=confidence, excerpts=excerpts, why=sign.why, span_id=sign.span.summary.span_id
     )
 
 
-def _nothing(spans: Sequence[Span]) -> Verdict:
+def _nothing(spans: Sequence[Span]) -> RuleVerdict:
     shown = tuple(span_excerpt(span.summary) for span in spans[:2])
     why = "nothing failed and no sign was found; the default label" if spans else "no span could be read"
-    return Verdict(label="instruction_failure", confidence=UNAVAILABLE, excerpts=shown, why=why)
+    return RuleVerdict(label="instruction_failure", confidence=UNAVAILABLE, excerpts=shown, why=why)
 
 
 def _failed(span: Span) -> bool:

@@ -1,14 +1,22 @@
-"""The tree of a trace, as far as it is one: roots, children, paths, and what is wrong with it. Bounded on hostile input."""
+"""The shape of a trace: its tree as far as it is one, what is wrong with it, and a glance at one trace or many.
+
+Pure over span summaries, and bounded on hostile input.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-from sonde.contexts.traces.span import SpanSummary
+from sonde.contexts.traces.span import Row, SpanSummary, time_text
 
+MAX_GROUPS = 50
 MANY_SPANS = 10_000
 SKEW_US = 1_000_000
 _NAMED = 5
+_VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+|'[^']*'|\"[^\"]*\"", re.IGNORECASE)
 
 
 class Tree:
@@ -19,7 +27,18 @@ class Tree:
         self.by_id: dict[str, SpanSummary] = {}
         for span in ordered:
             self.by_id.setdefault(span.span_id, span)
-        self.cut = self._cycle_members()
+        self.cut: set[str] = set()  # one span of each cycle: the earliest, so that the cut is the same in every store
+        state: dict[str, int] = {}
+        for number, start in enumerate(self.by_id.values(), start=1):
+            trail: list[str] = []
+            each: SpanSummary | None = start
+            while each is not None and each.span_id not in state:
+                state[each.span_id] = number
+                trail.append(each.span_id)
+                each = self.by_id.get(each.parent_id) if each.parent_id else None
+            if each is not None and state[each.span_id] == number:
+                ring = trail[trail.index(each.span_id) :]
+                self.cut.add(min(ring, key=lambda span_id: self.by_id[span_id].order))
         self._children: dict[str, list[SpanSummary]] = {}
         for span in self.by_id.values():
             parent = self.parent(span)
@@ -49,28 +68,12 @@ class Tree:
             span = self.parent(span)
         return found[::-1]
 
-    def _cycle_members(self) -> set[str]:
-        """One span of each cycle: the earliest, so that the cut is the same in every store."""
-        state: dict[str, int] = {}
-        cut: set[str] = set()
-        for number, start in enumerate(self.by_id.values(), start=1):
-            trail: list[str] = []
-            span: SpanSummary | None = start
-            while span is not None and span.span_id not in state:
-                state[span.span_id] = number
-                trail.append(span.span_id)
-                span = self.by_id.get(span.parent_id) if span.parent_id else None
-            if span is not None and state[span.span_id] == number:
-                ring = trail[trail.index(span.span_id) :]
-                cut.add(min(ring, key=lambda span_id: self.by_id[span_id].order))
-        return cut
-
 
 def shape_gaps(spans: Sequence[SpanSummary]) -> list[str]:
     """What is wrong with the tree of a trace, in words."""
     tree = Tree(spans)
     missing = [s for s in tree.by_id.values() if s.parent_id is not None and s.parent_id not in tree.by_id]
-    skewed = [s for s in tree.by_id.values() if _starts_before(tree.parent(s), s)]
+    skewed = [s for s in tree.by_id.values() if (above := tree.parent(s)) and s.start_us < above.start_us - SKEW_US]
     gaps = [
         _gap(missing, "parent span is missing"),
         _gap([tree.by_id[span_id] for span_id in sorted(tree.cut)], "the span is its own ancestor: a cycle, cut here"),
@@ -81,13 +84,95 @@ def shape_gaps(spans: Sequence[SpanSummary]) -> list[str]:
     return [gap for gap in gaps if gap]
 
 
-def _starts_before(parent: SpanSummary | None, span: SpanSummary) -> bool:
-    return parent is not None and span.start_us < parent.start_us - SKEW_US
-
-
 def _gap(spans: list[SpanSummary], what: str) -> str:
     if not spans:
         return ""
     named = ", ".join(span.span_id for span in spans[:_NAMED])
     more = f" and {len(spans) - _NAMED} more" if len(spans) > _NAMED else ""
     return f"{what}: {named}{more}"
+
+
+@dataclass(slots=True)
+class ErrorGroup:
+    """Failed spans that say the same, numbers and quoted names aside."""
+
+    name: str
+    kind: str
+    message: str
+    spans: list[SpanSummary] = field(default_factory=list[SpanSummary])
+
+    def row(self) -> Row:
+        """For tools and reports."""
+        return {
+            "name": self.name,
+            "span_kind": self.kind,
+            "message": self.message,
+            "count": len(self.spans),
+            "span_ids": [span.span_id for span in self.spans[:5]],
+            "trace_ids": sorted({span.trace_id for span in self.spans})[:5],
+            "first_time": time_text(min(span.start_us for span in self.spans)),
+        }
+
+
+def error_groups(spans: Iterable[SpanSummary]) -> list[ErrorGroup]:
+    """Groups of failed spans, the largest first, then by name and message."""
+    groups: dict[tuple[str, str, str], ErrorGroup] = {}
+    for span in spans:
+        if span.status == "ERROR" or span.exception:
+            same = " ".join(_VARYING.sub("#", span.status_message[:400]).split())
+            key = (span.name, span.kind, same)
+            groups.setdefault(key, ErrorGroup(span.name, span.kind, span.status_message[:400])).spans.append(span)
+    return sorted(groups.values(), key=lambda group: (-len(group.spans), group.name, group.message))
+
+
+def _quantiles(values: Sequence[float]) -> Row:
+    """The usual quantiles by the nearest rank: always a value that occurred."""
+    if not values:
+        return {}
+    ordered = sorted(values)
+    ranks = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99, "max": 1.0}
+    return {name: ordered[max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1)] for name, share in ranks.items()}
+
+
+def trace_overview(trace_id: str, spans: Sequence[SpanSummary], gaps: Sequence[str]) -> Row:
+    """One trace at a glance."""
+    slowest = sorted(spans, key=lambda span: (-span.latency_ms, span.span_id))[:5]
+    return {
+        "trace_id": trace_id,
+        "span_count": len(spans),
+        "roots": [span.row() for span in Tree(spans).roots()[:5]],
+        "start_time": time_text(min(span.start_us for span in spans)),
+        "kinds": _counts(span.kind for span in spans),
+        "statuses": _counts(span.status for span in spans),
+        "names": _counts(span.name for span in spans),
+        "latency_ms": _quantiles([span.latency_ms for span in spans]),
+        "slowest": [span.row() for span in slowest],
+        "error_groups": [group.row() for group in error_groups(spans)[:MAX_GROUPS]],
+        "gaps": list(gaps),
+    }
+
+
+def many_overview(traces: Sequence[tuple[str, Sequence[SpanSummary]]]) -> Row:
+    """Many traces at a glance: how many failed, how long they took, what their errors say."""
+    spans = [span for _, found in traces for span in found]
+    durations = [
+        max(0, max(span.end_us or span.start_us for span in found) - min(span.start_us for span in found)) / 1000
+        for _, found in traces
+        if found
+    ]
+    failed = [trace_id for trace_id, found in traces if any(span.status == "ERROR" for span in found)]
+    return {
+        "trace_count": len(traces),
+        "span_count": len(spans),
+        "failed_traces": len(failed),
+        "kinds": _counts(span.kind for span in spans),
+        "statuses": _counts(span.status for span in spans),
+        "latency_ms": _quantiles(durations),
+        "error_groups": [group.row() for group in error_groups(spans)[:MAX_GROUPS]],
+    }
+
+
+def _counts(words: Iterable[str]) -> dict[str, int]:
+    """Most frequent first, then by name; at most fifty."""
+    counted = sorted(Counter(words).items(), key=lambda item: (-item[1], item[0]))
+    return dict(counted[:50])

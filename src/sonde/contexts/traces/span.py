@@ -1,26 +1,33 @@
 """One canonical span, whatever the source: the same span from Phoenix and from a file has the same text and the same hash.
 
-Times are whole microseconds (what Phoenix keeps), attributes are one flat table (see `attributes`), the kind is one of ten words. What a
-source lost or broke is told in `gaps`, which are no part of the hash: two sources may know different things about the same span.
+Times are whole microseconds (what Phoenix keeps), attributes are one flat table (see `attributes`), the kind is one of ten words. `gaps`
+say what a source lost or broke; they are not part of the hash, because two sources may know different things about the same span.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
+from sonde.contexts.traces.attributes import KIND_KEY, canonical_attributes, event_attributes, scrubbed
 from sonde.core.canonical import canonical_json, sha256_text
 
 KINDS = frozenset(
     {"LLM", "TOOL", "RETRIEVER", "CHAIN", "AGENT", "RERANKER", "EMBEDDING", "EVALUATOR", "GUARDRAIL", "UNKNOWN"}
 )
 STATUSES = frozenset({"OK", "ERROR", "UNSET"})
+MAX_EVENTS = 10_000
+MAX_NAME_CHARS = 1000
+MAX_MESSAGE_CHARS = 64_000
+_STATUS_NUMBERS = {0: "UNSET", 1: "OK", 2: "ERROR"}
+_TRACELOOP_KINDS = {"workflow": "CHAIN", "task": "CHAIN", "agent": "AGENT", "tool": "TOOL"}
 LATEST_US = 2**62  # what the index holds, with room for a duration
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Row = dict[str, Any]
+RawEvent = tuple[str, Any, Mapping[str, Any]]
 
 
 class Micros(int):
@@ -69,7 +76,7 @@ class SpanSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class SpanEvent:
     """Something that happened inside a span, with its time and flat attributes."""
 
     name: str
@@ -93,7 +100,7 @@ class Span:
 
     summary: SpanSummary
     attributes: Mapping[str, Any]
-    events: tuple[Event, ...] = ()
+    events: tuple[SpanEvent, ...] = ()
     project: str = "default"
     gaps: tuple[str, ...] = field(default=(), compare=False)
 
@@ -108,6 +115,89 @@ class Span:
     def hash(self) -> str:
         """Sha256 of the canonical text: equal for equal spans from every source."""
         return sha256_text(self.text())
+
+
+def build_span(
+    *,
+    trace_id: Any,
+    span_id: Any,
+    start: Any,
+    parent_id: Any = None,
+    name: Any = "",
+    end: Any = None,
+    status: Any = None,
+    status_message: Any = "",
+    attributes: Mapping[str, Any] | None = None,
+    events: Iterable[RawEvent] = (),
+    kind: str | None = None,
+    project: str = "default",
+    gaps: Iterable[str] = (),
+) -> Span:
+    """The canonical span of what an importer found; times in any spelling that `us_of` reads.
+
+    ValueError says what the source lacks; importers count it and go on.
+    """
+    table, found = canonical_attributes(attributes or {})
+    word = str(table.pop(KIND_KEY, kind) or "").upper()
+    if word not in KINDS or word == "UNKNOWN":
+        word = _TRACELOOP_KINDS.get(str(table.get("traceloop.span.kind", "")).lower(), "UNKNOWN")
+    start_us, end_us = us_of(start), us_of(end)
+    if start_us is None:
+        raise ValueError("the span has no start time")
+    missing = list(gaps) + found
+    shown: list[SpanEvent] = []
+    for event_name, moment, raw in events:
+        if len(shown) == MAX_EVENTS:
+            missing.append(f"events were left out beyond the first {MAX_EVENTS}")
+            break
+        time_us = us_of(moment)
+        shown.append(
+            SpanEvent(
+                name=_text(event_name, MAX_NAME_CHARS),
+                time_us=start_us if time_us is None else time_us,
+                attributes=event_attributes(str(event_name), raw),
+            )
+        )
+    if end_us is not None and end_us < start_us:
+        missing.append("the span ends before it starts: clock skew")
+    no_parent = not parent_id or (isinstance(parent_id, str) and not parent_id.strip("0"))
+    summary = SpanSummary(
+        trace_id=_identifier(trace_id, "trace_id"),
+        span_id=_identifier(span_id, "span_id"),
+        parent_id=None if no_parent else _identifier(parent_id, "parent_id"),
+        name=_text(name, MAX_NAME_CHARS),
+        kind=word,
+        status=_status_of(status),
+        status_message=_text(status_message, MAX_MESSAGE_CHARS),
+        start_us=start_us,
+        end_us=end_us,
+        exception=any(event.is_exception for event in shown),
+    )
+    return Span(summary=summary, attributes=table, events=tuple(shown), project=project, gaps=tuple(missing))
+
+
+def _status_of(value: Any) -> str:
+    """OK, ERROR or UNSET from numbers, words, `STATUS_CODE_…` or an OTLP status object."""
+    if isinstance(value, Mapping):
+        table = cast("Mapping[str, Any]", value)
+        value = table.get("code", table.get("status_code"))
+    if isinstance(value, int):
+        return _STATUS_NUMBERS.get(value, "UNSET")
+    word = str(value or "UNSET").upper().removeprefix("STATUS_CODE_")
+    if word.isdigit():
+        return _STATUS_NUMBERS.get(int(word), "UNSET")
+    return word if word in STATUSES else "UNSET"
+
+
+def _identifier(value: Any, field: str) -> str:
+    if value is None or value == "":
+        raise ValueError(f"the span has no {field}")
+    text = _text(value, MAX_NAME_CHARS)
+    return text.lower() if len(text) in {16, 32} else text
+
+
+def _text(value: Any, limit: int) -> str:
+    return str(scrubbed("" if value is None else str(value)))[:limit]
 
 
 def time_text(microseconds: int) -> str:
@@ -126,7 +216,11 @@ def us_of_nanos(nanoseconds: int) -> int:
 
 def us_of_text(text: str) -> int:
     """Microseconds of an ISO 8601 time; without a zone it is UTC. ValueError when it is no time."""
-    moment = datetime.fromisoformat(_at_most_micros(text.strip()))
+    text = text.strip()
+    head, dot, tail = text.partition(".")
+    if dot and (digits := len(tail) - len(tail.lstrip("0123456789"))):
+        text = f"{head}.{tail[: min(digits, 6)].ljust(6, '0')}{tail[digits:]}"  # Python reads six digits of a second
+    moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - EPOCH) // timedelta(microseconds=1)
@@ -134,28 +228,24 @@ def us_of_text(text: str) -> int:
 
 def us_of(value: Any) -> int | None:
     """Microseconds of whatever sources write: ISO text, seconds, milliseconds, microseconds or nanoseconds since 1970."""
-    moment = _us_of(value)
-    if moment is not None and abs(moment) > LATEST_US:
-        raise ValueError(f"{moment} microseconds since 1970 is no time")
-    return moment
-
-
-def _us_of(value: Any) -> int | None:
     match value:
         case None | "" | bool():
             return None
         case Micros():
-            return int(value)
+            moment = int(value)
         case str() if value.isdigit():
-            return _us_of_number(int(value))
+            moment = _us_of_number(int(value))
         case str():
-            return us_of_text(value)
+            moment = us_of_text(value)
         case int() | float() if math.isfinite(value):
-            return _us_of_number(value)
+            moment = _us_of_number(value)
         case datetime():
-            return us_of_text(value.isoformat())
+            moment = us_of_text(value.isoformat())
         case _:
             raise ValueError(f"{value!r} is not a time; write 2026-11-01T12:00:00Z or nanoseconds since 1970")
+    if abs(moment) > LATEST_US:
+        raise ValueError(f"{moment} microseconds since 1970 is no time")
+    return moment
 
 
 def _us_of_number(value: float) -> int:
@@ -168,12 +258,3 @@ def _us_of_number(value: float) -> int:
     if size >= 1e11:
         return round(value * 1e3)
     return round(value * 1e6)
-
-
-def _at_most_micros(text: str) -> str:
-    """Python reads at most six digits of a second's fraction; nanoseconds are cut."""
-    head, dot, tail = text.partition(".")
-    if not dot:
-        return text
-    digits = len(tail) - len(tail.lstrip("0123456789"))
-    return f"{head}.{tail[: min(digits, 6)].ljust(6, '0')}{tail[digits:]}" if digits else text

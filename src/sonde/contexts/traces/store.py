@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sonde.contexts.traces.filters import Filter
+from sonde.contexts.traces.filters import SpanFilter
 from sonde.contexts.traces.span import Row, Span, SpanSummary, time_text
 from sonde.errors import ToolFault
 
@@ -67,7 +67,7 @@ class TraceQuery:
     project: str | None = None
     start_us: int | None = None
     end_us: int | None = None
-    condition: Filter | None = None
+    condition: SpanFilter | None = None
     after: str | None = None
     limit: int = 100
 

@@ -1,20 +1,24 @@
-"""What a span means: its messages, its tool call, its retrieved chunks. Pure functions over the canonical span.
+"""What can be cited in a span: its messages, its tool call, its retrieved chunks, itself; and the excerpts that point at them. No I/O.
 
-OpenInference names come first, then the older GenAI spellings that no one translates, then plain input and output. A message is named by
-the hash of its content, never by its index: exporters drop the oldest attributes and servers renumber what is left.
+OpenInference names come first, then the older GenAI spellings that no one translates, then plain input and output. The hash of its content
+names a message, never its index: exporters drop the oldest attributes and servers renumber what is left.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from sonde.contexts.traces.span import Row, Span
+from sonde.contexts.traces.span import Row, Span, SpanSummary, time_text
 from sonde.core.canonical import canonical_json, sha256_text
+from sonde.core.evidence import EvidenceKind, Excerpt
 
 Table = Mapping[str, Any]
+ATTRIBUTES = ":attributes"
+_ROW_ONLY = {"trace_id", "span_id", "artifact_id"}
+_MESSAGE_ONLY = {"position", "index_gap"}
 _SIDES = (
     ("input", ("llm.input_messages", "gen_ai.prompt")),
     ("output", ("llm.output_messages", "gen_ai.completion")),
@@ -196,7 +200,7 @@ _OUTPUT = ("output.value", "traceloop.entity.output")
 
 
 def _message_artifact(span: Span, message: Row) -> Artifact:
-    said = {key: value for key, value in message["metadata"].items() if key not in {"position", "index_gap"}}
+    said = {key: value for key, value in message["metadata"].items() if key not in _MESSAGE_ONLY}
     text = canonical_json({"role": message["role"], "content": message["content"], **said})
     ref = f"message:{span.summary.span_id}:{sha256_text(text)[:16]}"
     row = {**_ids(span), "role": message["role"], "content": message["content"]}
@@ -231,3 +235,80 @@ def _json_items(value: Any) -> dict[int, dict[str, Any]]:
     except (ValueError, RecursionError):
         return {}
     return {index: cast("Row", item) for index, item in enumerate(cast("list[Any]", items)) if isinstance(item, dict)}
+
+
+def span_excerpt(summary: SpanSummary) -> Excerpt:
+    """A span's summary: name, kind, status, times."""
+    return _excerpt(EvidenceKind.SPAN, summary.span_id, canonical_json(summary.row()), summary)
+
+
+def content_excerpt(span: Span) -> Excerpt:
+    """A span's attributes and events."""
+    return _excerpt(
+        EvidenceKind.SPAN, f"{span.summary.span_id}{ATTRIBUTES}", canonical_json(span.content()), span.summary
+    )
+
+
+def artifact_excerpts(kind: EvidenceKind, span: Span, artifacts: Iterable[Artifact]) -> tuple[Excerpt, ...]:
+    """Messages, chunks or the tool call of a span."""
+    return tuple(_excerpt(kind, artifact.ref, artifact.text, span.summary) for artifact in artifacts)
+
+
+def text_behind(excerpt: Excerpt, read: Callable[[str], Span]) -> str | None:
+    """The text that an excerpt points at, read again with `read`; None when the pointer leads nowhere."""
+    span = read(excerpt.span_id)
+    match excerpt.kind:
+        case EvidenceKind.SPAN if excerpt.ref.endswith(ATTRIBUTES):
+            return canonical_json(span.content())
+        case EvidenceKind.SPAN:
+            return canonical_json(span.summary.row())
+        case EvidenceKind.TOOL_IO:
+            found = tool_io_of(span)
+            return found.text if found and found.ref == excerpt.ref else None
+        case EvidenceKind.MESSAGE:
+            return _text_of(excerpt.ref, messages_of(span))
+        case EvidenceKind.RETRIEVAL_CHUNK:
+            return _text_of(excerpt.ref, chunks_of(span))
+        case _:
+            return None
+
+
+def _text_of(ref: str, artifacts: Iterable[Artifact]) -> str | None:
+    return next((artifact.text for artifact in artifacts if artifact.ref == ref), None)
+
+
+def _excerpt(kind: EvidenceKind, ref: str, text: str, summary: SpanSummary) -> Excerpt:
+    moment = time_text(summary.start_us)
+    return Excerpt(
+        kind=kind,
+        ref=ref,
+        hash=sha256_text(text),
+        trace_id=summary.trace_id,
+        span_id=summary.span_id,
+        ts=f"{moment[:19]}Z" if moment.endswith("Z") else None,
+    )
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Every citable text that a recorded result of a tool may hold, as `text_behind` would give it; hashes tell which one is meant."""
+    if isinstance(value, list):
+        for item in cast("list[Any]", value):
+            yield from texts_in(item)
+    elif isinstance(value, dict):
+        row = cast("dict[str, Any]", value)
+        match row:
+            case {"attributes": _, "events": _}:
+                yield canonical_json({name: row[name] for name in ("attributes", "events")})
+            case {"tool_name": _, "artifact_id": _} | {"document_id": _, "artifact_id": _}:
+                yield canonical_json({name: item for name, item in row.items() if name not in _ROW_ONLY})
+            case {"role": role, "content": content, "metadata": dict()}:
+                said = {name: item for name, item in row["metadata"].items() if name not in {*_MESSAGE_ONLY, "ref"}}
+                yield canonical_json({"role": role, "content": content, **said})
+            case {"diff": str(text)}:
+                yield text
+            case {"span_id": _, "span_kind": _}:
+                yield canonical_json(row)
+            case _:
+                pass
+        for item in row.values():
+            yield from texts_in(item)

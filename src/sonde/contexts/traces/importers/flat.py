@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from sonde.contexts.traces.build import RawEvent, build_span
 from sonde.contexts.traces.importers import otlp
 from sonde.contexts.traces.importers.payload import opened
-from sonde.contexts.traces.span import Span
+from sonde.contexts.traces.span import RawEvent, Span, build_span
 
 Json = dict[str, Any]
 _TRACE = ("context.trace_id", "trace_id", "traceId")

@@ -9,9 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, cast
 
-from sonde.contexts.traces.build import build_span
 from sonde.contexts.traces.importers.payload import messages, text
-from sonde.contexts.traces.span import Span
+from sonde.contexts.traces.span import Span, build_span
 
 Json = dict[str, Any]
 _KINDS = {"GENERATION": "LLM", "SPAN": "CHAIN", "EVENT": "CHAIN"}

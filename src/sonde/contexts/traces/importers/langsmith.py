@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
-from sonde.contexts.traces.build import build_span
 from sonde.contexts.traces.importers.payload import documents, messages, opened, text
-from sonde.contexts.traces.span import Span
+from sonde.contexts.traces.span import Span, build_span
 
 Json = dict[str, Any]
 _KINDS = {"llm": "LLM", "tool": "TOOL", "retriever": "RETRIEVER", "embedding": "EMBEDDING"}

@@ -7,8 +7,7 @@ import binascii
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
-from sonde.contexts.traces.build import RawEvent, build_span
-from sonde.contexts.traces.span import Micros, Span, us_of_nanos
+from sonde.contexts.traces.span import Micros, RawEvent, Span, build_span, us_of_nanos
 
 Json = dict[str, Any]
 PROJECT = "openinference.project.name"

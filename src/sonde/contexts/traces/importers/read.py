@@ -54,14 +54,14 @@ class Imported:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FilePosition:
     """Where to go on in a file of lines that has grown."""
 
     offset: int = 0
     line: int = 0
 
 
-def read(path: Path, place: Place = Place()) -> Iterator[Imported | Malformed]:  # noqa: B008 - a frozen value
+def read(path: Path, place: FilePosition = FilePosition()) -> Iterator[Imported | Malformed]:  # noqa: B008 - a frozen value
     """Every span of the file from `place` on, and every record that could not be read."""
     for record in _records(path, place):
         if isinstance(record, Malformed):
@@ -77,7 +77,7 @@ def grows(path: Path) -> bool:
         return not magic.startswith(parquet.MAGIC) and magic != database.MAGIC and records.is_lines(stream)
 
 
-def _records(path: Path, place: Place) -> Iterator[Record | Malformed]:
+def _records(path: Path, place: FilePosition) -> Iterator[Record | Malformed]:
     size = path.stat().st_size
     if size == 0:  # nothing to read; a file of the kernel's that says so may keep its reader waiting for ever
         return

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
-from sonde.contexts.traces.build import build_span
-from sonde.contexts.traces.span import Micros, Span
+from sonde.contexts.traces.span import Micros, Span, build_span
 from sonde.core.canonical import hash_value
 
 Json = dict[str, Any]

@@ -1,3 +1,3 @@
 import { defineConfig } from "vitest/config";
 
-export default defineConfig({ test: { include: ["test/*.test.ts"], testTimeout: 20_000, fileParallelism: false } });
+export default defineConfig({ test: { include: ["test/*.test.ts"], testTimeout: 90_000, fileParallelism: false } });

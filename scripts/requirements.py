@@ -1,15 +1,19 @@
-"""Which requirement numbers have passing tests, and which have none.
+"""Which requirement numbers have passing tests, and which have none; and the page docs/requirements.md, which lists them.
 
     python scripts/requirements.py [--read FILE] [--strict] [PYTEST ARGUMENTS...]
+    python scripts/requirements.py --write
 
 Runs the suite (the same selection as `make test`) with the marks written down by tests/conftest.py, or reads the file of an earlier run.
-Exit code 1 when a marked test failed, or with --strict when a number has no passing test.
+Exit code 1 when a marked test failed, with --strict when a number has no passing test, or when the page is out of date: its last column
+must name the marked tests. --write brings that column up to date and runs nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,6 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROWS = [str(number) for number in range(1, 138)] + [f"O{number}" for number in range(1, 18)]
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "requirements.md"
+NAMED = 2
+"""Tests that the page names for each number; the others are counted."""
+_LINE = re.compile(r"\| (R\d+|O\d+) \| (.+?) \|(.*)\|")
 SELECTION = ["-q", "-n", "2", "-m", "requirement and not slow and not phoenix and not browser"]
 
 
@@ -64,11 +73,47 @@ def report(rows: Mapping[str, Row]) -> Iterable[str]:
         yield f"{word}: {len(numbers)}" + ("" if word == "passed" or not numbers else f" ({' '.join(numbers)})")
 
 
+def marked_tests() -> dict[str, list[str]]:
+    """The tests that carry each number, read from their source without running it."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.requirement":
+                    for number in mark.args:
+                        found[str(ast.literal_eval(number))].append(f"{path.relative_to(ROOT)}::{node.name}")
+    return found
+
+
+def page(text: str) -> str:
+    """The page with its last column as it should be; ValueError when a number is missing or stands there twice."""
+    tests = marked_tests()
+    listed: list[str] = []
+
+    def row(line: re.Match[str]) -> str:
+        number = line[1].removeprefix("R")
+        listed.append(number)
+        names = [f"`{test}`" for test in sorted(tests[number])]
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        return f"| {line[1]} | {line[2]} | {', '.join(names[:NAMED]) or 'none'}{more} |"
+
+    fresh = "\n".join(_LINE.sub(row, line) for line in text.split("\n"))
+    if listed != ROWS:
+        wrong = set(ROWS) ^ set(listed) or {number for number in listed if listed.count(number) > 1}
+        raise ValueError(f"{PAGE} must list every number once and in order; look at {sorted(wrong)}")
+    return fresh
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--read", type=Path, metavar="FILE", help="read what `pytest --requirements FILE` wrote")
     parser.add_argument("--strict", action="store_true", help="a number without a passing test is a failure")
+    parser.add_argument("--write", action="store_true", help="bring the page up to date, and do nothing else")
     chosen, arguments = parser.parse_known_args()
+    text = PAGE.read_text("utf-8")
+    if chosen.write:
+        PAGE.write_text(page(text), "utf-8")
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         source: Path = chosen.read or Path(folder) / "requirements.jsonl"
         code = 0 if chosen.read else run_suite(source, arguments)
@@ -77,8 +122,14 @@ def main() -> int:
             return code or 2
         rows = read(source)
     print("\n".join(report(rows)))
+    stale = page(text) != text
+    if stale:
+        print(
+            f"{PAGE.relative_to(ROOT)} is out of date: run scripts/requirements.py --write and commit it",
+            file=sys.stderr,
+        )
     bad = {"FAILED", "no test", "skipped"} if chosen.strict else {"FAILED"}
-    return 1 if any(rows.get(number, Row()).word in bad for number in ROWS) else 0
+    return 1 if stale or any(rows.get(number, Row()).word in bad for number in ROWS) else 0
 
 
 if __name__ == "__main__":

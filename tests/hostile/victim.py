@@ -9,16 +9,19 @@ from pathlib import Path
 
 from journeys.journey import SONDE, Person, Shown
 
-CPU_SECONDS = 30
 REPLY = "```python\nFINAL('done')\n```"
 
 
 class Victim(Person):
-    """Somebody who works among a stranger's files. `own` is their folder; `folder`, where they stand, is the stranger's."""
+    """Somebody who works among a stranger's files. `own` is their folder; `folder`, where they stand, is the stranger's. They wait
+    `cpu_seconds` of processor time for a command.
+    """
+
+    cpu_seconds = 30
 
     def sonde(self, *words: str | Path, stdin: str | None = None) -> Shown:
-        """Type one command. It is killed after thirty seconds of its own processor time, however busy the machine is."""
-        return self.run("sh", "-c", f'ulimit -t {CPU_SECONDS}; exec "$@"', "sh", SONDE, *words, stdin=stdin)
+        """Type one command. It is killed when it has used up its processor time, however busy the machine is."""
+        return self.run("sh", "-c", f'ulimit -t {self.cpu_seconds}; exec "$@"', "sh", SONDE, *words, stdin=stdin)
 
     @property
     def own(self) -> Path:

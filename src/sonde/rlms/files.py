@@ -18,6 +18,7 @@ from pathlib import Path
 from sonde.contexts.files import FilesContext
 from sonde.contexts.files.file_list import Entry, Listing
 from sonde.contexts.files.library import Library
+from sonde.contexts.files.names import refusal
 from sonde.contexts.files.text import Text, Unreadable
 from sonde.core.evidence import Excerpt, Observed
 from sonde.errors import ConfigError, ToolFault
@@ -181,7 +182,7 @@ def sort_out(names: Iterable[str], repo: Path) -> tuple[dict[str, Path], dict[st
     for written in names:
         place = Path(os.path.normpath(repo / written))
         name = _name(place, repo)
-        reason = _reason(place)
+        reason = _reason(place) or (refusal(place, repo) if place.is_relative_to(repo) else None)
         if reason:
             left_out[name] = reason
         else:

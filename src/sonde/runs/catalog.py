@@ -18,7 +18,7 @@ import msgspec
 from sonde.core.events import RunStarted
 from sonde.core.record import moment
 from sonde.errors import ConfigError
-from sonde.runs.journal import is_being_written
+from sonde.runs.journal import MAX_LINE, MAX_RECORD, is_being_written, open_plain
 from sonde.runs.rundir import JOURNAL, RECORD, run_ids
 
 
@@ -112,7 +112,8 @@ def summarise(path: Path) -> RunSummary:
     """One run's line; an unreadable run is a line that says so, not an error."""
     running = is_being_written(path / JOURNAL)
     try:
-        head = _heads.decode((path / RECORD).read_bytes())
+        with open_plain(path / RECORD) as file:
+            head = _heads.decode(file.read(MAX_RECORD))
     except (OSError, msgspec.MsgspecError):
         return _unrecorded(path, running)
     usage = head.runtime_ref.usage
@@ -136,8 +137,8 @@ def summarise(path: Path) -> RunSummary:
 
 def _unrecorded(path: Path, running: bool) -> RunSummary:
     try:
-        with (path / JOURNAL).open("rb") as file:
-            start = _starts.decode(file.readline())
+        with open_plain(path / JOURNAL) as file:
+            start = _starts.decode(file.readline(MAX_LINE))
     except (OSError, msgspec.MsgspecError):
         return RunSummary(run_id=path.name, path=path, status="running" if running else "unreadable")
     return RunSummary(

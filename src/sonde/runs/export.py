@@ -21,7 +21,7 @@ import msgspec
 
 from sonde.core.events import SCHEMA_VERSION, AnyEvent, Event, RunStarted, as_dict
 from sonde.errors import ConfigError
-from sonde.runs.journal import chained
+from sonde.runs.journal import chained, open_plain
 from sonde.runs.redaction import encodable, rewrite_text, rewrite_value
 from sonde.runs.rundir import ANSWER, JOURNAL, RECORD, RESULT, SUMMARY, RunDir, fold, pretty_json, write_atomically
 
@@ -84,7 +84,8 @@ def _files(run: RunDir) -> Iterable[tuple[str, bytes]]:
         if path.is_symlink():  # somebody else's folder could point at a key, and the export is given away
             raise ConfigError(f"{path} is a link, and a run's files are not; look where it leads before you export it")
         if path.is_file():
-            yield path.name, path.read_bytes()
+            with open_plain(path) as file:
+                yield path.name, file.read()
 
 
 def _redacted(files: Mapping[str, bytes], events: Sequence[AnyEvent]) -> dict[str, bytes]:

@@ -9,14 +9,16 @@ that the live run and its replay see the same. It does not promise secrecy of an
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
+import stat
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -29,6 +31,9 @@ Place = tuple[int, int]
 """Where a line stands in the file: its first byte and its size."""
 
 LOCK_ATTEMPTS = 20
+MAX_LINE = 256 * 1024 * 1024  # no event comes near it; without it a file of zeros would be read into memory
+MAX_RECORD = 64 * 1024 * 1024
+PLAIN_FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe is not waited for
 _SUM_DIGITS = 16
 _TAIL = len(b',"sum":"') + _SUM_DIGITS + len(b'"}')
 
@@ -64,7 +69,7 @@ class Journal:
         self._forms = secret_forms(secrets)
         self._failed = ""
         self.last: Place = (0, 0)
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             _lock(self._fd, self.path)
             self._sum = self._continue()
@@ -181,7 +186,7 @@ def _lock(fd: int, path: Path) -> None:
 def is_being_written(path: str | Path) -> bool:
     """True while a process holds the journal: the run goes on. False once it ended or was killed."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, PLAIN_FILE)
     except OSError:
         return False
     try:
@@ -194,11 +199,21 @@ def is_being_written(path: str | Path) -> bool:
         os.close(fd)
 
 
+def open_plain(path: str | Path) -> BinaryIO:
+    """A file of a run's folder, to be read. The folder may be a stranger's: a link, a pipe or a device there is an OSError at once."""
+    fd = os.open(path, PLAIN_FILE)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+    return os.fdopen(fd, "rb")
+
+
 def read_journal(path: str | Path) -> JournalContents:
     """Everything up to the first line that does not hold; a torn last line is no fault, a newer schema is refused."""
     try:
-        with Path(path).open("rb") as file:
-            return _read(file, path, os.fstat(file.fileno()).st_size)
+        with open_plain(path) as file:
+            lines = iter(lambda: file.readline(MAX_LINE), b"")
+            return _read(lines, path, os.fstat(file.fileno()).st_size)
     except OSError as error:
         raise JournalUnreadable(f"{path} cannot be read: {error.strerror}") from None
 

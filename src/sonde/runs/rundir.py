@@ -22,7 +22,17 @@ from sonde.core.deadline import Clock
 from sonde.core.events import AnyEvent
 from sonde.core.record import RecordFold, RunRecord
 from sonde.errors import ConfigError
-from sonde.runs.journal import Journal, JournalContents, JournalUnreadable, is_being_written, read_journal, refuse_newer
+from sonde.runs.journal import (
+    MAX_LINE,
+    MAX_RECORD,
+    Journal,
+    JournalContents,
+    JournalUnreadable,
+    is_being_written,
+    open_plain,
+    read_journal,
+    refuse_newer,
+)
 
 JOURNAL = "events.jsonl"
 RECORD = "run_record.json"
@@ -91,14 +101,17 @@ class RunDir:
     def record(self) -> RunRecord:
         """The record as written; folded anew from the journal when the run did not get that far."""
         path = self.path / RECORD
-        if not path.is_file():
+        if not path.is_file() and not path.is_symlink():
             return fold(self.read().events)
         try:
-            data = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+            with open_plain(path) as file:
+                data = msgspec.json.decode(file.read(MAX_RECORD), type=dict[str, Any])
             refuse_newer(str(data.get("schema_version", "0")), path)
             return RunRecord.model_validate(data)
         except (msgspec.DecodeError, ValueError) as error:
             raise JournalUnreadable(f"{path} is not a run record: {error}") from None
+        except OSError as error:
+            raise JournalUnreadable(f"{path} cannot be read: {error.strerror}") from None
 
     def write_record(self, record: RunRecord) -> Path:
         """run_record.json."""
@@ -216,8 +229,8 @@ def _newest(ids: Sequence[str], runs_dir: str | Path) -> str:
 
 def _began(journal: Path) -> float:
     try:
-        with journal.open("rb") as file:
-            return msgspec.json.decode(file.readline(), type=_Started).at
+        with open_plain(journal) as file:
+            return msgspec.json.decode(file.readline(MAX_LINE), type=_Started).at
     except (OSError, msgspec.DecodeError):
         return 0.0
 

@@ -17,7 +17,7 @@ import msgspec
 
 from sonde.core.canonical import clip
 from sonde.core.trajectory import preview
-from sonde.runs.journal import checked, is_being_written, refuse_newer, sum_of
+from sonde.runs.journal import checked, is_being_written, open_plain, refuse_newer, sum_of
 from sonde.runs.rundir import JOURNAL, NoSuchRun
 
 TEXT = 300
@@ -83,7 +83,7 @@ class RunStream:
         with self._lock:
             self._refresh()
             known = [number for number in numbers if 0 <= number < len(self._places)]
-            with self.path.open("rb") as file:
+            with open_plain(self.path) as file:
                 return [{**self._at(file.fileno(), number), "n": number} for number in known]
 
     def light(self) -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ class RunStream:
         with self._lock:
             self._refresh()
             wanted = [each["n"] for each in self._slim if each["type"] in WHOLE or each.get("excerpts")]
-            with self.path.open("rb") as file:
+            with open_plain(self.path) as file:
                 return [{**self._skim(file.fileno(), number), "n": number} for number in wanted]
 
     def slim(self) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ class RunStream:
 
     def _refresh(self) -> None:
         try:
-            with self.path.open("rb") as file:
+            with open_plain(self.path) as file:
                 self._continue(file.fileno())
         except OSError as error:
             raise NoSuchRun(f"{self.path} cannot be read: {error.strerror}") from None

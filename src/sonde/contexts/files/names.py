@@ -1,4 +1,4 @@
-"""What a name says about a file: that it holds secrets, is noise, or is surely not text.
+"""What may be read from a root, and what a name says about a file: that it holds secrets, is noise, or is surely not text.
 
 Secrets are refused and noise is skipped when a folder is walked, unless the user names the file itself.
 
@@ -7,7 +7,9 @@ Names only; content is never judged. Source code and prose about secrets (`secre
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 SKIPPED_FOLDERS = frozenset(
     {
@@ -41,6 +43,16 @@ _UNLESS_PROSE = re.compile(r"(?i)(?:.*[._-])?(?:credentials?|secrets?|tokens?|pa
 _PROSE = re.compile(
     r"(?i).*\.(?:py|pyi|js|jsx|mjs|ts|tsx|go|rs|java|kt|c|cc|cpp|h|hpp|rb|php|cs|swift|scala|sh|md|rst|html?|css|sql|proto|pub|log|csv)"
 )
+
+
+def refusal(place: Path, root: Path) -> str | None:
+    """Why a file that somebody listed or put below a root is not read from there, or None when it may be. It judges where the path leads
+    now; who could change that in between has the user's own rights.
+    """
+    real, top = os.path.realpath(place), os.path.realpath(root)
+    if os.path.commonpath([real, top]) != top:
+        return "it is a link that leads out of the folder"
+    return secret_reason(place.as_posix()) or secret_reason(real)
 
 
 def secret_reason(path: str) -> str | None:

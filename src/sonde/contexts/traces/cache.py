@@ -18,6 +18,7 @@ from collections.abc import Generator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from sonde.contexts.files.names import refusal
 from sonde.contexts.traces.importers.read import FilePosition, Imported, grows, read
 from sonde.contexts.traces.importers.records import Malformed
 from sonde.contexts.traces.index import KEPT_MALFORMED, VERSION, IndexWriter
@@ -65,7 +66,8 @@ def files_of(source: Path) -> list[Path]:
         raise ConfigError(
             f"{source} {missing}; give a trace file, a folder of them, or the address of a Phoenix server"
         )
-    found = sorted(path for path in source.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+    named = (path for path in source.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+    found = sorted(path for path in named if refusal(path, source) is None)
     if not found:
         raise ConfigError(f"{source} holds no trace files ({', '.join(SUFFIXES)})")
     return found

@@ -89,7 +89,7 @@ WITHIN = {
     "channel replaced by nothing": "os.close(3)\nos.dup(0)" + END,
     "reading its own answer": "os.read(3, 1)" + END,
     "trusted loop overwritten": "m = sys.modules['worker.session']\nm.park = lambda **k: None",
-    "report overwritten": "sys.modules['worker.session'].Session._done = lambda *a: None",
+    "report overwritten": "sys.modules['worker.session'].CodeSession._done = lambda *a: None",
     "send overwritten": "sys.modules['worker.channel'].send = lambda *a: None",
     "collector callback": "import gc\ngc.callbacks.append(lambda *a: os._exit(1))\ngc.collect()",
     "tracing": "sys.settrace(lambda *a: os._exit(1))\ndef f(): pass\nf()",
@@ -169,7 +169,8 @@ def test_an_attack_within_a_turn_costs_that_turn_at_most(box: Sandbox, name: str
 def test_an_attack_left_in_a_state_costs_that_state_at_most(box: Sandbox, name: str) -> None:
     with box:
         run(box, "kept = 1")
-        box.execute(RAW + LEFT_BEHIND[name], wall_s=0.6)
+        attacked = box.execute(RAW + LEFT_BEHIND[name], wall_s=0.6)
+        assert kind(attacked) != "error"  # the attack found what it attacks
         for _ in range(3):
             box.execute("later = 1", wall_s=0.6)
         box.rollback(1)

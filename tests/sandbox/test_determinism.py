@@ -9,7 +9,7 @@ from watching import run
 
 from sonde.sandbox import CodeClock, ForkServer, Sandbox
 from sonde.sandbox.policy import PROFILES
-from sonde.sandbox.worker.addresses import NO_RANDOM_ADDRESSES
+from sonde.sandbox.worker.kernel import NO_RANDOM_ADDRESSES
 
 CHANCE = """
 import random, uuid, os

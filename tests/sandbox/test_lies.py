@@ -13,7 +13,7 @@ from watching import RAW, kind, run
 
 from sonde.sandbox import Limits, Sandbox
 from sonde.sandbox.frames import CALL, BadFrame, parse_body
-from sonde.sandbox.worker.json_depth import DEEPEST, too_deep
+from sonde.sandbox.worker.channel import DEEPEST, too_deep
 
 HONEST: dict[str, Any] = {"out": ["", "", 0], "err": ["", "", 0], "fault": None, "variables": [], "rebound": []}
 FAULT = {"kind": "error", "message": "so it says", "line": 1, "hint": None, "traceback": ""}

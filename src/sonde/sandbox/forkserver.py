@@ -29,8 +29,8 @@ START_SECONDS = 60.0
 BOOT = """
 import sys
 sys.path.insert(0, {folder!r})
-from worker import addresses
-addresses.fix()
+from worker import kernel
+kernel.fix_addresses()
 from worker.zygote import main
 sys.path.pop(0)
 main(*{arguments!r})

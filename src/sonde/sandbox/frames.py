@@ -9,24 +9,26 @@ from __future__ import annotations
 import marshal
 import select
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, cast
 
 import msgspec
 
-from sonde.sandbox.worker.json_depth import DEEPEST, too_deep
+from sonde.sandbox.worker.channel import (
+    BYTES_KEY,
+    CALL,
+    DEEPEST,
+    DONE,
+    HEADER,
+    LENGTH,
+    MOST_PARTS,
+    READY,
+    TEXT_BYTES,
+    too_deep,
+)
 
-HEADER = struct.Struct("<BIII")
-LENGTH = struct.Struct("<Q")
-CALL, DONE, READY = 1, 2, 3
-BYTES_KEY = "\0bytes"
 TICK_S = 0.05
-MOST_PARTS = 2_000_000
-"""Commas and brackets in the JSON of a frame: each may become an object here, and millions of them seconds of our time."""
-TEXT_BYTES = 16 << 20
-"""The JSON of a frame, whatever its limit: a byte of it can become twenty bytes of lists here. Raw bytes stay what they are."""
 
 
 class BadFrame(Exception):

@@ -14,7 +14,7 @@ from sonde.sandbox.error_text import named
 from sonde.sandbox.intercept import CallbackSite, InjectedNames, cut_result, extract_tool_calls, rewrite
 from sonde.sandbox.policy import FINISH_NAMES, Profile
 from sonde.sandbox.source import Refusal, parse
-from sonde.sandbox.worker.calls import called_names
+from sonde.sandbox.worker.language import called_names
 
 NOT_PYTHON = frozenset({"syntax", "too-long", "too-deep", "bad-text"})
 """Rules of `source`: the text is no program at all."""

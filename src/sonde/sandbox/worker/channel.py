@@ -1,6 +1,6 @@
-"""The worker's end of the private socket: frames out as JSON and raw bytes, answers in by marshal.
+"""The worker's end of the private socket, and the format of a frame, which the supervisor's `frames` reads from here.
 
-Promises to send whole frames in order. Promises the supervisor nothing: it checks every frame as if it were forged.
+Promises to send whole frames in order. The supervisor relies on nothing of that: it checks every frame as if it were forged.
 
     out   kind (1) · sequence (4) · length of JSON (4) · length of raw bytes (4) · JSON · raw bytes
     in    length (8) · marshal
@@ -13,20 +13,28 @@ import marshal
 import os
 import struct
 from collections.abc import Callable
+from itertools import accumulate, count
+from operator import sub
 from typing import Any
-
-from .json_depth import DEEPEST, too_deep
 
 SOCKET = 3
 CALL, DONE, READY = 1, 2, 3
 HEADER = struct.Struct("<BIII")
 LENGTH = struct.Struct("<Q")
 TEXT_BYTES = 16 << 20
-"""Most JSON in one frame, as in the supervisor's `frames`."""
+"""Most JSON in one frame, whatever its limit: the supervisor may need twenty bytes of lists for each byte. Raw bytes cost no more."""
 MOST_PARTS = 2_000_000
-"""Most commas and brackets in it, as there."""
+"""Most commas and brackets in that JSON: each may become an object of the supervisor, and millions of them take it seconds."""
 BYTES_KEY = "\0bytes"
 """A JSON object with this one key stands for the raw bytes of that index; generated code may not use it as a key."""
+DEEPEST = 200
+"""Lists in lists in a frame. Answers have ten; at some hundreds, code that follows a value down runs out of stack."""
+PEELED = 4
+"""Levels that most values have; removing them whole is faster than counting them."""
+NEITHER = bytes(set(range(256)) - set(b'[]{}"'))
+SQUARE = bytes.maketrans(b"{}", b"[]")
+STEPS = bytes.maketrans(b"[]", b"\2\0")
+"""Up and down, one too high each: a byte cannot be negative."""
 
 Plain = Callable[[Any], Any]
 
@@ -70,7 +78,9 @@ def send(kind: int, sequence: int, fields: dict[str, Encoded], limit: int) -> No
     for taken, most in ((len(text), TEXT_BYTES), (len(text) + size, limit)):
         if taken > most:
             raise ValueError(f"the value takes {taken} bytes, the limit is {most}: pass less, or in pieces")
-    _write(b"".join((HEADER.pack(kind, sequence, len(text), size), text, *raw)))
+    view = memoryview(b"".join((HEADER.pack(kind, sequence, len(text), size), text, *raw)))
+    while view:
+        view = view[os.write(SOCKET, view) :]
 
 
 def receive() -> Any:
@@ -90,7 +100,14 @@ def _read(size: int) -> bytearray:
     return data
 
 
-def _write(data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(SOCKET, view) :]
+def too_deep(text: bytes) -> bool:
+    """Is this JSON nested deeper than DEEPEST? Found without recursion: whoever takes a value apart later has a stack to lose."""
+    if text.count(b"[") + text.count(b"{") <= DEEPEST:
+        return False
+    if b"\\" in text:
+        text = text.replace(rb"\\", b"").replace(rb"\"", b"")
+    marks = text.translate(SQUARE, NEITHER).replace(b'""', b"")
+    brackets = b"".join(marks.split(b'"')[::2])  # those outside of strings
+    for _ in range(PEELED):
+        brackets = brackets.replace(b"[]", b"")
+    return max(map(sub, accumulate(brackets.translate(STEPS)), count(1)), default=0) > DEEPEST - PEELED

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import random
+import sys
 import time
 from typing import Any
 
@@ -17,7 +18,7 @@ real_datetime, real_date = dt.datetime, dt.date
 """{what a settable clock put into `datetime`: the real class}"""
 
 
-class Clock:
+class SettableClock:
     """Starts at `start` seconds since 1970 and moves by `step` at every reading; zero stands still."""
 
     def __init__(self, start: float, step: float) -> None:
@@ -48,7 +49,7 @@ class Clock:
         self._now += round(seconds * 1e9)
 
 
-def install(clock: Clock) -> None:
+def install(clock: SettableClock) -> None:
     """Put the clock where generated code looks for one."""
     for name in ("time", "monotonic", "perf_counter", "process_time", "thread_time"):
         reading = clock.time if name == "time" else clock.monotonic
@@ -57,20 +58,6 @@ def install(clock: Clock) -> None:
     time.sleep = clock.sleep
     for name in ("localtime", "gmtime", "ctime"):
         setattr(time, name, _with_default(getattr(time, name), clock))
-    _install_formats(clock)
-    time.clock_gettime = lambda clk_id: clock.time() if clk_id == time.CLOCK_REALTIME else clock.monotonic()
-    time.clock_gettime_ns = lambda clk_id: clock.time_ns() if clk_id == time.CLOCK_REALTIME else clock.monotonic_ns()
-    _install_dates(clock)
-
-
-def _with_default(convert: Any, clock: Clock) -> Any:
-    def reading(seconds: float | None = None) -> Any:
-        return convert(clock.time() if seconds is None else seconds)
-
-    return reading
-
-
-def _install_formats(clock: Clock) -> None:
     plain_asctime, plain_strftime = time.asctime, time.strftime
 
     def asctime(moment: Any = None, /) -> str:
@@ -80,9 +67,19 @@ def _install_formats(clock: Clock) -> None:
         return plain_strftime(form, time.localtime(clock.time()) if moment is None else moment)
 
     time.asctime, time.strftime = asctime, strftime
+    time.clock_gettime = lambda clk_id: clock.time() if clk_id == time.CLOCK_REALTIME else clock.monotonic()
+    time.clock_gettime_ns = lambda clk_id: clock.time_ns() if clk_id == time.CLOCK_REALTIME else clock.monotonic_ns()
+    _install_dates(clock)
 
 
-def _install_dates(clock: Clock) -> None:
+def _with_default(convert: Any, clock: SettableClock) -> Any:
+    def reading(seconds: float | None = None) -> Any:
+        return convert(clock.time() if seconds is None else seconds)
+
+    return reading
+
+
+def _install_dates(clock: SettableClock) -> None:
     class Kind(type):
         """Instances that C code made are instances of the replacement too."""
 
@@ -125,13 +122,7 @@ def seed_everything(seed: int) -> None:
     os.getrandom = lambda size, flags=0: source.randbytes(size)  # noqa: ARG005 - as os has it
     random.Random.seed = seeded  # pyright: ignore[reportAttributeAccessIssue] - replaced on purpose
     for name in ("random", "uuid", "secrets"):
-        _replace_urandom(name, source)
+        loaded = sys.modules.get(name)
+        if loaded is not None and hasattr(loaded, "_urandom"):
+            setattr(loaded, "_urandom", source.randbytes)  # noqa: B010 - the attribute is not in typeshed
     random.seed(seed)
-
-
-def _replace_urandom(module: str, source: random.Random) -> None:
-    import sys
-
-    loaded = sys.modules.get(module)
-    if loaded is not None and hasattr(loaded, "_urandom"):
-        setattr(loaded, "_urandom", source.randbytes)  # noqa: B010 - the attribute is not in typeshed

@@ -117,16 +117,10 @@ def _landlock() -> str:
     scoped = 3 if abi >= 6 else 0
     ruleset = struct.pack("<QQQ", files, network, scoped)
     size = 8 if abi < 4 else 16 if abi < 6 else 24
-    descriptor = kernel.call("landlock_create_ruleset", _address(ruleset), size)
+    descriptor = kernel.call("landlock_create_ruleset", kernel.address(ruleset), size)
     kernel.call("landlock_restrict_self", descriptor)
     os.close(descriptor)
     return f"abi {abi}"
-
-
-def _address(data: bytes) -> int:
-    import ctypes
-
-    return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
 
 
 def _fork_gate(send_listener: Send) -> None:

@@ -1,10 +1,11 @@
 """The language rules inside the worker: the import hook and the trimmed builtins, from data the supervisor sends.
 
-They are messages, not the boundary: code that walks around them meets the kernel.
+They give good error messages and are not the boundary: code that walks around them meets the kernel.
 """
 
 from __future__ import annotations
 
+import ast
 import builtins
 import importlib
 import sys
@@ -13,18 +14,8 @@ from types import ModuleType
 from typing import Any
 
 ALWAYS = (
-    *(
-        "json",
-        "marshal",
-        "random",
-        "traceback",
-        "linecache",
-        "_strptime",
-        "unicodedata",
-        "datetime",
-        "time",
-        "calendar",
-    ),
+    *("json", "marshal", "random", "traceback", "linecache", "_strptime", "unicodedata", "datetime", "time"),
+    "calendar",
     *("encodings.ascii", "encodings.latin_1", "encodings.utf_16", "encodings.utf_32", "encodings.utf_8_sig"),
     *("encodings.cp1252", "encodings.idna", "encodings.unicode_escape", "encodings.raw_unicode_escape"),
     *("encodings.utf_16_le", "encodings.utf_16_be", "encodings.utf_32_le", "encodings.utf_32_be", "encodings.utf_7"),
@@ -42,7 +33,7 @@ def preload(names: list[str]) -> None:
         try:
             importlib.import_module(name)
         except ImportError:
-            continue  # not in this Python: code that asks for it hears so
+            continue  # not in this Python: code that imports it gets the ImportError
 
 
 def make_builtins(policy: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,6 +48,7 @@ def make_builtins(policy: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _make_import(allowed: frozenset[str], message: str) -> Any:
+    """The `__import__` of generated code; a function of its own, so that its closure holds no more than it needs."""
     plain_import = builtins.__import__
 
     def checked_import(name: str, scope: Any = None, inner: Any = None, fromlist: Any = (), level: int = 0) -> Any:
@@ -64,7 +56,11 @@ def _make_import(allowed: frozenset[str], message: str) -> Any:
             return None  # C code takes the module from sys.modules itself; whoever imitates it gets nothing
         if level or name.partition(".")[0] not in allowed:
             raise ImportError(message.replace("{module}", "." * level + name), name=name)
-        _refuse_hidden_modules(name, fromlist or (), message)
+        # `from json import codecs` is an import of `codecs`: a module reached through a module is not on the list.
+        for attribute in fromlist or ():
+            value = getattr(sys.modules.get(name), attribute, None)
+            if isinstance(value, ModuleType) and not value.__name__.startswith(f"{name}."):
+                raise ImportError(message.replace("{module}", value.__name__), name=value.__name__)
         return _facade(plain_import(name, scope, inner, fromlist, level))
 
     return checked_import
@@ -73,7 +69,7 @@ def _make_import(allowed: frozenset[str], message: str) -> Any:
 def _facade(real: ModuleType) -> ModuleType:
     """The module without the modules that it has imported itself: no `re.enum.sys`, no `json.codecs.open`.
 
-    Asked each time, so that a clock or a seed put into the real one is seen.
+    Made anew at each import and read through to the real module, so that a clock or a seed put there is seen.
     """
     shown = ModuleType(real.__name__, real.__doc__)
     public = [name for name, value in vars(real).items() if not (name.startswith("_") or isinstance(value, ModuleType))]
@@ -92,10 +88,20 @@ def _facade(real: ModuleType) -> ModuleType:
     return shown
 
 
-def _refuse_hidden_modules(name: str, wanted: tuple[str, ...], message: str) -> None:
-    """`from json import codecs` is an import of `codecs`: a module reached through a module is not on the list."""
-    module = sys.modules.get(name)
-    for attribute in wanted:
-        value = getattr(module, attribute, None)
-        if isinstance(value, ModuleType) and not value.__name__.startswith(f"{name}."):
-            raise ImportError(message.replace("{module}", value.__name__), name=value.__name__)
+def called_names(tree: ast.AST) -> set[str]:
+    """Names that the code calls and binds nowhere: they are for the host."""
+    called: set[str] = set()
+    bound: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id=name)):
+                called.add(name)
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+                bound.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                bound.add(name)
+            case ast.alias(name=name, asname=alias):
+                bound.add(alias or name.partition(".")[0])
+            case _:
+                pass
+    return called - bound

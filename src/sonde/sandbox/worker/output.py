@@ -53,25 +53,20 @@ class Capture(io.TextIOBase):
             self._head.append(text[:room])
             self._unsent += text[:room]
         if len(text) > room:
-            self._add_to_tail(text[max(room, 0) :][-self._keep :])
+            last = text[max(room, 0) :][-self._keep :]
+            self._tail.append(last)
+            self._tail_size += len(last)
+            if self._tail_size > 4 * self._keep:
+                self._tail = [self.tail()]
+                self._tail_size = len(self._tail[0])
         if room > 0 and "\n" in text:
             self.flush()
         elif text and (room > 0 or "\n" in text or len(text) > LONG_CHARS):  # print(…, end="") writes "" too
-            self._flush_sometimes()
+            now = monotonic()
+            if now >= self._due:
+                self._due = max(self._due, now - BURST_S) + EVERY_S
+                self.flush()
         return len(text)
-
-    def _add_to_tail(self, text: str) -> None:
-        self._tail.append(text)
-        self._tail_size += len(text)
-        if self._tail_size > 4 * self._keep:
-            self._tail = [self.tail()]
-            self._tail_size = len(self._tail[0])
-
-    def _flush_sometimes(self) -> None:
-        now = monotonic()
-        if now >= self._due:
-            self._due = max(self._due, now - BURST_S) + EVERY_S
-            self.flush()
 
     def _record(self, kind: int, data: bytes) -> bool:
         try:

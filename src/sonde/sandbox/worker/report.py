@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection
-from types import FunctionType, ModuleType, TracebackType
+from types import FunctionType, ModuleType
 from typing import Any
 
 MESSAGE_CHARS = 4000
@@ -22,28 +22,32 @@ def remember_source(filename: str, source: str) -> None:
 
 
 def describe(error: BaseException, filename: str, compiled: bool, modules: Collection[str]) -> dict[str, Any]:
-    """The fault as the supervisor and, in the end, the model reads it. `modules` are those that code knows it may import."""
-    frames = _generated_frames(error.__traceback__)
-    message = _headline(error)
-    return {
-        "kind": _kind(error, compiled),
-        "message": message[:MESSAGE_CHARS],
-        "line": _line(error, frames, filename, compiled),
-        "hint": _hint(error, modules),
-        "traceback": _format(error, frames, message[:MESSAGE_CHARS])[-2 * MESSAGE_CHARS :],
-    }
-
-
-def _kind(error: BaseException, compiled: bool) -> str:
+    """The fault as the supervisor and, in the end, the model reads it. `modules` are those that code may import."""
+    frames: list[tuple[str, int, str]] = []
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_filename.startswith("<turn "):  # generated code, not ours
+            frames.append((code.co_filename, trace.tb_lineno, code.co_name))
+        trace = trace.tb_next
+    line = next((at for file, at, _ in reversed(frames) if file == filename), None)
     match error:
         case MemoryError():
-            return "memory"
+            kind = "memory"
         case SyntaxError() if not compiled:
-            return "syntax"
+            kind, line = "syntax", error.lineno
         case ImportError():
-            return "import"
+            kind = "import"
         case _:
-            return "error" if compiled else "syntax"
+            kind = "error" if compiled else "syntax"
+    message = _headline(error)[:MESSAGE_CHARS]
+    return {
+        "kind": kind,
+        "message": message,
+        "line": line,
+        "hint": _hint(error, modules),
+        "traceback": _format(error, frames, message)[-2 * MESSAGE_CHARS :],
+    }
 
 
 def _headline(error: BaseException) -> str:
@@ -69,22 +73,6 @@ def _hint(error: BaseException, modules: Collection[str]) -> str | None:
     return None
 
 
-def _generated_frames(trace: TracebackType | None) -> list[tuple[str, int, str]]:
-    frames: list[tuple[str, int, str]] = []
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if code.co_filename.startswith("<turn "):
-            frames.append((code.co_filename, trace.tb_lineno, code.co_name))
-        trace = trace.tb_next
-    return frames
-
-
-def _line(error: BaseException, frames: list[tuple[str, int, str]], filename: str, compiled: bool) -> int | None:
-    if isinstance(error, SyntaxError) and not compiled:
-        return error.lineno
-    return next((line for file, line, _ in reversed(frames) if file == filename), None)
-
-
 def _format(error: BaseException, frames: list[tuple[str, int, str]], message: str) -> str:
     lines = ["Traceback (most recent call last):"]
     for position, (file, line, name) in enumerate(frames):
@@ -96,12 +84,11 @@ def _format(error: BaseException, frames: list[tuple[str, int, str]], message: s
         lines.append(f"    {linecache.getline(file, line).strip()[:200]}")
     if isinstance(error, SyntaxError) and error.lineno and error.text:
         lines.append(f"  line {error.lineno}\n    {error.text.strip()[:200]}")
-    return "\n".join([*lines, message, *_causes(error)])
-
-
-def _causes(error: BaseException) -> list[str]:
+    lines.append(message)
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return [f"(after {_headline(cause)[:500]})"] if cause is not None else []
+    if cause is not None:
+        lines.append(f"(after {_headline(cause)[:500]})")
+    return "\n".join(lines)
 
 
 class Variables:

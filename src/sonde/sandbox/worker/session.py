@@ -8,46 +8,51 @@ from __future__ import annotations
 
 import ast
 import builtins
+import ctypes
+import errno
+import gc
 import inspect
+import os
+import socket
+import struct
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, cast
 
-from . import channel
-from .calls import called_names
+from . import channel, kernel, tables
 from .channel import Encoded
-from .clock import Clock, install, seed_everything
+from .clock import SettableClock, install, seed_everything
+from .language import called_names
 from .output import Capture
-from .parked_state import park, park_without_gate, settle
 from .report import Variables, describe, remember_source
 from .views import Region, SharedText, SharedTexts
 
 UNFREEZE_EVERY = 64
 LIFTED = "__rlm_icpt_"
-FINISH_NAMES = ("FINAL", "FINAL_VAR", "set_final", "SUBMIT")
+MOST_DESCRIPTORS = 120
+_all_signals = ctypes.create_string_buffer(b"\xff" * 8, 8)
 
 
 class ToolError(RuntimeError):
     """A host function refused or failed."""
 
 
-class Session:
+class CodeSession:
     """One namespace of generated code and the way it talks to the supervisor."""
 
     def __init__(self, config: dict[str, Any], names: dict[str, Any]) -> None:
-        """`names` are the `__builtins__` of its code, for this session alone."""
+        """`names` are the `__builtins__` of its code; no other session has them."""
         self._config = config
         self._policy: dict[str, Any] = config["policy"]
         self._limit: int = config["frame_bytes"]
         self._out, self._err = (Capture(config["output_chars"], number) for number in (0, 1))
         self._variables = Variables()
-        self._clock: Clock | None = None
-        self._regions: list[Region] = []
+        self._clock: SettableClock | None = None
         self._sequence = 0
         self._turns = 0
         self._mute = False
         self._filename = ""
-        self._park = park
+        self._gated = True
         self._builtins = names
         self._fixed: dict[str, Any] = {"__name__": "__main__", "__builtins__": self._builtins, "ToolError": ToolError}
         self._fixed |= self._finish_functions()
@@ -57,31 +62,45 @@ class Session:
 
     def start(self, *, gated: bool) -> None:
         """Begin to serve, with the fork gate or, in an unsafe sandbox that lacks it, without."""
-        self._park = park if gated else park_without_gate
+        self._gated = gated
         self.serve()
 
     def serve(self) -> None:
         """Never returns: each round of the loop is another process."""
         while True:
             settle(unfreeze=self._turns % UNFREEZE_EVERY == UNFREEZE_EVERY - 1)
-            self._park()
+            if self._gated:
+                park()
+            else:
+                park_without_gate()
             self._turns += 1
             self._run(channel.receive())
 
     def _run(self, request: dict[str, Any]) -> None:
+        """One turn. A call of its own, so that a parked state does not keep the request."""
         self._sequence = 0
         self._mute = False
         self._filename = f"<turn {request['turn']}>"
         for stream in (self._out, self._err):
             stream.clear()
         sys.stdout, sys.stderr = self._out, self._err
-        self._set_clock(request["clock"])
-        self._attach(request["shares"])
+        if request["clock"] is not None:
+            if self._clock is None:
+                self._clock = SettableClock(*request["clock"])
+                install(self._clock)
+            self._clock.set(*request["clock"])
+        for share in request["shares"]:
+            region = Region(share["fd"], share["size"])
+            entries: dict[str, tuple[int, int, bytes]] = share["entries"]
+            whole = entries.get("") if share["single"] else None
+            text = SharedText(region, *whole) if whole is not None else SharedTexts(region, entries)
+            self._namespace[share["name"]] = text
         self._namespace.update(request["inject"])
         self._variables.changed(self._namespace, self._hidden())
         self._done(self._execute(request["code"]), None)
 
     def _execute(self, source: str) -> dict[str, Any] | None:
+        """Run the code; the fault that ended it, if one did."""
         compiled = False
         remember_source(self._filename, source)
         try:
@@ -89,30 +108,22 @@ class Session:
             compiled = True
             exec(code, self._namespace)
         except BaseException as error:
-            return self._fault(error, compiled)
+            modules = self._policy["modules"] if self._policy["modules"] is not None else self._policy["preload"]
+            try:
+                fault = describe(error, self._filename, compiled, modules)
+            except MemoryError:
+                fault = {"kind": "memory", "message": "MemoryError", "line": None, "hint": None, "traceback": ""}
+            error.__traceback__ = None
+            return fault
         return None
-
-    def _modules(self) -> Collection[str]:
-        return self._policy["modules"] if self._policy["modules"] is not None else self._policy["preload"]
 
     def _compile(self, source: str) -> Any:
         if not self._config["binds_unknown"]:
             return compile(source, self._filename, "exec", dont_inherit=True)
         tree = ast.parse(source, self._filename)
-        self._bind_unknown(tree)
-        return compile(tree, self._filename, "exec", dont_inherit=True)
-
-    def _bind_unknown(self, tree: ast.AST) -> None:
         for name in called_names(tree) - self._namespace.keys() - self._builtins.keys():
             self._fixed[name] = self._namespace[name] = self._host_function(name)
-
-    def _fault(self, error: BaseException, compiled: bool) -> dict[str, Any]:
-        try:
-            fault = describe(error, self._filename, compiled, self._modules())
-        except MemoryError:
-            fault = {"kind": "memory", "message": "MemoryError", "line": None, "hint": None, "traceback": ""}
-        error.__traceback__ = None
-        return fault
+        return compile(tree, self._filename, "exec", dont_inherit=True)
 
     def _done(self, fault: dict[str, Any] | None, final: Encoded | None) -> None:
         for name in [each for each in self._namespace if type(each) is str and each.startswith(LIFTED)]:
@@ -136,42 +147,22 @@ class Session:
     def _hidden(self) -> frozenset[str]:
         return frozenset(self._fixed)
 
-    def _set_clock(self, setting: tuple[float, float] | None) -> None:
-        if setting is None:
-            return
-        if self._clock is None:
-            self._clock = Clock(*setting)
-            install(self._clock)
-        self._clock.set(*setting)
-
-    def _attach(self, shares: list[dict[str, Any]]) -> None:
-        for share in shares:
-            region = Region(share["fd"], share["size"])
-            entries: dict[str, tuple[int, int, bytes]] = share["entries"]
-            whole = entries.get("") if share["single"] else None
-            self._namespace[share["name"]] = (
-                SharedText(region, *whole) if whole is not None else SharedTexts(region, entries)
-            )
-
     def _host_function(self, name: str) -> Callable[..., Any]:
         def call(*args: Any, **named: Any) -> Any:
-            return self._call_host(name, args, named)
+            if self._mute:
+                raise ToolError(f"{name} cannot be called now: no code is being run")
+            if name in self._config["sharing"] and type(named.get("share")) is list:
+                named["share"] = self._values(named["share"])
+            body = Encoded([name, args, named], _shared_to_str)
+            channel.send(channel.CALL, self._sequence + 1, {"call": body}, self._limit)
+            self._sequence += 1  # only now: a value that was too big has sent nothing
+            ok, value = channel.receive()
+            if ok:
+                return value
+            raise _host_exception(*value) from None
 
         call.__name__ = call.__qualname__ = name
         return call
-
-    def _call_host(self, name: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        if self._mute:
-            raise ToolError(f"{name} cannot be called now: no code is being run")
-        if name in self._config["sharing"] and type(named.get("share")) is list:
-            named["share"] = self._values(named["share"])
-        body = Encoded([name, args, named], _shared_to_str)
-        channel.send(channel.CALL, self._sequence + 1, {"call": body}, self._limit)
-        self._sequence += 1  # only now: a value that was too big has sent nothing
-        ok, value = channel.receive()
-        if ok:
-            return value
-        raise _host_exception(*value) from None
 
     def _values(self, names: list[str]) -> dict[str, Any]:
         """Variables by name, for a host function that passes them on: `share=["rows"]`."""
@@ -206,11 +197,58 @@ class Session:
         """Report the value and go on serving from here: the block above is never returned to."""
         if self._mute:
             raise ToolError("there is nothing to finish now: no code is being run")
-        final = _encode_final(value)
+        try:
+            final = Encoded([value], _plain)
+        except TypeError:  # keys that are not strings
+            final = Encoded([_string_keys(value)], _plain)
         final.check(self._limit)
         self._done(None, final)
-        sys.setrecursionlimit(sys.getrecursionlimit() + _depth())
+        depth, frame = 0, inspect.currentframe()
+        while frame is not None:
+            depth, frame = depth + 1, frame.f_back
+        sys.setrecursionlimit(sys.getrecursionlimit() + depth + 1)
         self.serve()
+
+
+def settle(*, unfreeze: bool) -> None:
+    """Come to rest: collected and frozen, so that later collections neither walk nor copy the pages of this state."""
+    kernel.raw(kernel.number("rt_sigprocmask"), 2, ctypes.addressof(_all_signals), 0, 8)
+    sys.settrace(None)
+    sys.setprofile(None)
+    gc.callbacks.clear()
+    if unfreeze:
+        gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+def park() -> None:
+    """Wait inside the fork; returns in the child only, with the supervisor's socket in place."""
+    while made := kernel.raw(kernel.number("clone"), tables.FORK_FLAGS):
+        if made < 0 and ctypes.get_errno() == errno.ENOSYS:
+            os._exit(0)  # the listener is closed: nobody will ever ask again, and to go on asking would be to spin
+        # A child was made, or could not be: wait for the next one.
+    # The supervisor installs our socket while it holds this call, then lets it run: no socket without PDEATHSIG.
+    kernel.raw(kernel.number("prctl"), tables.PR_SET_PDEATHSIG, tables.SIGKILL)
+
+
+def park_without_gate() -> None:
+    """For an unsafe sandbox on a kernel without user notifications: wait for descriptors on the socket, then fork."""
+    while True:
+        wire = socket.socket(fileno=channel.SOCKET)
+        message, descriptors, _, _ = socket.recv_fds(wire, 4 * MOST_DESCRIPTORS, MOST_DESCRIPTORS)
+        wire.detach()
+        if not message:
+            os._exit(0)
+        if not kernel.raw(kernel.number("clone"), tables.FORK_FLAGS):
+            break
+        for descriptor in descriptors:
+            os.close(descriptor)
+    kernel.raw(kernel.number("prctl"), tables.PR_SET_PDEATHSIG, tables.SIGKILL)
+    for descriptor, (target,) in zip(descriptors, struct.iter_unpack("<I", message), strict=True):
+        os.dup2(descriptor, target, inheritable=False)
+        os.close(descriptor)
+    os.write(channel.SOCKET, struct.pack("<I", os.getpid()))
 
 
 def _host_exception(kind: str, message: str) -> Exception:
@@ -223,13 +261,6 @@ def _host_exception(kind: str, message: str) -> Exception:
         except TypeError:  # a UnicodeDecodeError or a group is not made from its message
             pass
     return RuntimeError(f"{kind}: {message}")
-
-
-def _encode_final(value: Any) -> Encoded:
-    try:
-        return Encoded([value], _plain)
-    except TypeError:  # keys that are not strings
-        return Encoded([_string_keys(value)], _plain)
 
 
 def _plain(item: Any) -> Any:
@@ -259,10 +290,3 @@ def _string_keys(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_string_keys(each) for each in cast("list[Any]", value)]
     return value
-
-
-def _depth() -> int:
-    depth, frame = 0, inspect.currentframe()
-    while frame is not None:
-        depth, frame = depth + 1, frame.f_back
-    return depth

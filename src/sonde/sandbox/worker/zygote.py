@@ -1,7 +1,7 @@
-"""The fork server's process: loads what code may import, then forks one worker a session and reaps what dies.
+"""The fork server's process: loads what code may import, then forks one worker per session and reaps what dies.
 
-Runs no generated code and reads nothing of workers. It lives as long as the supervisor: when the control socket closes, or the
-supervisor's process is gone, it kills every worker group and leaves.
+Runs no generated code and reads nothing that workers write. It lives as long as the supervisor: when the control socket closes, or
+the supervisor's process is gone, it kills every worker group and exits.
 """
 
 from __future__ import annotations
@@ -20,8 +20,15 @@ from . import channel, kernel, seccomp, tables
 from .channel import Encoded
 from .confine import Origin, address_space, confine
 from .language import make_builtins, preload
-from .session import Session
+from .session import CodeSession
 from .views import teach_modules
+
+MEMORY_EXIT = 99
+"""A worker that could not even report for lack of memory."""
+MOST_DESCRIPTORS = 4096
+"""More than a zygote ever has: it opens few, each under the lowest free number."""
+WALL = 0x40000000
+"""__WALL: children of every kind, whatever signal they end with."""
 
 
 def main(control_fd: int, supervisor: int, modules: list[str]) -> None:
@@ -33,24 +40,11 @@ def main(control_fd: int, supervisor: int, modules: list[str]) -> None:
     seccomp.assemble()
     gc.collect()
     gc.freeze()
-    control = _lowest(control_fd)
-    control.send(marshal.dumps(("ready", os.getpid(), sys.version)))
-    Zygote(control).serve(watch)
-
-
-def _lowest(control_fd: int) -> socket.socket:
-    """The control socket under the lowest free number: it came under the supervisor's, which may be above all that a worker closes."""
+    # The lowest free number: the one it came under is the supervisor's, and may be above all that a worker closes.
     control = socket.socket(fileno=os.dup(control_fd))
     os.close(control_fd)
-    return control
-
-
-MEMORY_EXIT = 99
-"""A worker that could not even report for lack of memory."""
-MOST_DESCRIPTORS = 4096
-"""More than a zygote ever has: it opens few, each under the lowest free number."""
-WALL = 0x40000000
-"""__WALL: children of every kind, whatever signal they end with."""
+    control.send(marshal.dumps(("ready", os.getpid(), sys.version)))
+    Zygote(control).serve(watch)
 
 
 class Zygote:
@@ -73,13 +67,23 @@ class Zygote:
             answer = self._obey((order[0], order[1]), descriptors)
             if number:
                 self._control.send(marshal.dumps((number, answer)))
-        self._end_all()
+        for group in self._groups:
+            try:
+                os.killpg(group, signal.SIGKILL)
+            except OSError:
+                continue  # nobody is left in it
         os._exit(0)
 
     def _obey(self, message: tuple[str, Any], descriptors: list[int]) -> Any:
         match message:
             case ("spawn", policy):
-                return self._spawn(descriptors[0], self._builtins_under(policy))
+                key = marshal.dumps(policy)
+                if (
+                    key not in self._builtins
+                ):  # once per policy; a worker has them to itself, because its memory is its own
+                    self._builtins[key] = make_builtins(policy)
+                    gc.freeze()
+                return self._spawn(descriptors[0], self._builtins[key])
             case ("reap", pid):
                 return _reap(pid)
             case ("retire", pids):
@@ -87,21 +91,22 @@ class Zygote:
                     _kill(pid)
                     _reap(pid)
             case ("strays", (group, known)):
-                return _end_strays(group, frozenset(known))
+                killed: list[int] = []
+                while strays := [pid for pid in _children(group) if pid not in known]:
+                    for pid in strays:
+                        _kill(pid)
+                    killed += [pid for pid in strays if _reap(pid) is not None]
+                return killed
             case ("end", group):
                 self._groups.discard(group)
-                _end_group(group)
+                while _has_child(group):  # the kernel says who they are: a look through /proc takes milliseconds
+                    os.killpg(
+                        group, signal.SIGKILL
+                    )  # a child that we have not reaped is in it: the number is still theirs
+                    os.waitpid(-group, WALL)
             case _:
                 raise AssertionError(message)
         return None
-
-    def _builtins_under(self, policy: dict[str, Any]) -> dict[str, Any]:
-        """Made once for each policy; a worker has them to itself, because its memory is its own."""
-        key = marshal.dumps(policy)
-        if key not in self._builtins:
-            self._builtins[key] = make_builtins(policy)
-            gc.freeze()
-        return self._builtins[key]
 
     def _spawn(self, descriptor: int, names: dict[str, Any]) -> int:
         origin = Origin(os.getpid(), address_space())
@@ -122,13 +127,6 @@ class Zygote:
         self._groups.add(pid)
         return pid
 
-    def _end_all(self) -> None:
-        for group in self._groups:
-            try:
-                os.killpg(group, signal.SIGKILL)
-            except OSError:
-                continue  # nobody is left in it
-
 
 def start_worker(descriptor: int, origin: Origin, names: dict[str, Any]) -> None:
     """From a fresh fork to a confined, parked state. Nothing of the zygote's descriptors is kept.
@@ -142,7 +140,7 @@ def start_worker(descriptor: int, origin: Origin, names: dict[str, Any]) -> None
     os.closerange(channel.SOCKET + 1, MOST_DESCRIPTORS)
     config: dict[str, Any] = channel.receive()
     try:
-        session = Session(config, names)
+        session = CodeSession(config, names)
         on, missing = confine(config, origin, _send_listener)
         ready = {"layers": on, "missing": missing}
     except BaseException:
@@ -174,13 +172,6 @@ def _reap(pid: int) -> tuple[int, float, int] | None:
     return status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss
 
 
-def _end_group(group: int) -> None:
-    """Kill and reap every child of ours in the group. The kernel says who they are: a look through /proc takes milliseconds."""
-    while _has_child(group):
-        os.killpg(group, signal.SIGKILL)  # a child that we have not reaped is in it: the number is still theirs
-        os.waitpid(-group, WALL)
-
-
 def _has_child(group: int) -> bool:
     """Is a child of ours, alive or not yet reaped, in this process group?"""
     try:
@@ -188,18 +179,6 @@ def _has_child(group: int) -> bool:
     except ChildProcessError:
         return False
     return True
-
-
-def _end_strays(group: int, known: frozenset[int]) -> list[int]:
-    """Kill and reap every child of ours in the group but the known ones; returns who that was."""
-    killed: list[int] = []
-    while True:
-        strays = [pid for pid in _children(group) if pid not in known]
-        if not strays:
-            return killed
-        for pid in strays:
-            _kill(pid)
-        killed += [pid for pid in strays if _reap(pid) is not None]
 
 
 def _children(group: int) -> list[int]:

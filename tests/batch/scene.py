@@ -124,11 +124,11 @@ class Scene:
 
     def run(self, base_url: str, *more: str, env: Mapping[str, str] = os.environ) -> Shown:
         """The same to its end, in this process; its workers have their own."""
-        return call(*self.command(base_url, *more)[3:], cwd=self.path, env=env)
+        return call(*self.command(base_url, *one_worker(more))[3:], cwd=self.path, env=env)
 
     def query(self, *flags: str) -> Shown:
         """`sonde batch` without a manifest and without a model."""
-        return sonde("batch", "--runs-dir", self.runs, *flags, cwd=self.path)
+        return sonde("batch", "--runs-dir", self.runs, *one_worker(flags), cwd=self.path)
 
     def results(self) -> dict[str, ItemResult]:
         """By id; fails when an item has more than one line."""
@@ -151,6 +151,11 @@ class Scene:
         """How many run folders hold a run with an end."""
         folders = list(self.folder.items.iterdir()) if self.folder.items.is_dir() else []
         return sum(ended_of(RunDir(folder).read().events) is not None for folder in folders)
+
+
+def one_worker(flags: Sequence[str]) -> Sequence[str]:
+    """The flags of a batch, for one worker unless they say otherwise: each one costs a process."""
+    return flags if "--concurrency" in flags else (*flags, "--concurrency", "4")
 
 
 def eventually(true: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:

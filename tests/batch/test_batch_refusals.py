@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batch.scene import Scene
+from batch.scene import Scene, one_worker
 from cli.cli_program import Shown, sonde
 from sonde.batch.gate import Flights, LimitedModel
 from sonde.batch.limits import Answer, Ask, Slot, Told
@@ -19,7 +19,7 @@ from sonde.testing import ScriptedModel
 
 def batch(scene: Scene, *flags: str) -> Shown:
     """`sonde batch` without any model but the one that the flags name."""
-    return sonde("batch", scene.manifest, "--runs-dir", scene.runs, *flags, cwd=scene.path)
+    return sonde("batch", scene.manifest, "--runs-dir", scene.runs, *one_worker(flags), cwd=scene.path)
 
 
 @pytest.mark.parametrize(

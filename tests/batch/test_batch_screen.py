@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.cells import cell_len
 
-from batch.scene import Scene, counting_server, eventually
+from batch.scene import Scene, counting_server, eventually, one_worker
 
 COLUMNS = 20
 WIPE = "\r\x1b[K"
@@ -23,7 +23,7 @@ def shown_on(terminal: str, scene: Scene) -> str:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
     with counting_server(0.02) as server:
-        command = scene.command(server.base_url, "--requests-per-minute", "1800")
+        command = scene.command(server.base_url, *one_worker(["--requests-per-minute", "600"]))
         environ = {**os.environ, "TERM": terminal}
         driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, cwd=scene.path, env=environ)
         os.close(theirs)
@@ -45,7 +45,7 @@ def _all_of(fd: int) -> str:
 
 def test_the_line_of_progress_stays_within_a_narrow_terminal(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
-    scene.write(20)
+    scene.write(12)
 
     drawn = shown_on("xterm", scene).split(WIPE)[1:-1]
 
@@ -55,14 +55,14 @@ def test_the_line_of_progress_stays_within_a_narrow_terminal(tmp_path: Path) -> 
 
 def test_a_dumb_terminal_gets_no_escape_sequence(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
-    scene.write(20)
+    scene.write(3)
 
     assert "\x1b" not in shown_on("dumb", scene)
 
 
 def test_into_a_pipe_a_line_goes_when_it_is_said_and_not_with_the_end(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
-    scene.write(20)
+    scene.write(3)
     with counting_server(0.05) as server:
         driver = scene.start(server.base_url, "--concurrency", "1")
         eventually(lambda: len(server.counts()) >= 1)

@@ -6,7 +6,7 @@ The prelude of every page, as CONTRIBUTING.md tells it:
   and `examples/`;
 - OPENAI_BASE_URL and OPENAI_API_KEY name a scripted server, so `openai:gpt-4o-mini` answers: it reads and cites the first line of a file;
 - python blocks of a page share their names, shell blocks run under `bash -eu` with the `sonde` of this environment
-  (tests/docs/doc_sonde.py says how).
+  (tests/cli/warm_program.py says how).
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from doc_blocks import LANGUAGES, ROOT, blocks, indented, pages
-from doc_sonde import warm_sonde
 from doc_stage import Stage, environment, reply, set_up
 
+from cli.warm_program import warm_sonde
 from sonde.core.canonical import canonical_json, sha256_text
 from sonde.testing import ScriptedServer
 

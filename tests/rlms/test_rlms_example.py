@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rlms_loop import Loop
+
+from cli.warm_program import warm_sonde
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "superloop"
 ROLES = ["planner", "implementer", "tester", "reviewer"]
@@ -37,12 +40,19 @@ def loop(tmp_path: Path) -> Loop:
     return Loop(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The command that the loop calls."""
+    with warm_sonde(tmp_path_factory.mktemp("bin")) as folder:
+        yield folder / "sonde"
+
+
 def configure(loop: Loop, agent: str, **rlms: Any) -> Path:
     """The example's configuration with a program of ours as its only runner."""
-    program = loop.program("agent", agent)
+    runner_program = loop.program("agent", agent)
     config = json.loads((EXAMPLE / "loop.json").read_text())
     config["runners"] = {
-        name: {**runner, "command": ["sh", str(program.path)]} for name, runner in config["runners"].items()
+        name: {**runner, "command": ["sh", str(runner_program.path)]} for name, runner in config["runners"].items()
     }
     config["loops"][0]["rlms"] |= rlms
     place = loop.tmp / "loop.json"
@@ -50,16 +60,16 @@ def configure(loop: Loop, agent: str, **rlms: Any) -> Path:
     return place
 
 
-def drive(loop: Loop, config: Path) -> subprocess.CompletedProcess[str]:
-    environment = loop.environment() | {"SONDE": f"{sys.executable} -m sonde", "PYTHON": sys.executable}
+def drive(loop: Loop, config: Path, program: Path) -> subprocess.CompletedProcess[str]:
+    environment = loop.environment() | {"SONDE": str(program), "PYTHON": sys.executable}
     words = ["sh", str(EXAMPLE / "loop.sh"), str(config), "demo", str(loop.repo)]
     return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=110, check=False)
 
 
 @pytest.mark.requirement(37)
 @pytest.mark.requirement(44)
-def test_every_role_runs_and_is_told_what_was_found_for_it(loop: Loop) -> None:
-    done = drive(loop, configure(loop, AGENT))
+def test_every_role_runs_and_is_told_what_was_found_for_it(loop: Loop, program: Path) -> None:
+    done = drive(loop, configure(loop, AGENT), program)
 
     state = loop.repo / ".superloop" / "loops" / "demo"
     assert done.returncode == 0, done.stderr
@@ -81,7 +91,7 @@ def test_every_role_runs_and_is_told_what_was_found_for_it(loop: Loop) -> None:
 
 
 @pytest.mark.requirement(37)
-def test_a_runner_by_file_and_a_repository_with_names_of_any_language(loop: Loop) -> None:
+def test_a_runner_by_file_and_a_repository_with_names_of_any_language(loop: Loop, program: Path) -> None:
     (loop.repo / "größe der dinge.txt").write_text("groß\n")
     for words in (["init", "-q"], ["add", "."]):
         subprocess.run(["git", *words], cwd=loop.repo, check=True, env=loop.environment())
@@ -91,7 +101,7 @@ def test_a_runner_by_file_and_a_repository_with_names_of_any_language(loop: Loop
         runner |= {"prompt_mode": "file", "args": ["{prompt_file}"], "fast_args": ["{prompt_file}"]}
     config.write_text(json.dumps(settings))
 
-    done = drive(loop, config)
+    done = drive(loop, config, program)
 
     state = loop.repo / ".superloop" / "loops" / "demo"
     assert done.returncode == 0, done.stderr
@@ -104,14 +114,14 @@ def test_a_runner_by_file_and_a_repository_with_names_of_any_language(loop: Loop
 @pytest.mark.requirement(43)
 @pytest.mark.parametrize(("fail_mode", "code", "roles"), [("warn_and_continue", 0, ROLES), ("fail_role", 1, [])])
 def test_a_failing_worker_stops_the_role_only_where_that_is_configured(
-    loop: Loop, fail_mode: str, code: int, roles: list[str]
+    loop: Loop, program: Path, fail_mode: str, code: int, roles: list[str]
 ) -> None:
     broken = AGENT.replace("cat <<", "exit 3; cat <<")
     config = configure(
         loop, broken, policy={"force_on": True, "fail_mode": fail_mode}, roles=dict.fromkeys(ROLES[1:], False)
     )
 
-    done = drive(loop, config)
+    done = drive(loop, config, program)
 
     assert done.returncode == code
     assert [line.split()[2] for line in done.stdout.splitlines()] == roles

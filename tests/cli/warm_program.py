@@ -1,7 +1,7 @@
-"""A `sonde` for the shell blocks that has imported everything already: each command is a fork of one process that waits.
+"""A `sonde` for shell scripts that has imported everything already: each command is a fork of one process that waits.
 
 The word `sonde` is a small client: it hands its three streams, its folder and its environment over a socket and ends with the command's
-exit code. Signals to it do not reach the command; no page sends any.
+exit code. Signals to it do not reach the command; use it where none are sent.
 """
 
 from __future__ import annotations

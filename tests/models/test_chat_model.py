@@ -17,7 +17,7 @@ from sonde.core.deadline import Deadline, SystemClock
 from sonde.errors import ConfigError, ErrorCode, ModelCallFailed
 from sonde.models import Message, ModelReply, ModelRequest, ModelSettings, Secret, TokenUsage, open_model
 from sonde.models.base import Model
-from sonde.testing import ScriptedReply, ScriptedServer
+from sonde.testing import ScriptedReply, ScriptedServer, SeenRequest
 
 KEY = "sk-very-secret-0123456789"
 SCHEMA = {
@@ -435,11 +435,12 @@ def test_a_server_that_keeps_the_line_open_after_a_stream_keeps_nobody_waiting()
 def test_a_hundred_calls_run_at_once() -> None:
     together = threading.Barrier(100, timeout=60)
 
-    def meet(seen: Any) -> ScriptedReply:
-        together.wait()  # none is answered before all have been asked
-        return ScriptedReply(text=seen.prompt())
+    class Meeting(ScriptedServer):
+        def answer(self, seen: SeenRequest) -> ScriptedReply:
+            together.wait()  # none is answered before all have asked
+            return super().answer(seen)
 
-    with ScriptedServer(meet) as server, ThreadPoolExecutor(100) as pool:
+    with Meeting(SeenRequest.prompt) as server, ThreadPoolExecutor(100) as pool:
         model = model_of(server)
 
         def call(number: int) -> str:

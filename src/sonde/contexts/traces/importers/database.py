@@ -45,33 +45,29 @@ def rows(path: Path) -> Iterator[Record | Malformed]:
         connection.row_factory = sqlite3.Row
         for number, row in enumerate(connection.execute(_PHOENIX_ROWS), start=1):
             try:
-                yield Record(number, 0, _phoenix_row(dict(row)))
+                found = dict(row)
+                for column in ("attributes", "events"):
+                    if isinstance(found[column], str):
+                        found[column] = json.loads(found[column])
+                yield Record(number, 0, found)
             except (ValueError, RecursionError) as broken:
                 yield Malformed(number, 0, f"attributes or events are not JSON: {broken}")
 
 
-def _phoenix_row(row: Json) -> Json:
-    for column in ("attributes", "events"):
-        if isinstance(row[column], str):
-            row[column] = json.loads(row[column])
-    return row
-
-
 def _open(path: Path) -> sqlite3.Connection:
-    """Read-only; immutable when the folder allows no lock files, as in a backup."""
-    connection = _bounded(f"{path.resolve().as_uri()}?mode=ro")
-    try:
-        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1")
-    except sqlite3.Error:
-        connection.close()
-        return _bounded(f"{path.resolve().as_uri()}?immutable=1")
-    return connection
+    """Read-only; immutable when the folder allows no lock files, as in a backup.
 
-
-def _bounded(address: str) -> sqlite3.Connection:
-    """The schema may be a stranger's: its expressions make no values without measure. It stays trusted otherwise, because Phoenix's own
-    indexes use JSON_EXTRACT, which SQLite refuses in others; extensions cannot be loaded here.
+    The schema may be a stranger's, so its expressions make no values beyond a limit. It stays trusted otherwise, because Phoenix's own
+    indexes use JSON_EXTRACT, which SQLite refuses in untrusted schemas; extensions cannot be loaded here.
     """
-    connection = sqlite3.connect(address, uri=True)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_LINE_BYTES)
-    return connection
+    for mode in ("mode=ro", "immutable=1"):
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_LINE_BYTES)
+        try:
+            connection.execute("SELECT 1 FROM sqlite_master LIMIT 1")
+        except sqlite3.Error as failure:
+            connection.close()
+            broken = failure
+        else:
+            return connection
+    raise broken

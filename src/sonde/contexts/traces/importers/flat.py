@@ -1,7 +1,7 @@
-"""One span an object: flat JSONL, spans as Phoenix's REST interface, its JSON export and its data frames write them.
+"""One span per object: flat JSONL, and spans as Phoenix's REST interface, its JSON export and its data frames write them.
 
 The names of the fields vary (`context.trace_id`, `trace_id`, `traceId`); attributes come nested under one field or as `attributes.…`
-columns. Field `logs` is never read: in TRAIL it carries the true answers.
+columns. The field `logs` is never read: in TRAIL it carries the true answers.
 """
 
 from __future__ import annotations
@@ -41,6 +41,18 @@ def span(record: Json, **more: Any) -> Span:
     """The canonical span of one object; `more` replaces what the object says."""
     row = _opened(record)
     status = _first(row, ("status_code", "status"))
+    message = row.get("status_message") or row.get("statusMessage")
+    if isinstance(status, Mapping):
+        message = cast("Json", status).get("message") or cast("Json", status).get("description")
+    attributes: Json = {key.removeprefix("attributes."): row[key] for key in row if key.startswith("attributes.")}
+    for name in _ATTRIBUTES:
+        attributes |= _table(row.get(name))
+    kind = _first(row, _KIND)
+    project: Any = None
+    resource: Any = row.get("resource_attributes") or row.get("resource")
+    if isinstance(resource, dict):
+        inner = cast("Json", resource).get("attributes")
+        project = cast("Json", inner if isinstance(inner, dict) else resource).get(otlp.PROJECT)
     fields: Json = {
         "trace_id": _first(row, _TRACE),
         "span_id": _first(row, _SPAN),
@@ -49,11 +61,11 @@ def span(record: Json, **more: Any) -> Span:
         "start": _first(row, _START),
         "end": _first(row, _END),
         "status": status,
-        "status_message": _message(row, status),
-        "attributes": _attributes(row),
+        "status_message": message,
+        "attributes": attributes,
         "events": _events(row.get("events")),
-        "kind": _kind(row),
-        "project": _project(row),
+        "kind": kind if isinstance(kind, str) else None,
+        "project": str(project or row.get("project_name") or "default"),
     }
     return build_span(**{**fields, **more})
 
@@ -64,24 +76,6 @@ def _opened(record: Json) -> Json:
     if not isinstance(context, dict):
         return record
     return {**record, **{f"context.{key}": value for key, value in cast("Json", context).items()}}
-
-
-def _kind(row: Json) -> str | None:
-    word = _first(row, _KIND)
-    return word if isinstance(word, str) else None
-
-
-def _message(row: Json, status: Any) -> Any:
-    if isinstance(status, Mapping):
-        return cast("Json", status).get("message") or cast("Json", status).get("description")
-    return row.get("status_message") or row.get("statusMessage")
-
-
-def _attributes(row: Json) -> Json:
-    table: Json = {key.removeprefix("attributes."): row[key] for key in row if key.startswith("attributes.")}
-    for name in _ATTRIBUTES:
-        table |= _table(row.get(name))
-    return table
 
 
 def _table(found: Any) -> Json:
@@ -102,16 +96,6 @@ def _events(raw: Any) -> Iterator[RawEvent]:
             event = {str(key).lower(): value for key, value in cast("Json", item).items()}
             moment = _first(event, ("timestamp", "time_unix_nano", "timeunixnano"))
             yield str(event.get("name", "")), moment, _table(event.get("attributes"))
-
-
-def _project(row: Json) -> str:
-    resource: Any = row.get("resource_attributes") or row.get("resource") or {}
-    if isinstance(resource, dict):
-        table = cast("Json", resource)
-        inner = table.get("attributes")
-        named = (cast("Json", inner) if isinstance(inner, dict) else table).get(otlp.PROJECT)
-        return str(named or row.get("project_name") or "default")
-    return str(row.get("project_name") or "default")
 
 
 def _first(row: Json, names: tuple[str, ...]) -> Any:

@@ -1,4 +1,4 @@
-"""LangSmith runs, one an object, with children nested under `child_runs` or beside them; bulk exports keep inputs as JSON text."""
+"""LangSmith runs, one per object, with children nested under `child_runs` or beside them; bulk exports keep inputs as JSON text."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from sonde.contexts.traces.importers.payload import documents, messages, opened,
 from sonde.contexts.traces.span import Span, build_span
 
 Json = dict[str, Any]
+_SIDES = (("inputs", "input"), ("outputs", "output"))
+_COUNTS = (("prompt_tokens", "prompt"), ("completion_tokens", "completion"), ("total_tokens", "total"))
 _KINDS = {"llm": "LLM", "tool": "TOOL", "retriever": "RETRIEVER", "embedding": "EMBEDDING"}
 
 
@@ -22,31 +24,27 @@ def spans(record: Json) -> Iterator[Span | str]:
     stack: list[tuple[Json, Any, Any]] = [(record, record.get("trace_id") or record.get("id"), None)]
     while stack:
         raw, trace_id, parent = stack.pop()
-        yield _run(raw, trace_id, parent)
+        error = raw.get("error")
+        try:
+            yield build_span(
+                trace_id=raw.get("trace_id") or trace_id,
+                span_id=raw.get("id"),
+                parent_id=raw.get("parent_run_id") or parent,
+                name=raw.get("name"),
+                kind=_KINDS.get(str(raw.get("run_type")), "CHAIN"),
+                start=raw.get("start_time"),
+                end=raw.get("end_time"),
+                status="ERROR" if error or raw.get("status") == "error" else "OK",
+                status_message=text(error) if error else "",
+                attributes=_attributes(raw),
+                project=str(raw.get("session_name") or "default"),
+            )
+        except (ValueError, TypeError) as broken:
+            yield f"run {raw.get('id')}: {broken}"
         children = raw.get("child_runs")
         if isinstance(children, list):
             found = [cast("Json", item) for item in cast("list[Any]", children) if isinstance(item, dict)]
             stack.extend((child, trace_id, raw.get("id")) for child in reversed(found))
-
-
-def _run(raw: Json, trace_id: Any, parent: Any) -> Span | str:
-    error = raw.get("error")
-    try:
-        return build_span(
-            trace_id=raw.get("trace_id") or trace_id,
-            span_id=raw.get("id"),
-            parent_id=raw.get("parent_run_id") or parent,
-            name=raw.get("name"),
-            kind=_KINDS.get(str(raw.get("run_type")), "CHAIN"),
-            start=raw.get("start_time"),
-            end=raw.get("end_time"),
-            status="ERROR" if error or raw.get("status") == "error" else "OK",
-            status_message=text(error) if error else "",
-            attributes=_attributes(raw),
-            project=str(raw.get("session_name") or "default"),
-        )
-    except (ValueError, TypeError) as broken:
-        return f"run {raw.get('id')}: {broken}"
 
 
 def _attributes(raw: Json) -> Json:
@@ -59,21 +57,13 @@ def _attributes(raw: Json) -> Json:
     if kind == "llm":
         table |= messages("llm.input_messages", raw.get("inputs"))
         table |= messages("llm.output_messages", raw.get("outputs"))
-    return table | _counts(raw) | _extra(raw)
-
-
-_SIDES = (("inputs", "input"), ("outputs", "output"))
-
-
-def _counts(raw: Json) -> Json:
-    names = {"prompt_tokens": "prompt", "completion_tokens": "completion", "total_tokens": "total"}
-    return {f"llm.token_count.{ours}": raw[theirs] for theirs, ours in names.items() if raw.get(theirs) is not None}
-
-
-def _extra(raw: Json) -> Json:
+    for theirs, ours in _COUNTS:
+        if raw.get(theirs) is not None:
+            table[f"llm.token_count.{ours}"] = raw[theirs]
     found = opened(raw.get("extra"))
     extra = cast("Json", found) if isinstance(found, dict) else {}
-    table: Json = {"metadata": extra["metadata"]} if extra.get("metadata") else {}
+    if extra.get("metadata"):
+        table["metadata"] = extra["metadata"]
     if parameters := extra.get("invocation_params"):
         table["llm.invocation_parameters"] = text(parameters)
         named = cast("Json", parameters).get("model") if isinstance(parameters, dict) else None

@@ -1,4 +1,4 @@
-"""OpenTelemetry JSON: one export request a line (what the collector's file exporter writes) or a whole document."""
+"""OpenTelemetry JSON: one export request per line (what the collector's file exporter writes) or a whole document."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def recognise(record: Json) -> bool:
 def spans(record: Json) -> Iterator[Span | str]:
     """Every span of an export request; a text where one of them is broken."""
     for resource in _list(record, "resourceSpans", "resource_spans"):
-        project = _project(resource)
+        described: Json = resource.get("resource") or {}
+        project = str(attributes(described.get("attributes")).get(PROJECT) or "default")
         for scope in _list(resource, "scopeSpans", "scope_spans", "instrumentationLibrarySpans"):
             for raw in _list(scope, "spans"):
                 yield _span(raw, project)
@@ -29,6 +30,12 @@ def spans(record: Json) -> Iterator[Span | str]:
 
 def _span(raw: Json, project: str) -> Span | str:
     status: Json = raw.get("status") or {}
+    end = _first(raw, "endTimeUnixNano", "end_time_unix_nano")
+    dropped = [
+        f"{count} {what.lower()} were dropped by the exporter"
+        for what in ("Attributes", "Events")
+        if (count := _first(raw, f"dropped{what}Count", f"dropped_{what.lower()}_count"))
+    ]
     try:
         return build_span(
             trace_id=_id(_first(raw, "traceId", "trace_id")),
@@ -36,13 +43,13 @@ def _span(raw: Json, project: str) -> Span | str:
             parent_id=_id(_first(raw, "parentSpanId", "parent_span_id")),
             name=raw.get("name"),
             start=_nanos(_first(raw, "startTimeUnixNano", "start_time_unix_nano")),
-            end=_end(_first(raw, "endTimeUnixNano", "end_time_unix_nano")),
+            end=None if end in (0, "0") else _nanos(end),  # zero: the span never ended
             status=status.get("code"),
             status_message=status.get("message"),
             attributes=attributes(raw.get("attributes")),
             events=_events(raw),
             project=project,
-            gaps=_dropped(raw),
+            gaps=dropped,
         )
     except (ValueError, TypeError, AttributeError) as broken:
         return f"span {_first(raw, 'spanId', 'span_id')}: {broken}"
@@ -84,27 +91,8 @@ def _events(raw: Json) -> Iterator[RawEvent]:
         yield str(event.get("name", "")), _nanos(moment), attributes(event.get("attributes"))
 
 
-def _dropped(raw: Json) -> list[str]:
-    """What the exporter itself says it has thrown away."""
-    counts = {
-        what: _first(raw, f"dropped{what}Count", f"dropped_{what.lower()}_count") for what in ("Attributes", "Events")
-    }
-    return [f"{count} {what.lower()} were dropped by the exporter" for what, count in counts.items() if count]
-
-
-def _project(resource: Json) -> str:
-    described: Json = resource.get("resource") or {}
-    table = attributes(described.get("attributes"))
-    return str(table.get(PROJECT) or "default")
-
-
 def _nanos(value: Any) -> Micros | None:
     return None if value in (None, "") else Micros(us_of_nanos(int(value)))
-
-
-def _end(value: Any) -> Micros | None:
-    """Zero means that the span never ended."""
-    return None if value in (0, "0") else _nanos(value)
 
 
 def _id(value: Any) -> Any:

@@ -1,8 +1,8 @@
 """Parquet files of Phoenix data frames (needs the `data` extra), row by row.
 
 A few kilobytes of Parquet may say gigabytes: a long value named a million times, or text that compresses ten thousandfold. So long values
-that repeat are kept once, few rows are opened at a time where rows are large, a row over the limit of a line is told and passed over, and
-a file that expands beyond all measure is refused: a group of rows before it is opened, the whole when it has said too much.
+that repeat are kept once, large rows are opened a few at a time, a row over the limit of a line is named and skipped, and a file that
+expands beyond all measure is refused: a group of rows before it is opened, the whole file when it has said too much.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _repeating(path: Path, metadata: Any) -> list[str]:
         columns = [group.column(at) for at in range(group.num_columns)]
         size = sum(column.total_uncompressed_size for column in columns)
         if size > max(LARGE_GROUP, MAX_EXPANSION * sum(column.total_compressed_size for column in columns)):
-            raise ConfigError(f"{path.name} expands to {size:,} bytes in one group of rows; it is no trace file")
+            raise ConfigError(f"{path.name} expands to {size:,} bytes in one group of rows; that is not a trace file")
         texts = (column for column in columns if column.physical_type == "BYTE_ARRAY")
         found |= dict.fromkeys(each.path_in_schema for each in texts if each.total_uncompressed_size > _REPEATABLE)
     return list(found)
@@ -73,7 +73,7 @@ def _measured(pa: Any, path: Path, batches: Iterator[Any]) -> Iterator[Any]:
     for batch in batches:
         said += sum(_in_full(pa, column) for column in batch.columns)
         if said > most:
-            raise ConfigError(f"{path.name} expands to more than {most:,} bytes; it is no trace file")
+            raise ConfigError(f"{path.name} expands to more than {most:,} bytes; that is not a trace file")
         yield batch
 
 

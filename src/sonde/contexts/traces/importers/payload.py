@@ -33,7 +33,13 @@ def documents(value: Any) -> Json:
     value = opened(value)
     raw = cast("Json", value).get("documents") if isinstance(value, dict) else value
     items = cast("list[Any]", raw) if isinstance(raw, list) else []
-    found = [{"document": _document(cast("Json", item))} for item in items if isinstance(item, dict)]
+    found: list[Json] = []
+    for item in items:
+        if isinstance(item, dict):
+            given = cast("Json", item)
+            content = given.get("page_content", given.get("content", given.get("text", "")))
+            known = {key: given[key] for key in ("id", "score", "metadata") if given.get(key) is not None}
+            found.append({"document": {"content": text(content), **known}})
     return {"retrieval.documents": found} if found else {}
 
 
@@ -70,35 +76,21 @@ def _message(raw: Json) -> Json:
     for key in ("message", "kwargs"):
         inner = raw.get(key)
         if isinstance(inner, dict):
-            return _message({"type": _class_name(raw), **cast("Json", inner)})
+            path = raw.get("id")  # LangChain writes the path of the class here
+            class_name = str(cast("list[Any]", path)[-1]) if isinstance(path, list) and path else ""
+            return _message({"type": class_name, **cast("Json", inner)})
     if "content" not in raw and "tool_calls" not in raw:
         return {}
     role = str(raw.get("role") or raw.get("type") or "")
     message: Json = {"role": _ROLES.get(role, role), "content": text(raw.get("content") or "")}
+    found: list[Json] = []
     calls = raw.get("tool_calls")
-    if isinstance(calls, list):
-        found = [_tool_call(cast("Json", call)) for call in cast("list[Any]", calls) if isinstance(call, dict)]
-        message |= {"tool_calls": found} if found else {}
-    return message
-
-
-def _tool_call(raw: Json) -> Json:
-    inner = raw.get("function")
-    function = cast("Json", inner) if isinstance(inner, dict) else raw
-    arguments = function.get("arguments", function.get("args"))
-    shown = {"name": str(function.get("name", "")), "arguments": text({} if arguments is None else arguments)}
-    return {"tool_call": {"id": str(raw.get("id") or ""), "function": shown}}
-
-
-def _document(raw: Json) -> Json:
-    content = raw.get("page_content", raw.get("content", raw.get("text", "")))
-    document: Json = {"content": text(content)}
-    for key in ("id", "score", "metadata"):
-        if raw.get(key) is not None:
-            document[key] = raw[key]
-    return document
-
-
-def _class_name(raw: Json) -> str:
-    path = raw.get("id")
-    return str(cast("list[Any]", path)[-1]) if isinstance(path, list) and path else ""
+    for call in cast("list[Any]", calls) if isinstance(calls, list) else ():
+        if isinstance(call, dict):
+            given = cast("Json", call)
+            inner = given.get("function")
+            function = cast("Json", inner) if isinstance(inner, dict) else given
+            arguments = function.get("arguments", function.get("args"))
+            shown = {"name": str(function.get("name", "")), "arguments": text({} if arguments is None else arguments)}
+            found.append({"tool_call": {"id": str(given.get("id") or ""), "function": shown}})
+    return message | ({"tool_calls": found} if found else {})

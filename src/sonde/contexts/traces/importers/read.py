@@ -1,4 +1,4 @@
-"""Any trace file, read as canonical spans. The form is seen from the content, not from the name of the file."""
+"""Any trace file, read as canonical spans. The content tells the form, not the name of the file."""
 
 from __future__ import annotations
 
@@ -66,8 +66,18 @@ def read(path: Path, place: FilePosition = FilePosition()) -> Iterator[Imported 
     for record in _records(path, place):
         if isinstance(record, Malformed):
             yield record
-        else:
-            yield from _imported(record)
+            continue
+        form, found = spans_of(record.value)
+        empty = True
+        for item in found:
+            empty = False
+            if isinstance(item, str):
+                yield Malformed(record.line, record.end, item)
+            else:
+                shown = replace(item, gaps=(*record.gaps, *item.gaps)) if record.gaps else item
+                yield Imported(shown, record.line, record.end, form)
+        if empty:
+            yield Malformed(record.line, record.end, f"no spans in it; known forms: {_KNOWN}")
 
 
 def grows(path: Path) -> bool:
@@ -79,7 +89,7 @@ def grows(path: Path) -> bool:
 
 def _records(path: Path, place: FilePosition) -> Iterator[Record | Malformed]:
     size = path.stat().st_size
-    if size == 0:  # nothing to read; a file of the kernel's that says so may keep its reader waiting for ever
+    if size == 0:  # nothing to read; a kernel file that says so may keep its reader waiting for ever
         return
     with path.open("rb") as stream:
         magic = stream.read(16)
@@ -98,20 +108,6 @@ def _records(path: Path, place: FilePosition) -> Iterator[Record | Malformed]:
             yield from records.document(stream, size)
 
 
-def _imported(record: Record) -> Iterator[Imported | Malformed]:
-    form, found = spans_of(record.value)
-    empty = True
-    for item in found:
-        empty = False
-        if isinstance(item, str):
-            yield Malformed(record.line, record.end, item)
-        else:
-            shown = replace(item, gaps=(*record.gaps, *item.gaps)) if record.gaps else item
-            yield Imported(shown, record.line, record.end, form)
-    if empty:
-        yield Malformed(record.line, record.end, f"no spans in it; known forms: {_KNOWN}")
-
-
 def spans_of(value: Any) -> tuple[str, Found]:
     """The form of one decoded value and its spans."""
     if not isinstance(value, dict):
@@ -121,7 +117,8 @@ def spans_of(value: Any) -> tuple[str, Found]:
         if recognise(record):
             return form, _safely(spans(record))
     if isinstance(record.get("data"), list):
-        return "page", _page(cast("list[Any]", record["data"]))
+        rows = cast("list[Any]", record["data"])  # a page of a REST interface
+        return "page", (span for row in rows for span in spans_of(row)[1])
     return "unknown", iter(())
 
 
@@ -131,9 +128,3 @@ def _safely(found: Found) -> Found:
         yield from found
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as broken:
         yield f"not shaped as expected: {broken}"
-
-
-def _page(items: list[Any]) -> Found:
-    """A page of a REST interface: its rows under `data`."""
-    for item in items:
-        yield from spans_of(item)[1]

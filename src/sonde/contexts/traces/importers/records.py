@@ -1,7 +1,7 @@
 """From bytes to records: lines of JSON, or one JSON document. Broken lines are named by number and skipped, never fatal.
 
-Lines are bounded (128 MiB), text that is not UTF-8 is replaced and told. A last line without its newline that does not parse is taken as
-unfinished: it is read again when the file has grown.
+Lines are bounded (128 MiB); bytes that are not UTF-8 are replaced, and a gap says so. A last line without its newline that does not parse
+counts as unfinished: it is read again when the file has grown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import msgspec
 from sonde.contexts.traces.attributes import scrubbed
 
 MAX_LINE_BYTES = 128 * 1024 * 1024
-_NOT_UTF8 = "bytes that are not UTF-8 were replaced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +45,12 @@ def decode(data: bytes) -> tuple[Any, tuple[str, ...]]:
     try:
         return msgspec.json.decode(data), ()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _decode_slowly(data)
-
-
-def _decode_slowly(data: bytes) -> tuple[Any, tuple[str, ...]]:
-    """For what the fast decoder refuses: NaN, lone surrogates, bytes that are not UTF-8."""
+        pass  # it refuses NaN, lone surrogates and bytes that are not UTF-8
+    gaps: tuple[str, ...] = ()
     try:
         text = data.decode("utf-8")
-        gaps: tuple[str, ...] = ()
     except UnicodeDecodeError:
-        text, gaps = data.decode("utf-8", "replace"), (_NOT_UTF8,)
+        text, gaps = data.decode("utf-8", "replace"), ("bytes that are not UTF-8 were replaced",)
     try:
         return scrubbed(json.loads(text)), gaps
     except RecursionError:
@@ -71,27 +66,18 @@ def lines(
         line += 1
         offset += len(data)
         if len(data) == limit and not data.endswith(b"\n"):
-            offset += _skip_line(stream)
+            while rest := stream.readline(1 << 20):
+                offset += len(rest)
+                if rest.endswith(b"\n"):
+                    break
             yield Malformed(line, offset, f"longer than {limit} bytes")
         elif not data.isspace():
-            yield _record(data, line, offset)
-
-
-def _record(data: bytes, line: int, end: int) -> Record | Malformed:
-    try:
-        value, gaps = decode(data)
-    except ValueError as broken:
-        return Malformed(line, end, f"not JSON: {broken}", unfinished=not data.endswith(b"\n"))
-    return Record(line, end, value, gaps)
-
-
-def _skip_line(stream: BinaryIO) -> int:
-    skipped = 0
-    while data := stream.readline(1 << 20):
-        skipped += len(data)
-        if data.endswith(b"\n"):
-            break
-    return skipped
+            try:
+                value, gaps = decode(data)
+            except ValueError as broken:
+                yield Malformed(line, offset, f"not JSON: {broken}", unfinished=not data.endswith(b"\n"))
+            else:
+                yield Record(line, offset, value, gaps)
 
 
 def document(stream: BinaryIO, size: int) -> Iterator[Record | Malformed]:
@@ -112,32 +98,22 @@ def document(stream: BinaryIO, size: int) -> Iterator[Record | Malformed]:
 def is_lines(stream: BinaryIO) -> bool:
     """True when the first line that is not blank is a JSON value by itself and not the opening of a longer document."""
     stream.seek(0)
-    first = _filled_line(stream)
+    filled = (data for data in iter(lambda: stream.readline(MAX_LINE_BYTES), b"") if not data.isspace())
+    first = next(filled, b"")
     if not first:
         return True
     try:
-        value, _ = decode(first)
+        return isinstance(decode(first)[0], dict)
     except ValueError:
-        return not _opens_document(first, _filled_line(stream))
-    return isinstance(value, dict)
-
-
-def _filled_line(stream: BinaryIO) -> bytes:
-    while (data := stream.readline(MAX_LINE_BYTES)).isspace():
         pass
-    return data
-
-
-def _opens_document(first: bytes, second: bytes) -> bool:
-    """A line such as `{`, `[` or `{"spans": [` begins a document that goes on; one before a whole object is only broken."""
+    # A line such as `{`, `[` or `{"spans": [` begins a document that goes on; one before a whole object is only broken.
     opened = first.removeprefix(codecs.BOM_UTF8).strip()
     if opened[:1] != b"{":
-        return opened[:1] == b"["
-    return opened[-1:] in (b"{", b"[", b":") or bool(second and not _is_object(second))
-
-
-def _is_object(data: bytes) -> bool:
+        return opened[:1] != b"["
+    if opened[-1:] in (b"{", b"[", b":"):
+        return False
+    second = next(filled, b"")
     try:
-        return isinstance(decode(data)[0], dict)
+        return not second or isinstance(decode(second)[0], dict)
     except ValueError:
         return False

@@ -1,4 +1,4 @@
-"""TRAIL's nested documents: a trace with `spans`, each with `child_spans`, start and ISO 8601 duration. `logs` are dropped."""
+"""TRAIL's nested documents: a trace with `spans`, each with `child_spans`, a start and an ISO 8601 duration. `logs` are dropped."""
 
 from __future__ import annotations
 
@@ -21,28 +21,23 @@ def recognise(record: Json) -> bool:
 
 def spans(record: Json) -> Iterator[Span | str]:
     """All spans, parents before children, without recursion: a hostile document may be thousands of levels deep."""
-    waiting = [(raw, None) for raw in reversed(_spans_in(record, "spans"))]
-    stack: list[tuple[Json, str | None]] = list(waiting)
+    stack: list[tuple[Json, str | None]] = [(raw, None) for raw in reversed(_spans_in(record, "spans"))]
     while stack:
         raw, parent = stack.pop()
+        more: Json = {}
+        if raw.get("trace_id") is None:
+            more["trace_id"] = record.get("trace_id")
+        if raw.get("parent_span_id") is None and raw.get("parent_id") is None:
+            more["parent_id"] = parent
         try:
-            yield _span(raw, record.get("trace_id"), parent)
+            if "duration" in raw:
+                start = us_of(raw.get("timestamp"))
+                more["end"] = None if start is None else Micros(start + duration_us(raw["duration"]))
+            yield flat.span({key: raw[key] for key in raw if key not in {"child_spans", "logs"}}, **more)
         except (ValueError, TypeError) as broken:
             yield f"span {raw.get('span_id')}: {broken}"
         own = raw.get("span_id")
         stack.extend((child, None if own is None else str(own)) for child in reversed(_spans_in(raw, "child_spans")))
-
-
-def _span(raw: Json, trace_id: Any, parent: str | None) -> Span:
-    more: Json = {}
-    if raw.get("trace_id") is None:
-        more["trace_id"] = trace_id
-    if raw.get("parent_span_id") is None and raw.get("parent_id") is None:
-        more["parent_id"] = parent
-    if "duration" in raw:
-        start = us_of(raw.get("timestamp"))
-        more["end"] = None if start is None else Micros(start + duration_us(raw["duration"]))
-    return flat.span({key: value for key, value in raw.items() if key not in {"child_spans", "logs"}}, **more)
 
 
 def duration_us(text: Any) -> int:

@@ -1,6 +1,6 @@
-"""Who&When conversations: one span a step of the history, named after the agent that spoke. Only question and history are read.
+"""Who&When conversations: one span per step of the history, named after the agent that spoke. Only question and history are read.
 
-The times are invented (one second a step), because the source has none; every trace says so as a gap.
+The times are invented (one second per step), because the source has none; a gap in every trace says so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def recognise(record: Json) -> bool:
 
 
 def spans(record: Json) -> Iterator[Span | str]:
-    """The conversation as a root span and one AGENT span a step."""
+    """The conversation as a root span and one AGENT span per step."""
     steps = cast("list[Any]", record["history"])
     trace_id = trace_id_of(record)
     root = f"{trace_id[:8]}{0:08x}"
@@ -37,7 +37,26 @@ def spans(record: Json) -> Iterator[Span | str]:
         gaps=[_GAP],
     )
     for step, entry in enumerate(steps):
-        yield _step(entry, step, trace_id, root)
+        if not isinstance(entry, dict):
+            yield f"step {step} is not an object"
+            continue
+        message = cast("Json", entry)
+        content = "" if message.get("content") is None else str(message["content"])
+        yield build_span(
+            trace_id=trace_id,
+            span_id=f"{trace_id[:8]}{step + 1:08x}",
+            parent_id=root,
+            name=str(message.get("name") or message.get("role") or "unknown"),
+            kind="AGENT",
+            start=Micros(step * _STEP_US),
+            end=Micros((step + 1) * _STEP_US),
+            attributes={
+                "agent.name": agent_of(message),
+                "conversation.step": step,
+                "llm.output_messages": [{"message": {"role": str(message.get("role", "")), "content": content}}],
+                "output.value": content,
+            },
+        )
 
 
 def trace_id_of(record: Json) -> str:
@@ -49,30 +68,3 @@ def agent_of(message: Json) -> str:
     """Who spoke: the name, or the role without what it was doing ("Orchestrator (thought)" is the Orchestrator)."""
     said = str(message.get("name") or message.get("role") or "unknown")
     return said.partition(" (")[0] or said
-
-
-def _step(entry: Any, step: int, trace_id: str, root: str) -> Span | str:
-    if not isinstance(entry, dict):
-        return f"step {step} is not an object"
-    message = cast("Json", entry)
-    agent = agent_of(message)
-    content = message.get("content")
-    return build_span(
-        trace_id=trace_id,
-        span_id=f"{trace_id[:8]}{step + 1:08x}",
-        parent_id=root,
-        name=str(message.get("name") or message.get("role") or "unknown"),
-        kind="AGENT",
-        start=Micros(step * _STEP_US),
-        end=Micros((step + 1) * _STEP_US),
-        attributes={
-            "agent.name": agent,
-            "conversation.step": step,
-            "llm.output_messages": [{"message": {"role": str(message.get("role", "")), "content": _text(content)}}],
-            "output.value": _text(content),
-        },
-    )
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)

@@ -97,7 +97,10 @@ class FileStore:
                 if scanned >= SCANNED_SPANS:
                     return Page(tuple(rows), f"{scanned} spans were scanned; go on with after={last!r}")
                 scanned, last = scanned + row.span_count, row.trace_id
-                if not self._has_match(row.trace_id, query):
+                required = {_COLUMN_OF[key]: value for key, value in query.condition.required.items()}
+                where = " AND ".join(["trace_id = ?", *(f"{column} = ?" for column in required)])
+                spans = self._each(f"{_SPAN} WHERE {where}", (row.trace_id, *required.values()))
+                if not any(query.condition.matches(_span_of(span)) for span in spans):
                     continue
             if len(rows) == query.limit:
                 return Page(
@@ -107,7 +110,11 @@ class FileStore:
         return Page(tuple(rows))
 
     def _trace_rows(self, query: TraceQuery) -> Iterator[TraceRow]:
-        where, values = _trace_conditions(query)
+        given = {"project = ?": query.project, "start_us >= ?": query.start_us, "start_us < ?": query.end_us}
+        where = [sql for sql, value in given.items() if value is not None]
+        values: list[Any] = [value for value in given.values() if value is not None]
+        if query.condition is not None and query.condition.required.get("status_code") == "ERROR":
+            where.append("errors > 0")
         if query.after is not None:
             if not self._all("SELECT 1 FROM traces WHERE trace_id = ?", (query.after,)):
                 raise unknown_trace(query.after)
@@ -117,13 +124,6 @@ class FileStore:
         sql = f"SELECT project, trace_id, spans, start_us, end_us FROM traces{condition} ORDER BY start_us, trace_id"  # noqa: S608 - values are bound
         for project, trace_id, spans, start_us, end_us in self._each(sql, tuple(values)):
             yield TraceRow(project=project, trace_id=trace_id, span_count=spans, start_us=start_us, end_us=end_us)
-
-    def _has_match(self, trace_id: str, query: TraceQuery) -> bool:
-        assert query.condition is not None
-        required = {_COLUMN_OF[key]: value for key, value in query.condition.required.items()}
-        where = " AND ".join(["trace_id = ?", *(f"{column} = ?" for column in required)])
-        rows = self._each(f"{_SPAN} WHERE {where}", (trace_id, *required.values()))
-        return any(query.condition.matches(_span_of(row)) for row in rows)
 
     def summaries(self, trace_id: str) -> Sequence[SpanSummary]:
         """All spans of a trace, by (start, id)."""
@@ -159,19 +159,17 @@ class FileStore:
 
     def gaps(self, trace_id: str) -> list[str]:
         """Repeated ids, what importers found in the spans, and what is wrong with the shape of the tree."""
-        repeated = [
-            gap for (gap,) in self._all("SELECT gap FROM gaps WHERE trace_id = ? ORDER BY rowid LIMIT 100", (trace_id,))
-        ]
+        ((count,),) = self._all("SELECT count(*) FROM gaps WHERE trace_id = ?", (trace_id,))
+        rows = self._all("SELECT gap FROM gaps WHERE trace_id = ? ORDER BY rowid LIMIT 100", (trace_id,))
+        repeated = [gap for (gap,) in rows]
+        if count > 100:
+            repeated.append(f"{count - 100} more span ids that appear again are not listed")
         sql = """SELECT span_id, gaps FROM spans JOIN bodies USING (id) WHERE trace_id = ? AND gaps IS NOT NULL
                  ORDER BY start_us, span_id LIMIT 100"""
         inside = [
             f"{span_id}: {gap}" for span_id, text in self._all(sql, (trace_id,)) for gap in msgspec.json.decode(text)
         ]
-        return [*shape_gaps(self.summaries(trace_id)), *repeated, *self._unlisted(trace_id), *inside]
-
-    def _unlisted(self, trace_id: str) -> list[str]:
-        ((count,),) = self._all("SELECT count(*) FROM gaps WHERE trace_id = ?", (trace_id,))
-        return [f"{count - 100} more span ids that appear again are not listed"] if count > 100 else []
+        return [*shape_gaps(self.summaries(trace_id)), *repeated, *inside]
 
     def annotations(self, trace_id: str, span_id: str | None) -> list[dict[str, Any]]:
         """Files carry none; what a run adds lies in annotations.jsonl beside its report."""
@@ -216,21 +214,8 @@ class FileStore:
 
 
 def terms_of(words: str) -> list[str]:
-    """Words as the index cuts them: `gpt-4o` is two, because it keeps no order in which it could look for both in a row."""
+    """Words as the index cuts them: `gpt-4o` is two words, because the index keeps no order and cannot look for both in a row."""
     return re.findall(r"\w+", unicodedata.normalize("NFC", words))
-
-
-def _trace_conditions(query: TraceQuery) -> tuple[list[str], list[Any]]:
-    given = {
-        "project = ?": query.project,
-        "start_us >= ?": query.start_us,
-        "start_us < ?": query.end_us,
-    }
-    kept = {sql: value for sql, value in given.items() if value is not None}
-    where, values = list(kept), list(kept.values())
-    if query.condition is not None and query.condition.required.get("status_code") == "ERROR":
-        where.append("errors > 0")
-    return where, values
 
 
 def _span_of(row: tuple[Any, ...]) -> Span:

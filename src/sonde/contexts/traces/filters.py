@@ -15,6 +15,7 @@ import ast
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, cast
 
 from sonde.contexts.traces.span import Span, time_text, us_of_text
@@ -99,15 +100,11 @@ def _condition(node: ast.expr) -> Callable[[Span], bool | None]:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return _not(_condition(operand))
         case ast.Compare():
-            return _comparisons(node)
+            terms = [node.left, *node.comparators]
+            parts = [_comparison(op, *sides) for op, sides in zip(node.ops, pairwise(terms), strict=True)]
+            return parts[0] if len(parts) == 1 else _all(parts)
         case _:
             raise FilterRefused("a condition is a comparison, or several joined by and, or, not", node.col_offset)
-
-
-def _comparisons(node: ast.Compare) -> Callable[[Span], bool | None]:
-    terms = [node.left, *node.comparators]
-    parts = [_comparison(op, left, right) for op, left, right in zip(node.ops, terms, terms[1:], strict=False)]
-    return parts[0] if len(parts) == 1 else _all(parts)
 
 
 def _comparison(op: ast.cmpop, left: ast.expr, right: ast.expr) -> Callable[[Span], bool | None]:
@@ -120,9 +117,9 @@ def _comparison(op: ast.cmpop, left: ast.expr, right: ast.expr) -> Callable[[Spa
             wanted = isinstance(op, ast.Is)
             return lambda span: (first(span) is None) is wanted
         case ast.In():
-            return _contains(first, second)
+            return _compared(_contained, first, second)
         case ast.NotIn():
-            return _not(_contains(first, second))
+            return _not(_compared(_contained, first, second))
         case _:
             return _compared(_COMPARE[type(op)], first, second)
 
@@ -140,17 +137,8 @@ def _compared(compare: Callable[[Any, Any], bool], first: Term, second: Term) ->
     return test
 
 
-def _contains(item: Term, container: Term) -> Callable[[Span], bool | None]:
-    def test(span: Span) -> bool | None:
-        left, right = item(span), container(span)
-        if left is None or right is None:
-            return None
-        try:
-            return left in right
-        except TypeError:
-            return None
-
-    return test
+def _contained(item: Any, container: Any) -> bool:
+    return item in container
 
 
 def _all(parts: list[Callable[[Span], bool | None]]) -> Callable[[Span], bool | None]:
@@ -193,7 +181,7 @@ _NO_CONSTANT = object()
 
 
 def _moment(value: Any, node: ast.expr) -> Any:
-    """A time as spans tell theirs, so that the order of texts is that of times; lists of them too."""
+    """A time, or a list of them, in the spelling of spans: sorted as texts they are sorted as times."""
     if isinstance(value, list):
         return [_moment(item, node) for item in cast("list[Any]", value)]
     if not isinstance(value, str):
@@ -211,23 +199,26 @@ def _constant(node: ast.expr) -> Any:
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
             return -value
         case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [_listed(item) for item in items]
+            values: list[Any] = []
+            for item in items:
+                value = _constant(item)
+                if value is _NO_CONSTANT or isinstance(value, list):
+                    raise FilterRefused("a list may hold texts and numbers only", item.col_offset)
+                values.append(value)
+            return values
         case _:
             return _NO_CONSTANT
-
-
-def _listed(node: ast.expr) -> Any:
-    value = _constant(node)
-    if value is _NO_CONSTANT or isinstance(value, list):
-        raise FilterRefused("a list may hold texts and numbers only", node.col_offset)
-    return value
 
 
 def _key(node: ast.expr) -> str:
     """The dotted key of `llm.token_count.total`, `attributes['a.b']` or `metadata['tier']`."""
     match node:
         case ast.Name(id=name):
-            return _known_name(name, node)
+            if name in _FIELDS:
+                return name
+            fields = ", ".join(sorted(field for field in _FIELDS if "." not in field))
+            what = f"{name} is no field (fields: {fields}; attributes as attributes['a.b'])"
+            raise FilterRefused(what, node.col_offset)
         case ast.Attribute(value=value, attr=name):
             return f"{_prefix(value)}.{name}"
         case ast.Subscript(value=value, slice=ast.Constant(value=str() | int() as name)):
@@ -244,13 +235,6 @@ def _prefix(node: ast.expr) -> str:
     return node.id
 
 
-def _known_name(name: str, node: ast.expr) -> str:
-    if name not in _FIELDS:
-        allowed = ", ".join(sorted(field for field in _FIELDS if "." not in field))
-        raise FilterRefused(f"{name} is no field (fields: {allowed}; attributes as attributes['a.b'])", node.col_offset)
-    return name
-
-
 def _required(node: ast.expr) -> dict[str, str]:
     """Equalities on columns that hold for every match: those at the top, or joined to it by `and`."""
     match node:
@@ -260,13 +244,9 @@ def _required(node: ast.expr) -> dict[str, str]:
                 found = {**_required(value), **found}
             return found
         case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
-            return _equality(left, right) or _equality(right, left)
+            for field, value in ((left, right), (right, left)):
+                if isinstance(field, ast.Name) and field.id in _COLUMNS and isinstance(value, ast.Constant):
+                    return {field.id: value.value} if isinstance(value.value, str) else {}
+            return {}
         case _:
             return {}
-
-
-def _equality(field: ast.expr, value: ast.expr) -> dict[str, str]:
-    if isinstance(field, ast.Name) and field.id in _COLUMNS and isinstance(value, ast.Constant):
-        constant = cast("Any", value.value)
-        return {field.id: constant} if isinstance(constant, str) else {}
-    return {}

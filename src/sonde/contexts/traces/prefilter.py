@@ -1,7 +1,7 @@
 """The deterministic look at a trace before any model: hot spans, the branches around them, error groups and a rule's label.
 
-Pure over span summaries; only the label opens spans, a bounded number of them. Its results are the variables that a model starts with and
-the report of a run without a model. Text in a trace is matched against words, never followed.
+Pure over span summaries; only the label opens spans, and only a bounded number. A model starts with its results as variables; without a
+model they are the report. Text in a trace is matched against words, never followed.
 """
 
 from __future__ import annotations
@@ -86,35 +86,24 @@ def hot_spans(spans: Sequence[SpanSummary], top: int = TOP_K) -> list[SpanSummar
 
 
 def branch_of(tree: Tree, hot: SpanSummary) -> Neighbourhood:
-    """The way from the branch's root to the hot span, and children of the branch breadth first, both bounded."""
+    """The path from the branch's root to the hot span, and the branch's children breadth first, both bounded."""
     path = tree.path(hot.span_id)
     below_root = path[1:] or path
     root = below_root[0]
-    way = below_root[-MAX_NODES:]
-    chosen = {span.span_id: span for span in way}
-    found = _breadth_first(tree, root)
-    for span in found:
-        if len(chosen) < MAX_NODES:
-            chosen.setdefault(span.span_id, span)
-    left_out = len({span.span_id for span in (*below_root, *_all_below(tree, root))}) - len(chosen)
-    spans = tuple(sorted(chosen.values(), key=lambda span: span.order))
-    return Neighbourhood(hot_span_id=hot.span_id, root_span_id=root.span_id, spans=spans, left_out=left_out)
-
-
-def _all_below(tree: Tree, root: SpanSummary) -> list[SpanSummary]:
-    """The root and everything below it, however deep."""
-    found = [root]
-    for span in found:  # grows while it is walked
-        found += tree.children(span.span_id)
-    return found
-
-
-def _breadth_first(tree: Tree, root: SpanSummary) -> list[SpanSummary]:
-    level, found = [root], [root]
+    chosen = {span.span_id: span for span in below_root[-MAX_NODES:]}
+    level, near = [root], [root]
     for _ in range(MAX_DEPTH):
         level = [child for span in level for child in tree.children(span.span_id)]
-        found += level
-    return found
+        near += level
+    for span in near:
+        if len(chosen) < MAX_NODES:
+            chosen.setdefault(span.span_id, span)
+    everything = [root]
+    for span in everything:  # grows while it is walked
+        everything += tree.children(span.span_id)
+    left_out = len({span.span_id for span in (*below_root, *everything)}) - len(chosen)
+    spans = tuple(sorted(chosen.values(), key=lambda span: span.order))
+    return Neighbourhood(hot_span_id=hot.span_id, root_span_id=root.span_id, spans=spans, left_out=left_out)
 
 
 def shortened(span: Span) -> Span:

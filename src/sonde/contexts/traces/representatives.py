@@ -80,33 +80,23 @@ def representatives(
 ) -> list[Representative]:
     """At most `wanted` traces, none telling the same story twice, by (bucket, score, id); overrides come on top."""
     known = sorted(traces, key=lambda facts: facts.trace_id)
-    chosen = _Chosen()
-    failed = [facts for facts in known if facts.error_spans]
-    chosen.take("error", ERROR_BUCKET, [(float(facts.error_spans), facts) for facts in failed])
-    chosen.take("latency", LATENCY_BUCKET, [(facts.latency_ms, facts) for facts in known])
     sizes = Counter(facts.signature for facts in known)
-    chosen.take("cluster", CLUSTER_BUCKET, [(float(sizes[facts.signature]), facts) for facts in known])
-    found = chosen.found[:wanted]
+    buckets: list[tuple[str, int, list[tuple[float, TraceFacts]]]] = [
+        ("error", ERROR_BUCKET, [(float(facts.error_spans), facts) for facts in known if facts.error_spans]),
+        ("latency", LATENCY_BUCKET, [(facts.latency_ms, facts) for facts in known]),
+        ("cluster", CLUSTER_BUCKET, [(float(sizes[facts.signature]), facts) for facts in known]),
+    ]
+    found: list[Representative] = []
+    stories: set[Signature] = set()
+    for bucket, count, scored in buckets:
+        taken = 0
+        for score, facts in sorted(scored, key=lambda one: (-one[0], -one[1].latency_ms, one[1].trace_id)):
+            if taken < count and facts.signature not in stories:
+                stories.add(facts.signature)
+                found.append(Representative(facts=facts, bucket=bucket, score=score))
+                taken += 1
+    found = found[:wanted]
     present = {one.facts.trace_id for one in found}
     forced = [facts for facts in known if facts.trace_id in overrides and facts.trace_id not in present]
     found += [Representative(facts=facts, bucket="override", score=0.0) for facts in forced]
     return sorted(found, key=lambda one: (_BUCKETS.index(one.bucket), -one.score, one.facts.trace_id))
-
-
-class _Chosen:
-    """Representatives so far and the stories they tell."""
-
-    def __init__(self) -> None:
-        self.found: list[Representative] = []
-        self._stories: set[Signature] = set()
-
-    def take(self, bucket: str, count: int, scored: list[tuple[float, TraceFacts]]) -> None:
-        """The best of a bucket whose story is not told yet."""
-        taken = 0
-        for score, facts in sorted(scored, key=lambda one: (-one[0], -one[1].latency_ms, one[1].trace_id)):
-            if taken == count:
-                return
-            if facts.signature not in self._stories:
-                self._stories.add(facts.signature)
-                self.found.append(Representative(facts=facts, bucket=bucket, score=score))
-                taken += 1

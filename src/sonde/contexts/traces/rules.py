@@ -1,9 +1,8 @@
 """The rule label of a trace: one of five words, with a confidence and the evidence for it. General words, no names of any data set.
 
-The cause is looked for where an error begins: a failed span below which nothing failed, the earliest first. Wrappers that only
-pass an error on do not count, nor do steps that went well when tried again. Where nothing failed, quiet signs are read: empty or
-irrelevant retrieval, tools that report errors as output, answers cut short. A rule reads words, not meaning; its confidence never
-passes 0.82.
+The cause is where an error begins: the earliest failed span below which nothing failed. Wrappers that only pass an error on do not count,
+nor do steps that succeeded when tried again. If nothing failed, quiet signs decide: empty or irrelevant retrieval, tools that report errors
+as output, answers cut short. A rule reads words, not meaning; its confidence never passes 0.82.
 """
 
 from __future__ import annotations
@@ -60,6 +59,7 @@ _RETRIEVER_NAME = re.compile(r"retriev|vector.?(search|store|db)|(^|[._ -])rag([
 _SCORE_KEY = re.compile(r"(^|[._])(relevance|score|similarity)(_score)?$")
 _STATUS_KEYS = ("http.status_code", "http.response.status_code")
 _FORMAT_KEYS = ("output.format", "response.format", "llm.finish_reason")
+_QUIET_ORDER = {"retrieval_failure": 0, "upstream_dependency_failure": 1, "data_schema_mismatch": 1, "tool_failure": 1}
 _BAD_FORMATS = frozenset({"unexpected", "invalid", "malformed", "length", "max_tokens", "content_filter"})
 
 
@@ -97,24 +97,33 @@ class _Sign:
 def judge(spans: Sequence[Span], tree: Tree, read: Callable[[str], Span]) -> RuleVerdict:
     """The label of a trace from the spans that were opened, which may be shortened; `read` gives the whole one for the evidence."""
     failed = [span for span in spans if _failed(span) and not _recovered(span.summary, tree)]
-    first = next(iter(_origins(failed, tree)), None)
+    passed_on = {above.span_id for span in failed for above in tree.path(span.summary.span_id)[:-1]}
+    origins = [span for span in failed if span.summary.span_id not in passed_on]
+    first = min(origins, key=lambda span: span.summary.order, default=None)
     sign = _sign_of_failure(first) if first is not None else None
     if sign is None or sign.label == "instruction_failure":
-        sign = next(_quiet_signs(spans), None) or sign
+        quiet = [found for span in spans for found in _quiet_signs(span)]
+        sign = min(quiet, key=lambda found: _QUIET_ORDER.get(found.label, 2), default=sign)
     if sign is None:
-        return _nothing(spans)
-    excerpts = _evidence(sign.label, read(sign.span.summary.span_id))
+        why = "nothing failed and no sign was found; the default label" if spans else "no span could be read"
+        shown = tuple(span_excerpt(span.summary) for span in spans[:2])
+        return RuleVerdict(label="instruction_failure", confidence=UNAVAILABLE, excerpts=shown, why=why)
+    span = read(sign.span.summary.span_id)
+    excerpts = [span_excerpt(span.summary)]
+    if (call := tool_io_of(span)) is not None:
+        excerpts += artifact_excerpts(EvidenceKind.TOOL_IO, span, [call])
+    if sign.label == "retrieval_failure":
+        excerpts += artifact_excerpts(EvidenceKind.RETRIEVAL_CHUNK, span, chunks_of(span)[:3])
+    if len(excerpts) == 1:
+        excerpts.append(content_excerpt(span))
     bonus = 0.10 if len({(excerpt.kind, excerpt.ref) for excerpt in excerpts}) >= 2 else 0.0
-    confidence = round(min(CAP, CONFIDENCE[sign.label] + bonus), 2)
     return RuleVerdict(
-        label=sign.label, confidence=confidence, excerpts=excerpts, why=sign.why, span_id=sign.span.summary.span_id
+        label=sign.label,
+        confidence=round(min(CAP, CONFIDENCE[sign.label] + bonus), 2),
+        excerpts=tuple(excerpts),
+        why=sign.why,
+        span_id=sign.span.summary.span_id,
     )
-
-
-def _nothing(spans: Sequence[Span]) -> RuleVerdict:
-    shown = tuple(span_excerpt(span.summary) for span in spans[:2])
-    why = "nothing failed and no sign was found; the default label" if spans else "no span could be read"
-    return RuleVerdict(label="instruction_failure", confidence=UNAVAILABLE, excerpts=shown, why=why)
 
 
 def _failed(span: Span) -> bool:
@@ -122,7 +131,7 @@ def _failed(span: Span) -> bool:
 
 
 def _recovered(failed: SpanSummary, tree: Tree) -> bool:
-    """True when the same step, tried again under the same parent, went well: the failure did not decide the run."""
+    """True when the same step succeeded later under the same parent: the failure did not decide the run."""
     parent = tree.parent(failed)
     return parent is not None and any(
         other.name == failed.name
@@ -132,14 +141,6 @@ def _recovered(failed: SpanSummary, tree: Tree) -> bool:
         for other in tree.children(parent.span_id)
         if other.span_id != failed.span_id
     )
-
-
-def _origins(failed: Sequence[Span], tree: Tree) -> list[Span]:
-    """Failed spans below which nothing failed, the earliest first: where errors begin."""
-    passed_on: set[str] = set()
-    for span in failed:
-        passed_on |= {above.span_id for above in tree.path(span.summary.span_id)[:-1]}
-    return sorted((s for s in failed if s.summary.span_id not in passed_on), key=lambda s: s.summary.order)
 
 
 def _sign_of_failure(span: Span) -> _Sign:
@@ -157,45 +158,29 @@ def _sign_of_failure(span: Span) -> _Sign:
     return _Sign("instruction_failure", span, f"{kind} span failed: {_short(text)}")
 
 
-def _quiet_signs(spans: Iterable[Span]) -> Iterator[_Sign]:
-    """Signs in spans that did not fail, in the order of the spans; retrieval before tools before answers."""
-    found = [sign for span in spans for sign in (_retrieval_sign(span), _tool_sign(span), _answer_sign(span)) if sign]
-    order = {"retrieval_failure": 0, "upstream_dependency_failure": 1, "data_schema_mismatch": 1, "tool_failure": 1}
-    return iter(sorted(found, key=lambda sign: order.get(sign.label, 2)))
-
-
-def _retrieval_sign(span: Span) -> _Sign | None:
-    if kind_of(span) != "RETRIEVER" or _failed(span):
-        return None
-    chunks = chunks_of(span)
-    scores = _scores(span)
-    if scores and max(scores) < LOW_SCORE:
-        return _Sign("retrieval_failure", span, f"the best retrieval score is {max(scores):g}")
-    if not chunks and not _has_output(span):
-        return _Sign("retrieval_failure", span, "the retriever returned nothing")
-    return None
-
-
-def _tool_sign(span: Span) -> _Sign | None:
-    """A tool that says OK and returns an error."""
-    if kind_of(span) != "TOOL" or _failed(span):
-        return None
-    found = tool_io_of(span)
-    output = str(found.row["output"] or "")[:4000] if found else ""
-    if not _ERROR_OUTPUT.search(output) and not _server_error(span):
-        return None
-    if _SCHEMA.search(output):
-        return _Sign("data_schema_mismatch", span, f"a tool returned: {_short(output)}")
-    if _server_error(span) or _UPSTREAM_STRONG.search(output):
-        return _Sign("upstream_dependency_failure", span, f"a tool returned: {_short(output)}")
-    return _Sign("tool_failure", span, f"a tool returned: {_short(output)}")
-
-
-def _answer_sign(span: Span) -> _Sign | None:
+def _quiet_signs(span: Span) -> Iterator[_Sign]:
+    """Signs in a span that did not fail: empty or irrelevant retrieval, a tool that says OK and returns an error, a cut answer."""
+    kind = "" if _failed(span) else kind_of(span)
+    if kind == "RETRIEVER":
+        scores = _scores(span)
+        output = span.attributes.get("output.value")
+        if scores and max(scores) < LOW_SCORE:
+            yield _Sign("retrieval_failure", span, f"the best retrieval score is {max(scores):g}")
+        elif not chunks_of(span) and (output is None or _EMPTY_OUTPUT.search(str(output)[:2000])):
+            yield _Sign("retrieval_failure", span, "the retriever returned nothing")
+    if kind == "TOOL":
+        call = tool_io_of(span)
+        returned = str(call.row["output"] or "")[:4000] if call else ""
+        if _ERROR_OUTPUT.search(returned) or _server_error(span):
+            label = "tool_failure"
+            if _SCHEMA.search(returned):
+                label = "data_schema_mismatch"
+            elif _server_error(span) or _UPSTREAM_STRONG.search(returned):
+                label = "upstream_dependency_failure"
+            yield _Sign(label, span, f"a tool returned: {_short(returned)}")
     said = [str(span.attributes.get(key, "")).lower() for key in _FORMAT_KEYS]
     if any(word in _BAD_FORMATS for word in said):
-        return _Sign("instruction_failure", span, f"an answer has the wrong form: {', '.join(filter(None, said))}")
-    return None
+        yield _Sign("instruction_failure", span, f"an answer has the wrong form: {', '.join(filter(None, said))}")
 
 
 def kind_of(span: Span) -> str:
@@ -224,31 +209,14 @@ def _server_error(span: Span) -> bool:
 
 def _scores(span: Span) -> list[float]:
     """Scores in 0..1 of retrieved documents, or the retriever's own figure; other scales say nothing about quality."""
-    chunks = [artifact.row["score"] for artifact in chunks_of(span)]
-    own = [value for key, value in span.attributes.items() if _SCORE_KEY.search(key)]
-    numbers = [float(value) for value in (chunks if any(_number(c) for c in chunks) else own) if _number(value)]
-    return numbers if numbers and all(0 <= number <= 1 for number in numbers) else []
 
+    def numbers(values: Iterable[Any]) -> list[float]:
+        return [float(value) for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
 
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _has_output(span: Span) -> bool:
-    """A retriever that logs its result as plain output has returned something, unless that says otherwise."""
-    output = span.attributes.get("output.value")
-    return output is not None and not _EMPTY_OUTPUT.search(str(output)[:2000])
-
-
-def _evidence(label: str, span: Span) -> tuple[Excerpt, ...]:
-    excerpts = [span_excerpt(span.summary)]
-    if (found := tool_io_of(span)) is not None:
-        excerpts += artifact_excerpts(EvidenceKind.TOOL_IO, span, [found])
-    if label == "retrieval_failure":
-        excerpts += artifact_excerpts(EvidenceKind.RETRIEVAL_CHUNK, span, chunks_of(span)[:3])
-    if len(excerpts) == 1:
-        excerpts.append(content_excerpt(span))
-    return tuple(excerpts)
+    chunks = numbers(artifact.row["score"] for artifact in chunks_of(span))
+    own = numbers(value for key, value in span.attributes.items() if _SCORE_KEY.search(key))
+    scores = chunks or own
+    return scores if all(0 <= score <= 1 for score in scores) else []
 
 
 def _short(text: str) -> str:

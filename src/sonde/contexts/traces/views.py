@@ -23,6 +23,10 @@ _SIDES = (
     ("input", ("llm.input_messages", "gen_ai.prompt")),
     ("output", ("llm.output_messages", "gen_ai.completion")),
 )
+_PLAIN = (
+    ("input", "user", ("input.value", "traceloop.entity.input")),
+    ("output", "assistant", ("output.value", "traceloop.entity.output")),
+)
 _CHUNKS = ("retrieval.documents", "retriever.documents", "retrieval.chunks", "reranker.output_documents")
 _EVENT_ROLES = {
     "gen_ai.system.message": "system",
@@ -52,9 +56,21 @@ def messages_of(span: Span) -> list[Artifact]:
             found += [_message(items[index], direction, index, gap=gap) for index in sorted(items)]
     found = found or _event_messages(span)
     heard = {row["metadata"]["direction"] for row in found}
-    found += [row for row in _plain_messages(span) if row["metadata"]["direction"] not in heard]
+    for direction, role, keys in _PLAIN:
+        key = next((key for key in keys if span.attributes.get(key) is not None), None)
+        if key is None or direction in heard or (direction == "output" and _names_the_reply(span.attributes)):
+            continue
+        metadata = {"direction": direction, "position": 0, "source": key}
+        found.append({"role": role, "content": _as_text(span.attributes[key]), "metadata": metadata})
     found.sort(key=lambda row: row["metadata"]["direction"] == "output")
-    return [_message_artifact(span, message) for message in found]
+    artifacts: list[Artifact] = []
+    for message in found:
+        said = {key: value for key, value in message["metadata"].items() if key not in _MESSAGE_ONLY}
+        text = canonical_json({"role": message["role"], "content": message["content"], **said})
+        ref = f"message:{span.summary.span_id}:{sha256_text(text)[:16]}"
+        row = {**_ids(span), **message, "metadata": {**message["metadata"], "ref": ref}}
+        artifacts.append(Artifact(ref=ref, text=text, row=row))
+    return artifacts
 
 
 def tool_io_of(span: Span) -> Artifact | None:
@@ -79,9 +95,15 @@ def tool_io_of(span: Span) -> Artifact | None:
 def chunks_of(span: Span) -> list[Artifact]:
     """Retrieved documents in the order in which they were retrieved."""
     for prefix in _CHUNKS:
-        items = indexed(span.attributes, prefix) or _json_items(span.attributes.get(prefix))
+        items = [item for _, item in sorted(indexed(span.attributes, prefix).items())]
+        value = span.attributes.get(prefix)
+        if not items and isinstance(value, str) and value.lstrip().startswith("["):  # documents as one JSON text
+            try:
+                items = [cast("Row", item) for item in json.loads(value) if isinstance(item, dict)]
+            except (ValueError, RecursionError):
+                continue
         if items:
-            return [_chunk(span, items[index], position) for position, index in enumerate(sorted(items))]
+            return [_chunk(span, item, position) for position, item in enumerate(items)]
     return []
 
 
@@ -104,18 +126,16 @@ def nested(table: Table, prefix: str) -> Any:
     start = f"{prefix}."
     tree: dict[str, Any] = {}
     for key in sorted(key for key in table if key.startswith(start)):
-        _plant(tree, key[len(start) :].split("."), table[key])
+        branch, path = tree, key[len(start) :].split(".")
+        for part in path[:-1]:
+            below = branch.setdefault(part, {})
+            if not isinstance(below, dict):  # both `a` and `a.b` were given: keep the second under its own name
+                branch[".".join(path)] = table[key]
+                break
+            branch = cast("dict[str, Any]", below)
+        else:
+            branch[path[-1]] = table[key]
     return tree or None
-
-
-def _plant(tree: dict[str, Any], path: list[str], value: Any) -> None:
-    for part in path[:-1]:
-        branch = tree.setdefault(part, {})
-        if not isinstance(branch, dict):  # both `a` and `a.b` were given: keep the second under its own name
-            tree[".".join(path)] = value
-            return
-        tree = cast("dict[str, Any]", branch)
-    tree[path[-1]] = value
 
 
 def _ids(span: Span) -> Row:
@@ -123,41 +143,32 @@ def _ids(span: Span) -> Row:
 
 
 def _message(item: Table, direction: str, position: int, *, gap: bool) -> Row:
-    role = item.get("message.role", item.get("role", ""))
     metadata: Row = {"direction": direction, "position": position}
     for key in ("message.name", "message.tool_call_id", "message.finish_reason"):
         if key in item:
             metadata[key.removeprefix("message.")] = item[key]
-    if calls := _tool_calls(item):
+    calls: list[Row] = []
+    for _, call in sorted((indexed(item, "message.tool_calls") or indexed(item, "tool_calls")).items()):
+        arguments = nested(call, "tool_call.function.arguments") or nested(call, "arguments")
+        name = call.get("tool_call.function.name") or call.get("name")
+        shown = {"id": call.get("tool_call.id"), "name": name, "arguments": arguments}
+        calls.append({key: value for key, value in shown.items() if value is not None})
+    if calls:
         metadata["tool_calls"] = calls
     if gap:
         metadata["index_gap"] = True
-    return {"role": str(role), "content": _content(item), "metadata": metadata}
-
-
-def _content(item: Table) -> str:
     content = nested(item, "message.content")
     content = nested(item, "content") if content is None else content
-    if content is not None:
-        return content if isinstance(content, str) else canonical_json(content)
-    parts = indexed(item, "message.contents")
-    texts = (
-        parts[index].get("message_content.text") or f"[{parts[index].get('message_content.type', 'part')}]"
-        for index in sorted(parts)
-    )
-    return "\n".join(str(text) for text in texts)
+    if content is None:
+        parts = [part for _, part in sorted(indexed(item, "message.contents").items())]
+        texts = (part.get("message_content.text") or f"[{part.get('message_content.type', 'part')}]" for part in parts)
+        content = "\n".join(str(text) for text in texts)
+    role = item.get("message.role", item.get("role", ""))
+    return {"role": str(role), "content": _as_text(content), "metadata": metadata}
 
 
-def _tool_calls(item: Table) -> list[Row]:
-    calls = indexed(item, "message.tool_calls") or indexed(item, "tool_calls")
-    return [_tool_call(calls[index]) for index in sorted(calls)]
-
-
-def _tool_call(call: Table) -> Row:
-    arguments = nested(call, "tool_call.function.arguments") or nested(call, "arguments")
-    name = call.get("tool_call.function.name") or call.get("name")
-    found = {"id": call.get("tool_call.id"), "name": name, "arguments": arguments}
-    return {key: value for key, value in found.items() if value is not None}
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else canonical_json(value)
 
 
 def _event_messages(span: Span) -> list[Row]:
@@ -177,34 +188,10 @@ def _event_messages(span: Span) -> list[Row]:
     return rows
 
 
-def _plain_messages(span: Span) -> list[Row]:
-    rows: list[Row] = []
-    for direction, role, keys in (("input", "user", _INPUT), ("output", "assistant", _OUTPUT)):
-        key = next((key for key in keys if span.attributes.get(key) is not None), None)
-        if key is not None and not (direction == "output" and _names_the_reply(span.attributes)):
-            value = span.attributes[key]
-            content = value if isinstance(value, str) else canonical_json(value)
-            metadata = {"direction": direction, "position": 0, "source": key}
-            rows.append({"role": role, "content": content, "metadata": metadata})
-    return rows
-
-
 def _names_the_reply(table: Table) -> bool:
     """True where the output is only the id and model of a reply, which GenAI names are translated to, and not its words."""
     names = {key: str(value) for key in ("id", "model") if (value := table.get(f"gen_ai.response.{key}"))}
     return bool(names) and table.get("output.value") == json.dumps(names, ensure_ascii=False)
-
-
-_INPUT = ("input.value", "traceloop.entity.input")
-_OUTPUT = ("output.value", "traceloop.entity.output")
-
-
-def _message_artifact(span: Span, message: Row) -> Artifact:
-    said = {key: value for key, value in message["metadata"].items() if key not in _MESSAGE_ONLY}
-    text = canonical_json({"role": message["role"], "content": message["content"], **said})
-    ref = f"message:{span.summary.span_id}:{sha256_text(text)[:16]}"
-    row = {**_ids(span), "role": message["role"], "content": message["content"]}
-    return Artifact(ref=ref, text=text, row={**row, "metadata": {**message["metadata"], "ref": ref}})
 
 
 def _chunk(span: Span, item: Table, position: int) -> Artifact:
@@ -224,17 +211,6 @@ def _chunk(span: Span, item: Table, position: int) -> Artifact:
     suffix = f":chunk={content['chunk_id']}" if chunk_id is not None else ""
     ref = f"retrieval:{span.summary.span_id}:{position}:{content['document_id']}{suffix}"
     return Artifact(ref=ref, text=canonical_json(content), row={**_ids(span), "artifact_id": ref, **content})
-
-
-def _json_items(value: Any) -> dict[int, dict[str, Any]]:
-    """Documents that were logged as one JSON text."""
-    if not isinstance(value, str) or not value.lstrip().startswith("["):
-        return {}
-    try:
-        items = json.loads(value)
-    except (ValueError, RecursionError):
-        return {}
-    return {index: cast("Row", item) for index, item in enumerate(cast("list[Any]", items)) if isinstance(item, dict)}
 
 
 def span_excerpt(summary: SpanSummary) -> Excerpt:
@@ -263,18 +239,15 @@ def text_behind(excerpt: Excerpt, read: Callable[[str], Span]) -> str | None:
         case EvidenceKind.SPAN:
             return canonical_json(span.summary.row())
         case EvidenceKind.TOOL_IO:
-            found = tool_io_of(span)
-            return found.text if found and found.ref == excerpt.ref else None
+            call = tool_io_of(span)
+            artifacts = [call] if call else []
         case EvidenceKind.MESSAGE:
-            return _text_of(excerpt.ref, messages_of(span))
+            artifacts = messages_of(span)
         case EvidenceKind.RETRIEVAL_CHUNK:
-            return _text_of(excerpt.ref, chunks_of(span))
+            artifacts = chunks_of(span)
         case _:
             return None
-
-
-def _text_of(ref: str, artifacts: Iterable[Artifact]) -> str | None:
-    return next((artifact.text for artifact in artifacts if artifact.ref == ref), None)
+    return next((artifact.text for artifact in artifacts if artifact.ref == excerpt.ref), None)
 
 
 def _excerpt(kind: EvidenceKind, ref: str, text: str, summary: SpanSummary) -> Excerpt:

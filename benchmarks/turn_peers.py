@@ -18,7 +18,7 @@ LINE = "2026-01-01 12:00:00 INFO service-a request 12345 handled in 17 ms by wor
 
 
 def sonde(_base_url: str, text: str, turns: int) -> None:
-    from sonde.api import Budget, ask, load_settings
+    from sonde import Budget, ask, load_settings
 
     budget = Budget(max_iterations=turns + 5, max_tokens_total=100_000_000, max_cost_usd=None)
     ask("What is it?", text, model="openai:scripted", budget=budget, settings=load_settings())

@@ -10,8 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from sonde.api.launch import Job, Launch, run_job
-from sonde.api.settings import load_settings
+import sonde
 from sonde.contexts.files import FilesContext
 from sonde.core.budget import Budget
 from sonde.core.evidence import Citation, Refuted
@@ -74,6 +73,5 @@ TODOS = Engine(
 )
 
 if __name__ == "__main__":
-    job = Job(engine=TODOS, objective="Which TODO comments hide a bug?", context=FilesContext(sys.argv[1:]))
-    finished = run_job(job, Launch(settings=load_settings()))
-    print(f"{finished.ended.conclusion.text}\n{finished.ended.status.value}, judged by {finished.annotator}")
+    found = sonde.run(TODOS, "Which TODO comments hide a bug?", FilesContext(sys.argv[1:]))
+    print(f"{found.text}\n{found.status.value}, judged by {found.annotator_kind}")

@@ -12,7 +12,8 @@
     │   ├── ToolResponseInvalid    TOOL_RESPONSE_INVALID
     │   ├── BudgetExceeded
     │   │   ├── RecursionLimitReached   RECURSION_LIMIT_REACHED  (every budget but time)
-    │   │   └── WallTimeLimitReached    WALL_TIME_LIMIT_REACHED
+    │   │   ├── WallTimeLimitReached    WALL_TIME_LIMIT_REACHED
+    │   │   └── Cancelled               the user has stopped the run
     │   ├── SchemaValidationFailed      SCHEMA_VALIDATION_FAILED
     │   ├── EvidenceValidationFailed    EVIDENCE_VALIDATION_FAILED
     │   ├── ModelOutputInvalid          MODEL_OUTPUT_INVALID
@@ -28,8 +29,9 @@ Only the ten codes of the runtime contract exist. A message says what happened a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class ErrorCode(StrEnum):
@@ -150,6 +152,18 @@ class WallTimeLimitReached(BudgetExceeded):
     code = ErrorCode.WALL_TIME_LIMIT_REACHED
 
 
+class Cancelled(BudgetExceeded):
+    """The user has stopped the run: it ends like one that ran out of time, with the best it has."""
+
+
+BY_USER = "cancelled by the user"
+
+
+def by_user() -> Cancelled:
+    """The user's own stop."""
+    return Cancelled(BY_USER, limit="cancelled")
+
+
 class SchemaValidationFailed(RunError):
     """The final output does not fit its schema, also after repair."""
 
@@ -208,6 +222,25 @@ class WritebackFailed(RunError):
 
 class UnexpectedRuntimeError(RunError):
     """A fault of ours."""
+
+
+def reached_before(row: Mapping[str, Any] | None) -> RunError | None:
+    """What ended a recorded session from outside its code, as an error again; None for what comes of its replies alone."""
+    message = str((row or {}).get("message"))
+    if message == BY_USER:
+        return by_user()
+    match (row or {}).get("code"):
+        case ErrorCode.RECURSION_LIMIT_REACHED:
+            knob = next((word.rstrip(":") for word in message.split() if word.startswith("max_")), "")
+            return RecursionLimitReached(message, limit=knob)
+        case ErrorCode.WALL_TIME_LIMIT_REACHED:
+            return WallTimeLimitReached(message, limit="max_wall_time_sec")
+        case ErrorCode.TOOL_RESPONSE_INVALID:
+            return ToolResponseInvalid(message)
+        case ErrorCode.TOOL_CALL_FAILED:
+            return ToolCallFailed(message)
+        case _:
+            return None
 
 
 class UsageError(SondeError):

@@ -22,7 +22,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from sonde.api.ask_run import Answer, ask
+from sonde.api.ask_run import ask
+from sonde.api.result import Answer
 from sonde.api.settings import Settings
 from sonde.core.deadline import Deadline
 from sonde.errors import ModelCallFailed

@@ -68,13 +68,12 @@ def _resume(url: str, run: RunDir) -> None:
             asked.append(event.request_hash)
 
     finished = resume(run.path, settings=settings(url), on_event=watch)
-    conclusion = finished.ended.conclusion
     used = finished.record.runtime_ref.usage
     result = {
         "phase": "done",
-        "status": finished.ended.status.value,
-        "text": conclusion.text,
-        "citations": [c.ref for c in conclusion.citations],
+        "status": finished.status.value,
+        "text": finished.text,
+        "citations": [c.ref for c in finished.citations],
         "usage": [used.iterations, used.tool_calls, used.llm_subcalls, used.tokens_in, used.tokens_out],
     }
     print(json.dumps(result), flush=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sonde.api.ask_run import Answer, ask
+from sonde.api.ask_run import ask
+from sonde.api.result import Answer
 from sonde.api.settings import Settings
 from sonde.testing import ScriptedModel
 

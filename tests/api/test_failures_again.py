@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from recorded_runs import FINISH, asked, one_fact
 
-from sonde.api.ask_run import Answer, ask
+from sonde.api.ask_run import ask
 from sonde.api.rerun import branch, replay, resume
+from sonde.api.result import Answer
 from sonde.api.settings import Settings
 from sonde.core.cancellation import Stop
 from sonde.core.status import RunStatus
@@ -79,7 +80,7 @@ def test_a_branch_takes_the_failed_attempts_of_its_turns_along_and_replays(data:
 
     assert tried.run_dir is not None
     assert tried.record.runtime_ref.usage == before.record.runtime_ref.usage
-    assert replay(tried.run_dir.path, settings=Settings()).equal
+    assert replay(tried.run_dir, settings=Settings()).equal
 
 
 def folding() -> Callable[[ModelRequest], str | Exception]:
@@ -106,7 +107,7 @@ def test_a_folded_conversation_replays_by_its_words_and_in_a_branch(data: Path) 
     tried = branch(run_dir, 8, runs_dir=data.parent / "runs", model=ScriptedModel([FINISH]), settings=Settings())
     assert tried.record.status is RunStatus.SUCCEEDED
     assert tried.run_dir is not None
-    assert replay(tried.run_dir.path, settings=Settings()).equal
+    assert replay(tried.run_dir, settings=Settings()).equal
 
 
 def test_a_sub_call_that_failed_for_good_before_a_crash_is_not_asked_again(data: Path) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from sonde.api.ask_run import Answer, ask
+from sonde.api.ask_run import ask
 from sonde.api.rerun import replay, resume
+from sonde.api.result import Answer
 from sonde.api.settings import Settings
 from sonde.core.status import RunStatus
 from sonde.sandbox import Limits

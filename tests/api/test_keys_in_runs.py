@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from sonde.api.ask_run import Answer, ask
+from sonde.api.ask_run import ask
 from sonde.api.config_file import NamedModel
 from sonde.api.rerun import replay
+from sonde.api.result import Answer
 from sonde.api.settings import Settings
 from sonde.core.status import RunStatus
 from sonde.models.base import Secret

@@ -95,7 +95,7 @@ def test_a_cancelled_run_whose_files_are_missing_gets_them_and_asks_nobody(data:
 
     assert model.requests == []
     assert finished.record.status is answer.status
-    assert finished.ended.conclusion.text == answer.text
+    assert finished.text == answer.text
     assert (run_dir / JOURNAL).read_bytes().startswith(journal)
     assert replay(run_dir, settings=Settings()).equal
 

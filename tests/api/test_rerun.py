@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from sonde.api.ask_run import Answer, ask
+from sonde.api.ask_run import ask
 from sonde.api.rerun import branch, replay, resume
+from sonde.api.result import Answer
 from sonde.api.settings import Settings
 from sonde.errors import ConfigError
 from sonde.models.base import Message
@@ -130,9 +131,9 @@ def test_a_branch_shares_the_turns_before_and_goes_on_live(data: Path, tmp_path:
 
     finished = branch(run_dir, 4, model=other, settings=Settings(), runs_dir=tmp_path / "runs")
 
-    assert finished.ended.conclusion.text == "delta"
+    assert finished.text == "delta"
     assert finished.run_dir is not None
-    assert finished.run_dir.path != run_dir
+    assert finished.run_dir != run_dir
     assert finished.record.runtime_ref.usage.iterations >= 8
     assert len(other.requests) == 2
 
@@ -155,7 +156,7 @@ def test_code_that_takes_another_path_is_named_and_stops_unless_told_to_go_on(da
         resume(cut.path, model=model, settings=Settings())
     finished = resume(cut.path, model=model, settings=Settings(), go_live=True)
 
-    assert finished.ended.status.value == "succeeded"
+    assert finished.status.value == "succeeded"
 
 
 def cut_before_the_end(run_dir: Path, tmp_path: Path) -> RunDir:

@@ -58,7 +58,7 @@ def test_an_answer_that_came_in_time_is_not_lost_when_the_run_is_resumed_after_i
         silent = ScriptedModel([])
         finished = resume(run_dir, model=silent, tools=[slow], settings=Settings(), clock=clock)
 
-        assert finished.ended.status is RunStatus.SUCCEEDED
+        assert finished.status is RunStatus.SUCCEEDED
         assert finished.record.metrics.total_latency_s == pytest.approx(140)
         assert not silent.requests
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.api.launch import Finished
+from sonde.api.result import Result
 from sonde.api.settings import Settings
 from sonde.bench.demo import load, names, play, without_model
 from sonde.core.events import CodeRan, Event, SubcallStarted
@@ -20,10 +20,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("demo")
 
 
-def states(folder: Path, finished: Finished) -> set[str]:
+def states(folder: Path, finished: Result) -> set[str]:
     """What the page says of the run's citations."""
     assert finished.run_dir is not None
-    return {each["state"] for each in Shelf(folder / "runs").excerpts(finished.run_dir.run_id)}
+    return {each["state"] for each in Shelf(folder / "runs").excerpts(finished.run_dir.name)}
 
 
 @pytest.mark.parametrize("name", names())
@@ -36,14 +36,14 @@ def test_a_recording_ends_as_it_did_with_every_citation_proved_again_and_verifie
         there.chdir(folder.parent)  # as `sonde demo` does, which names a relative folder
         finished = play(recording, Path(folder.name), settings=Settings())
 
-    assert finished.ended.status.value == recording.status == "succeeded"
-    assert finished.annotator == "LLM"
+    assert finished.status.value == recording.status == "succeeded"
+    assert finished.annotator_kind == "LLM"
     assert finished.run_dir is not None
-    assert (folder / "runs" / finished.run_dir.run_id / "run_record.json").is_file()
+    assert (folder / "runs" / finished.run_dir.name / "run_record.json").is_file()
     assert states(folder, finished) == {"verified"}
-    proved = (*finished.ended.conclusion.citations, *finished.ended.conclusion.evidence)
+    proved = (*finished.citations, *finished.evidence)
     assert proved
-    assert recording.answer[:80] in finished.ended.conclusion.text
+    assert recording.answer[:80] in finished.text
 
 
 def test_one_recording_has_parallel_sub_calls_and_one_survives_a_fault_of_its_own_code(folder: Path) -> None:
@@ -65,8 +65,8 @@ def test_the_families_are_covered_and_the_model_is_named() -> None:
 def test_without_a_model_the_same_question_gets_a_report_marked_code(folder: Path) -> None:
     finished = without_model(load("renamed"), folder, settings=Settings())
 
-    assert finished.annotator == "CODE"
-    assert finished.ended.conclusion.output is not None
+    assert finished.annotator_kind == "CODE"
+    assert finished.value is not None
     assert states(folder, finished) == {"verified"}
 
 

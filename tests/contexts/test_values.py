@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from sonde.api import ask
+from sonde import ask
 from sonde.contexts.values import ValuesContext
 from sonde.core.canonical import sha256_text
 from sonde.errors import ConfigError

@@ -35,9 +35,9 @@ def traces(tmp_path: Path) -> Path:
 def test_what_the_pre_filter_found_is_there_in_the_first_turn_and_costs_no_turn(traces: Path) -> None:
     look = "print('hot', [span['span_id'] for span in hot_spans], 'rule', rule['label'] if 'label' in rule else rule)"
     model = ScriptedModel([json.dumps({"reasoning": "", "code": code}) for code in (look, "SUBMIT()", "SUBMIT()")])
-    options = sonde.Options(model=model, in_memory=True, settings=sonde.Settings())
+    options = sonde.RunOptions(model=model, in_memory=True, settings=sonde.Settings())
 
-    found = sonde.rca(TRACE, traces, options=options)
+    found = sonde.rca(TRACE, traces, **options)
 
     assert f"hot ['{TOOL}'" in model.requests[1].messages[-1].content
     assert TOOL in model.requests[0].messages[1].content

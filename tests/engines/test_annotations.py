@@ -29,7 +29,7 @@ def server() -> Iterator[PhoenixDouble]:
 
 
 def rca(server: PhoenixDouble, tmp_path: Path, **more: Any) -> sonde.Investigation:
-    return sonde.rca(TRACE, server.url, project="shop", options=options(model(SEE, SUBMIT), runs_dir=tmp_path), **more)
+    return sonde.rca(TRACE, server.url, project="shop", **options(model(SEE, SUBMIT), runs_dir=tmp_path), **more)
 
 
 def by_name(server: PhoenixDouble) -> dict[str, dict[str, dict[str, Any]]]:
@@ -132,7 +132,7 @@ def test_a_second_run_replaces_the_first_and_no_writeback_writes_nothing(server:
 
 def test_for_files_the_annotations_lie_beside_the_report(tmp_path: Path, server: PhoenixDouble) -> None:
     source = write(tmp_path, failed_trace())
-    found = sonde.rca(TRACE, source, options=options(runs_dir=tmp_path / "runs"))
+    found = sonde.rca(TRACE, source, **options(runs_dir=tmp_path / "runs"))
 
     assert found.run_dir is not None
     lines = [json.loads(line) for line in (found.run_dir / "annotations.jsonl").read_text().splitlines()]
@@ -154,7 +154,7 @@ def test_for_files_the_annotations_lie_beside_the_report(tmp_path: Path, server:
 def test_compliance_is_noted_on_the_trace_and_on_the_spans_of_each_control(
     server: PhoenixDouble, tmp_path: Path
 ) -> None:
-    found = sonde.comply(TRACE, server.url, project="shop", options=options(runs_dir=tmp_path))
+    found = sonde.comply(TRACE, server.url, project="shop", **options(runs_dir=tmp_path))
 
     notes = by_name(server)
     overall = notes["compliance.overall"][TRACE]["result"]
@@ -176,9 +176,7 @@ def test_a_dossier_is_noted_on_root_spans_and_its_evidence_on_the_spans(server: 
         folder.mkdir(parents=True)
         (folder / "prompt.txt").write_text(tag)
         (folder / "metadata.json").write_text(json.dumps({"created_at": f"2025-12-{day}T00:00:00Z"}))
-    sonde.incident(
-        server.url, project="shop", configs=tmp_path / "configs", options=options(runs_dir=tmp_path / "runs")
-    )
+    sonde.incident(server.url, project="shop", configs=tmp_path / "configs", **options(runs_dir=tmp_path / "runs"))
 
     notes = by_name(server)
     assert set(notes) == {"incident.dossier", "incident.timeline.evidence"}
@@ -217,7 +215,7 @@ def test_a_server_that_dies_under_a_tool_ends_the_run_with_the_rules_report(serv
         server.dead = True
         return json.dumps({"reasoning": "", "code": "get_span('feedfacefeedface')"})
 
-    found = sonde.rca(TRACE, server.url, project="shop", writeback=False, options=options(ScriptedModel(dying)))
+    found = sonde.rca(TRACE, server.url, project="shop", writeback=False, **options(ScriptedModel(dying)))
 
     assert (found.status, found.annotator_kind) == ("partial", "CODE")
     error = found.record.error
@@ -242,7 +240,7 @@ class FaultySource(Source):
 @pytest.mark.requirement(114)
 def test_a_fault_of_ours_ends_in_the_record_and_not_in_silence(tmp_path: Path) -> None:
     source = FaultySource(source=write(tmp_path, failed_trace()))
-    found = sonde.rca(TRACE, source, options=options(runs_dir=tmp_path / "runs"))
+    found = sonde.rca(TRACE, source, **options(runs_dir=tmp_path / "runs"))
 
     assert (found.status, found.report) == ("failed", None)
     assert found.run_dir is not None
@@ -260,7 +258,7 @@ def test_a_fault_of_ours_ends_in_the_record_and_not_in_silence(tmp_path: Path) -
 def test_a_server_that_is_not_there_fails_the_run_with_a_record(tmp_path: Path) -> None:
     with PhoenixDouble([]) as gone:
         address = gone.url
-    found = sonde.rca(TRACE, address, options=options(runs_dir=tmp_path))
+    found = sonde.rca(TRACE, address, **options(runs_dir=tmp_path))
 
     assert (found.status, found.report) == ("failed", None)
     assert found.run_dir is not None

@@ -62,7 +62,7 @@ def judged(found: sonde.Investigation) -> dict[str, dict[str, Any]]:
 @pytest.mark.requirement(74, 101)
 @pytest.mark.requirement("O1")
 def test_without_a_model_every_control_that_applies_is_judged_once_by_rule(failed: Path) -> None:
-    found = sonde.comply(TRACE, failed, options=options())
+    found = sonde.comply(TRACE, failed, **options())
 
     controls = judged(found)
     assert (found.status, found.annotator_kind) == ("partial", "CODE")
@@ -80,7 +80,7 @@ def test_without_a_model_every_control_that_applies_is_judged_once_by_rule(faile
 @pytest.mark.requirement("O4")
 def test_a_model_may_make_a_verdict_more_severe_with_evidence(calm: Path) -> None:
     scripted = model(LOOK, submit(verdict(FORMAT, "fail", f"[{ref('SPAN', TOOL)}]")))
-    found = sonde.comply(TRACE, calm, options=options(scripted))
+    found = sonde.comply(TRACE, calm, **options(scripted))
 
     controls = judged(found)
     assert (found.status, found.annotator_kind) == ("succeeded", "LLM")
@@ -93,7 +93,7 @@ def test_a_model_may_make_a_verdict_more_severe_with_evidence(calm: Path) -> Non
 @pytest.mark.parametrize("milder", ["pass", "not_applicable", "insufficient_evidence"])
 def test_a_model_cannot_make_a_rules_fail_milder(failed: Path, milder: str) -> None:
     more = ", 'missing_evidence': ['logs']"
-    found = sonde.comply(TRACE, failed, options=options(model(LOOK, submit(verdict(FAILED, milder, more=more)))))
+    found = sonde.comply(TRACE, failed, **options(model(LOOK, submit(verdict(FAILED, milder, more=more)))))
 
     assert judged(found)[FAILED]["pass_fail"] == "fail"
     assert found.annotator_kind == "CODE", "no word of the model is in the report"
@@ -106,7 +106,7 @@ def test_insufficient_evidence_by_rule_stands_whatever_the_model_thinks(tmp_path
     mute = [row if row["span_id"] != LLM else span(LLM, "plan", 1) for row in calm_trace()]
     source = write(tmp_path, mute)
     scripted = model(LOOK, submit(verdict(FORMAT, wanted, f"[{ref('SPAN', TOOL)}]")))
-    found = sonde.comply(TRACE, source, options=options(scripted))
+    found = sonde.comply(TRACE, source, **options(scripted))
 
     control = judged(found)[FORMAT]
     assert (control["pass_fail"], control["missing_evidence"]) == ("insufficient_evidence", ["required_messages"])
@@ -116,7 +116,7 @@ def test_insufficient_evidence_by_rule_stands_whatever_the_model_thinks(tmp_path
 @pytest.mark.requirement(111)
 def test_a_fail_without_evidence_is_refused_and_the_rules_verdict_stays(calm: Path) -> None:
     scripted = model(LOOK, submit(verdict(FORMAT, "fail")), submit(verdict(FORMAT, "fail")))
-    found = sonde.comply(TRACE, calm, options=options(scripted))
+    found = sonde.comply(TRACE, calm, **options(scripted))
 
     assert (found.status, judged(found)[FORMAT]["pass_fail"]) == ("partial", "pass")
     assert "a fail needs evidence_refs" in scripted.requests[2].messages[-1].content
@@ -128,7 +128,7 @@ def test_insufficient_evidence_says_what_is_missing(calm: Path) -> None:
         verdict(FORMAT, "insufficient_evidence"),
         verdict(FORMAT, "insufficient_evidence", more=", 'missing_evidence': ['the schema']"),
     )
-    found = sonde.comply(TRACE, calm, options=options(model(LOOK, submit(bare), submit(full))))
+    found = sonde.comply(TRACE, calm, **options(model(LOOK, submit(bare), submit(full))))
 
     assert judged(found)[FORMAT]["missing_evidence"] == ["the schema"]
     assert found.report is not None and found.report["overall_verdict"] == "needs_review"
@@ -139,7 +139,7 @@ def test_insufficient_evidence_says_what_is_missing(calm: Path) -> None:
     "nonsense", ["SUBMIT(findings=[])", submit(verdict("no.such.control", "fail")), submit(verdict(FORMAT, "perhaps"))]
 )
 def test_a_submission_that_judges_nothing_is_refused_and_the_rules_speak_as_code(calm: Path, nonsense: str) -> None:
-    found = sonde.comply(TRACE, calm, options=options(model(LOOK, nonsense, nonsense)))
+    found = sonde.comply(TRACE, calm, **options(model(LOOK, nonsense, nonsense)))
 
     assert (found.status, found.annotator_kind) == ("partial", "CODE")
     assert found.record.error is not None and found.record.error.code == "SCHEMA_VALIDATION_FAILED"
@@ -149,7 +149,7 @@ def test_a_submission_that_judges_nothing_is_refused_and_the_rules_speak_as_code
 def test_of_two_verdicts_on_one_control_the_more_severe_counts(calm: Path) -> None:
     twice = submit(verdict(FORMAT, "fail", f"[{SPAN}]"), verdict(FORMAT, "pass"))
 
-    assert judged(sonde.comply(TRACE, calm, options=options(model(LOOK, twice))))[FORMAT]["pass_fail"] == "fail"
+    assert judged(sonde.comply(TRACE, calm, **options(model(LOOK, twice))))[FORMAT]["pass_fail"] == "fail"
 
 
 @pytest.mark.requirement(95)
@@ -160,7 +160,7 @@ def test_sub_calls_judge_one_control_each_and_speak_where_the_root_is_silent(cal
         word = f"'fail', evidence_refs=[{SPAN}]" if FORMAT in task else "'pass', evidence_refs=[]"
         return [LOOK, f"SUBMIT(pass_fail={word}, confidence=0.8, rationale='looked')"]
 
-    found = sonde.comply(TRACE, calm, options=options(model(errands, submit(verdict(RETRIEVAL, "pass")), child=child)))
+    found = sonde.comply(TRACE, calm, **options(model(errands, submit(verdict(RETRIEVAL, "pass")), child=child)))
 
     assert found.status == "succeeded"
     assert {name: judged(found)[name]["pass_fail"] for name in (FORMAT, RETRIEVAL)} == {
@@ -209,7 +209,7 @@ controls:
 def test_where_no_control_applies_one_finding_says_so(tmp_path: Path, calm: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text(OWN)
-    found = sonde.comply(TRACE, calm, controls_files=[own], options=options())
+    found = sonde.comply(TRACE, calm, controls_files=[own], **options())
 
     finding = judged(found)["control.no_applicable_controls"]
     assert (finding["pass_fail"], finding["confidence"], finding["controls_version"]) == (
@@ -225,7 +225,7 @@ def test_a_control_can_be_judged_although_its_scope_would_skip_it(tmp_path: Path
     own = tmp_path / "own.yaml"
     own.write_text(OWN)
     source = write(tmp_path, [span(ROOT, "agent", 0, parent=None, attributes={"input.value": "my PIN 1234 please"})])
-    found = sonde.comply(TRACE, source, controls_files=[own], overrides=["bank.pin"], options=options())
+    found = sonde.comply(TRACE, source, controls_files=[own], overrides=["bank.pin"], **options())
 
     assert judged(found)["bank.pin"]["pass_fail"] == "fail"
     assert "1234" not in str(judged(found)["bank.pin"]["evidence_refs"])
@@ -234,7 +234,7 @@ def test_a_control_can_be_judged_although_its_scope_would_skip_it(tmp_path: Path
 def test_wrong_versions_controls_and_files_are_the_callers_mistake(calm: Path, tmp_path: Path) -> None:
     for wrong in ({"controls": "v9"}, {"overrides": ["no.such"]}, {"controls_files": [tmp_path / "none.yaml"]}):
         with pytest.raises(ConfigError):
-            sonde.comply(TRACE, calm, options=options(), **wrong)  # pyright: ignore[reportArgumentType]  # one keyword each
+            sonde.comply(TRACE, calm, **options(), **wrong)  # pyright: ignore[reportArgumentType]  # one keyword each
 
 
 @pytest.mark.requirement(86, 87, 88, 89, 90, 92)
@@ -246,14 +246,12 @@ def test_the_budget_is_the_contracts() -> None:
 def test_the_origins_thirty_traces_get_the_expected_verdicts(tmp_path: Path, kinds: bool) -> None:
     source = write(tmp_path, origin30.spans(kinds=kinds))
     for number, label in enumerate(origin30.labels()):
-        found = sonde.comply(origin30.trace_id(number), source, options=options())
+        found = sonde.comply(origin30.trace_id(number), source, **options())
         assert found.report is not None and found.report["overall_verdict"] == origin30.EXPECTED_COMPLIANCE[label]
 
 
 @pytest.mark.requirement(124)
 def test_two_runs_give_equal_reports(failed: Path) -> None:
-    runs = [
-        sonde.comply(TRACE, failed, options=options(model(LOOK, submit(verdict(FORMAT, "pass"))))) for _ in range(2)
-    ]
+    runs = [sonde.comply(TRACE, failed, **options(model(LOOK, submit(verdict(FORMAT, "pass"))))) for _ in range(2)]
 
     assert runs[0].report == runs[1].report

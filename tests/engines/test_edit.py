@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sonde.api.edit_run import Edited, edit
+from sonde.api.edit_run import edit
+from sonde.api.result import Edited
 from sonde.api.settings import Settings
 from sonde.contexts.workspace import accept
 from sonde.core.events import Event, HostReturned, ModelReplied, SubcallStarted

@@ -81,7 +81,7 @@ def test_more_controls_than_are_judged_are_told_and_one_that_was_asked_for_is_ju
     path.write_text("".join(control(f"c{n:02}", "high") for n in range(60)) + control("wanted", "low"))
     source = write(tmp_path, calm_trace())
 
-    found = sonde.comply(TRACE, source, controls_files=[path], overrides=["wanted"], options=options())
+    found = sonde.comply(TRACE, source, controls_files=[path], overrides=["wanted"], **options())
 
     assert found.report is not None
     judged_ones = [each["control_id"] for each in found.report["controls_evaluated"]]
@@ -95,7 +95,7 @@ def test_text_that_rules_did_not_read_is_a_gap(tmp_path: Path) -> None:
     path.write_text(control("secret", more="  violation_patterns: [the secret]\n"))
     source = write(tmp_path, [span(ROOT, "agent.run", 0, parent=None), long])
 
-    found = sonde.comply(TRACE, source, controls_files=[path], options=options())
+    found = sonde.comply(TRACE, source, controls_files=[path], **options())
 
     assert found.report is not None
     assert [each["pass_fail"] for each in found.report["controls_evaluated"]] == ["pass"]
@@ -134,7 +134,7 @@ def test_the_last_change_before_the_first_error_is_found_behind_many_later_ones(
     error = {"status_code": "ERROR", "status_message": "down"}
     source = write(tmp_path, [span(ROOT, "agent.run", 0, parent=None, **error)])
 
-    found = sonde.incident(source, project="shop", configs=tmp_path / "configs", options=options())
+    found = sonde.incident(source, project="shop", configs=tmp_path / "configs", **options())
 
     assert found.report is not None
     assert found.report["suspected_change"]["change_ref"] == "v1"
@@ -167,7 +167,7 @@ def test_a_dossier_without_a_timeline_does_not_say_that_nothing_failed(tmp_path:
         "SUBMIT(incident_summary='down', impacted_components=[], timeline=[], hypotheses=[], confidence=0.4, gaps=[])"
     )
 
-    found = sonde.incident(source, project="shop", options=options(model(said)))
+    found = sonde.incident(source, project="shop", **options(model(said)))
 
     assert found.report is not None
     assert found.report["timeline"] == []

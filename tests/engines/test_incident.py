@@ -63,7 +63,7 @@ def evidence(number: int) -> str:
 @pytest.mark.requirement(74, 101)
 @pytest.mark.requirement("O1")
 def test_without_a_model_rules_write_the_dossier(traces: Path, configs: Path) -> None:
-    found = sonde.incident(traces, project="shop", configs=configs, end="2026-01-01T01:00:00Z", options=options())
+    found = sonde.incident(traces, project="shop", configs=configs, end="2026-01-01T01:00:00Z", **options())
 
     made = dossier(found)
     assert (found.status, found.annotator_kind, made.confidence) == ("partial", "CODE", 0.35)
@@ -86,7 +86,7 @@ def test_the_timeline_ascends_whatever_order_and_spelling_the_model_used(traces:
         f"{{'timestamp': 'soon', 'event': 'by its evidence', {evidence(4)}}}",
     ]
     found = sonde.incident(
-        traces, project="shop", options=options(model(f"SUBMIT({COMMON}, timeline=[{', '.join(events)}])"))
+        traces, project="shop", **options(model(f"SUBMIT({COMMON}, timeline=[{', '.join(events)}])"))
     )
 
     assert found.status == "succeeded"
@@ -106,7 +106,7 @@ def test_events_and_hypotheses_without_evidence_are_dropped_and_named(traces: Pa
         f"hypotheses=[{{'statement': 'guess', 'evidence_refs': ['ffff']}}, {{'statement': 'proved', 'rank': 2, {evidence(2)}}}, "
         f"{{'statement': 'better', 'rank': 1, {evidence(3)}}}])"
     )
-    found = sonde.incident(traces, project="shop", options=options(model(code, code)))
+    found = sonde.incident(traces, project="shop", **options(model(code, code)))
 
     made = dossier(found)
     assert (found.status, made.timeline) == ("partial", [])
@@ -122,7 +122,7 @@ def changed(change: str) -> str:
 def test_a_claimed_change_with_its_diff_is_asserted(traces: Path, configs: Path) -> None:
     proof = "'diff_ref': c['diff_ref'], 'evidence_refs': [{'kind': 'CONFIG_DIFF', 'ref': c['diff_ref']}]"
     claim = f"{{'change_type': 'config', 'change_ref': 'two', 'summary': 'retries went to 0', {proof}}}"
-    found = sonde.incident(traces, project="shop", configs=configs, options=options(model(changed(claim))))
+    found = sonde.incident(traces, project="shop", configs=configs, **options(model(changed(claim))))
 
     change = dossier(found).suspected_change
     assert (found.status, change.change_type) == ("succeeded", "config")
@@ -140,9 +140,7 @@ def test_a_claimed_change_with_its_diff_is_asserted(traces: Path, configs: Path)
     ],
 )
 def test_a_claimed_change_without_its_diff_stays_a_hypothesis(traces: Path, configs: Path, claim: str) -> None:
-    found = sonde.incident(
-        traces, project="shop", configs=configs, options=options(model(changed(claim), changed(claim)))
-    )
+    found = sonde.incident(traces, project="shop", configs=configs, **options(model(changed(claim), changed(claim))))
 
     made = dossier(found)
     assert (found.status, made.suspected_change.change_type, made.suspected_change.diff_ref) == (
@@ -167,9 +165,7 @@ def test_sub_calls_look_at_one_trace_each_and_stand_in_for_a_silent_root(traces:
             f"SUBMIT(summary='pay failed in {number}', evidence_refs={refs})",
         ]
 
-    found = sonde.incident(
-        traces, project="shop", options=options(model(errands, child=child), knobs={"max_iterations": 6})
-    )
+    found = sonde.incident(traces, project="shop", **options(model(errands, child=child), knobs={"max_iterations": 6}))
 
     made = dossier(found)
     assert (found.status, found.annotator_kind) == ("partial", "LLM")
@@ -178,10 +174,10 @@ def test_sub_calls_look_at_one_trace_each_and_stand_in_for_a_silent_root(traces:
 
 
 def test_named_traces_alone_are_the_incident_and_a_filter_narrows_a_window(traces: Path) -> None:
-    named = sonde.incident(traces, trace_ids=[f"{1:032x}"], options=options())
+    named = sonde.incident(traces, trace_ids=[f"{1:032x}"], **options())
     assert [each.trace_id for each in dossier(named).representative_traces] == [f"{1:032x}"]
 
-    failed = sonde.incident(traces, project="shop", filter_expr="status_message == 'gateway down'", options=options())
+    failed = sonde.incident(traces, project="shop", filter_expr="status_message == 'gateway down'", **options())
     assert [each.trace_id for each in dossier(failed).representative_traces] == [f"{3:032x}"]
     assert failed.record.input_ref.filter_expr == "status_message == 'gateway down'"
 
@@ -189,18 +185,18 @@ def test_named_traces_alone_are_the_incident_and_a_filter_narrows_a_window(trace
 def test_a_project_of_a_file_is_a_part_of_it_unless_the_file_names_none(tmp_path: Path) -> None:
     other = [{**row, "project_name": "other"} for row in trace(2, 60, "not ours")]
     both = write(tmp_path, [*trace(1, 0, "ours"), *other])
-    made = dossier(sonde.incident(both, project="shop", options=options()))
+    made = dossier(sonde.incident(both, project="shop", **options()))
     assert [each.trace_id for each in made.representative_traces] == [f"{1:032x}"]
 
     nameless = [{key: value for key, value in row.items() if key != "project_name"} for row in trace(1, 0, "ours")]
     source = write(tmp_path, nameless, "nameless.jsonl")
-    assert dossier(sonde.incident(source, project="shop", options=options())).timeline
+    assert dossier(sonde.incident(source, project="shop", **options())).timeline
 
 
 def test_a_failure_late_in_a_long_window_is_found_and_the_cut_is_told(tmp_path: Path) -> None:
     rows = [row for number in range(1, 231) for row in trace(number, number)]
     source = write(tmp_path, [*rows, *trace(500, 5000, "the one that matters")])
-    made = dossier(sonde.incident(source, project="shop", options=options()))
+    made = dossier(sonde.incident(source, project="shop", **options()))
 
     assert [event.event for event in made.timeline] == ["pay failed: the one that matters"]
     assert any("only the first 200 traces" in gap for gap in made.gaps)
@@ -210,7 +206,7 @@ def test_a_failure_late_in_a_long_window_is_found_and_the_cut_is_told(tmp_path: 
 def test_an_incident_is_named_after_what_was_asked_so_that_two_dossiers_of_it_are_known_as_such(traces: Path) -> None:
     windows = ("2026-01-01T01:00:00Z", "2026-01-01T01:00:00Z", "2026-01-01T03:00:00Z")
 
-    first, again, other = (dossier(sonde.incident(traces, end=end, options=options())).incident_id for end in windows)
+    first, again, other = (dossier(sonde.incident(traces, end=end, **options())).incident_id for end in windows)
 
     assert first == again != other
     assert first and other
@@ -219,7 +215,7 @@ def test_an_incident_is_named_after_what_was_asked_so_that_two_dossiers_of_it_ar
 @pytest.mark.requirement(115)
 def test_an_empty_window_fails_before_a_model_is_paid(traces: Path) -> None:
     scripted = model("SUBMIT()")
-    found = sonde.incident(traces, start="2030-01-01T00:00:00Z", options=options(scripted))
+    found = sonde.incident(traces, start="2030-01-01T00:00:00Z", **options(scripted))
 
     assert (found.status, found.report, scripted.requests) == ("failed", None, [])
     assert found.record.error is not None and "widen --from and --to" in found.record.error.message
@@ -237,7 +233,7 @@ def test_an_empty_window_fails_before_a_model_is_paid(traces: Path) -> None:
 )
 def test_what_cannot_be_meant_is_refused_before_anything_runs(traces: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        sonde.incident(traces, options=options(), **wrong)
+        sonde.incident(traces, **options(), **wrong)
 
 
 @pytest.mark.requirement(86, 87, 88, 89, 90, 92)
@@ -247,6 +243,6 @@ def test_the_budget_is_the_contracts() -> None:
 
 @pytest.mark.requirement(124)
 def test_two_runs_give_equal_dossiers(traces: Path, configs: Path) -> None:
-    runs = [sonde.incident(traces, project="shop", configs=configs, options=options()) for _ in range(2)]
+    runs = [sonde.incident(traces, project="shop", configs=configs, **options()) for _ in range(2)]
 
     assert runs[0].report == runs[1].report

@@ -61,7 +61,7 @@ def report(found: sonde.Investigation) -> dict[str, Any]:
 @pytest.mark.requirement("O1")
 def test_a_submission_becomes_a_report_with_the_contracts_fields_and_the_runtimes_hashes(traces: Path) -> None:
     forged = f"[{{**{SPAN}, 'excerpt_hash': 'f' * 64}}, {IO}]"
-    found = sonde.rca(TRACE, traces, options=options(model(LOOK, submit(refs=forged))))
+    found = sonde.rca(TRACE, traces, **options(model(LOOK, submit(refs=forged))))
 
     made = report(found)
     assert (found.status, found.annotator_kind) == ("succeeded", "LLM")
@@ -74,7 +74,7 @@ def test_a_submission_becomes_a_report_with_the_contracts_fields_and_the_runtime
 
 @pytest.mark.requirement("O3")
 def test_without_a_model_the_rule_speaks_and_says_that_it_is_code(traces: Path) -> None:
-    found = sonde.rca(TRACE, traces, options=options())
+    found = sonde.rca(TRACE, traces, **options())
 
     made = report(found)
     assert (found.status, found.annotator_kind) == ("partial", "CODE")
@@ -84,14 +84,14 @@ def test_without_a_model_the_rule_speaks_and_says_that_it_is_code(traces: Path) 
 
 @pytest.mark.requirement("O3")
 def test_without_a_model_and_without_a_failure_nothing_is_to_be_mended(tmp_path: Path) -> None:
-    made = report(sonde.rca(TRACE, write(tmp_path, calm_trace()), options=options()))
+    made = report(sonde.rca(TRACE, write(tmp_path, calm_trace()), **options()))
 
     assert made["remediation"] == [NOTHING_TO_MEND]
     assert "nothing failed" in made["summary"]
 
 
 def test_a_model_that_never_answers_leaves_the_rules_report_marked_code(traces: Path) -> None:
-    found = sonde.rca(TRACE, traces, options=options(ScriptedModel([ModelCallFailed("down")] * 9)))
+    found = sonde.rca(TRACE, traces, **options(ScriptedModel([ModelCallFailed("down")] * 9)))
 
     assert (found.status, found.annotator_kind) == ("partial", "CODE")
     assert report(found)["primary_label"] == "tool_failure"
@@ -103,7 +103,7 @@ def test_a_model_that_never_answers_leaves_the_rules_report_marked_code(traces: 
 def test_evidence_that_no_tool_returned_is_refused_once_and_then_named_as_a_gap(traces: Path) -> None:
     invented = f"[{SPAN}, {ref('SPAN', 'feedfacefeedface')}]"
     scripted = model(LOOK, submit(refs=invented), submit(refs=invented, confidence=0.4))
-    found = sonde.rca(TRACE, traces, options=options(scripted))
+    found = sonde.rca(TRACE, traces, **options(scripted))
 
     assert found.status == "partial"
     assert found.record.error is not None and found.record.error.code == "EVIDENCE_VALIDATION_FAILED"
@@ -115,23 +115,23 @@ def test_evidence_that_no_tool_returned_is_refused_once_and_then_named_as_a_gap(
 def test_a_refused_submission_can_be_mended(traces: Path) -> None:
     scripted = model(LOOK, submit(refs="[]"), submit())
 
-    assert sonde.rca(TRACE, traces, options=options(scripted)).status == "succeeded"
+    assert sonde.rca(TRACE, traces, **options(scripted)).status == "succeeded"
 
 
 @pytest.mark.requirement("O1")
 def test_a_confidence_of_a_half_needs_two_independent_references(traces: Path) -> None:
     lonely = submit(confidence=0.9, refs=f"[{SPAN}, {SPAN}]")
-    found = sonde.rca(TRACE, traces, options=options(model(LOOK, lonely, lonely)))
+    found = sonde.rca(TRACE, traces, **options(model(LOOK, lonely, lonely)))
 
     assert (found.status, report(found)["confidence"]) == ("partial", 0.49)
-    low = sonde.rca(TRACE, traces, options=options(model(LOOK, submit(confidence=0.4, refs=f"[{SPAN}]"))))
+    low = sonde.rca(TRACE, traces, **options(model(LOOK, submit(confidence=0.4, refs=f"[{SPAN}]"))))
     assert (low.status, report(low)["confidence"]) == ("succeeded", 0.4)
 
 
 @pytest.mark.requirement(110, 125)
 @pytest.mark.parametrize("label", ["bad_luck", ""])
 def test_a_label_outside_the_five_fails_the_schema_gate_and_the_rule_speaks(traces: Path, label: str) -> None:
-    found = sonde.rca(TRACE, traces, options=options(model(LOOK, submit(label), submit(label))))
+    found = sonde.rca(TRACE, traces, **options(model(LOOK, submit(label), submit(label))))
 
     assert (found.status, found.annotator_kind) == ("partial", "CODE")
     assert found.record.error is not None and found.record.error.code == "SCHEMA_VALIDATION_FAILED"
@@ -145,8 +145,8 @@ def test_a_confidence_outside_nought_and_one_is_told_and_not_clamped_in_silence(
 ) -> None:
     odd = submit(confidence=confidence)
 
-    mended = sonde.rca(TRACE, traces, options=options(model(LOOK, odd, submit())))
-    stubborn = sonde.rca(TRACE, traces, options=options(model(LOOK, odd, odd)))
+    mended = sonde.rca(TRACE, traces, **options(model(LOOK, odd, submit())))
+    stubborn = sonde.rca(TRACE, traces, **options(model(LOOK, odd, odd)))
 
     assert (mended.status, report(mended)["confidence"]) == ("succeeded", 0.8)
     assert stubborn.record.error is not None
@@ -175,7 +175,7 @@ print([r['label'] for r in results])
 @pytest.mark.requirement(94, 98, 99)
 def test_hypotheses_are_tested_by_sub_calls_that_share_one_count(traces: Path) -> None:
     scripted = model(DELEGATE, submit(refs="[]"), child=hypotheses)
-    found = sonde.rca(TRACE, traces, options=options(scripted))
+    found = sonde.rca(TRACE, traces, **options(scripted))
 
     made, usage = report(found), found.record.runtime_ref.usage
     assert found.status == "succeeded"
@@ -193,7 +193,7 @@ def test_hypotheses_are_tested_by_sub_calls_that_share_one_count(traces: Path) -
 @pytest.mark.requirement("O3")
 def test_when_the_root_runs_out_of_turns_the_best_sub_call_speaks_and_a_model_judged(traces: Path) -> None:
     scripted = model(DELEGATE, "print('still looking')", "print('on and on')", child=hypotheses)
-    found = sonde.rca(TRACE, traces, options=options(scripted, knobs={"max_iterations": 4}))
+    found = sonde.rca(TRACE, traces, **options(scripted, knobs={"max_iterations": 4}))
 
     assert (found.status, found.annotator_kind) == ("partial", "LLM")
     assert (report(found)["primary_label"], report(found)["confidence"]) == ("tool_failure", 0.7)
@@ -233,7 +233,7 @@ def test_the_budget_is_the_contracts_and_nothing_goes_above_its_maximum(traces: 
     assert limits_of(RCA.budget) == (2, 40, 120, 40, 200_000, 180)
     for knob, above in {"max_depth": 4, "max_iterations": 61, "max_tool_calls": 221, "max_subcalls": 91}.items():
         with pytest.raises(ConfigError, match=f"maximum of {above - 1}"):
-            sonde.rca(TRACE, traces, options=options(knobs={knob: above}))
+            sonde.rca(TRACE, traces, **options(knobs={knob: above}))
     found = sonde.rca(TRACE, traces, settings=sonde.Settings(), in_memory=True, max_iterations=60, sampling_seed=7)
     recorded = found.record.runtime_ref.budget
     assert (recorded["max_iterations"], recorded["sampling_seed"], recorded["max_tool_calls"]) == (60, 7, 120)
@@ -241,7 +241,7 @@ def test_the_budget_is_the_contracts_and_nothing_goes_above_its_maximum(traces: 
 
 @pytest.mark.requirement(85, 127)
 def test_every_look_goes_through_the_registry_and_is_counted_and_hashed(traces: Path) -> None:
-    found = sonde.rca(TRACE, traces, options=options(model(LOOK, "delete_span('x')", submit())))
+    found = sonde.rca(TRACE, traces, **options(model(LOOK, "delete_span('x')", submit())))
 
     steps = found.record.runtime_ref.repl_trajectory
     assert [call.tool_name for call in steps[0].tool_trace] == ["get_span", "get_tool_io"]
@@ -263,7 +263,7 @@ def test_models_that_cannot_write_code_investigate_by_typed_actions(traces: Path
         {"type": "finalize", "output": output},
     ]
     scripted = ScriptedModel([json.dumps(action) for action in actions])
-    found = sonde.rca(TRACE, traces, options=options(scripted, mode="actions"))
+    found = sonde.rca(TRACE, traces, **options(scripted, mode="actions"))
 
     assert (found.status, found.annotator_kind) == ("succeeded", "LLM")
     assert [r["ref"] for r in report(found)["evidence_refs"]] == [TOOL, f"tool:{TOOL}"]
@@ -271,7 +271,7 @@ def test_models_that_cannot_write_code_investigate_by_typed_actions(traces: Path
 
 @pytest.mark.requirement(124)
 def test_two_runs_on_the_same_data_and_replies_give_equal_reports(traces: Path) -> None:
-    runs = [sonde.rca(TRACE, traces, options=options(model(DELEGATE, submit(), child=hypotheses))) for _ in range(2)]
+    runs = [sonde.rca(TRACE, traces, **options(model(DELEGATE, submit(), child=hypotheses))) for _ in range(2)]
 
     assert runs[0].report == runs[1].report
     assert runs[0].record.dataset_ref == runs[1].record.dataset_ref
@@ -280,7 +280,7 @@ def test_two_runs_on_the_same_data_and_replies_give_equal_reports(traces: Path) 
 
 def test_a_run_with_sub_calls_replays(traces: Path, tmp_path: Path) -> None:
     scripted = model(DELEGATE, submit(), child=hypotheses)
-    found = sonde.rca(TRACE, traces, options=options(scripted, runs_dir=tmp_path / "runs"))
+    found = sonde.rca(TRACE, traces, **options(scripted, runs_dir=tmp_path / "runs"))
 
     assert found.run_dir is not None
     assert sonde.replay(found.run_dir, settings=sonde.Settings()).differences == ()
@@ -288,9 +288,9 @@ def test_a_run_with_sub_calls_replays(traces: Path, tmp_path: Path) -> None:
 
 def test_an_unknown_trace_is_the_callers_mistake_and_names_some(traces: Path) -> None:
     with pytest.raises(ConfigError, match=f"it begins with: {TRACE}"):
-        sonde.rca("nope", traces, options=options())
+        sonde.rca("nope", traces, **options())
     with pytest.raises(ConfigError, match="empty"):
-        sonde.rca(" ", traces, options=options())
+        sonde.rca(" ", traces, **options())
 
 
 @pytest.mark.parametrize("kinds", [True, False])
@@ -298,7 +298,7 @@ def test_the_origins_thirty_traces_are_labelled_well_without_a_model(tmp_path: P
     source = write(tmp_path, origin30.spans(kinds=kinds))
     gold = origin30.labels()
     right = sum(
-        report(sonde.rca(origin30.trace_id(n), source, options=options()))["primary_label"] == label
+        report(sonde.rca(origin30.trace_id(n), source, **options()))["primary_label"] == label
         for n, label in enumerate(gold)
     )
     assert right / len(gold) >= 0.6

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,11 @@ SETTINGS = sonde.Settings()
 RCA = f"SUBMIT(primary_label='tool_failure', summary='it timed out', confidence=0.8, evidence_refs=[{SPAN}, {IO}])"
 COMPLY = f"SUBMIT(findings=[{{'control_id': 'output.format.review', 'pass_fail': 'fail', 'evidence_refs': [{SPAN}]}}])"
 DOSSIER = "SUBMIT(incident_summary='the tool timed out', timeline=timeline, confidence=0.5)"
-Start = Callable[[Path, sonde.Options], sonde.Investigation]
+Start = Callable[[Path, sonde.RunOptions], sonde.Investigation]
 ENGINES: dict[str, tuple[Start, str]] = {
-    "rca": (lambda source, how: sonde.rca(TRACE, source, options=how), RCA),
-    "compliance": (lambda source, how: sonde.comply(TRACE, source, options=how), COMPLY),
-    "incident": (lambda source, how: sonde.incident(source, project="shop", options=how), DOSSIER),
+    "rca": (lambda source, how: sonde.rca(TRACE, source, **how), RCA),
+    "compliance": (lambda source, how: sonde.comply(TRACE, source, **how), COMPLY),
+    "incident": (lambda source, how: sonde.incident(source, project="shop", **how), DOSSIER),
 }
 
 
@@ -70,7 +69,7 @@ def test_a_run_that_was_cut_off_goes_on_without_asking_again(finished: tuple[son
     done = sonde.resume(cut, model=scripted, settings=SETTINGS)
 
     assert len(scripted.requests) == 1, "the first reply is on disk"
-    assert done.ended.conclusion.output == found.report
+    assert done.value == found.report
     assert (cut / "report.md").read_text() == (found.run_dir / "report.md").read_text()
     assert any(isinstance(event, RunEnded) for event in RunDir(cut).events())
 
@@ -84,7 +83,7 @@ def test_a_branch_is_a_new_run_that_shares_the_turns_before(finished: tuple[sond
 
     assert len(scripted.requests) == 1
     assert other.record.run_id != found.record.run_id
-    assert other.ended.conclusion.output == found.report
+    assert other.value == found.report
 
 
 def test_annotations_that_could_not_be_written_are_written_by_a_resume(tmp_path: Path) -> None:
@@ -93,8 +92,8 @@ def test_annotations_that_could_not_be_written_are_written_by_a_resume(tmp_path:
             (tmp_path / "runs" / event.run_id / "annotations.jsonl").mkdir()
 
     source = write(tmp_path, failed_trace())
-    how = replace(options(model(LOOK, RCA), runs_dir=tmp_path / "runs"), on_event=in_the_way)
-    found = sonde.rca(TRACE, source, options=how)
+    how = options(model(LOOK, RCA), runs_dir=tmp_path / "runs", on_event=in_the_way)
+    found = sonde.rca(TRACE, source, **how)
     assert found.run_dir is not None
     stone = found.run_dir / "annotations.jsonl"
     stone.rmdir()

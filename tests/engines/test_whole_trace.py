@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from sonde.api.investigations import Investigation, rca
+from sonde.api.investigations import rca
+from sonde.api.result import Investigation
 from sonde.contexts.traces.importers.whowhen import trace_id_of
 from sonde.core.status import RunStatus
 from sonde.errors import ConfigError

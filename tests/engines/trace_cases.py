@@ -97,10 +97,10 @@ def model(*blocks: str, child: Callable[[str], Sequence[str]] | None = None) -> 
     return ScriptedModel(answer)
 
 
-def options(scripted: ScriptedModel | None = None, **more: Any) -> sonde.Options:
+def options(scripted: ScriptedModel | None = None, **more: Any) -> sonde.RunOptions:
     """Options of a run that reads no environment."""
     more.setdefault("in_memory", "runs_dir" not in more)
-    return sonde.Options(model=scripted, settings=sonde.Settings(), **more)
+    return sonde.RunOptions(model=scripted, settings=sonde.Settings(), **more)
 
 
 def ref(kind: str, name: str) -> str:

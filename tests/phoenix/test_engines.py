@@ -67,25 +67,25 @@ def scripted(submit: str) -> ScriptedModel:
     return ScriptedModel([json.dumps({"reasoning": "as scripted", "code": code}) for code in (LOOK, submit)])
 
 
-def options(submit: str, runs_dir: Path) -> sonde.Options:
-    return sonde.Options(model=scripted(submit), settings=sonde.Settings(), runs_dir=runs_dir)
+def options(submit: str, runs_dir: Path) -> sonde.RunOptions:
+    return sonde.RunOptions(model=scripted(submit), settings=sonde.Settings(), runs_dir=runs_dir)
 
 
 def rca(url: str, runs_dir: Path, confidence: float = 0.8) -> sonde.Investigation:
     submit = f"SUBMIT(primary_label='tool_failure', summary='book timed out', confidence={confidence}, evidence_refs={EVIDENCE})"
-    return sonde.rca(TRACE, url, project=PROJECT, options=options(submit, runs_dir))
+    return sonde.rca(TRACE, url, project=PROJECT, **options(submit, runs_dir))
 
 
 def comply(url: str, runs_dir: Path) -> sonde.Investigation:
     finding = (
         f"{{'control_id': 'output.format.review', 'pass_fail': 'fail', 'confidence': 0.9, 'evidence_refs': {EVIDENCE}}}"
     )
-    return sonde.comply(TRACE, url, project=PROJECT, options=options(f"SUBMIT(findings=[{finding}])", runs_dir))
+    return sonde.comply(TRACE, url, project=PROJECT, **options(f"SUBMIT(findings=[{finding}])", runs_dir))
 
 
 def incident(url: str, runs_dir: Path) -> sonde.Investigation:
     submit = "SUBMIT(incident_summary='checkout failed', timeline=timeline, confidence=0.6)"
-    return sonde.incident(url, project=PROJECT, start="2025-12-31T00:00Z", options=options(submit, runs_dir))
+    return sonde.incident(url, project=PROJECT, start="2025-12-31T00:00Z", **options(submit, runs_dir))
 
 
 def on_server(url: str, level: str, target: str) -> dict[str, Json]:
@@ -137,9 +137,9 @@ def test_the_same_trace_from_a_file_gives_the_same_report(url: str, tmp_path: Pa
     exported = tmp_path / "traces.jsonl"
     with exported.open("w") as stream:
         export_traces(open_store(url, project=PROJECT), [TRACE], stream)
-    quiet = sonde.Options(settings=sonde.Settings(), in_memory=True)
-    here = sonde.rca(TRACE, exported, options=quiet)
-    there = sonde.rca(TRACE, url, project=PROJECT, writeback=False, options=quiet)
+    quiet = sonde.RunOptions(settings=sonde.Settings(), in_memory=True)
+    here = sonde.rca(TRACE, exported, **quiet)
+    there = sonde.rca(TRACE, url, project=PROJECT, writeback=False, **quiet)
 
     assert here.report == there.report
     assert here.record.dataset_ref == there.record.dataset_ref

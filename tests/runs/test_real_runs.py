@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runs.streams import SOURCE
-from sonde.api import Answer, Settings, ask, replay
+from sonde import Answer, Settings, ask, replay
 from sonde.core.events import HostReturned, ModelAsked, ModelReplied, SubcallStarted
 from sonde.core.status import LOOP_TRANSITIONS, LoopState
 from sonde.models.base import ModelRequest

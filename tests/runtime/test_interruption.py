@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from sonde.api.ask_run import Answer, aask, ask
+from sonde.api.ask_run import aask, ask
 from sonde.api.rerun import replay
+from sonde.api.result import Answer
 from sonde.api.settings import Settings
 from sonde.core.cancellation import Stop
 from sonde.core.events import Event, ModelFailed, SubcallEnded

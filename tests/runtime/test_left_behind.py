@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sonde.api.ask_run import Answer, ask
+from sonde.api.ask_run import ask
 from sonde.api.rerun import replay
+from sonde.api.result import Answer
 from sonde.api.settings import Settings
 from sonde.core.cancellation import Stop
 from sonde.core.deadline import Deadline

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import sonde
-from sonde.api.ask_run import Answer
 from sonde.api.rerun import replay, resume
+from sonde.api.result import Answer
 from sonde.api.settings import Settings
 from sonde.core.calls import CallCitation, CallRef
 from sonde.core.canonical import sha256_text
@@ -298,7 +298,7 @@ def test_a_resumed_run_cites_what_was_returned_before_it_died(tmp_path: Path) ->
 
     finished = resume(run, model=ScriptedModel(script), tools=[counted], settings=Settings())
 
-    assert finished.ended.status is RunStatus.SUCCEEDED
+    assert finished.status is RunStatus.SUCCEEDED
     assert called == ["apple"]
 
 

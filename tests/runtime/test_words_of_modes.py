@@ -86,8 +86,8 @@ def test_the_example_for_a_reply_that_was_no_action_is_allowed_where_it_is_given
         told = request.messages[-1].content
         return told.splitlines()[1] if told.startswith("The reply was not") else "I think it was the tool."
 
-    options = sonde.Options(model=ScriptedModel(obedient), settings=Settings(), in_memory=True, mode="actions")
-    found = sonde.rca(TRACE, traces, options=options)
+    options = sonde.RunOptions(model=ScriptedModel(obedient), settings=Settings(), in_memory=True, mode="actions")
+    found = sonde.rca(TRACE, traces, **options)
 
     assert found.record.error is not None
     assert found.record.error.code.value != "SANDBOX_VIOLATION"
@@ -95,7 +95,7 @@ def test_the_example_for_a_reply_that_was_no_action_is_allowed_where_it_is_given
 
 def test_the_example_for_a_reply_without_code_names_a_function_that_is_there(traces: Path) -> None:
     model = ScriptedModel(["I think it was the tool."] * 2)
-    sonde.rca(TRACE, traces, options=sonde.Options(model=model, settings=Settings(), in_memory=True))
+    sonde.rca(TRACE, traces, **sonde.RunOptions(model=model, settings=Settings(), in_memory=True))
 
     assert "had no Python code" in model.requests[1].messages[-1].content
     assert "list_files" not in model.requests[1].messages[-1].content

@@ -70,7 +70,7 @@ def rca(tmp_path: Path) -> sonde.Investigation:
     found = sonde.rca(
         TRACE,
         write(tmp_path, rows),
-        options=options(model(f"{look}\nlist_spans('{TRACE}')", submit), runs_dir=tmp_path / "runs"),
+        **options(model(f"{look}\nlist_spans('{TRACE}')", submit), runs_dir=tmp_path / "runs"),
     )
     assert found.status == "succeeded", found.gaps
     return found
@@ -106,7 +106,7 @@ def test_a_trace_file_that_changed_shows_only_what_was_cited(
 
 def test_evidence_that_only_rules_saw_is_read_again_too(tmp_path: Path, cards: Cards) -> None:
     traces = write(tmp_path, failed_trace())
-    run = folder(sonde.rca(TRACE, traces, options=options(runs_dir=tmp_path / "runs")))
+    run = folder(sonde.rca(TRACE, traces, **options(runs_dir=tmp_path / "runs")))
 
     texts(cards(run), "verified")
     traces.unlink()
@@ -127,7 +127,7 @@ def test_a_config_diff_is_made_again_from_the_snapshots(tmp_path: Path, cards: C
         write(tmp_path, failed_trace()),
         project="shop",
         configs=tmp_path / "configs",
-        options=options(runs_dir=tmp_path / "runs"),
+        **options(runs_dir=tmp_path / "runs"),
     )
 
     diff = [each for each in cards(folder(found)) if each["kind"] == "CONFIG_DIFF"]

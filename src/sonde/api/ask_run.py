@@ -6,46 +6,23 @@ import asyncio
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Unpack
 
 from pydantic import BaseModel, ValidationError
 
 from sonde.api.follow_up import continued
-from sonde.api.launch import Finished, Job, Launch, OnEvent, run_for_answer
+from sonde.api.launch import RunOptions, launch, model_names, spec_of
+from sonde.api.result import Answer
 from sonde.api.settings import Settings, load_settings
 from sonde.api.sources import Opened, open_context
-from sonde.core.budget import Budget
 from sonde.core.cancellation import Stop
-from sonde.core.deadline import Clock, SystemClock
-from sonde.core.evidence import Citation
-from sonde.core.record import RunRecord
-from sonde.core.status import RunStatus
 from sonde.engines.ask import ASK
 from sonde.errors import ConfigError
-from sonde.models.base import Model
-from sonde.runtime.wiring import ModeChoice
+from sonde.runtime.run import RunSpec
 from sonde.sandbox import Limits
 from sonde.tools import tool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What came of a question. `value` is the final value itself (an instance of the schema's model when one was given)."""
-
-    text: str
-    value: Any
-    citations: tuple[Citation, ...]
-    status: RunStatus
-    record: RunRecord
-    run_dir: Path | None
-    gaps: tuple[str, ...]
-    annotator_kind: Literal["LLM", "CODE"]
-
-    def __str__(self) -> str:
-        return self.text
-
 
 Schema = type[BaseModel] | Mapping[str, Any]
 
@@ -53,90 +30,83 @@ Schema = type[BaseModel] | Mapping[str, Any]
 def ask(
     question: str,
     *context: Any,
-    model: str | Model | None = None,
-    sub_model: str | Model | None = None,
     tools: Sequence[Callable[..., Any]] = (),
     schema: Schema | None = None,
-    budget: Budget | None = None,
-    profile: str | None = None,
-    mode: ModeChoice | None = None,
     code: bool = False,
-    runs_dir: str | Path | None = None,
     continue_from: str | Path | None = None,
-    on_event: OnEvent | None = None,
-    on_text: Callable[[str, str], None] | None = None,
-    cancel: threading.Event | None = None,
-    settings: Settings | None = None,
-    clock: Clock | None = None,
     limits: Limits | None = None,
-    unsafe: bool = False,
-    in_memory: bool = False,
-    **knobs: float | None,
+    **options: Unpack[RunOptions],
 ) -> Answer:
-    """Ask a question about files, folders, text or data; `knobs` are budget knobs such as max_iterations=20."""
+    """Ask a question about files, folders, text or data.
+
+        answer = sonde.ask("Which service first logged the outage?", "logs/", model="openai:gpt-4o-mini", max_iterations=20)
+
+    question       what you want to know
+    context        paths, globs, text of several words, or one value (a dict, a list, a data frame); nothing: the question alone
+    tools          functions of yours that the code may call; their type hints and docstrings are shown to the model
+    schema         the form of the value: a pydantic model or a JSON schema
+    code           read source code by its symbols (functions, classes, callers) as well as by its lines
+    continue_from  a run (id, folder or "last") that this question follows up on
+    limits         what one block of code may use in the sandbox (seconds, memory, output)
+
+    The keywords of every function that starts a run (`ask`, `edit`, `rca`, `comply`, `incident`, `run`):
+
+    model          "provider:name", a name of sonde.toml, or an object with `complete`; None: the one of the settings
+    sub_model      who answers sub-calls; None: the one of the settings, else `model`
+    budget         a Budget instead of the engine's own. Single limits by name hold on top of it: max_iterations, max_depth,
+                   max_tool_calls, max_subcalls, max_tokens_total, max_tokens_per_subcall, max_cost_usd, max_wall_time_sec,
+                   and sampling_seed
+    profile        language rules of the sandbox: open, analysis, strict, assign-only
+    mode           the form of the model's replies: code, actions, guided (questions only), or auto: what suits the model
+    runs_dir       where the run's folder is made
+    on_event       called with every event of the run
+    on_text        called with the session's path and each piece of text as a model streams it
+    cancel         a threading.Event that stops the run softly: it ends with the best it has and a complete record
+    settings       Settings instead of those of the environment and sonde.toml
+    clock          where the run's time comes from
+    unsafe         run code even where the kernel cannot confine it; the record says so
+    in_memory      leave no folder
+    """
     if not question.strip():
         raise ConfigError("the question is empty; ask one, for example: sonde ask 'What does this do?' src/")
-    chosen = settings or load_settings()
-    launch = Launch(
-        settings=chosen,
-        runs_dir=Path(runs_dir) if runs_dir else None,
-        on_event=on_event,
-        on_text=on_text,
-        cancel=cancel or Stop(),
-        clock=clock or SystemClock(),
-        in_memory=in_memory,
-    )
-    job = replace(
-        ask_job(question, open_context(context, code=code), chosen, code=code, schema=json_schema(schema)),
-        model=model,
-        sub_model=sub_model,
-        tools=tools,
-        budget=budget,
-        knobs=check_knobs(knobs),
-        profile=profile or chosen.sandbox_profile,
-        mode=mode or cast("ModeChoice", chosen.mode),
-        unsafe=unsafe,
-        limits=limits or Limits(),
-    )
-    given = {"given": bool(context), "tools": [tool(each).name for each in tools], "limits": asdict(job.limits)}
-    job = replace(job, recipe={**job.recipe, **_specs(model, sub_model, chosen), **given})
+    settings = options.get("settings") or load_settings()
+    opened = open_context(context, code=code)
+    form = schema.model_json_schema() if isinstance(schema, type) else schema
+    spec = ask_spec(question, opened, settings, options, code=code, schema=form)
+    limits = limits or Limits()
+    given = {"given": bool(context), "tools": [tool(each).name for each in tools], "limits": asdict(limits)}
+    spec = replace(spec, tools=tools, limits=limits, recipe={**spec.recipe, **given})
     if continue_from is not None:
-        job = continued(job, chosen, continue_from, runs_dir)
-    return answer_of(run_for_answer(job, launch), schema)
+        spec = continued(spec, continue_from)
+    answer = launch(spec, settings)
+    assert isinstance(answer, Answer)
+    if isinstance(schema, type) and answer.value is not None:
+        try:
+            answer = replace(answer, value=schema.model_validate(answer.value))
+        except ValidationError:  # a partial run may hold a value that does not fit; it stays as data
+            pass
+    return answer
 
 
-def ask_job(
-    question: str, opened: Opened, settings: Settings, *, code: bool = False, schema: Mapping[str, Any] | None = None
-) -> Job:
-    """The job of a question, with the settings' model, mode and profile; the same again from its recipe."""
-    return Job(
-        engine=ASK,
-        objective=question,
-        context=opened.context,
+def ask_spec(
+    question: str,
+    opened: Opened,
+    settings: Settings,
+    options: RunOptions | None = None,
+    *,
+    code: bool = False,
+    schema: Mapping[str, Any] | None = None,
+) -> RunSpec:
+    """The run of a question; the same again from its recipe."""
+    spec = spec_of(ASK, question, opened.context, settings, options)
+    recipe = {"engine": "ask", "sources": opened.recipe, "code": code, "schema": schema, **model_names(spec)}
+    return replace(
+        spec,
         schema=schema,
         variables=opened.variables,
         input_ref={"trace_ids": []},
-        profile=settings.sandbox_profile,
-        mode=cast("ModeChoice", settings.mode),
-        recipe={
-            "engine": "ask",
-            "sources": opened.recipe,
-            "code": code,
-            "schema": schema,
-            "model": settings.model,
-            "sub_model": settings.sub_model,
-            "given": True,
-        },
+        recipe={**recipe, "given": True},
     )
-
-
-def _specs(model: str | Model | None, sub_model: str | Model | None, settings: Settings) -> dict[str, str | None]:
-    """How the models can be opened again; None for one that only the caller has."""
-    given = {"model": (model, settings.model), "sub_model": (sub_model, settings.sub_model)}
-    return {
-        name: chosen if isinstance(chosen, str) else configured if chosen is None else None
-        for name, (chosen, configured) in given.items()
-    }
 
 
 async def aask(question: str, *context: Any, **options: Any) -> Answer:
@@ -151,41 +121,3 @@ async def aask(question: str, *context: Any, **options: Any) -> Answer:
         cancel.set()
         await asyncio.wait([work])
         raise
-
-
-def json_schema(schema: Schema | None) -> Mapping[str, Any] | None:
-    """The JSON schema of what the user gave: a pydantic model or a schema already."""
-    if schema is None or isinstance(schema, Mapping):
-        return schema
-    return schema.model_json_schema()
-
-
-def check_knobs(knobs: Mapping[str, float | None]) -> Mapping[str, float | None]:
-    """Budget knobs by name; ConfigError lists the known ones."""
-    known = Budget.__dataclass_fields__
-    for name in knobs:
-        if name not in known:
-            raise ConfigError(f"ask() has no argument {name!r}; budget knobs are {', '.join(known)}")
-    return knobs
-
-
-def answer_of(finished: Finished, schema: Schema | None = None) -> Answer:
-    """The answer of a finished run."""
-    conclusion = finished.ended.conclusion
-    output = cast("dict[str, Any]", conclusion.output or {})
-    value = output.get("value")
-    if isinstance(schema, type) and value is not None:
-        try:
-            value = schema.model_validate(value)
-        except ValidationError:  # a partial run may hold a value that does not fit; it stays as data
-            pass
-    return Answer(
-        text=conclusion.text,
-        value=value,
-        citations=conclusion.citations,
-        status=finished.ended.status,
-        record=finished.record,
-        run_dir=finished.run_dir.path if finished.run_dir else None,
-        gaps=conclusion.gaps,
-        annotator_kind=finished.annotator,
-    )

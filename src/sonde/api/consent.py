@@ -17,9 +17,9 @@ from sonde.errors import ConfigError
 from sonde.sandbox.base import Limits
 
 if TYPE_CHECKING:
-    from sonde.api.launch import Job
     from sonde.api.settings import Settings
     from sonde.core.events import RunStarted
+    from sonde.runtime.run import RunSpec
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -52,23 +52,23 @@ def require_model(spec: object, settings: Settings, flag: str) -> None:
         )
 
 
-def require_caps(job: Job, settings: Settings, limits: Limits) -> None:
+def require_caps(spec: RunSpec, settings: Settings, limits: Limits) -> None:
     """Refuse a recorded run that may use more than the user allows. It is not run with less: it would take another course unseen."""
-    engine = job.engine
+    engine = spec.engine
     allowed = settings.budget(engine.budget, engine.maxima)
     more = [
         name
         for name in KNOBS
-        if name != "sampling_seed" and _exceeds(getattr(job.budget, name), getattr(allowed, name))
+        if name != "sampling_seed" and _exceeds(getattr(spec.budget, name), getattr(allowed, name))
     ]
-    flags = [f"{KEYS[name].option} {_amount(getattr(job.budget, name))}" for name in more]
+    flags = [f"{KEYS[name].option} {_amount(getattr(spec.budget, name))}" for name in more]
     for name in Limits.__dataclass_fields__:
         number = {"memory": "memory_bytes", "cpu_s": "cpu_seconds"}.get(name, name)
-        recorded = getattr(job.limits, name)
-        if recorded is not None and getattr(job.limits, number) > getattr(limits, number):
+        recorded = getattr(spec.limits, name)
+        if recorded is not None and getattr(spec.limits, number) > getattr(limits, number):
             flags.append(f"--limit {name}={recorded}")
-    if job.backend not in (None, "kernel", settings.backend):
-        flags.append(f"--backend {job.backend}")
+    if spec.backend not in ("kernel", settings.backend):
+        flags.append(f"--backend {spec.backend}")
     if flags:
         raise ConfigError(
             f"this run was recorded with more than you allow, and a recorded run may not by itself. If it is yours, say it again: "

@@ -9,9 +9,7 @@ from typing import Any, cast
 
 from sonde.api.changed import changed_sources
 from sonde.api.consent import require_sources
-from sonde.api.launch import Job
 from sonde.api.recipe import check_recipe
-from sonde.api.settings import Settings
 from sonde.api.sources import open_context
 from sonde.contexts.base import Context
 from sonde.core.canonical import clip
@@ -21,6 +19,7 @@ from sonde.errors import ConfigError
 from sonde.runs.recording import EarlierRuns, Recording
 from sonde.runs.rundir import NoSuchRun, RunDir, find_run
 from sonde.runtime.prompts import CARRIED
+from sonde.runtime.run import RunSpec
 
 EARLIER_CHARS = 12_000
 CITED_CHARS = 6_000
@@ -31,15 +30,15 @@ EMPTY = frozenset({"variables", "evidence_refs", "hypothesis_candidates"})
 CHANGED = ". What tools returned is in them as it was then; changed since: {}"
 
 
-def continued(job: Job, settings: Settings, run: str | Path, runs_dir: str | Path | None) -> Job:
-    """The job with the earlier run's history, and its sources when none are given."""
-    run_dir = find_run(runs_dir or settings.runs_dir, run)
+def continued(spec: RunSpec, run: str | Path) -> RunSpec:
+    """The spec with the earlier run's history, and its sources when none are given."""
+    run_dir = find_run(spec.runs_dir, run)
     events = run_dir.events()
     started = next((event for event in events if isinstance(event, RunStarted)), None)
     if started is None:
         raise ConfigError(f"{run_dir.path} holds no run that could be continued")
     check_recipe(started)
-    context, recipe = job.context, dict(job.recipe)
+    context, recipe = spec.context, dict(spec.recipe)
     if not recipe.get("given"):
         sources: dict[str, Any] = started.settings.get("sources") or {}
         paths = sources.get("paths")
@@ -53,7 +52,7 @@ def continued(job: Job, settings: Settings, run: str | Path, runs_dir: str | Pat
     variables = variables_line(runs)
     changed = changed_sources(read, context) if variables else ()
     recipe["earlier"] = story(events, variables, changed) + cited_lines(events, context)
-    return replace(job, context=context, recipe=recipe, earlier=recipe["earlier"], played=runs)
+    return replace(spec, context=context, recipe=recipe, earlier=recipe["earlier"], played=runs)
 
 
 def earlier_runs(run: str | None) -> EarlierRuns:

@@ -9,66 +9,21 @@ Phoenix server unless `writeback=False`; for files they lie in annotations.jsonl
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Unpack
 
-from sonde.api.ask_run import check_knobs
-from sonde.api.launch import Finished, Job, Launch, OnEvent, run_for_answer
+from sonde.api.launch import RunOptions, launch, model_names, spec_of
+from sonde.api.result import Investigation
 from sonde.api.settings import Settings, load_settings
 from sonde.api.trace_source import ENGINES, Case, Source, absolute, source_of
 from sonde.api.writeback import Writeback
 from sonde.contexts.traces.context import TracesContext
-from sonde.core.budget import Budget
-from sonde.core.cancellation import Stop
-from sonde.core.deadline import Clock, SystemClock
-from sonde.core.record import RunRecord
-from sonde.core.status import RunStatus
 from sonde.engines.whole_trace import engine_for
 from sonde.errors import ConfigError, RunError
-from sonde.models.base import Model
 from sonde.runtime.engine import Engine, Gathered, Prefilter
-from sonde.runtime.wiring import ModeChoice
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Investigation:
-    """A finished investigation: the report as data, who judged, how it ended, where its folder is."""
-
-    report: dict[str, Any] | None
-    text: str
-    annotator_kind: Literal["LLM", "CODE"]
-    status: RunStatus
-    record: RunRecord
-    run_dir: Path | None
-    gaps: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How an investigation is run; the same for every engine."""
-
-    model: str | Model | None = None
-    sub_model: str | Model | None = None
-    budget: Budget | None = None
-    knobs: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
-    profile: str | None = None
-    mode: ModeChoice | None = None
-    runs_dir: str | Path | None = None
-    on_event: OnEvent | None = None
-    on_text: Callable[[str, str], None] | None = None
-    cancel: threading.Event = field(default_factory=Stop)
-    settings: Settings | None = None
-    clock: Clock = field(default_factory=SystemClock)
-    cache: Path | None = None
-    in_memory: bool = False
-    unsafe: bool = False
-
-    def chosen(self) -> Settings:
-        """The settings, loaded when none were given."""
-        return self.settings or load_settings()
+from sonde.runtime.run import RunSpec
 
 
 def rca(
@@ -78,22 +33,29 @@ def rca(
     project: str | None = None,
     taxonomy: str | Path | None = None,
     writeback: bool = True,
-    options: Options | None = None,
-    **more: Any,
+    **options: Unpack[RunOptions],
 ) -> Investigation:
-    """Why did this trace fail? With a `taxonomy` the report also lists every failure that can be proved.
+    """Why did this trace fail?
 
-    `more` are fields of Options, or budget knobs: rca(id, "traces.jsonl", model="openai:gpt-4o-mini", max_iterations=20).
+        found = sonde.rca("4f1c…", "traces.jsonl", model="openai:gpt-4o-mini", max_iterations=20)
+
+    trace_id   the trace
+    source     a trace file, a folder, the address of a Phoenix server, or a Source
+    project    the project of the traces
+    taxonomy   a file of failure categories, or the name of a shipped one: the report then lists every failure that can be proved
+    writeback  write annotations to the server; files never get any
+
+    The other keywords are those of `ask`: model, budget, runs_dir and so on.
     """
-    how = _options(options, more)
+    settings = options.get("settings") or load_settings()
     case = Case(
         engine="rca",
-        place=_place(source, project, how),
+        place=source_of(source, project, settings.environ),
         trace_ids=(_one(trace_id),),
         taxonomy=str(taxonomy) if taxonomy else None,
         writeback=writeback,
     )
-    return investigate(case, how)
+    return investigate(case, settings, options)
 
 
 def comply(
@@ -105,21 +67,28 @@ def comply(
     controls_files: Sequence[str | Path] = (),
     overrides: Sequence[str] = (),
     writeback: bool = True,
-    options: Options | None = None,
-    **more: Any,
+    **options: Unpack[RunOptions],
 ) -> Investigation:
-    """Does this trace keep its controls? `controls` is a version; `overrides` are controls to judge whether they apply or not."""
-    how = _options(options, more)
+    """Does this trace keep its controls?
+
+    trace_id, source, project, writeback  as for `rca`
+    controls        the version of the controls; None: the only one in your files, else the shipped one
+    controls_files  files of controls of your own
+    overrides       controls to judge whether they apply or not
+
+    The other keywords are those of `ask`: model, budget, runs_dir and so on.
+    """
+    settings = options.get("settings") or load_settings()
     case = Case(
         engine="compliance",
-        place=_place(source, project, how),
+        place=source_of(source, project, settings.environ),
         trace_ids=(_one(trace_id),),
         controls_version=controls,
         controls_files=absolute(controls_files),
         overrides=tuple(overrides),
         writeback=writeback,
     )
-    return investigate(case, how)
+    return investigate(case, settings, options)
 
 
 def incident(
@@ -132,14 +101,22 @@ def incident(
     trace_ids: Sequence[str] = (),
     configs: str | Path | None = None,
     writeback: bool = True,
-    options: Options | None = None,
-    **more: Any,
+    **options: Unpack[RunOptions],
 ) -> Investigation:
-    """What happened in this window of time? `configs` is a folder of config snapshots; `trace_ids` are looked at in any case."""
-    how = _options(options, more)
+    """What happened in this window of time?
+
+    source, project, writeback  as for `rca`
+    start, end   the window, as RFC 3339; None: from the first trace, to the last
+    filter_expr  which spans are meant, for example "status == 'ERROR'"
+    trace_ids    traces that are looked at in any case
+    configs      a folder of config snapshots
+
+    The other keywords are those of `ask`: model, budget, runs_dir and so on.
+    """
+    settings = options.get("settings") or load_settings()
     case = Case(
         engine="incident",
-        place=_place(source, project, how),
+        place=source_of(source, project, settings.environ),
         trace_ids=tuple(dict.fromkeys(trace_ids)),
         start=start,
         end=end,
@@ -147,51 +124,31 @@ def incident(
         configs=absolute([configs])[0] if configs else None,
         writeback=writeback,
     )
-    return investigate(case, how)
+    return investigate(case, settings, options)
 
 
-def investigate(case: Case, options: Options) -> Investigation:
+def investigate(case: Case, settings: Settings, options: RunOptions) -> Investigation:
     """Run one case."""
-    settings = options.chosen()
     context = case.open()
-    launch = Launch(
-        settings=settings,
-        runs_dir=Path(options.runs_dir) if options.runs_dir else None,
-        on_event=options.on_event,
-        on_text=options.on_text,
-        cancel=options.cancel,
-        clock=options.clock,
-        in_memory=options.in_memory,
-        secrets=tuple(case.place.secrets()),
-    )
     try:
-        return investigation_of(run_for_answer(job_of(case, context, options, settings), launch))
+        found = launch(case_spec(case, context, settings, options), settings)
     finally:
         context.store.close()
+    assert isinstance(found, Investigation)
+    return found
 
 
-def job_of(case: Case, context: TracesContext, options: Options, settings: Settings) -> Job:
-    """The job of a case; the same again from a recorded recipe."""
+def case_spec(case: Case, context: TracesContext, settings: Settings, options: RunOptions | None = None) -> RunSpec:
+    """The run of a case; the same again from a recorded recipe."""
     writeback = Writeback(case=case, context=context)
     params = case.params(context.store)
-    spec = {
-        "model": _spec(options.model, settings.model),
-        "sub_model": _spec(options.sub_model, settings.sub_model),
-    }
-    return Job(
-        engine=_engine(case, params, context),
-        objective=case.objective,
-        context=context,
-        model=options.model,
-        sub_model=options.sub_model,
-        budget=options.budget,
-        knobs=check_knobs(options.knobs),
+    spec = spec_of(_engine(case, params, context), case.objective, context, settings, options)
+    return replace(
+        spec,
         params=params,
         input_ref=case.input_ref(),
-        profile=options.profile or settings.sandbox_profile,
-        mode=options.mode or cast("ModeChoice", settings.mode),
-        unsafe=options.unsafe,
-        recipe={**case.recipe(), **spec},
+        recipe={**case.recipe(), **model_names(spec)},
+        secrets=(*spec.secrets, *case.place.secrets()),
         writeback=writeback if case.writes_back else None,
         files=writeback.files,
     )
@@ -211,39 +168,6 @@ def _raising(error: RunError) -> Callable[[Gathered], Prefilter]:
         raise error
 
     return prefilter
-
-
-def investigation_of(finished: Finished) -> Investigation:
-    """The finished run as callers get it."""
-    conclusion = finished.ended.conclusion
-    return Investigation(
-        report=conclusion.output,
-        text=conclusion.text,
-        annotator_kind=finished.annotator,
-        status=finished.ended.status,
-        record=finished.record,
-        run_dir=finished.run_dir.path if finished.run_dir else None,
-        gaps=conclusion.gaps,
-    )
-
-
-def _spec(given: str | Model | None, configured: str | None) -> str | None:
-    return given if isinstance(given, str) else configured if given is None else None
-
-
-def _options(options: Options | None, more: Mapping[str, Any]) -> Options:
-    """Options from a value, or from keywords: fields by name, everything else is a budget knob."""
-    if options is not None and more:
-        raise ConfigError(f"give either options or {', '.join(sorted(more))}, not both")
-    if options is not None:
-        return options
-    named = {name: value for name, value in more.items() if name in Options.__slots__ and name != "knobs"}
-    turned = {name: value for name, value in more.items() if name not in named and name != "knobs"}
-    return Options(**named, knobs={**more.get("knobs", {}), **turned})
-
-
-def _place(source: str | Path | Source, project: str | None, options: Options) -> Source:
-    return source_of(source, project, options.chosen().environ, options.cache)
 
 
 def _one(trace_id: str) -> str:

@@ -1,4 +1,4 @@
-"""From settings to a finished run: models opened, folder made, journal open, loop run, files written.
+"""From a spec to a result: models opened, folder made, journal open, loop run, files written.
 
 The only place that puts the parts together; everything below gets values. A run folder is complete after every kind of ending.
 """
@@ -6,20 +6,21 @@ The only place that puts the parts together; everything below gets values. A run
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, TypedDict, Unpack
 
-from sonde.api.settings import Settings
+from sonde.api.result import Answer, Edited, Investigation, Result
+from sonde.api.settings import Settings, load_settings
 from sonde.contexts.base import Context
 from sonde.core.budget import Budget, shown_cost
 from sonde.core.cancellation import Stop, heeding
 from sonde.core.canonical import hash_value
 from sonde.core.deadline import Clock, SystemClock
-from sonde.core.events import Event, RunResumed, WroteBack
+from sonde.core.events import RunResumed
 from sonde.core.markdown_safety import quiet
 from sonde.core.plurals import plural
 from sonde.core.record import RunRecord
@@ -29,17 +30,13 @@ from sonde.models import open_model
 from sonde.models.base import Model, suited_mode
 from sonde.publish.otel import TraceSender, otlp_exporter
 from sonde.runs.recorder import Recorder
-from sonde.runs.recording import EarlierRuns, Recording
-from sonde.runs.redaction import SecretForms, rewrite_value, secret_forms
+from sonde.runs.redaction import rewrite_value, secret_forms
 from sonde.runs.rundir import RunDir, new_run_id
 from sonde.runtime.engine import Engine
+from sonde.runtime.finish import Outcome
 from sonde.runtime.functions import refuse_taken
-from sonde.runtime.run import Ended, Run
-from sonde.runtime.wiring import Mode, ModeChoice, Task, Wiring
-from sonde.sandbox import Limits
+from sonde.runtime.run import Mode, ModeChoice, OnEvent, OnText, Run, RunSpec
 from sonde.tools.registry import ToolRegistry
-
-OnEvent = Callable[[Event], None]
 
 
 def sonde_version() -> str:
@@ -50,212 +47,180 @@ def sonde_version() -> str:
         return "0+unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """What is to be run. `recipe` is what a later resume needs to build the same context again; `files` makes more files for the folder."""
+class RunOptions(TypedDict, total=False):
+    """The keywords of everything that starts a run; `help(sonde.ask)` explains them. None is the same as not given."""
 
-    engine: Engine
-    objective: str
-    context: Context
-    model: str | Model | None = None
-    sub_model: str | Model | None = None
-    tools: Sequence[Callable[..., Any]] = ()
-    budget: Budget | None = None
-    knobs: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
-    schema: Mapping[str, Any] | None = None
-    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    input_ref: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    profile: str = "analysis"
-    backend: str | None = None
-    """None: the settings' one."""
-    mode: ModeChoice = "auto"
-    unsafe: bool = False
-    limits: Limits = field(default_factory=Limits)
-    earlier: str = ""
-    played: EarlierRuns = field(default_factory=EarlierRuns)
-    recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    writeback: Callable[[Any, str, str], WroteBack | None] | None = None
-    files: Callable[[Ended, str], Mapping[str, str]] | None = None
+    model: str | Model | None
+    sub_model: str | Model | None
+    budget: Budget | None
+    profile: str | None
+    mode: ModeChoice | None
+    runs_dir: str | Path | None
+    on_event: OnEvent | None
+    on_text: OnText | None
+    cancel: threading.Event | None
+    settings: Settings | None
+    clock: Clock | None
+    unsafe: bool
+    in_memory: bool
+    max_iterations: int | None
+    max_depth: int | None
+    max_tool_calls: int | None
+    max_subcalls: int | None
+    max_tokens_total: int | None
+    max_tokens_per_subcall: int | None
+    max_cost_usd: float | None
+    max_wall_time_sec: float | None
+    sampling_seed: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """How it is run: settings, where the folder goes, who watches, who may stop it (`cancel`: a Stop, or any event)."""
-
-    settings: Settings
-    runs_dir: Path | None = None
-    on_event: OnEvent | None = None
-    on_text: Callable[[str, str], None] | None = None
-    cancel: threading.Event = field(default_factory=Stop)
-    clock: Clock = field(default_factory=SystemClock)
-    recording: Recording = field(default_factory=Recording)
-    run_dir: RunDir | None = None
-    in_memory: bool = False
-    secrets: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """A run that has ended: its outcome, its record, its folder (None for a run in memory)."""
-
-    ended: Ended
-    record: RunRecord
-    run_dir: RunDir | None
-    annotator: Literal["LLM", "CODE"]
-
-
-class FilesUnwritten(OSError):
-    """The run has ended and its journal is whole, but other files of its folder could not be written. `finished` says so in its gaps."""
-
-    def __init__(self, error: OSError, finished: Finished, run_dir: RunDir) -> None:
-        super().__init__(error.errno, error.strerror, error.filename)
-        gap = (
-            f"the files of {run_dir.path} could not all be written: {error.strerror}; its journal is whole: make room, "
-            f"then `sonde resume {run_dir.run_id}` writes them without asking a model"
-        )
-        conclusion = finished.ended.conclusion
-        conclusion = replace(conclusion, gaps=(*conclusion.gaps, gap))
-        self.finished = replace(finished, ended=replace(finished.ended, conclusion=conclusion))
+def spec_of(
+    engine: Engine, objective: str, context: Context, settings: Settings, options: RunOptions | None = None
+) -> RunSpec:
+    """A run as the options have it, or else the settings, or else the engine; ConfigError names an option that does not exist."""
+    unknown = [name for name in options or () if name not in RunOptions.__annotations__]
+    if unknown:
+        known = ", ".join(RunOptions.__annotations__)
+        raise ConfigError(f"there is no argument {unknown[0]!r}; for every run there are {known}")
+    given: dict[str, Any] = {name: value for name, value in (options or {}).items() if value is not None}
+    budget = settings.budget(engine.budget, engine.maxima)
+    if "budget" in given:  # one that a caller gives must fit the contract as a whole
+        budget = given["budget"].override(engine.maxima, **given["budget"].as_dict())
+    knobs = {name: given[name] for name in Budget.__dataclass_fields__ if name in given}
+    return RunSpec(
+        engine=engine,
+        objective=objective,
+        context=context,
+        budget=budget.override(engine.maxima, **knobs),
+        model=given.get("model", settings.model),
+        sub_model=given.get("sub_model", settings.sub_model),
+        mode=given.get("mode", settings.mode),
+        profile=given.get("profile", settings.sandbox_profile),
+        backend=settings.backend,
+        unsafe=given.get("unsafe", False),
+        max_parallel=settings.max_parallel,
+        runs_dir=Path(given.get("runs_dir", settings.runs_dir)),
+        in_memory=given.get("in_memory", False),
+        secrets=settings.secrets(),
+        on_event=given.get("on_event"),
+        on_text=given.get("on_text"),
+        cancel=given.get("cancel") or Stop(),
+        clock=given.get("clock") or SystemClock(),
+    )
 
 
-def run_for_answer(job: Job, launch: Launch) -> Finished:
-    """As `run_job`, but a disk that fills up at the very end costs a gap and not the answer, which was paid for."""
-    try:
-        return run_job(job, launch)
-    except FilesUnwritten as unwritten:
-        return unwritten.finished
+def model_names(spec: RunSpec) -> dict[str, str | None]:
+    """How the models can be opened again; None for one that only the caller has."""
+    return {
+        "model": spec.model if isinstance(spec.model, str) else None,
+        "sub_model": spec.sub_model if isinstance(spec.sub_model, str) else None,
+    }
 
 
-def run_job(job: Job, launch: Launch) -> Finished:
-    """Run a job to its end and leave a complete folder."""
-    task = _task(job, launch)
-    registry = ToolRegistry(job.context.tools(), job.engine.tools, clock=launch.clock, given=job.tools)
+def run(engine: Engine, objective: str, context: Context, **options: Unpack[RunOptions]) -> Result:
+    """Run any engine, yours included. The keywords are those of `ask`."""
+    settings = options.get("settings") or load_settings()
+    return launch(spec_of(engine, objective, context, settings, options), settings)
+
+
+def launch(spec: RunSpec, settings: Settings) -> Result:
+    """Run to the end and leave a complete folder."""
+    if spec.schema is not None:
+        spec = replace(spec, schema=load_schema(spec.schema))
+    dataset_hash = _fingerprint(spec.context)
+    registry = ToolRegistry(spec.context.tools(), spec.engine.tools, clock=spec.clock, given=spec.tools)
     refuse_taken(registry.given)
-    with heeding(launch.cancel) as stop, opened_models(job, launch.settings) as models:
-        job = replace(job, mode=mode_of(job, models[0]))
-        finished = _run(job, launch, task, registry, models, stop=stop)
-    if finished.ended.mistake is not None:
-        raise finished.ended.mistake
-    return finished
-
-
-def _run(
-    job: Job,
-    launch: Launch,
-    task: Task,
-    registry: ToolRegistry,
-    models: tuple[Model | None, Model | None],
-    *,
-    stop: Stop,
-) -> Finished:
-    run_dir = launch.run_dir
-    if run_dir is None and not launch.in_memory:
-        run_dir = RunDir.create(launch.runs_dir or launch.settings.runs_dir, new_run_id(launch.clock))
-    journal = run_dir.journal(_secrets(launch)) if run_dir else None
-    recording = launch.recording
-    heard = recording.clock.hear if recording.clock is not None else None
-    listeners = tuple(each for each in (heard, launch.on_event, tracer_of(launch.settings)) if each)
-    recorder = Recorder(launch.clock, journal, listeners, recording if recording.resumed else None)
-    run_id = run_dir.run_id if run_dir else new_run_id(launch.clock)
-    wiring = _wiring(job, launch, task, registry=registry, recorder=recorder, models=models, run_id=run_id)
-    wiring = replace(wiring, cancel=stop)
-    try:
-        if recording.resumed and recording.clock is not None:
-            recorder.emit(RunResumed(elapsed_s=recording.clock.used, replayed=len(recording)))
-        settings = {"version": sonde_version(), **job.recipe}
-        ended = Run(wiring, settings=settings).execute()
-        record = recorder.fold.record()
-    finally:
-        wiring.over.set()
-        if journal is not None:
-            journal.close()
-    finished = Finished(
-        ended=ended, record=record, run_dir=run_dir, annotator=cast("Literal['LLM', 'CODE']", ended.annotator)
-    )
+    with heeding(spec.cancel) as stop, opened_models(spec, settings) as (model, sub_model):
+        spec = replace(spec, mode=mode_of(spec, model))
+        run_dir = spec.run_dir
+        if run_dir is None and not spec.in_memory:
+            run_dir = RunDir.create(spec.runs_dir, new_run_id(spec.clock))
+        journal = run_dir.journal(spec.secrets) if run_dir else None
+        tracer = None
+        if settings.otel_endpoint is not None:
+            exporter = otlp_exporter(settings.otel_endpoint)
+            tracer = TraceSender(exporter, content=settings.otel_content, project=settings.otel_project)
+        recording = spec.recording
+        heard = recording.clock.hear if recording.clock is not None else None
+        listeners = tuple(each for each in (heard, spec.on_event, tracer) if each)
+        recorder = Recorder(spec.clock, journal, listeners, recording if recording.resumed else None)
+        this_run = Run(
+            spec=spec,
+            model=model,
+            sub_model=sub_model,
+            registry=registry,
+            recorder=recorder,
+            run_id=run_dir.run_id if run_dir else new_run_id(spec.clock),
+            version=sonde_version(),
+            dataset_hash=dataset_hash,
+            cancel=stop,
+        )
+        try:
+            if recording.resumed and recording.clock is not None:
+                recorder.emit(RunResumed(elapsed_s=recording.clock.used, replayed=len(recording)))
+            outcome = this_run.execute()
+        finally:
+            this_run.over.set()
+            if journal is not None:
+                journal.close()
+    result = result_of(spec, outcome, recorder, run_dir)
     if run_dir is not None:
-        _write_files(job, finished, run_dir, secret_forms(_secrets(launch)))
-    return finished
+        try:
+            write_files(spec, outcome, result.record, run_dir)
+        except OSError as error:
+            if spec.needs_files:
+                raise
+            result = _without_files(result, error, run_dir)
+    if outcome.mistake is not None:
+        raise outcome.mistake
+    return result
 
 
-def _write_files(job: Job, finished: Finished, run_dir: RunDir, keys: SecretForms) -> None:
-    """All files but the journal; like it, they do not hold the values of keys."""
-    try:
-        if job.files is not None:
-            for name, text in job.files(finished.ended, run_dir.run_id).items():
-                run_dir.write_text(name, keys.remove(text))
-        write_artifacts(run_dir, finished.ended, finished.record, keys)
-    except OSError as error:
-        raise FilesUnwritten(error, finished, run_dir) from error
+def result_of(spec: RunSpec, outcome: Outcome, recorder: Recorder, run_dir: RunDir | None) -> Result:
+    """What came of a run, in the kind of its engine."""
+    conclusion = outcome.conclusion
+    common: dict[str, Any] = {
+        "text": conclusion.text,
+        "value": conclusion.output,
+        "status": outcome.status,
+        "citations": conclusion.citations,
+        "evidence": conclusion.evidence,
+        "gaps": conclusion.gaps,
+        "annotator_kind": outcome.annotator,
+        "cost": recorder.fold.cost,
+        "record": recorder.fold.record(),
+        "run_dir": run_dir.path if run_dir else None,
+        "error": outcome.error,
+    }
+    match spec.engine.name:
+        case "ask":
+            common["value"] = conclusion.output["value"] if conclusion.output else None
+            return Answer(**common)
+        case "edit":
+            common["value"] = None
+            return Edited(**common, changed=tuple(getattr(spec.context, "changed", ())))
+        case "rca" | "compliance" | "incident":
+            return Investigation(**common)
+        case _:
+            return Result(**common)
 
 
-def _secrets(launch: Launch) -> list[str]:
-    return [*launch.settings.secrets(), *launch.secrets]
-
-
-def tracer_of(settings: Settings) -> OnEvent | None:
-    """Who sends the run as an OpenTelemetry trace when it has ended, if anyone is to."""
-    if settings.otel_endpoint is None:
-        return None
-    exporter = otlp_exporter(settings.otel_endpoint)
-    return TraceSender(exporter, content=settings.otel_content, project=settings.otel_project)
-
-
-def _task(job: Job, launch: Launch) -> Task:
-    return Task(
-        engine=job.engine,
-        objective=job.objective,
-        context=job.context,
-        budget=_budget(job, launch.settings),
-        schema=None if job.schema is None else load_schema(job.schema),
-        params=job.params,
-        variables=job.variables,
-        input_ref=job.input_ref,
-        dataset_ref={"dataset_id": job.engine.name, "dataset_hash": _fingerprint(job.context)},
-        earlier=job.earlier,
-        played=job.played,
+def _without_files(result: Result, error: OSError, run_dir: RunDir) -> Result:
+    gap = (
+        f"the files of {run_dir.path} could not all be written: {error.strerror}; its journal is whole: make room, "
+        f"then `sonde resume {run_dir.run_id}` writes them without asking a model"
     )
+    return replace(result, gaps=(*result.gaps, gap))
 
 
-def _wiring(
-    job: Job,
-    launch: Launch,
-    task: Task,
-    *,
-    registry: ToolRegistry,
-    recorder: Recorder,
-    models: tuple[Model | None, Model | None],
-    run_id: str,
-) -> Wiring:
-    return Wiring(
-        task=task,
-        model=models[0],
-        sub_model=models[1],
-        registry=registry,
-        recorder=recorder,
-        recording=launch.recording,
-        clock=launch.recording.clock or launch.clock,
-        run_id=run_id,
-        mode=mode_of(job, models[0]),
-        profile=job.profile,
-        backend=job.backend or launch.settings.backend,
-        limits=job.limits,
-        unsafe=job.unsafe,
-        seed=task.budget.sampling_seed or 0,
-        max_parallel=launch.settings.max_parallel,
-        on_text=launch.on_text,
-        writeback=job.writeback,
-    )
-
-
-def mode_of(job: Job, model: Model | None) -> Mode:
+def mode_of(spec: RunSpec, model: Model | None) -> Mode:
     """The form of replies: the one asked for, else what suits the model. Only an answer in words can be guided."""
-    if job.mode == "guided" and not job.engine.answers:
-        raise ConfigError(f"mode guided is for questions (sonde ask); {job.engine.name} takes code or actions")
-    if job.mode != "auto":
-        return job.mode
+    if spec.mode == "guided" and not spec.engine.answers:
+        raise ConfigError(f"mode guided is for questions (sonde ask); {spec.engine.name} takes code or actions")
+    if spec.mode != "auto":
+        return spec.mode
     suits = suited_mode(model)
-    return "actions" if suits == "guided" and not job.engine.answers else suits
+    return "actions" if suits == "guided" and not spec.engine.answers else suits
 
 
 def _fingerprint(context: Context) -> str:
@@ -265,28 +230,18 @@ def _fingerprint(context: Context) -> str:
         return ""  # the data cannot be reached: the run itself meets that at once, and its record says so
 
 
-def _budget(job: Job, settings: Settings) -> Budget:
-    if job.budget is not None:
-        return job.budget.override(job.engine.maxima, **job.budget.as_dict()).override(job.engine.maxima, **job.knobs)
-    return settings.budget(job.engine.budget, job.engine.maxima).override(job.engine.maxima, **job.knobs)
-
-
 @contextmanager
-def opened_models(job: Job, settings: Settings) -> Generator[tuple[Model | None, Model | None]]:
+def opened_models(spec: RunSpec, settings: Settings) -> Generator[tuple[Model | None, Model | None]]:
     """The root's model and the sub-calls' (None: the same one). Equal ones are opened once; what we opened we close."""
-    root = job.model if job.model is not None else settings.model
-    sub = job.sub_model if job.sub_model is not None else settings.sub_model
+    root, sub = spec.model, spec.sub_model
     if root is None and sub is not None:
         raise ConfigError("a sub-model is set but no model: pass --model as well")
+    same = root is sub
+    if isinstance(root, str) and isinstance(sub, str):
+        same = settings.choose(root) == settings.choose(sub)
     with ExitStack() as stack:
         model = _open(root, settings, stack)
-        yield model, None if _same(root, sub, settings) else _open(sub, settings, stack)
-
-
-def _same(root: str | Model | None, sub: str | Model | None, settings: Settings) -> bool:
-    if isinstance(root, str) and isinstance(sub, str):
-        return settings.choose(root) == settings.choose(sub)
-    return root is sub
+        yield model, None if same else _open(sub, settings, stack)
 
 
 def _open(model: str | Model | None, settings: Settings, stack: ExitStack) -> Model | None:
@@ -300,16 +255,23 @@ def _open(model: str | Model | None, settings: Settings, stack: ExitStack) -> Mo
     return opened
 
 
-def write_artifacts(run_dir: RunDir, ended: Ended, record: RunRecord, keys: SecretForms) -> None:
-    """run_record.json, result.json, answer.md and, as the sign that all is there, summary.md."""
-    conclusion = ended.conclusion
+def write_files(spec: RunSpec, outcome: Outcome, record: RunRecord, run_dir: RunDir) -> None:
+    """Everything but the journal; like it, these files do not hold the values of keys. summary.md is the sign that all is there."""
+    keys, conclusion = secret_forms(spec.secrets), outcome.conclusion
+    if spec.files is not None:
+        for name, text in spec.files(outcome, run_dir.run_id).items():
+            run_dir.write_text(name, keys.remove(text))
     run_dir.write_record(record)
+    try:
+        output_hash = hash_value(conclusion.output)
+    except (TypeError, ValueError):  # not plain data
+        output_hash = None
     result = {
         "run_id": run_dir.run_id,
-        "status": ended.status.value,
-        "annotator_kind": ended.annotator,
+        "status": outcome.status.value,
+        "annotator_kind": outcome.annotator,
         "output": conclusion.output,
-        "output_hash": hash_value(conclusion.output) if _plain(conclusion.output) else None,
+        "output_hash": output_hash,
         "citations": [each.model_dump(mode="json") for each in conclusion.citations],
         "evidence_refs": [each.model_dump(mode="json") for each in conclusion.evidence],
         "gaps": list(conclusion.gaps),
@@ -317,42 +279,34 @@ def write_artifacts(run_dir: RunDir, ended: Ended, record: RunRecord, keys: Secr
     }
     run_dir.write_result(rewrite_value(result, keys.remove) if keys.spellings else result)
     run_dir.write_answer(quiet(keys.remove(conclusion.text)) + "\n" if conclusion.text else "")
-    run_dir.write_summary(quiet(keys.remove(summary_text(ended, record))))
+    run_dir.write_summary(quiet(keys.remove(summary_text(outcome, record))))
 
 
-def _plain(value: Any) -> bool:
-    try:
-        hash_value(value)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def summary_text(ended: Ended, record: RunRecord) -> str:
+def summary_text(outcome: Outcome, record: RunRecord) -> str:
     """The run on one page."""
-    usage = record.runtime_ref.usage
+    usage, conclusion = record.runtime_ref.usage, outcome.conclusion
     tokens = usage.tokens_in + usage.tokens_out
     lines = [
-        f"# {record.run_type}: {ended.status.value}",
+        f"# {record.run_type}: {outcome.status.value}",
         "",
         f"- run: {record.run_id}",
-        f"- model: {record.runtime_ref.model_name or 'none'}; judged by {ended.annotator}",
+        f"- model: {record.runtime_ref.model_name or 'none'}; judged by {outcome.annotator}",
         (
             f"- used: {plural(usage.iterations, 'turn')}, {plural(usage.tool_calls, 'tool call')}, "
             f"{plural(usage.llm_subcalls, 'sub-call')}, {plural(tokens, 'token')}, "
-            f"{shown_cost(usage.cost_usd, tokens)}, {ended.elapsed_s:.1f} s"
+            f"{shown_cost(usage.cost_usd, tokens)}, {outcome.elapsed_s:.1f} s"
         ),
         "",
-        ended.conclusion.text.strip() or "(no output)",
+        conclusion.text.strip() or "(no output)",
     ]
-    if ended.conclusion.citations:
+    if conclusion.citations:
         lines += ["", "## Citations"]
-        lines += [f"- {c.place} {c.snippet}" for c in ended.conclusion.citations]
-    if ended.conclusion.evidence:
+        lines += [f"- {c.place} {c.snippet}" for c in conclusion.citations]
+    if conclusion.evidence:
         lines += ["", "## Evidence"]
-        lines += [f"- {e.kind.value} {e.ref} ({e.excerpt_hash[:12]})" for e in ended.conclusion.evidence]
-    if ended.conclusion.gaps:
-        lines += ["", "## Gaps", *(f"- {gap}" for gap in ended.conclusion.gaps)]
-    if ended.error is not None:
-        lines += ["", "## Error", f"{ended.error.code.value} in {ended.error.stage}: {ended.error.message}"]
+        lines += [f"- {e.kind.value} {e.ref} ({e.excerpt_hash[:12]})" for e in conclusion.evidence]
+    if conclusion.gaps:
+        lines += ["", "## Gaps", *(f"- {gap}" for gap in conclusion.gaps)]
+    if outcome.error is not None:
+        lines += ["", "## Error", f"{outcome.error.code.value} in {outcome.error.stage}: {outcome.error.message}"]
     return "\n".join(lines) + "\n"

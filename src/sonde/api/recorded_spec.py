@@ -1,4 +1,4 @@
-"""The job of a recorded run, built again from what its first event says."""
+"""The spec of a recorded run, built again from what its first event says."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from typing import Any, cast
 
 from sonde.api.consent import require_sources
 from sonde.api.follow_up import earlier_runs
-from sonde.api.investigations import Options, job_of
-from sonde.api.launch import Job
+from sonde.api.investigations import case_spec
+from sonde.api.launch import RunOptions, spec_of
 from sonde.api.settings import Settings
 from sonde.api.sources import Opened, is_there, open_context
 from sonde.api.trace_source import case_of
+from sonde.contexts.base import Context
 from sonde.contexts.workspace import LocalWorkspace, Policy, WorkspaceContext, reject
 from sonde.core.budget import Budget
 from sonde.core.events import RunStarted
 from sonde.engines.ask import ASK
 from sonde.engines.edit import EDIT
 from sonde.errors import ConfigError
-from sonde.runtime.wiring import Mode
+from sonde.runtime.engine import Engine
+from sonde.runtime.run import Mode, RunSpec
 from sonde.sandbox import Limits
 from sonde.tools import tool
 
@@ -36,11 +38,11 @@ class Given:
     tools: Tools = ()
 
 
-Builder = Callable[[RunStarted, Given], Job]
+Builder = Callable[[RunStarted, Given], RunSpec]
 
 
-def rebuild(started: RunStarted, settings: Settings, *, context: Any = None, tools: Tools = ()) -> Job:
-    """The same job: engine, question, context, budget, schema. What cannot be stored (data, functions) is given again."""
+def rebuild(started: RunStarted, settings: Settings, *, context: Any = None, tools: Tools = ()) -> RunSpec:
+    """The same run: engine, question, context, budget, schema. What cannot be stored (data, functions) is given again."""
     engine = started.settings.get("engine", started.run_type)
     builder = BUILDERS.get(engine)
     if builder is None:
@@ -48,28 +50,36 @@ def rebuild(started: RunStarted, settings: Settings, *, context: Any = None, too
     return builder(started, Given(settings=settings, context=context, tools=tools))
 
 
-def _ask(started: RunStarted, given: Given) -> Job:
+def _ask(started: RunStarted, given: Given) -> RunSpec:
     recipe = started.settings
     opened = sources(started, given.context)
-    return Job(
-        engine=ASK,
-        objective=started.objective,
-        context=opened.context,
-        model=recipe.get("model"),
-        sub_model=recipe.get("sub_model"),
+    return replace(
+        _recorded(started, ASK, opened.context, given.settings),
         tools=_own_tools(recipe.get("tools"), given.tools),
-        budget=Budget(**started.budget),
         schema=recipe.get("schema"),
         variables=opened.variables,
         input_ref=started.input_ref,
-        profile=started.profile,
-        backend=_backend(started),
         limits=Limits(**recipe.get("limits", {})),
-        mode=cast("Mode", started.mode),
         earlier=recipe.get("earlier", ""),
         played=earlier_runs(recipe.get("continues")),
-        recipe=_without_version(recipe),
     )
+
+
+def _recorded(started: RunStarted, engine: Engine, context: Context, settings: Settings) -> RunSpec:
+    spec = spec_of(engine, started.objective, context, settings, _options(started))
+    return replace(spec, backend=_backend(started), recipe=_without_version(started.settings))
+
+
+def _options(started: RunStarted) -> RunOptions:
+    """What the recorded run was started with; a model that only its caller had is the one of the settings now."""
+    recipe = started.settings
+    return {
+        "model": recipe.get("model"),
+        "sub_model": recipe.get("sub_model"),
+        "budget": Budget(**started.budget),
+        "profile": started.profile,
+        "mode": cast("Mode", started.mode),
+    }
 
 
 def _own_tools(recorded: Any, given: Tools) -> Tools:
@@ -95,22 +105,15 @@ def _without_version(recipe: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in recipe.items() if key != "version"}
 
 
-def _investigation(started: RunStarted, given: Given) -> Job:
+def _investigation(started: RunStarted, given: Given) -> RunSpec:
     """An investigation; `context` is the path or address where the traces are now, when they have moved."""
     recipe = started.settings
     case = case_of(recipe, given.settings, given.context)
-    options = Options(
-        model=recipe.get("model"),
-        sub_model=recipe.get("sub_model"),
-        budget=Budget(**started.budget),
-        profile=started.profile,
-        mode=cast("Mode", started.mode),
-    )
-    job = job_of(case, case.open(), options, given.settings)
-    return replace(job, recipe=_without_version(recipe), backend=_backend(started))
+    spec = case_spec(case, case.open(), given.settings, _options(started))
+    return replace(spec, recipe=_without_version(recipe), backend=_backend(started))
 
 
-def _edit(started: RunStarted, given: Given) -> Job:
+def _edit(started: RunStarted, given: Given) -> RunSpec:
     """A task in a folder. Nobody is there to approve, so what is not recorded is not written and not run."""
     recipe = started.settings
     root = given.context or recipe.get("workspace")
@@ -118,18 +121,7 @@ def _edit(started: RunStarted, given: Given) -> Job:
         raise ConfigError("this run worked in an editor's workspace, which is not stored: give the folder again")
     commands = tuple(recipe.get("commands", ()))
     workspace = LocalWorkspace(Path(root), approve=reject, policy=Policy())
-    return Job(
-        engine=EDIT,
-        objective=started.objective,
-        context=WorkspaceContext(workspace, commands=commands),
-        model=recipe.get("model"),
-        sub_model=recipe.get("sub_model"),
-        budget=Budget(**started.budget),
-        profile=started.profile,
-        backend=_backend(started),
-        mode=cast("Mode", started.mode),
-        recipe=_without_version(recipe),
-    )
+    return _recorded(started, EDIT, WorkspaceContext(workspace, commands=commands), given.settings)
 
 
 def sources(started: RunStarted, context: Any) -> Opened:

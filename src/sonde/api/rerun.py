@@ -1,6 +1,6 @@
 """Runs again: `resume` after a crash, `replay` to prove, `branch` to try something else from a turn on.
 
-All three build the job from the recorded run and let the one loop run over its recording. Resume appends to the same
+All three build the spec from the recorded run and let the one loop run over its recording. Resume appends to the same
 journal and asks a model only for what is not recorded. Replay asks nobody. Branch makes a new run that shares the
 turns before K.
 
@@ -16,19 +16,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sonde.api.ask_run import check_knobs
 from sonde.api.changed import changed_sources
 from sonde.api.consent import require_caps, require_model, require_writeback
-from sonde.api.launch import Finished, Job, Launch, OnEvent, run_for_answer, run_job
+from sonde.api.launch import launch
 from sonde.api.recipe import check_recipe
 from sonde.api.recorded_spec import rebuild
+from sonde.api.result import Result
 from sonde.api.settings import Settings, load_settings
+from sonde.core.budget import Budget
 from sonde.core.cancellation import Stop
-from sonde.core.canonical import hash_value, jsonable
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.events import (
     ROOT,
     AnyEvent,
+    Event,
     RunEnded,
     RunStarted,
     StatusChanged,
@@ -36,13 +37,13 @@ from sonde.core.events import (
     TurnStarted,
 )
 from sonde.core.record import RunRecord
-from sonde.errors import ConfigError
+from sonde.errors import Cancelled, ConfigError, reached_before
 from sonde.models.base import Model
 from sonde.models.recorded import RecordedModel
 from sonde.runs.export import is_replayable
 from sonde.runs.recording import Difference, Diverged, Recording, before_turn
 from sonde.runs.rundir import RECORD, SUMMARY, RunDir, find_run
-from sonde.runtime.wiring import Cancelled, reached_before
+from sonde.runtime.run import OnEvent, OnText, RunSpec
 from sonde.sandbox import Limits
 
 NAMES = "RUN is a run's id, the unique beginning of one, `last`, or its folder"
@@ -109,14 +110,14 @@ def resume(
     tools: Sequence[Callable[..., Any]] = (),
     go_live: bool = False,
     on_event: OnEvent | None = None,
-    on_text: Callable[[str, str], None] | None = None,
+    on_text: OnText | None = None,
     cancel: threading.Event | None = None,
     settings: Settings | None = None,
     clock: Clock | None = None,
     limits: Limits | None = None,
     writeback: bool | None = None,
     **knobs: float | None,
-) -> Finished:
+) -> Result:
     """Go on with a run that was cut off. `go_live`: where the code takes another path than recorded, go on from there."""
     chosen = _allowing(settings, knobs)
     recorded = open_run(run, runs_dir, chosen)
@@ -127,42 +128,48 @@ def resume(
     if recorded.run_dir.is_running():
         raise ConfigError(f"run {recorded.run_dir.run_id} is still being worked on by another process")
     writes = require_writeback(recorded.started, context, writeback)
-    job = rebuild(recorded.started, chosen, context=context, tools=tools)
-    require_caps(job, chosen, limits or Limits())
-    job = _asking(job if writes else replace(job, writeback=None), model, sub_model, chosen)
-    launch = Launch(
-        settings=chosen,
+    spec = rebuild(recorded.started, chosen, context=context, tools=tools)
+    require_caps(spec, chosen, limits or Limits())
+    spec = replace(
+        _asking(spec, model, sub_model, chosen),
+        writeback=spec.writeback if writes else None,
         on_event=on_event,
         on_text=on_text,
         cancel=cancel or Stop(),
         clock=clock or SystemClock(),
         run_dir=recorded.run_dir,
+        needs_files=True,
     )
-    return _resumed(job, launch, recorded.events, go_live=go_live)
+    return _resumed(spec, chosen, recorded.events, go_live=go_live)
 
 
 def _allowing(settings: Settings | None, knobs: Mapping[str, float | None]) -> Settings:
     """The caller's settings with the budget that they allow for this call."""
     chosen = settings or load_settings()
-    given = {name: value for name, value in check_knobs(knobs).items() if value is not None}
+    unknown = [name for name in knobs if name not in Budget.__dataclass_fields__]
+    if unknown:
+        raise ConfigError(
+            f"there is no argument {unknown[0]!r}; budget knobs are {', '.join(Budget.__dataclass_fields__)}"
+        )
+    given = {name: value for name, value in knobs.items() if value is not None}
     return replace(chosen, knobs={**chosen.knobs, **given})
 
 
-def _asking(job: Job, model: str | Model | None, sub_model: str | Model | None, settings: Settings) -> Job:
-    """The job with the models that are given, else with the recorded ones if the user would have chosen them."""
-    for given, recorded, flag in ((model, job.model, "--model"), (sub_model, job.sub_model, "--sub-model")):
+def _asking(spec: RunSpec, model: str | Model | None, sub_model: str | Model | None, settings: Settings) -> RunSpec:
+    """The spec with the models that are given, else with the recorded ones if the user would have chosen them."""
+    for given, recorded, flag in ((model, spec.model, "--model"), (sub_model, spec.sub_model, "--sub-model")):
         if not given:
             require_model(recorded, settings, flag)
-    return replace(job, model=model or job.model, sub_model=sub_model or job.sub_model)
+    return replace(spec, model=model or spec.model, sub_model=sub_model or spec.sub_model)
 
 
-def _resumed(job: Job, launch: Launch, events: Sequence[AnyEvent], *, go_live: bool) -> Finished:
+def _resumed(spec: RunSpec, settings: Settings, events: Sequence[AnyEvent], *, go_live: bool) -> Result:
     over = any(isinstance(event, RunEnded) for event in events)  # only its files are missing: nobody is asked
     known = list(events) if over else [event for event in events if not _by_the_user(event)]
     while True:
         try:
-            recording = Recording(known, strict=over, resumed=True, live=launch.clock)
-            return run_job(job, replace(launch, recording=recording))
+            recording = Recording(known, strict=over, resumed=True, live=spec.clock)
+            return launch(replace(spec, recording=recording), settings)
         except Diverged as diverged:
             if not go_live or diverged.place is None:
                 raise
@@ -199,21 +206,29 @@ def replay(
     live = None if words_only else SystemClock()
     recording = Recording(recorded.events, strict=not words_only, words_only=words_only, live=live)
     silent = RecordedModel(recorded.started.model or "none", [])
-    job = rebuild(recorded.started, chosen, context=context, tools=tools)
-    require_caps(job, chosen, limits or Limits())
-    model = silent if recorded.started.model else None
-    job = replace(job, model=model, sub_model=_silent(recorded.started), writeback=None)
-    launch = Launch(
-        settings=replace(chosen, model=None, sub_model=None),
-        on_event=on_event,
+    spec = rebuild(recorded.started, chosen, context=context, tools=tools)
+    require_caps(spec, chosen, limits or Limits())
+    ends: list[RunEnded] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, RunEnded):
+            ends.append(event)
+        if on_event is not None:
+            on_event(event)
+
+    spec = replace(
+        spec,
+        model=silent if recorded.started.model else None,
+        sub_model=_silent(recorded.started),
+        writeback=None,
+        on_event=listen,
         in_memory=True,
         recording=recording,
     )
     record: RunRecord | None = None
     try:
-        finished = run_job(job, launch)
-        record = finished.record
-        differences = [*recording.differences, *_compare_end(recorded, finished)]
+        record = launch(spec, chosen).record
+        differences = [*recording.differences, *_compare_end(recorded.ended, ends[-1])]
     except Diverged as diverged:
         differences = [*recording.differences, Difference(diverged.where, diverged.recorded, diverged.now)]
     return Replayed(
@@ -222,7 +237,7 @@ def replay(
         record=record,
         replies=sum(type(event).__name__ == "ModelReplied" for event in recorded.events),
         host_calls=sum(type(event).__name__ == "HostReturned" for event in recorded.events),
-        changed=changed_sources(recorded.events, job.context) if differences else (),
+        changed=changed_sources(recorded.events, spec.context) if differences else (),
     )
 
 
@@ -232,21 +247,13 @@ def _silent(started: RunStarted) -> Model | None:
     return RecordedModel(started.sub_model or "none", [])
 
 
-def _compare_end(recorded: Recorded, finished: Finished) -> list[Difference]:
-    then = recorded.ended
-    if then is None:
-        return []
+def _compare_end(then: RunEnded | None, now: RunEnded) -> list[Difference]:
     found: list[Difference] = []
-    if then.status != finished.ended.status.value:
-        found.append(Difference("the status", then.status, finished.ended.status.value))
-    now = _output_hash(finished)
-    if then.output_hash and then.output_hash != now:
-        found.append(Difference("the final value", then.output_hash, now))
+    if then is not None and then.status != now.status:
+        found.append(Difference("the status", then.status, now.status))
+    if then is not None and then.output_hash and then.output_hash != now.output_hash:
+        found.append(Difference("the final value", then.output_hash, now.output_hash))
     return found
-
-
-def _output_hash(finished: Finished) -> str:
-    return hash_value(jsonable(finished.ended.conclusion.output))
 
 
 def branch(
@@ -259,12 +266,12 @@ def branch(
     context: Any = None,
     tools: Sequence[Callable[..., Any]] = (),
     on_event: OnEvent | None = None,
-    on_text: Callable[[str, str], None] | None = None,
+    on_text: OnText | None = None,
     cancel: threading.Event | None = None,
     settings: Settings | None = None,
     limits: Limits | None = None,
     **knobs: float | None,
-) -> Finished:
+) -> Result:
     """A new run that shares the turns before `turn` with a recorded one and goes on live from there."""
     chosen = _allowing(settings, knobs)
     recorded = open_run(run, runs_dir, chosen)
@@ -273,20 +280,16 @@ def branch(
         which = f"has turns 1 to {max(turns)}" if turns else "has no turns: no model was asked"
         raise ConfigError(f"the run {which}; --turn {turn} is none to go on from")
     kept = before_turn(recorded.events, turn)
-    job = rebuild(recorded.started, chosen, context=context, tools=tools)
-    require_caps(job, chosen, limits or Limits())
-    job = _asking(job, model, sub_model, chosen)
-    job = replace(
-        job,
-        recipe={**job.recipe, "branched_from": recorded.run_dir.run_id, "branched_at": turn, "writeback": False},
+    spec = rebuild(recorded.started, chosen, context=context, tools=tools)
+    require_caps(spec, chosen, limits or Limits())
+    spec = replace(
+        _asking(spec, model, sub_model, chosen),
+        recipe={**spec.recipe, "branched_from": recorded.run_dir.run_id, "branched_at": turn, "writeback": False},
         writeback=None,  # trying something else must not replace what the run said; `publish` does when wanted
-    )
-    launch = Launch(
-        settings=chosen,
-        runs_dir=Path(runs_dir) if runs_dir else None,
+        runs_dir=Path(runs_dir or chosen.runs_dir),
         on_event=on_event,
         on_text=on_text,
         cancel=cancel or Stop(),
         recording=Recording(kept),
     )
-    return run_for_answer(job, launch)
+    return launch(spec, chosen)

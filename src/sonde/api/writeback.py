@@ -16,7 +16,7 @@ from sonde.engines.pages import page_of
 from sonde.errors import RunError, ToolFault, WritebackFailed
 from sonde.phoenix import AnnotationWriter, PhoenixClient
 from sonde.publish.writers import Published, as_lines, event_of, publish as write
-from sonde.runtime.run import Ended
+from sonde.runtime.finish import Outcome
 
 Judge = Literal["LLM", "CODE"]
 REPORT = "report.md"
@@ -54,13 +54,13 @@ class Writeback:
         roots = Tree(self.context.store.summaries(trace_id)).roots()
         return roots[0].span_id if roots else None
 
-    def files(self, ended: Ended, run_id: str) -> dict[str, str]:
+    def files(self, outcome: Outcome, run_id: str) -> dict[str, str]:
         """report.md with links into the server, and annotations.jsonl, for the run's folder."""
-        output = ended.conclusion.output
+        output = outcome.conclusion.output
         if output is None:
             return {}
         page = page_of(self._engine_type, cast("Mapping[str, Any]", output), self.context.store.link)
-        return {REPORT: page, ANNOTATIONS: as_lines(self.annotations(output, ended.annotator, run_id))}
+        return {REPORT: page, ANNOTATIONS: as_lines(self.annotations(output, outcome.annotator, run_id))}
 
 
 def _error(reason: str, run_id: str) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from sonde.api.ask_run import ask_job
-from sonde.api.investigations import Options, job_of
-from sonde.api.launch import Job, Launch, run_job
+from sonde.api.ask_run import ask_spec
+from sonde.api.investigations import case_spec
+from sonde.api.launch import launch
 from sonde.api.rerun import resume
 from sonde.api.settings import Settings
 from sonde.api.sources import open_context
@@ -35,6 +35,7 @@ from sonde.models import open_model
 from sonde.models.base import Model
 from sonde.runs.journal import JournalBusy, JournalFailed
 from sonde.runs.rundir import RECORD, RESULT, RunDir, fold
+from sonde.runtime.run import RunSpec
 from sonde.sandbox.forkserver import shared_server
 from sonde.sandbox.policy import profile_named
 
@@ -99,15 +100,15 @@ class Station:
         _await_free(run_dir)
         events = run_dir.events() if run_dir.journal_path.is_file() else []
         if item.engine == "ask":
-            return result_of(item, self._run(run_dir, events, lambda: self._ask_job(item)), resumed=bool(events))
+            return result_of(item, self._run(run_dir, events, lambda: self._ask_spec(item)), resumed=bool(events))
         case = self._case(item)
         context = case.open()
         with closing(context.store):
-            run = self._run(run_dir, events, lambda: self._case_job(case, context), case.place)
+            run = self._run(run_dir, events, lambda: case_spec(case, context, self.order.settings), case.place)
             return result_of(item, run, resumed=bool(events), spans=_spans_in(context))
 
     def _run(
-        self, run_dir: RunDir, events: Sequence[AnyEvent], job: Callable[[], Job], place: Source | None = None
+        self, run_dir: RunDir, events: Sequence[AnyEvent], spec: Callable[[], RunSpec], place: Source | None = None
     ) -> FinishedRun:
         """The run, brought to its end: only read, gone on with, or begun."""
         ended = ended_of(events)
@@ -129,22 +130,17 @@ class Station:
             )
         else:
             run_dir.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            launch = Launch(
-                settings=self.order.settings, run_dir=run_dir, secrets=place.secrets() if place else (), on_event=ending
-            )
-            finished = run_job(replace(job(), model=model, sub_model=sub_model), launch)
+            wired = {"model": model, "sub_model": sub_model, "run_dir": run_dir, "on_event": ending}
+            finished = launch(replace(spec(), **wired, needs_files=True), self.order.settings)
         return FinishedRun(record=finished.record, ended=ending.of(run_dir))
 
-    def _ask_job(self, item: Item) -> Job:
+    def _ask_spec(self, item: Item) -> RunSpec:
         paths = [Path(path) for path in item.fields.get("paths", [])]
         code = bool(item.fields.get("code", False))
         opened = open_context(paths, code=code)
-        return ask_job(
+        return ask_spec(
             item.fields["question"], opened, self.order.settings, code=code, schema=item.fields.get("schema")
         )
-
-    def _case_job(self, case: Case, context: TracesContext) -> Job:
-        return job_of(case, context, Options(settings=self.order.settings), self.order.settings)
 
     def _case(self, item: Item) -> Case:
         fields: Mapping[str, Any] = item.fields

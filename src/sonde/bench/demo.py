@@ -18,8 +18,9 @@ from typing import Any, cast
 
 import msgspec
 
-from sonde.api.launch import Finished, Launch, OnEvent, run_job
+from sonde.api.launch import launch
 from sonde.api.recorded_spec import rebuild
+from sonde.api.result import Result
 from sonde.api.settings import Settings
 from sonde.bench.log import write_log
 from sonde.bench.seeded import generate
@@ -29,6 +30,7 @@ from sonde.errors import ConfigError
 from sonde.models.recorded import RecordedModel
 from sonde.runs.recording import Recording
 from sonde.runs.rundir import RunDir
+from sonde.runtime.run import OnEvent
 
 DATA = "{data}"
 RECORDINGS = resources.files("sonde.bench") / "recordings"
@@ -105,24 +107,24 @@ def prepare(family: str, folder: Path) -> Path:
     return place
 
 
-def play(recording: DemoScript, folder: Path, *, settings: Settings, on_event: OnEvent | None = None) -> Finished:
+def play(recording: DemoScript, folder: Path, *, settings: Settings, on_event: OnEvent | None = None) -> Result:
     """Run a recording again below a folder: data in `data/`, the run in `runs/`."""
     started = began(recording, prepare(str(recording.started["run_type"]), folder / "data"))
-    job = rebuild(started, settings)
+    spec = rebuild(started, settings)
     if recording.started["run_type"] == "edit":
         root = Path(started.settings["workspace"])
-        job = replace(job, context=WorkspaceContext(LocalWorkspace(root, approve=accept)))
+        spec = replace(spec, context=WorkspaceContext(LocalWorkspace(root, approve=accept)))
     silent = RecordedModel(f"{recording.model} (recorded)", [])
     words = Recording(list(_replies(recording)), words_only=True)
-    launch = Launch(settings=settings, runs_dir=folder / "runs", on_event=on_event, recording=words)
-    return run_job(replace(job, model=silent, sub_model=None), launch)
+    spec = replace(spec, model=silent, sub_model=None, runs_dir=folder / "runs", on_event=on_event, recording=words)
+    return launch(spec, settings)
 
 
-def without_model(recording: DemoScript, folder: Path, *, settings: Settings) -> Finished:
-    """The same job with no model: what rules and search alone can say, marked CODE."""
+def without_model(recording: DemoScript, folder: Path, *, settings: Settings) -> Result:
+    """The same run with no model: what rules and search alone can say, marked CODE."""
     started = began(recording, prepare(str(recording.started["run_type"]), folder / "data"))
-    job = replace(rebuild(started, settings), model=None, sub_model=None)
-    return run_job(job, Launch(settings=settings, runs_dir=folder / "runs"))
+    spec = replace(rebuild(started, settings), model=None, sub_model=None, runs_dir=folder / "runs")
+    return launch(spec, settings)
 
 
 def began(recording: DemoScript, place: Path) -> RunStarted:

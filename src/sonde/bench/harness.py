@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from sonde.api.investigations import Options, rca
+from sonde.api.investigations import rca
 from sonde.api.settings import Settings
 from sonde.bench.methods import QUESTION_METHODS, Asker, answered, one_prompt
 from sonde.bench.questions import Questions
@@ -127,13 +127,16 @@ class Bench:
 
     def _engine(self, case: BenchCase, method: str, repeat: int) -> Trial:
         suite = self.plan.suite
-        options = Options(
+        found = rca(
+            case.trace_id,
+            case.source,
+            taxonomy=suite.taxonomy,
+            writeback=False,
             model=None if method == "rule" else self.model,
             runs_dir=self.plan.out / "runs",
             settings=self.settings if method == "sonde" else replace(self.settings, model=None, sub_model=None),
             in_memory=method == "rule",
         )
-        found = rca(case.trace_id, case.source, taxonomy=suite.taxonomy, writeback=False, options=options)
         report = found.report
         by_rule = method == "rule"
         predicted = None if report is None else suite.by_rule(case, report) if by_rule else suite.predicted(report)

@@ -14,11 +14,11 @@ from sonde.core.budget import shown_cost
 from sonde.core.plurals import plural
 
 if TYPE_CHECKING:
-    from sonde.api import Answer, Investigation
+    from sonde import Result
     from sonde.core.evidence import Citation
 
 
-def as_object(answer: Answer) -> dict[str, Any]:
+def as_object(answer: Result) -> dict[str, Any]:
     """What `--json` prints."""
     record = answer.record
     return {
@@ -36,7 +36,7 @@ def as_object(answer: Answer) -> dict[str, Any]:
     }
 
 
-def print_answer(answer: Answer, stream: TextIO, roots: Sequence[Path] = (), *, quiet: bool = False) -> None:
+def print_answer(answer: Result, stream: TextIO, roots: Sequence[Path] = (), *, quiet: bool = False) -> None:
     """The text, then its citations, then what is missing. To a file or pipe the text goes exactly as it is."""
     terminal = links_shown(stream)
     text = printable(answer.text) if stream.isatty() else answer.text
@@ -47,7 +47,7 @@ def print_answer(answer: Answer, stream: TextIO, roots: Sequence[Path] = (), *, 
     stream.flush()
 
 
-def _appendix(answer: Answer, roots: Sequence[Path], *, linked: bool) -> Iterable[str]:
+def _appendix(answer: Result, roots: Sequence[Path], *, linked: bool) -> Iterable[str]:
     if answer.citations:
         yield "\nCitations:"
         for number, citation in enumerate(answer.citations, 1):
@@ -77,7 +77,7 @@ def find_cited(path: str, roots: Sequence[Path]) -> Path | None:
     return next((candidate.resolve() for candidate in candidates if candidate.is_file()), None)
 
 
-def error_line(answer: Answer | Investigation) -> str | None:
+def error_line(answer: Result) -> str | None:
     """What went wrong, for stderr; of a run that ended partial only what its gaps do not say already."""
     error = answer.record.error
     if error is None or (answer.status != "failed" and error.message in answer.gaps):
@@ -85,7 +85,7 @@ def error_line(answer: Answer | Investigation) -> str | None:
     return f"sonde: {error.code}: {one_line(error.message, 600)}"
 
 
-def summary_line(answer: Answer | Investigation) -> str:
+def summary_line(answer: Result) -> str:
     """One line on how it went, for the end of the live view."""
     usage = answer.record.runtime_ref.usage
     tokens = usage.tokens_in + usage.tokens_out

@@ -20,7 +20,7 @@ from sonde.cli.options import OutputOptions
 from sonde.cli.text import printable
 
 if TYPE_CHECKING:
-    from sonde.api import Answer
+    from sonde import Result
     from sonde.api.settings import Settings
 
 
@@ -35,7 +35,7 @@ class Watch:
 def run_with_view(
     output: OutputOptions,
     settings: Settings,
-    start: Callable[[Watch], Answer],
+    start: Callable[[Watch], Result],
     *,
     roots: Sequence[Path] = (),
     model_line: str | None = None,
@@ -51,7 +51,7 @@ def run_with_view(
     return 1 if answer.status == "failed" else 0
 
 
-def _print(answer: Answer, output: OutputOptions, roots: Sequence[Path]) -> None:
+def _print(answer: Result, output: OutputOptions, roots: Sequence[Path]) -> None:
     if output.json:
         from sonde.runs.rundir import pretty_json
 

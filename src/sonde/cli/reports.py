@@ -21,11 +21,11 @@ from sonde.cli.text import one_line, printable
 from sonde.errors import UsageError
 
 if TYPE_CHECKING:
-    from sonde.api import Investigation, Options, Settings
+    from sonde import Investigation, RunOptions, Settings
     from sonde.cli.foreground_run import Watch
 
 TraceIds = Annotated[list[str], typer.Argument(metavar="TRACE_ID", help="One run for each.")]
-Start = Callable[["Options"], "Investigation"]
+Start = Callable[["RunOptions"], "Investigation"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,17 +96,15 @@ def investigate_each(output: OutputOptions, settings: Settings, how: CaseOptions
     return 1 if any(each.status == "failed" for each in found) else 0
 
 
-def options_of(settings: Settings, how: CaseOptions, watch: Watch) -> Options:
+def options_of(settings: Settings, how: CaseOptions, watch: Watch) -> RunOptions:
     """The library's options for a run that a terminal watches."""
-    from sonde.api import Options
-
-    return Options(
-        settings=settings,
-        unsafe=how.unsafe,
-        on_event=watch.view.on_event,
-        on_text=watch.view.on_text,
-        cancel=watch.cancel,
-    )
+    return {
+        "settings": settings,
+        "unsafe": how.unsafe,
+        "on_event": watch.view.on_event,
+        "on_text": watch.view.on_text,
+        "cancel": watch.cancel,
+    }
 
 
 def as_object(found: Investigation) -> dict[str, Any]:

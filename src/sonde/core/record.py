@@ -71,6 +71,7 @@ class RecordFold:
         self._error: dict[str, Any] | None = None
         self._usage: dict[str, Any] = RecordedUsage().model_dump()
         self._metrics: dict[str, Any] = Metrics().model_dump()
+        self._unpriced = False
         self._tool_latencies: list[float] = []
         self._states: dict[str, list[str]] = {}
         self._subcalls: dict[str, dict[str, Any]] = {}
@@ -89,6 +90,11 @@ class RecordFold:
     def usage(self) -> RecordedUsage:
         """The counters so far."""
         return RecordedUsage.model_validate(self._usage)
+
+    @property
+    def cost(self) -> float | None:
+        """What was paid, in US dollars; None when a reply came from a model whose price is not known."""
+        return None if self._unpriced else self._usage["cost_usd"]
 
     @property
     def open_subcalls(self) -> list[str]:
@@ -143,6 +149,7 @@ class RecordFold:
 
     def _replied(self, event: ModelReplied) -> None:
         self._spend(event.tokens_in, event.tokens_out, event.cost_usd or 0.0, event.latency_s)
+        self._unpriced = self._unpriced or event.cost_usd is None
         self._metrics["model_calls"] += 1
         self._metrics["tokens_cached"] += event.cached_in
 

@@ -11,6 +11,7 @@ from sonde.core.canonical import jsonable
 from sonde.core.evidence import Citation
 from sonde.errors import (
     BudgetExceeded,
+    Cancelled,
     ModelOutputInvalid,
     SandboxUnavailable,
     SandboxViolation,
@@ -19,7 +20,6 @@ from sonde.errors import (
 )
 from sonde.rlms.files import Survey
 from sonde.rlms.request import MissingRootCommand, Request
-from sonde.runtime.wiring import Cancelled
 
 FALLBACK_SIGNAL = "file_reference"
 SUMMARY_CITATIONS = 20

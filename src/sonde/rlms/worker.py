@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from sonde.api.launch import Finished, Job, Launch, run_job
+from sonde.api.launch import launch
+from sonde.api.result import Result
 from sonde.api.settings import Settings
 from sonde.core.budget import Budget
 from sonde.core.deadline import Deadline, SystemClock
@@ -23,6 +24,7 @@ from sonde.rlms.calls import RunnerModel, Watch
 from sonde.rlms.files import LoopFiles, open_files
 from sonde.rlms.request import Request
 from sonde.rlms.result import FALLBACK_SIGNAL, Effort, citation_row, failure, failure_class, success
+from sonde.runtime.run import RunSpec
 
 FALLBACK_FILES = 5
 RUNS = "runs"
@@ -45,23 +47,29 @@ def _work(request: Request, environ: Mapping[str, str], deadline: Deadline) -> d
     watch = Watch(root, subcall)
     context = open_files(request.context_file_list, request.repo)
     _tell_left_out(context)
-    launch = Launch(settings=Settings(environ=environ), runs_dir=Path(request.output_dir, RUNS), on_event=watch)
-    finished = run_job(_job(request, context, root, subcall, deadline), launch)
+    settings = Settings(environ=environ)
+    spec = replace(
+        _spec(request, context, root, subcall, deadline),
+        runs_dir=Path(request.output_dir, RUNS),
+        on_event=watch,
+        secrets=settings.secrets(),
+        needs_files=True,
+    )
+    result = launch(spec, settings)
     effort = Effort(steps=watch.steps, subcalls=watch.subcalls, trace=watch.trace())
-    ended = finished.ended
-    if ended.conclusion.output is not None and ended.annotator == "LLM":
-        return success(request, context.survey, ended.conclusion.output, _citations(request, context, finished), effort)
-    error_code, words = _cause(request, ended.error, watch, deadline)
+    if result.value is not None and result.annotator_kind == "LLM":
+        return success(request, context.survey, result.value, _citations(request, context, result), effort)
+    error_code, words = _cause(request, result.error, watch, deadline)
     return failure(request, error_code, words, effort)
 
 
-def _job(request: Request, context: LoopFiles, root: RunnerModel, subcall: RunnerModel, deadline: Deadline) -> Job:
+def _spec(request: Request, context: LoopFiles, root: RunnerModel, subcall: RunnerModel, deadline: Deadline) -> RunSpec:
     limits = request.limits
     line = StepLine(max_steps=limits.max_steps, max_subcalls=limits.max_subcalls, max_depth=limits.max_depth)
     left = deadline.remaining()
     if left <= 0:
         raise WallTimeLimitReached(_timeout_words(request), limit="max_wall_time_sec")
-    return Job(
+    return RunSpec(
         engine=replace(RLMS, left_line=line),
         objective=_objective(request),
         context=context,
@@ -94,8 +102,8 @@ def _tell_left_out(context: LoopFiles) -> None:
         print(f"left out: {name!r}: {reason}", file=sys.stderr)  # noqa: T201  # the wrapper keeps this as worker-stderr.log
 
 
-def _citations(request: Request, context: LoopFiles, finished: Finished) -> list[dict[str, Any]]:
-    proved = [citation_row(citation) for citation in finished.ended.conclusion.citations if not citation.fallback]
+def _citations(request: Request, context: LoopFiles, result: Result) -> list[dict[str, Any]]:
+    proved = [citation_row(citation) for citation in result.citations if not citation.fallback]
     if proved or not request.require_citations:
         return proved
     return [citation_row(citation) for citation in _fallback(context)]

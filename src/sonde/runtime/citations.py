@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sonde.core.calls import CallRef, call_prefix, call_text, shown_text
 from sonde.core.canonical import clip
@@ -16,7 +16,9 @@ from sonde.core.events import ROOT, Cited, HostReturned
 from sonde.core.evidence import Citation, EvidenceKind, Refuted, merge
 from sonde.errors import ToolFault
 from sonde.runtime.feedback import was_shown
-from sonde.runtime.wiring import Wiring
+
+if TYPE_CHECKING:
+    from sonde.runtime.run import Run
 
 MAX_CITATIONS = 120
 UNSEEN_CHARS = 400
@@ -37,13 +39,13 @@ class CallSite:
 class Citations:
     """The citations of one session: what its code has cited, and what it may cite."""
 
-    def __init__(self, wiring: Wiring, site: CallSite) -> None:
-        self.wiring = wiring
+    def __init__(self, run: Run, site: CallSite) -> None:
+        self.run = run
         self.site = site
         self.proved: list[Citation] = []
         self.unseen: list[str] = []
         # What the first prompt and earlier blocks showed.
-        self.shown = [wiring.task.earlier] if site.session == ROOT else []
+        self.shown = [run.spec.earlier] if site.session == ROOT else []
         self.ref = ""  # by which the last call is cited, if it was of a user's tool
         self.refs: dict[str, str] = {}  # how the refs of a call begin -> that of its last result in this session
         self._listed = 0  # calls of user's tools in this turn
@@ -62,7 +64,7 @@ class Citations:
         self.ref = ""
         refs = [str(each.get("ref")) for each in recorded.excerpts]
         own = next((ref for ref in refs if CallRef.read(ref) is not None), None)
-        if own is None or recorded.name not in self.wiring.registry.given:
+        if own is None or recorded.name not in self.run.registry.given:
             return
         self.ref = self.refs[own.rpartition("-")[0]] = own
         self._listed += 1
@@ -82,10 +84,10 @@ class Citations:
         Example: add_citation("src/app.py", 10, 12)
         """
         del snippet  # the runtime takes the text from the file, never from the model
-        proved = self.wiring.prover.lines(path, start_line, end_line, signal=signal)
+        proved = self.run.prover.lines(path, start_line, end_line, signal=signal)
         if isinstance(proved, Refuted):
             text = self._look(path, start_line, end_line)
-            proved = self.wiring.prover.lines(path, start_line, end_line, signal=signal)
+            proved = self.run.prover.lines(path, start_line, end_line, signal=signal)
             if isinstance(proved, Refuted):
                 raise ToolFault(proved.reason)
             if not was_shown(text, "\n".join(self.shown)):
@@ -99,19 +101,19 @@ class Citations:
 
         Example: ref = cite_tool("NAME", {"argument": value})
         """
-        given = self.wiring.registry.given
+        given = self.run.registry.given
         if name not in given:
             raise ToolFault(f"{name!r} is none of the tools that are cited by their calls: {', '.join(given)}")
-        ref = self.refs.get(call_prefix(name, self.wiring.registry.args_hash(name, args)))
+        ref = self.refs.get(call_prefix(name, self.run.registry.args_hash(name, args)))
         if ref is None:
             raise ToolFault(
                 f"{call_text(name, args)} was not called in this session; call it and look at what it returns"
             )
-        proved = self.wiring.prover.call(ref, signal=signal)
+        proved = self.run.prover.call(ref, signal=signal)
         if isinstance(proved, Refuted):
             raise ToolFault(proved.reason)
         # A result that the code cites before it has printed it is shown to the model, as lines of a file are.
-        event, printed = self.wiring.recorder.returned(ref), "\n".join(self.shown)
+        event, printed = self.run.recorder.returned(ref), "\n".join(self.shown)
         if event is not None and repr(event.result) not in printed and not was_shown(shown_text(event.result), printed):
             self.unseen.append(f"{proved.place}: {clip(shown_text(event.result), UNSEEN_CHARS)}")
         self._cite(proved)
@@ -120,7 +122,7 @@ class Citations:
     def _cite(self, proved: Citation) -> None:
         if len(self.proved) < MAX_CITATIONS:
             self.merge([proved])
-            self.wiring.emit(
+            self.run.emit(
                 Cited(
                     session=self.site.session,
                     turn=self.site.turn,
@@ -137,6 +139,6 @@ class Citations:
         args: dict[str, Any] = {"path": path, "start_line": start_line, "end_line": end_line}
         if end_line - start_line >= 200:
             args["rationale"] = "the code cites these lines"
-        result = self.wiring.registry.call("read_file", args)
-        self.wiring.log.note(e for e in result.excerpts if e.kind is EvidenceKind.FILE)
+        result = self.run.registry.call("read_file", args)
+        self.run.log.note(e for e in result.excerpts if e.kind is EvidenceKind.FILE)
         return str(result.result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sonde.core.canonical import canonical_json, clip, hash_value, jsonable, sha256_text
 from sonde.core.events import ROOT, CodeRan, CodeStarted, HostReturned, RunStarted, ToolExecError, ToolIntercepted
@@ -16,7 +16,6 @@ from sonde.runtime import feedback
 from sonde.runtime.actions import RunCode
 from sonde.runtime.functions import SHARING
 from sonde.runtime.host import Host
-from sonde.runtime.wiring import Wiring
 from sonde.sandbox import (
     Args,
     Box,
@@ -28,6 +27,9 @@ from sonde.sandbox import (
     open_box,
 )
 from sonde.sandbox.intercept import extract_tool_calls
+
+if TYPE_CHECKING:
+    from sonde.runtime.run import Run
 
 SLOWER, STALLED_S = 10, 60
 """How much longer recorded code may take when it runs again, on a slower or busier machine: so many times, and seconds more."""
@@ -46,20 +48,20 @@ class Ran:
 class Coder:
     """The sandbox of one session, started when the first code comes."""
 
-    def __init__(self, wiring: Wiring, host: Host, session: str, variables: Mapping[str, Any]) -> None:
-        self.wiring = wiring
+    def __init__(self, run: Run, host: Host, session: str, variables: Mapping[str, Any]) -> None:
+        self.run = run
         self.host = host
         self.session = session
         self.variables = variables
         self._box: Box | None = None
         self._lost: list[str] = []
         self.gaps: list[str] = []
-        self._earlier = wiring.task.played if session == ROOT else EarlierRuns()
+        self._earlier = run.spec.played if session == ROOT else EarlierRuns()
         self.printed = host.citations.shown
         self._rebuilding: tuple[Recording, Block] | None = None
         self._calls = 0
 
-    def run(self, action: RunCode, turn: int) -> Ran:
+    def execute(self, action: RunCode, turn: int) -> Ran:
         """Blocks in order, until one fails or finishes."""
         texts: list[str] = []
         printed: list[str] = []
@@ -79,9 +81,9 @@ class Coder:
 
     def _block(self, code: str, reasoning: str, turn: int, number: int) -> ExecResult:
         box = self.box()
-        recorded = self.wiring.recording.expect(CodeStarted, self.session, turn, number)
-        clock = recorded.clock if recorded is not None else self.wiring.clock.utc().timestamp()
-        self.wiring.emit(
+        recorded = self.run.spec.recording.expect(CodeStarted, self.session, turn, number)
+        clock = recorded.clock if recorded is not None else self.run.clock.utc().timestamp()
+        self.run.emit(
             CodeStarted(
                 session=self.session,
                 turn=turn,
@@ -94,11 +96,11 @@ class Coder:
         box.clock = CodeClock(start=clock)
         for name, value in self.host.counters().items():
             box.inject(name, value)
-        started = self.wiring.clock.now()
+        started = self.run.clock.now()
         result = box.execute(code, wall_s=self._wall(turn, number))
         self._note_interception(code, result, turn, number)
         self.printed.append(result.stdout)  # whole: citations are proved by it
-        ran = self._ran(result, turn, number, self.wiring.clock.now() - started)
+        ran = self._ran(result, turn, number, self.run.clock.now() - started)
         result = replace(result, stdout=ran.stdout, stderr=ran.stderr, fault=_without_keys(result.fault, ran.fault))
         if result.fault is not None and result.fault.kind == "violation":
             raise SandboxViolation(result.fault.message)
@@ -106,20 +108,20 @@ class Coder:
 
     def _wall(self, turn: int, number: int) -> float:
         """Seconds for a block. One that was in time when it was recorded has many more: a slower machine is no failure."""
-        recorded = self.wiring.recording.at(CodeRan, self.session, turn, number)
+        recorded = self.run.spec.recording.at(CodeRan, self.session, turn, number)
         if recorded is not None and (recorded.fault or {}).get("kind") != "timeout":
             return self._patience()
-        return max(0.05, min(self.wiring.limits.wall_s, self.host.scope.deadline.remaining()))
+        return max(0.05, min(self.run.spec.limits.wall_s, self.host.scope.deadline.remaining()))
 
     def _ran(self, result: ExecResult, turn: int, number: int, duration: float) -> CodeRan:
         """What came of a block, as it is recorded: without the values of keys, and that is what the model sees."""
         output_hash = sha256_text(f"{result.stdout}\0{result.stderr}")
         final = None if result.final is None else hash_value(jsonable(result.final.value))
         stopped = result.fault is not None and not result.fault.keeps_state  # what it had printed by then is chance
-        known = self.wiring.recording.expect(
+        known = self.run.spec.recording.expect(
             CodeRan, self.session, turn, number, output_hash=None if stopped else output_hash
         )
-        ran = self.wiring.emit(
+        ran = self.run.emit(
             CodeRan(
                 session=self.session,
                 turn=turn,
@@ -139,11 +141,11 @@ class Coder:
         return known or ran
 
     def _note_interception(self, code: str, result: ExecResult, turn: int, number: int) -> None:
-        if self.wiring.profile != "assign-only":
+        if self.run.spec.profile != "assign-only":
             return
         sites, errors = extract_tool_calls(code, self.host.names)
         if sites and not errors:
-            self.wiring.emit(
+            self.run.emit(
                 ToolIntercepted(
                     session=self.session,
                     turn=turn,
@@ -155,7 +157,7 @@ class Coder:
         fault = result.fault
         failed = next((site for site in sites if fault and site.lineno == fault.line), None)
         if fault is not None and failed is not None and fault.message.startswith("ToolError"):
-            self.wiring.emit(
+            self.run.emit(
                 ToolExecError(
                     session=self.session,
                     turn=turn,
@@ -178,27 +180,27 @@ class Coder:
         return self._box
 
     def _open(self) -> Box:
-        wiring = self.wiring
+        run = self.run
         earlier = self._earlier
         events = [event for each in earlier.recordings for event in each.events]
         called = [each.name for each in events if isinstance(each, HostReturned) and each.session == ROOT]
         seeds = [each.seed for each in events if isinstance(each, RunStarted)]
         box = open_box(
-            wiring.backend,
-            profile=wiring.profile,
+            run.spec.backend,
+            profile=run.spec.profile,
             limits=self._limits(),
             host=self._serve,
             functions=tuple(dict.fromkeys((*self.host.names, *called))),
             sharing=SHARING,
-            session_id=wiring.run_id.rpartition("-")[2] or wiring.run_id,
-            unsafe=wiring.unsafe,
-            seed=seeds[0] if seeds else wiring.seed,
+            session_id=run.run_id.rpartition("-")[2] or run.run_id,
+            unsafe=run.spec.unsafe,
+            seed=seeds[0] if seeds else run.seed,
             first_turn=-sum(len(each.blocks) for each in earlier.recordings),
         )
-        box.watch = wiring.check_cancel
+        box.watch = run.check_cancel
         try:
             if self.session == ROOT:
-                for name, source in wiring.task.context.shared().items():
+                for name, source in run.spec.context.shared().items():
                     box.share(name, source)
             for name, value in self.variables.items():
                 box.inject(name, value)
@@ -210,18 +212,18 @@ class Coder:
 
     def _limits(self) -> Limits:
         """The run's limits; where recorded code runs again, the backstop on processor time is out of its way."""
-        limits = self.wiring.limits
-        if limits.cpu_s is None and (self._earlier.recordings or len(self.wiring.recording)):
+        limits = self.run.spec.limits
+        if limits.cpu_s is None and (self._earlier.recordings or len(self.run.spec.recording)):
             return replace(limits, cpu_s=2 * (SLOWER * limits.wall_s + STALLED_S))
         return limits
 
     def _patience(self) -> float:
         """Seconds for a block that was in time when it was recorded."""
-        return min(self._limits().cpu_seconds, SLOWER * self.wiring.limits.wall_s + STALLED_S)
+        return min(self._limits().cpu_seconds, SLOWER * self.run.spec.limits.wall_s + STALLED_S)
 
     def _rebuild(self, box: Box) -> None:
         """The variables of the runs that this one continues. The time that it takes is not the run's."""
-        began = self.wiring.clock.now()
+        began = self.run.clock.now()
         missing = [f"the variables of {run}, which is not there any more" for run in self._earlier.missing]
         differing: list[str] = []
         try:
@@ -236,7 +238,7 @@ class Coder:
                     differing.append(f"{otherwise} ({place})")
         finally:
             self._rebuilding = None
-            self.host.scope.deadline.add(self.wiring.clock.now() - began)
+            self.host.scope.deadline.add(self.run.clock.now() - began)
         if missing:
             self._lost.append(f"Not rebuilt from the earlier run: {clip('; '.join(missing), LOST_CHARS)}")
         if differing:
@@ -283,7 +285,7 @@ class Coder:
         """What the model has to hear about its variables, once."""
         lost, self._lost = self._lost, []
         for text in lost:
-            self.wiring.note(text)
+            self.run.note(text)
         return lost
 
     def close(self) -> None:

@@ -16,14 +16,14 @@ from sonde.core.canonical import clip, hash_value, jsonable, sha256_text
 from sonde.core.events import SubcallEnded, SubcallStarted
 from sonde.core.evidence import Citation, EvidenceRef, Excerpt
 from sonde.core.status import RunStatus
-from sonde.errors import BudgetExceeded, ModelOutputInvalid, RunError, ToolFault
+from sonde.errors import BudgetExceeded, Cancelled, ModelOutputInvalid, RunError, ToolFault
 from sonde.models.base import Message, Model, estimate_tokens
 from sonde.runs.recording import Diverged
 from sonde.runtime.model_calls import Place, Question, ask
 from sonde.runtime.parallel import in_parallel
-from sonde.runtime.wiring import Cancelled, Wiring
 
 if TYPE_CHECKING:
+    from sonde.runtime.run import Run
     from sonde.runtime.session import Outcome
 
 INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this module waits (cli/interrupt.py)
@@ -80,7 +80,7 @@ Spawn = Callable[[str, Errand, Scope], "Outcome"]
 class Delegation:
     """The sub-calls of one session. `spawn` runs a child session; the session module gives it, so that there is one loop only."""
 
-    wiring: Wiring
+    run: Run
     scope: Scope
     session: str
     spawn: Spawn
@@ -90,7 +90,7 @@ class Delegation:
     @property
     def model(self) -> Model:
         """Who answers sub-calls."""
-        model = self.wiring.sub_model or self.wiring.model
+        model = self.run.sub_model or self.run.model
         if model is None:
             raise ToolFault("no model is set, so there is nobody to ask")
         return model
@@ -112,7 +112,7 @@ class Delegation:
         self._started(path, prompt, "query", {})
         question = Question(messages=(Message("system", QUERY_SYSTEM), Message("user", prompt)), max_output_tokens=room)
         try:
-            replied = ask(self.wiring, self.scope, self.model, Place(session=path, turn=0), question)
+            replied = ask(self.run, self.scope, self.model, Place(session=path, turn=0), question)
         except Diverged:
             raise
         except RunError as error:
@@ -126,7 +126,7 @@ class Delegation:
 
     def child(self, errand: Errand, path: str, scope: Scope) -> SubcallResult:
         """One child session."""
-        recorded = self.wiring.recording.expect(SubcallStarted, path)
+        recorded = self.run.spec.recording.expect(SubcallStarted, path)
         if recorded is not None:  # its prompt shows the time it had then, not the time there is now
             scope.budget = scope.budget.override(max_wall_time_sec=recorded.budget.get("max_wall_time_sec"))
         self._started(path, errand.objective, "rlm", errand.context, scope)
@@ -165,11 +165,11 @@ class Delegation:
                 return error
 
         try:
-            found = in_parallel(safely, len(items), self.wiring.max_parallel, self.wiring.cancel)
+            found = in_parallel(safely, len(items), self.run.spec.max_parallel, self.run.cancel)
         except BaseException:
-            self.wiring.cancel.set()  # an interrupt or a violation: the others stop at their next step
+            self.run.cancel.set()  # an interrupt or a violation: the others stop at their next step
             raise
-        self.wiring.check_cancel()
+        self.run.check_cancel()
         return found
 
     def require_room(self, count: int, *, turns: int = 0) -> None:
@@ -189,7 +189,7 @@ class Delegation:
     def _started(
         self, path: str, objective: str, mode: Any, context: Mapping[str, Any], scope: Scope | None = None
     ) -> None:
-        self.wiring.emit(
+        self.run.emit(
             SubcallStarted(
                 session=path,
                 call_id=path,
@@ -210,7 +210,7 @@ class Delegation:
         error: RunError | None,
         used: tuple[int, int, float] = (0, 0, 0.0),
     ) -> None:
-        self.wiring.emit(
+        self.run.emit(
             SubcallEnded(
                 session=path,
                 call_id=path,

@@ -14,10 +14,17 @@ from typing import TYPE_CHECKING, Any, Literal
 from sonde.core.events import ROOT, GateChecked, TurnStarted
 from sonde.core.evidence import Excerpt
 from sonde.core.status import RunStatus
-from sonde.errors import EvidenceValidationFailed, ModelOutputInvalid, RunError, SchemaValidationFailed
+from sonde.errors import (
+    Cancelled,
+    EvidenceValidationFailed,
+    ModelOutputInvalid,
+    RunError,
+    SchemaValidationFailed,
+    UsageError,
+    reached_before,
+)
 from sonde.runs.recording import NOTHING, Diverged
 from sonde.runtime.engine import Conclusion, Gathered, Problem
-from sonde.runtime.wiring import Cancelled, reached_before
 
 if TYPE_CHECKING:
     from sonde.runtime.session import Session
@@ -25,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a session ended. `annotator` is LLM only if a model's judgement is in the output."""
+    """How a session ended, or a whole run. `annotator` is LLM only if a model's judgement is in the output."""
 
     status: RunStatus
     conclusion: Conclusion
@@ -33,6 +40,9 @@ class Outcome:
     error: RunError | None = None
     seen: tuple[Excerpt, ...] = ()
     """For the parent of a child: what it may cite now too."""
+    elapsed_s: float = 0.0
+    mistake: UsageError | None = None
+    """The caller's, found too late to run nothing."""
 
     @property
     def gaps(self) -> tuple[str, ...]:
@@ -56,17 +66,17 @@ def gate_checked(session: Session, gate: str, reasons: Sequence[str]) -> None:
     event = GateChecked(
         session=session.path, turn=session.memory.turn, gate=gate, ok=not reasons, reason="; ".join(reasons)
     )
-    session.wiring.emit(event)
+    session.shared.emit(event)
 
 
 def gathered(session: Session, reason: str = "") -> Gathered:
     """Everything a session has to conclude from."""
-    task = session.wiring.task
+    spec = session.spec
     return Gathered(
         objective=session.objective,
-        context=task.context,
-        registry=session.wiring.registry,
-        prover=session.wiring.prover,
+        context=spec.context,
+        registry=session.shared.registry,
+        prover=session.shared.prover,
         prefilter=session.prefilter,
         citations=tuple(session.host.citations.proved),
         highlights=tuple(session.host.functions.highlights),
@@ -74,8 +84,8 @@ def gathered(session: Session, reason: str = "") -> Gathered:
         printed="\n".join(session.coder.printed),
         queries=dict(session.delegation.answered),
         checked=tuple(session.host.functions.checked),
-        schema=task.schema if session.errand is None else None,
-        params=task.params if session.errand is None else {**task.params, **session.errand.context},
+        schema=spec.schema if session.errand is None else None,
+        params=spec.params if session.errand is None else {**spec.params, **session.errand.context},
         reason=reason,
     )
 
@@ -135,7 +145,7 @@ def best_effort(session: Session, error: RunError) -> Outcome:
 
 def stopped_here(session: Session, diverged: Diverged) -> RunError | None:
     """For a replay: what stopped the recorded session from outside its code, where its recording ends in this session."""
-    recording = session.wiring.recording
+    recording = session.spec.recording
     if diverged.recorded != NOTHING or recording.at(TurnStarted, session.path, session.memory.turn + 1) is not None:
         return None
     stopped = reached_before(recording.error_of(session.path) or recording.error_of(ROOT))

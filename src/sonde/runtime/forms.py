@@ -146,7 +146,7 @@ class CodeReplies(ReplyForm):
     def opening(self) -> Conversation:
         """Rules, functions with their documentation, and a task that names the variables."""
         session = self.session
-        names, spec = session.host.names, session.wiring
+        names, spec = session.host.names, session.spec
         system = fill(
             offered(session.engine.system if session.errand is None else session.engine.child, names),
             functions=session.host.prompt,
@@ -158,7 +158,7 @@ class CodeReplies(ReplyForm):
 
     def prepare(self) -> None:
         """Run the code of the earlier run again, which a follow-up goes on from."""
-        if self.session.errand is None and self.session.wiring.task.played.recordings:
+        if self.session.errand is None and self.session.spec.played.recordings:
             self.session.coder.box()
 
     def schema(self) -> Mapping[str, Any] | None:
@@ -191,7 +191,7 @@ class CodeReplies(ReplyForm):
 
     def left(self) -> dict[str, Any]:
         """Without depth where the profile lets code make no sub-calls, so that nobody is told of them."""
-        barred = {"depth": 0} if self.session.wiring.profile == "assign-only" else {}
+        barred = {"depth": 0} if self.session.spec.profile == "assign-only" else {}
         return self.session.scope.left() | barred
 
 
@@ -211,7 +211,7 @@ class ActionReplies(ReplyForm):
         system = fill(
             offered(prompt_file("runtime/actions"), [DELEGATE] if DELEGATE in fields["type"]["enum"] else []),
             engine=_IN_CODE.split(prompt.partition("\n\n")[0])[0],
-            tools=session.wiring.registry.prompt,
+            tools=session.shared.registry.prompt,
             schema=json.dumps(fields),
             final=session.final_example,
         )
@@ -243,7 +243,7 @@ class GuidedReplies(ReplyForm):
     def __init__(self, session: Session) -> None:
         self.session = session
         self.finish = session.final_example
-        self.guide = guided.Guide(session.objective, session.wiring.registry, session.wiring.task.schema)
+        self.guide = guided.Guide(session.objective, session.shared.registry, session.spec.schema)
 
     @property
     def ending(self) -> bool:

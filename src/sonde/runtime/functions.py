@@ -54,7 +54,7 @@ class Functions:
     """The functions of one session and what they have gathered."""
 
     def __init__(self, delegation: Delegation, citations: Citations, review: Review | None = None) -> None:
-        self.wiring = delegation.wiring
+        self.run = delegation.run
         self.scope = delegation.scope
         self.delegation = delegation
         self.citations = citations
@@ -67,9 +67,9 @@ class Functions:
     def offered(self) -> list[Callable[..., Any]]:
         """Those that can work here."""
         functions: list[Callable[..., Any]] = [self.budget, self.append_highlight]
-        if "read_file" in self.wiring.registry.names:
+        if "read_file" in self.run.registry.names:
             functions.append(self.citations.add_citation)
-        if self.wiring.registry.given:
+        if self.run.registry.given:
             functions.append(self.citations.cite_tool)
         if self._may_ask():
             functions += [self.llm_query, self.llm_batch, self.summarize]
@@ -77,16 +77,18 @@ class Functions:
             functions.append(self.check)
         if self._may_delegate():
             functions += [self.sub_rlm, self.rlm_batch, self.delegate_subcall, self.delegate_batch]
-        wanted = self.wiring.task.engine.functions
+        wanted = self.run.spec.engine.functions
         return [each for each in functions if each.__name__ in (wanted or FUNCTIONS)]
 
     def _may_ask(self) -> bool:
         budget = self.scope.budget
-        return self.scope.depth < budget.max_depth and budget.max_subcalls > 0 and self.wiring.profile != "assign-only"
+        return (
+            self.scope.depth < budget.max_depth and budget.max_subcalls > 0 and self.run.spec.profile != "assign-only"
+        )
 
     def _may_delegate(self) -> bool:
         """The depth-stop rule: a child with at most one level left asks plain questions instead of making children."""
-        if self.scope.depth == 0 and "sub_rlm" in (self.wiring.task.engine.functions or ()):
+        if self.scope.depth == 0 and "sub_rlm" in (self.run.spec.engine.functions or ()):
             return True  # promised by name: a call that is too deep is then a limit and not an unknown name
         levels = self.scope.budget.max_depth - self.scope.depth
         return self._may_ask() and (levels > 1 or self.scope.depth == 0)
@@ -153,7 +155,7 @@ class Functions:
         """
         if depth < 1:
             raise ToolFault("depth counts levels from 1")
-        most = self.wiring.task.engine.max_subcall_chars
+        most = self.run.spec.engine.max_subcall_chars
         if most is not None and len(prompt) > most:
             raise ToolFault(f"the prompt has {len(prompt):,} characters; a sub-call takes {most:,}: send less text")
         errand = Errand(objective=prompt, context={**(context or {}), **shared(share)}, levels=depth)
@@ -212,7 +214,7 @@ class Functions:
         return self.run_children(wanted)
 
     def _allowed(self, context: dict[str, Any] | None) -> dict[str, Any]:
-        allowed = self.wiring.task.engine.delegation_keys
+        allowed = self.run.spec.engine.delegation_keys
         given = context or {}
         if allowed is not None and (extra := set(given) - allowed):
             raise ToolFault(f"context may hold {', '.join(sorted(allowed))}; not {', '.join(sorted(extra))}")
@@ -221,12 +223,12 @@ class Functions:
     def run_child(self, errand: Errand) -> SubcallResult:
         """One child, with all that is left."""
         result = self._absorb(self.delegation.child(errand, self._path(), self.delegation.open_scope(errand, 1)))
-        self.wiring.check_cancel()  # what a cancelled child has is no result for the code: a resume lets it go on
+        self.run.check_cancel()  # what a cancelled child has is no result for the code: a resume lets it go on
         return result
 
     def _absorb(self, result: SubcallResult) -> SubcallResult:
         self.subcalls.append(result.as_dict())
-        self.wiring.log.note(result.seen)
+        self.run.log.note(result.seen)
         self.citations.merge(ref for ref in result.evidence_refs if isinstance(ref, Citation) and not ref.fallback)
         return result
 
@@ -236,7 +238,7 @@ class Functions:
         Example: left = budget()
         """
         place = (self.site.session, self.site.turn, self.site.ordinal)
-        recorded = self.wiring.recording.expect(HostReturned, *place)
+        recorded = self.run.spec.recording.expect(HostReturned, *place)
         if recorded is not None and recorded.name == "budget" and recorded.result is not None:
             return recorded.result
         left = self.scope.left()
@@ -250,7 +252,7 @@ class Functions:
         if len(self.highlights) < MAX_HIGHLIGHTS:
             self.highlights.append(text[:240])
             site = self.site
-            self.wiring.emit(
+            self.run.emit(
                 Highlighted(session=site.session, turn=site.turn, ordinal=site.ordinal, text=self.highlights[-1])
             )
 

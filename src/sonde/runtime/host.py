@@ -18,12 +18,11 @@ from sonde.core.calls import excerpt_of_call
 from sonde.core.canonical import canonical_json, clip, hash_value, jsonable
 from sonde.core.events import HostReturned
 from sonde.core.evidence import Excerpt
-from sonde.errors import Fault, ToolFault, ToolResponseInvalid
+from sonde.errors import Fault, ToolFault, ToolResponseInvalid, reached_before
 from sonde.runtime.citations import CallSite, Citations
 from sonde.runtime.delegate import Delegation
 from sonde.runtime.engine import Review
 from sonde.runtime.functions import Functions
-from sonde.runtime.wiring import reached_before
 from sonde.sandbox import Args
 from sonde.tools.registry import ToolRegistry, ToolResult
 
@@ -55,10 +54,10 @@ class Host:
     """
 
     def __init__(self, delegation: Delegation, review: Review | None = None) -> None:
-        self.wiring = delegation.wiring
+        self.run = delegation.run
         self.scope = delegation.scope
         self.site = CallSite(session=delegation.session)
-        self.citations = Citations(self.wiring, self.site)
+        self.citations = Citations(self.run, self.site)
         self.functions = Functions(delegation, self.citations, review)
         self.trace: deque[dict[str, Any]] = deque(maxlen=TRACED_CALLS)
         self.own = ToolRegistry(self.functions.offered())
@@ -71,16 +70,16 @@ class Host:
     @property
     def names(self) -> tuple[str, ...]:
         """Everything the code may call; the prompt names these and no others."""
-        return (*self.wiring.registry.names, *self.own.names)
+        return (*self.run.registry.names, *self.own.names)
 
     @property
     def prompt(self) -> str:
         """The documentation of these functions for the prompt."""
-        if self.wiring.task.engine.terse:
-            tools = (*self.wiring.registry.tools, *self.own.tools)
+        if self.run.spec.engine.terse:
+            tools = (*self.run.registry.tools, *self.own.tools)
             shown = [each for each in tools if not each.doc.startswith("The same as")]
             return "\n".join(f"{each.signature}: {each.doc.partition('.')[0]}." for each in shown)
-        return "\n\n".join(text for text in (self.wiring.registry.prompt, self.own.prompt) if text)
+        return "\n\n".join(text for text in (self.run.registry.prompt, self.own.prompt) if text)
 
     def begin(self, turn: int) -> None:
         """A new turn: ordinals start anew."""
@@ -90,14 +89,14 @@ class Host:
 
     def __call__(self, name: str, args: Args) -> Any:
         """Serve one call of the code; a Fault arrives there as an exception, a RunError ends the turn."""
-        self.wiring.check_cancel()
+        self.run.check_cancel()
         self.scope.check_time()  # our time does not count as the code's: a loop of slow calls would go on for ever
         self.site.ordinal += 1
         try:
-            registry = self.wiring.registry if name in self.wiring.registry.names else self.own
+            registry = self.run.registry if name in self.run.registry.names else self.own
             bound = registry.bind(name, tuple(args), args.named)
         except ToolFault as fault:
-            if name in self.wiring.registry.names:
+            if name in self.run.registry.names:
                 self.scope.charge(tool_calls=1)  # as the record counts it: a loop of wrong calls has an end too
             raise self._failed(
                 Call(turn=self.site.turn, ordinal=self.site.ordinal, name=name, args={}), fault
@@ -107,7 +106,7 @@ class Host:
     def args_hash(self, name: str, args: Args) -> str | None:
         """The hash under which a call with these arguments is recorded; None for a function or arguments that are not known here."""
         try:
-            registry = self.wiring.registry if name in self.wiring.registry.names else self.own
+            registry = self.run.registry if name in self.run.registry.names else self.own
             return _args_hash(registry.bind(name, tuple(args), args.named))
         except ToolFault:
             return None
@@ -115,11 +114,11 @@ class Host:
     def call(self, name: str, bound: Mapping[str, Any]) -> Any:
         """Serve a call whose arguments have names."""
         call = Call(turn=self.site.turn, ordinal=self.site.ordinal, name=name, args=bound)
-        if name in self.wiring.registry.names:
+        if name in self.run.registry.names:
             return self._tool(call)
         if name in AT_ONCE:
             # A replay goes no further than the recorded run.
-            self.wiring.recording.expect(HostReturned, self.site.session, call.turn, call.ordinal)
+            self.run.spec.recording.expect(HostReturned, self.site.session, call.turn, call.ordinal)
         try:
             result = self.own.call(name, bound)
         except Fault as fault:
@@ -128,35 +127,35 @@ class Host:
 
     def tool_action(self, name: str, args: Mapping[str, Any]) -> Any:
         """Serve a typed `tool_call` action."""
-        self.wiring.check_cancel()
+        self.run.check_cancel()
         self.site.ordinal += 1
         return self.call(name, args)
 
     def _tool(self, call: Call) -> Any:
         place = (self.site.session, call.turn, call.ordinal)
         hashed = _args_hash(call.args)
-        recorded = self.wiring.recording.expect(HostReturned, *place, name=call.name, args_hash=hashed)
+        recorded = self.run.spec.recording.expect(HostReturned, *place, name=call.name, args_hash=hashed)
         self.scope.charge(tool_calls=1)
         if recorded is not None:
             return self._recall(recorded)
-        started = self.wiring.clock.now()
+        started = self.run.clock.now()
         try:
-            result = self.wiring.registry.call(call.name, call.args)
+            result = self.run.registry.call(call.name, call.args)
         except Fault as fault:
-            raise self._failed(call, fault, self.wiring.clock.now() - started) from None
+            raise self._failed(call, fault, self.run.clock.now() - started) from None
         except ToolResponseInvalid as error:  # it ends the run, and the call was made all the same
-            self._failed(call, ToolFault(error.message), self.wiring.clock.now() - started)
+            self._failed(call, ToolFault(error.message), self.run.clock.now() - started)
             raise
-        if call.name in self.wiring.registry.given:
+        if call.name in self.run.registry.given:
             result = self._citable(result)
-        self.wiring.log.note(result.excerpts)
+        self.run.log.note(result.excerpts)
         recorded = self._record(call, result)
         self._told(recorded)
         return recorded.result  # as recorded, without key values: what a replay will see
 
     def _citable(self, result: ToolResult) -> ToolResult:
         """What a user's tool returned, as the record will hold it and the model sees it: that is the text that is cited."""
-        value = self.wiring.recorder.cleaned(result.result)
+        value = self.run.recorder.cleaned(result.result)
         own = excerpt_of_call(result.tool_name, result.args_hash, value)
         others = [each for each in result.excerpts if each.kind is not own.kind]
         return replace(result, result=value, response_hash=hash_value(value), excerpts=(own, *others))
@@ -168,22 +167,22 @@ class Host:
         self.citations.remember(recorded)
 
     def _recall(self, recorded: HostReturned) -> Any:
-        self.wiring.log.note(msgspec.convert(each, Excerpt) for each in recorded.excerpts)
+        self.run.log.note(msgspec.convert(each, Excerpt) for each in recorded.excerpts)
         self.trace.append({"tool_name": recorded.name, "args_hash": recorded.args_hash, "ok": recorded.ok})
-        self.wiring.emit(recorded)
+        self.run.emit(recorded)
         self._told(recorded)
         if not recorded.ok:
-            ended = reached_before(self.wiring.recording.error_of(self.site.session))
+            ended = reached_before(self.run.spec.recording.error_of(self.site.session))
             raise ended if ended and ended.message == recorded.error else ToolFault(recorded.error or "failed")
         return recorded.result
 
     def _failed(self, call: Call, fault: Fault, latency: float = 0.0) -> Fault:
         """The fault as it is recorded, without key values: that is what the code hears, so that a replay hears it too."""
-        said = clip(str(self.wiring.recorder.cleaned(fault.message)), ERROR_CHARS)
+        said = clip(str(self.run.recorder.cleaned(fault.message)), ERROR_CHARS)
         return ToolFault(self._record(call, ToolFault(said), latency).error or "failed")
 
     def _record(self, call: Call, came: ToolResult | Fault, latency: float = 0.0) -> HostReturned:
-        tool = call.name in self.wiring.registry.names
+        tool = call.name in self.run.registry.names
         event = HostReturned(
             session=self.site.session,
             turn=call.turn,
@@ -205,7 +204,7 @@ class Host:
                 truncated=came.truncated,
             )
         self.trace.append({"tool_name": call.name, "args_hash": event.args_hash, "ok": event.ok})
-        return self.wiring.emit(event)
+        return self.run.emit(event)
 
 
 def recorded_args(args: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:

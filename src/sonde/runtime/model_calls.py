@@ -10,7 +10,7 @@ import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,7 +18,7 @@ from sonde.core.budget import Scope, reserved
 from sonde.core.canonical import hash_value
 from sonde.core.events import ROOT, ModelAsked, ModelFailed, ModelReplied, SubcallEnded
 from sonde.core.plurals import plural
-from sonde.errors import BudgetExceeded, ModelCallFailed, RunError, SondeError
+from sonde.errors import BudgetExceeded, Cancelled, ModelCallFailed, RunError, SondeError, by_user, reached_before
 from sonde.models.base import (
     Message,
     Model,
@@ -34,7 +34,9 @@ from sonde.models.base import (
 )
 from sonde.models.prices import dearest, price
 from sonde.runs.redaction import REMOVED, is_same_but_for_keys
-from sonde.runtime.wiring import Cancelled, Wiring, by_user, reached_before
+
+if TYPE_CHECKING:
+    from sonde.runtime.run import Run
 
 LEAST_OUTPUT = 256  # tokens: a block of code or a short answer
 FIRST, REGENERATED, FOLDED = 0, 1, 2  # the requests that a turn may make
@@ -75,26 +77,26 @@ def request_hash(question: Question) -> str:
     return digest.hexdigest()
 
 
-def ask(wiring: Wiring, scope: Scope, model: Model, place: Place, question: Question) -> ModelReplied:
+def ask(run: Run, scope: Scope, model: Model, place: Place, question: Question) -> ModelReplied:
     """The reply to a question, from the recording or from the model; raises BudgetExceeded or ModelCallFailed."""
-    question = _as_recorded(wiring, question, place)
+    question = _as_recorded(run, question, place)
     hashed = request_hash(question)
-    recorded = _recalled(wiring, scope, model, place, question, hashed=hashed)
+    recorded = _recalled(run, scope, model, place, question, hashed=hashed)
     if recorded is not None:
         return recorded
     estimate = sum(estimate_tokens(message.content) + 4 for message in question.messages)
     most = _affordable(scope, model, estimate, question.max_output_tokens)
     with reserved(scope, estimate, most, _cost(model, estimate, most)) as reservation:
-        wiring.emit(_asked(place, question, hashed, model, reservation.max_output_tokens))
+        run.emit(_asked(place, question, hashed, model, reservation.max_output_tokens))
         request = ModelRequest(
             messages=question.messages,
             schema=question.schema,
             max_output_tokens=reservation.max_output_tokens,
-            seed=wiring.task.budget.sampling_seed,
+            seed=run.spec.budget.sampling_seed,
         )
-        reply, attempts = _attempt(wiring, scope, model, request, place=place, hashed=hashed)
-        replied = _record(wiring, place, hashed, reply, attempts)
-        _count(wiring, scope, replied)
+        reply, attempts = _attempt(run, scope, model, request, place=place, hashed=hashed)
+        replied = _record(run, place, hashed, reply, attempts)
+        _count(run, scope, replied)
     scope.check_spent()
     return replied
 
@@ -113,11 +115,11 @@ def _cost(model: Model, tokens_in: int, tokens_out: int) -> float:
     return dearest(model.name, TokenUsage(tokens_in, tokens_out)) or 0.0
 
 
-def _as_recorded(wiring: Wiring, question: Question, place: Place) -> Question:
+def _as_recorded(run: Run, question: Question, place: Place) -> Question:
     """The question as the record shows it: a key that lies in the user's own data is not told to a model either."""
     texts = [message.content for message in question.messages]
-    cleaned = wiring.recorder.cleaned(texts)
-    asked = wiring.recording.at(ModelAsked, *place.slot)
+    cleaned = run.recorder.cleaned(texts)
+    asked = run.spec.recording.at(ModelAsked, *place.slot)
     if asked is not None and len(asked.messages) == len(texts):  # a replay may not know the keys
         cleaned = [_before(text, each["content"]) for text, each in zip(cleaned, asked.messages, strict=True)]
     if cleaned == texts:
@@ -131,44 +133,44 @@ def _before(text: str, recorded: str) -> str:
 
 
 def _recalled(
-    wiring: Wiring, scope: Scope, model: Model, place: Place, question: Question, *, hashed: str
+    run: Run, scope: Scope, model: Model, place: Place, question: Question, *, hashed: str
 ) -> ModelReplied | None:
     """The recorded reply, counted as it was; raises what the recorded run met here instead. None when the model is to be asked."""
-    failed = _failed_before(wiring, place)
-    refused = None if failed is not None and failed.too_long else _refused_before(wiring, place)
+    failed = _failed_before(run, place)
+    refused = None if failed is not None and failed.too_long else _refused_before(run, place)
     recorded = None
-    if failed is None and wiring.recording.at(ModelReplied, *place.slot) is not None:
+    if failed is None and run.spec.recording.at(ModelReplied, *place.slot) is not None:
         texts = [message.content for message in question.messages[question.kept :]]
-        recorded = wiring.recording.expect(ModelReplied, *place.slot, texts=texts, request_hash=hashed)
+        recorded = run.spec.recording.expect(ModelReplied, *place.slot, texts=texts, request_hash=hashed)
     if failed is not None or recorded is not None:
-        wiring.emit(_asked(place, question, hashed, model, question.max_output_tokens))
-    _recount_failures(wiring, scope, place)
+        run.emit(_asked(place, question, hashed, model, question.max_output_tokens))
+    _recount_failures(run, scope, place)
     if recorded is not None:
-        _count(wiring, scope, wiring.emit(recorded))
+        _count(run, scope, run.emit(recorded))
     if refused is not None:
         raise refused
     if failed is not None:
         raise _refail(failed)
     if recorded is None:
-        return wiring.recording.expect(
+        return run.spec.recording.expect(
             ModelReplied, *place.slot
         )  # none: a replay goes no further than the recorded run
-    _check_again(wiring, scope, place)
+    _check_again(run, scope, place)
     return recorded
 
 
-def _check_again(wiring: Wiring, scope: Scope, place: Place) -> None:
+def _check_again(run: Run, scope: Scope, place: Place) -> None:
     """The limits after a recorded reply. A session that no limit ended has passed: its parallel ones now land in another order."""
-    end = None if wiring.recording.words_only else wiring.recording.end_of(place.session)
+    end = None if run.spec.recording.words_only else run.spec.recording.end_of(place.session)
     if end is None or isinstance(reached_before(end.error), BudgetExceeded):
         scope.check_spent()
 
 
-def _failed_before(wiring: Wiring, place: Place) -> ModelFailed | None:
+def _failed_before(run: Run, place: Place) -> ModelFailed | None:
     """The failure that ended this request in the recorded run. A resume asks again, unless the run has gone on from there: with the
     failure of a sub-call, or after a conversation that was too long was folded and the model has replied.
     """
-    recording = wiring.recording
+    recording = run.spec.recording
     last = recording.given_up(*place.slot)
     if last is None or recording.strict or recording.words_only:
         return last
@@ -179,9 +181,9 @@ def _failed_before(wiring: Wiring, place: Place) -> ModelFailed | None:
     return last if folded or failed else None
 
 
-def _refused_before(wiring: Wiring, place: Place) -> BudgetExceeded | None:
+def _refused_before(run: Run, place: Place) -> BudgetExceeded | None:
     """The limit that ended the recorded session at this request: parallel calls that are done again meet it in another order."""
-    recording = wiring.recording
+    recording = run.spec.recording
     alone = place.turn == 0  # a plain query: nothing comes after its reply
     if recording.words_only or (recording.at(ModelReplied, *place.slot) is not None and not alone):
         return None
@@ -189,12 +191,12 @@ def _refused_before(wiring: Wiring, place: Place) -> BudgetExceeded | None:
     return reached if isinstance(reached, BudgetExceeded) and not isinstance(reached, Cancelled) else None
 
 
-def _recount_failures(wiring: Wiring, scope: Scope, place: Place) -> None:
+def _recount_failures(run: Run, scope: Scope, place: Place) -> None:
     """Recorded attempts count as they did, also those that a crash left without a reply; a resume has them in its record already."""
-    for failed in wiring.recording.failures(*place.slot):
+    for failed in run.spec.recording.failures(*place.slot):
         scope.spend(tokens_in=failed.tokens_in, tokens_out=0, cost_usd=0.0)
-        if not wiring.recording.resumed:
-            wiring.emit(failed)
+        if not run.spec.recording.resumed:
+            run.emit(failed)
 
 
 def _refail(failed: ModelFailed) -> RunError:
@@ -212,10 +214,10 @@ def given_up(failure: ModelCallFailed) -> ModelCallFailed:
     return ModelCallFailed(text, retryable=failure.retryable, attempts=failure.attempts)
 
 
-def _count(wiring: Wiring, scope: Scope, replied: ModelReplied) -> None:
+def _count(run: Run, scope: Scope, replied: ModelReplied) -> None:
     scope.spend(tokens_in=replied.tokens_in, tokens_out=replied.tokens_out, cost_usd=replied.cost_usd or 0.0)
     if replied.cost_usd is None and scope.budget.max_cost_usd is not None:
-        wiring.note(f"no price is known for {replied.model}: the cost limit cannot bind, tokens still count")
+        run.note(f"no price is known for {replied.model}: the cost limit cannot bind, tokens still count")
 
 
 def _asked(place: Place, question: Question, hashed: str, model: Model, max_output_tokens: int) -> ModelAsked:
@@ -234,61 +236,61 @@ def _asked(place: Place, question: Question, hashed: str, model: Model, max_outp
 
 
 def _attempt(
-    wiring: Wiring, scope: Scope, model: Model, request: ModelRequest, *, place: Place, hashed: str
+    run: Run, scope: Scope, model: Model, request: ModelRequest, *, place: Place, hashed: str
 ) -> tuple[ModelReply, int]:
-    attempt, before = _attempts_before(wiring, place)
-    _pause(wiring, _wait_left(wiring, place))
+    attempt, before = _attempts_before(run, place)
+    _pause(run, _wait_left(run, place))
     while True:
         attempt += 1
-        wiring.check_cancel()
+        run.check_cancel()
         scope.check_time()
-        started = wiring.clock.now()
+        started = run.clock.now()
         try:
-            reply = _complete(wiring, scope, model, request, place)
+            reply = _complete(run, scope, model, request, place)
         except ModelCallFailed as failure:
-            latency = wiring.clock.now() - started
+            latency = run.clock.now() - started
             _give_back(scope, failure.waited_s)
-            wait = _wait(wiring, scope, failure, attempt - before)
+            wait = _wait(run, scope, failure, attempt - before)
             scope.spend(tokens_in=failure.tokens_in, tokens_out=0, cost_usd=0.0)
             event = _failed(place, hashed, failure, attempt=attempt, wait=wait, latency=latency)
-            wiring.emit(msgspec.structs.replace(event, cancelled=wiring.cancel.is_set()))
-            wiring.check_cancel()
+            run.emit(msgspec.structs.replace(event, cancelled=run.cancel.is_set()))
+            run.check_cancel()
             scope.check_spent()
             if wait is None:
                 failure.attempts = attempt
                 raise
-            _pause(wiring, wait)
+            _pause(run, wait)
             continue
         _give_back(scope, reply.waited_s)
-        return replace(reply, latency_s=reply.latency_s or wiring.clock.now() - started), attempt
+        return replace(reply, latency_s=reply.latency_s or run.clock.now() - started), attempt
 
 
-def _attempts_before(wiring: Wiring, place: Place) -> tuple[int, int]:
+def _attempts_before(run: Run, place: Place) -> tuple[int, int]:
     """Attempts that were made before a crash: all of them, and those after which the model was given up (a resume asks it anew)."""
-    failures = wiring.recording.failures(*place.slot)
+    failures = run.spec.recording.failures(*place.slot)
     given_up_at = [number for number, each in enumerate(failures, 1) if each.wait_s is None]
     return len(failures), max(given_up_at, default=0)
 
 
-def _wait_left(wiring: Wiring, place: Place) -> float:
+def _wait_left(run: Run, place: Place) -> float:
     """What is left of the wait for the next attempt that a crash has broken off: a server's wish holds after it too."""
-    last = next(reversed(wiring.recording.failures(*place.slot)), None)
+    last = next(reversed(run.spec.recording.failures(*place.slot)), None)
     if last is None or last.wait_s is None:
         return 0.0
-    return min(last.wait_s, last.at + last.wait_s - wiring.clock.utc().timestamp())
+    return min(last.wait_s, last.at + last.wait_s - run.clock.utc().timestamp())
 
 
-def _pause(wiring: Wiring, seconds: float) -> None:
-    if seconds > 0 and wiring.cancel.wait(min(seconds, threading.TIMEOUT_MAX)):
-        wiring.check_cancel()
+def _pause(run: Run, seconds: float) -> None:
+    if seconds > 0 and run.cancel.wait(min(seconds, threading.TIMEOUT_MAX)):
+        run.check_cancel()
 
 
-def _complete(wiring: Wiring, scope: Scope, model: Model, request: ModelRequest, place: Place) -> ModelReply:
+def _complete(run: Run, scope: Scope, model: Model, request: ModelRequest, place: Place) -> ModelReply:
     """One attempt. A Ctrl-C that breaks the waiting off is a stop like any other: what was sent is counted. So it is when a model
     fails in a way of its own: that ends a sub-call as any failure does, and only in the root it is an error of the whole run.
     """
     try:
-        return model.complete(request, deadline=scope.deadline, on_text=_listener(wiring, place))
+        return model.complete(request, deadline=scope.deadline, on_text=_listener(run, place))
     except SondeError:
         raise
     except Exception as error:  # foreign code: whatever it raises is an attempt that gave no reply
@@ -297,7 +299,7 @@ def _complete(wiring: Wiring, scope: Scope, model: Model, request: ModelRequest,
         text = f"{model.name} raised {type(error).__name__}: {error}"
         raise ModelCallFailed(text, tokens_in=prompt_tokens(request)) from error
     except KeyboardInterrupt:
-        wiring.cancel.set()
+        run.cancel.set()
         raise interrupted(model.name, prompt_tokens(request)) from None
 
 
@@ -308,15 +310,15 @@ def _give_back(scope: Scope, seconds: float) -> None:
             each.deadline.add(seconds)
 
 
-def _wait(wiring: Wiring, scope: Scope, failure: ModelCallFailed, attempt: int) -> float | None:
-    if wiring.cancel.is_set() or not may_retry(attempt, retryable=failure.retryable):
+def _wait(run: Run, scope: Scope, failure: ModelCallFailed, attempt: int) -> float | None:
+    if run.cancel.is_set() or not may_retry(attempt, retryable=failure.retryable):
         return None
-    pause = backoff(attempt, failure.retry_after, wiring.seed)
+    pause = backoff(attempt, failure.retry_after, run.seed)
     return pause if pause < scope.deadline.remaining() else None
 
 
-def _listener(wiring: Wiring, place: Place) -> OnText | None:
-    on_text = wiring.on_text
+def _listener(run: Run, place: Place) -> OnText | None:
+    on_text = run.spec.on_text
     if on_text is None:
         return None
 
@@ -345,7 +347,7 @@ def _failed(
     )
 
 
-def _record(wiring: Wiring, place: Place, hashed: str, reply: ModelReply, attempts: int) -> ModelReplied:
+def _record(run: Run, place: Place, hashed: str, reply: ModelReply, attempts: int) -> ModelReplied:
     cost = reply.cost_usd if reply.cost_usd is not None else price(reply.model, reply.usage)
     replied = ModelReplied(
         session=place.session,
@@ -364,4 +366,4 @@ def _record(wiring: Wiring, place: Place, hashed: str, reply: ModelReply, attemp
         attempts=attempts,
         finish_reason=reply.finish_reason,
     )
-    return wiring.emit(replied)  # as recorded: what a replay will see
+    return run.emit(replied)  # as recorded: what a replay will see

@@ -1,67 +1,191 @@
-"""One run from its first event to its last: pre-filter, root session, status.
+"""One run: what it shall do (`RunSpec`), and its way from the first event to the last (`Run`): pre-filter, root session, status.
 
 Whatever happens there is an end on the stream: success, partial, failure, a violation, an error of ours, or the user's Ctrl-C.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
-from sonde.core.budget import Scope
+from sonde.contexts.base import Context
+from sonde.core.budget import Budget, Scope
+from sonde.core.calls import CallRef, shown_text
+from sonde.core.cancellation import Stop
 from sonde.core.canonical import hash_value, jsonable
-from sonde.core.deadline import Deadline
-from sonde.core.events import ROOT, ModelReplied, RunEnded, RunStarted, StatusChanged, SubcallEnded
+from sonde.core.deadline import Clock, Deadline, SystemClock
+from sonde.core.events import (
+    ROOT,
+    Event,
+    Noted,
+    RunEnded,
+    RunStarted,
+    StatusChanged,
+    SubcallEnded,
+    WroteBack,
+)
+from sonde.core.evidence import EvidenceLog, Excerpt
 from sonde.core.status import RUN_TRANSITIONS, RunStatus, advance
 from sonde.errors import (
     BudgetExceeded,
+    Cancelled,
     ModelCallFailed,
     RunError,
     UnexpectedRuntimeError,
     UsageError,
     WritebackFailed,
+    by_user,
 )
-from sonde.runs.recording import Diverged
-from sonde.runtime.engine import Conclusion, Gathered, Prefilter
+from sonde.models.base import Model
+from sonde.runs.recorder import Recorder
+from sonde.runs.recording import Diverged, EarlierRuns, Recording
+from sonde.runs.rundir import RunDir
+from sonde.runtime.engine import Conclusion, Engine, Gathered, Prefilter, Prover
 from sonde.runtime.finish import Outcome
 from sonde.runtime.prompts import template_hash
 from sonde.runtime.session import Session
-from sonde.runtime.wiring import Wiring
+from sonde.sandbox import Limits
+from sonde.tools.registry import ToolRegistry
 
 NO_MODEL = "no model is set: pass --model, for example --model openai:gpt-4o-mini with OPENAI_API_KEY set"
 
+Mode = Literal["code", "actions", "guided"]
+ModeChoice = Mode | Literal["auto"]
+OnEvent = Callable[[Event], None]
+OnText = Callable[[str, str], None]
+E = TypeVar("E", bound=Event)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How a run ended; the record is the recorder's fold. `mistake` is the caller's, found too late to run nothing."""
+class RunSpec:
+    """What is to be run, where it goes, and who watches. Everything is decided here but the models, which are opened when it starts."""
 
-    status: RunStatus
-    conclusion: Conclusion
-    annotator: str
-    error: RunError | None
-    elapsed_s: float
-    mistake: UsageError | None = None
+    engine: Engine
+    objective: str
+    context: Context
+    budget: Budget
+    model: str | Model | None = None
+    """None: nobody can be asked, and the engine's fallback answers."""
+    sub_model: str | Model | None = None
+    """None: the root's model answers sub-calls too."""
+    tools: Sequence[Callable[..., Any]] = ()
+    schema: Mapping[str, Any] | None = None
+    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    input_ref: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    mode: ModeChoice = "auto"
+    profile: str = "analysis"
+    backend: str = "kernel"
+    limits: Limits = field(default_factory=Limits)
+    unsafe: bool = False
+    max_parallel: int = 16
+    recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What a later resume needs to build the same run again."""
+
+    runs_dir: Path = Path("artifacts/investigator_runs")
+    run_dir: RunDir | None = None
+    """A folder that is there already; None: a new one in `runs_dir`, unless the run is in memory."""
+    in_memory: bool = False
+    needs_files: bool = False
+    """Whether a disk that fills up at the very end is an error. Otherwise it costs a gap and not the answer, which was paid for."""
+    secrets: Sequence[str] = ()
+    on_event: OnEvent | None = None
+    on_text: OnText | None = None
+    cancel: threading.Event = field(default_factory=Stop)
+    clock: Clock = field(default_factory=SystemClock)
+    writeback: Callable[[Any, str, str], WroteBack | None] | None = None
+    files: Callable[[Outcome, str], Mapping[str, str]] | None = None
+    """Makes more files for the folder, from how the run ended and its id."""
+
+    earlier: str = ""
+    played: EarlierRuns = field(default_factory=EarlierRuns)
+    recording: Recording = field(default_factory=Recording)
+    """The run that is played again, as far as it goes."""
 
 
+@dataclass(slots=True, kw_only=True)
 class Run:
-    """One invocation."""
+    """One invocation: what all its sessions share, and its execution. A child session gets a copy with an evidence log of its own."""
 
-    def __init__(self, wiring: Wiring, *, settings: dict[str, Any] | None = None) -> None:
-        self.wiring = wiring
-        self.task = wiring.task
-        self.settings = settings or {}
-        self.status = RunStatus.INITIALIZED
-        self.deadline = Deadline(wiring.clock, self.task.budget.max_wall_time_sec, stop=wiring.cancel)
-        self.scope = Scope(self.task.budget, self.deadline, pooled_turns=self.task.engine.pooled_turns)
-        self._replied = False
+    spec: RunSpec
+    model: Model | None
+    sub_model: Model | None
+    registry: ToolRegistry
+    recorder: Recorder
+    run_id: str
+    version: str = ""
+    dataset_hash: str = ""
+    cancel: Stop = field(default_factory=Stop)
+    log: EvidenceLog = field(default_factory=EvidenceLog)
+    over: threading.Event = field(default_factory=threading.Event)
+    noted: set[str] = field(default_factory=set[str])
+    status: RunStatus = RunStatus.INITIALIZED
 
-    def execute(self) -> Ended:
+    @property
+    def clock(self) -> Clock:
+        """The clock of the recording that is played, else the real one."""
+        return self.spec.recording.clock or self.spec.clock
+
+    @property
+    def seed(self) -> int:
+        """What randomness of this run starts from."""
+        return self.spec.budget.sampling_seed or 0
+
+    @property
+    def prover(self) -> Prover:
+        """Proves pointers against this run's log, its record, and the context as it is now."""
+        return Prover(self.log, self.reread, self.recorder.returned)
+
+    def reread(self, excerpt: Excerpt) -> str | None:
+        """The text behind an excerpt: from the run's record for what a user's tool returned, from the context for all else."""
+        if CallRef.read(excerpt.ref) is None:
+            return self.spec.context.reread(excerpt)
+        event = self.recorder.returned(excerpt.ref)
+        return None if event is None else shown_text(event.result)
+
+    def emit(self, event: E) -> E:
+        """Put an event on the stream; use what comes back: it is what was recorded. Nobody speaks after the end."""
+        if self.over.is_set():
+            raise Cancelled("the run is over", limit="cancelled")
+        return self.recorder.emit(event)
+
+    def note(self, text: str) -> None:
+        """Tell the reader of the run something, once."""
+        if text not in self.noted:
+            self.noted.add(text)
+            self.emit(Noted(text=text, level="warning"))
+
+    def check_cancel(self) -> None:
+        """Raise when the user has stopped the run."""
+        if self.cancel.is_set():
+            raise by_user()
+
+    def execute(self) -> Outcome:
         """Run to the end. Only a replay that takes another path raises."""
-        self.wiring.emit(self._started())
+        budget, engine = self.spec.budget, self.spec.engine
+        deadline = Deadline(self.clock, budget.max_wall_time_sec, stop=self.cancel)
+        self.emit(self._started())
         self._advance(RunStatus.RUNNING)
         mistake: UsageError | None = None
         try:
-            outcome = self._outcome()
+            prefilter = Prefilter()
+            if engine.prefilter is not None:
+                prefilter = engine.prefilter(self._gathered(prefilter, ""))
+                self.log.note(prefilter.excerpts)
+            if self.model is None:
+                outcome = self._without_model(prefilter)
+            else:
+                scope = Scope(budget, deadline, pooled_turns=engine.pooled_turns)
+                outcome = Session(self, scope, ROOT, prefilter=prefilter).run()
+            if (
+                engine.fails_without_reply
+                and isinstance(outcome.error, ModelCallFailed)
+                and not self.recorder.fold.metrics().model_calls
+            ):
+                outcome = _failed(outcome.error)
         except Diverged:
             raise
         except UsageError as error:
@@ -72,31 +196,10 @@ class Run:
             outcome = _failed(UnexpectedRuntimeError("cancelled by the user before there was anything to keep"))
         except Exception as error:  # noqa: BLE001  # the top of a run: a fault of ours must end in the record, not in silence
             outcome = _failed(UnexpectedRuntimeError(f"{type(error).__name__}: {error}"))
-        return replace(self._end(outcome), mistake=mistake)
-
-    def _outcome(self) -> Outcome:
-        prefilter = self._prefilter()
-        if self.wiring.model is None:
-            return self._without_model(prefilter)
-        self.wiring.recorder.listen(self._watch)
-        outcome = Session(self.wiring, self.scope, ROOT, prefilter=prefilter).run()
-        silent = isinstance(outcome.error, ModelCallFailed) and not self._replied
-        if silent and self.task.engine.fails_without_reply and outcome.error is not None:
-            return _failed(outcome.error)
-        return outcome
-
-    def _watch(self, event: Any) -> None:
-        self._replied = self._replied or isinstance(event, ModelReplied)
-
-    def _prefilter(self) -> Prefilter:
-        if self.task.engine.prefilter is None:
-            return Prefilter()
-        prefilter = self.task.engine.prefilter(self._gathered(Prefilter(), ""))
-        self.wiring.log.note(prefilter.excerpts)
-        return prefilter
+        return replace(self._end(outcome, deadline), mistake=mistake)
 
     def _without_model(self, prefilter: Prefilter) -> Outcome:
-        spoken = self.task.engine.fallback(self._gathered(prefilter, NO_MODEL))
+        spoken = self.spec.engine.fallback(self._gathered(prefilter, NO_MODEL))
         gaps = tuple(dict.fromkeys((*spoken.gaps, *prefilter.gaps, NO_MODEL)))
         return Outcome(
             status=RunStatus.PARTIAL if spoken.output is not None else RunStatus.FAILED,
@@ -107,101 +210,89 @@ class Run:
 
     def _gathered(self, prefilter: Prefilter, reason: str) -> Gathered:
         return Gathered(
-            objective=self.task.objective,
-            context=self.task.context,
-            registry=self.wiring.registry,
-            prover=self.wiring.prover,
+            objective=self.spec.objective,
+            context=self.spec.context,
+            registry=self.registry,
+            prover=self.prover,
             prefilter=prefilter,
-            schema=self.task.schema,
-            params=self.task.params,
+            schema=self.spec.schema,
+            params=self.spec.params,
             reason=reason,
         )
 
     def _advance(self, status: RunStatus, error: RunError | None = None) -> None:
         self.status = advance(RUN_TRANSITIONS, self.status, status)
-        self.wiring.emit(StatusChanged(status=status.value, error=None if error is None else error.row()))
+        self.emit(StatusChanged(status=status.value, error=None if error is None else error.row()))
 
-    def _end(self, outcome: Outcome) -> Ended:
-        self._end_subcalls(outcome.error)
+    def _end(self, outcome: Outcome, deadline: Deadline) -> Outcome:
+        error = None if outcome.error is None else outcome.error.row()
+        # The sub-calls that are left behind: calls of a model that did not hear of the stop.
+        status = "terminated_budget" if isinstance(outcome.error, BudgetExceeded) else "failed"
+        summary = "the run has ended before it" if outcome.error is None else outcome.error.message
+        for path in reversed(self.recorder.fold.open_subcalls):
+            self.emit(SubcallEnded(session=path, call_id=path, status=status, summary=summary, error=error))
         unwritten = self._write_back(outcome)
         if isinstance(outcome.error, BudgetExceeded):
             self._advance(RunStatus.TERMINATED_BUDGET, outcome.error)
         self._advance(outcome.status, outcome.error)
         output = jsonable(outcome.conclusion.output)
-        elapsed = self.deadline.elapsed()
-        self.wiring.emit(
+        outcome = replace(outcome, elapsed_s=deadline.elapsed())
+        self.emit(
             RunEnded(
                 status=self.status.value,
                 output=output,
-                output_type=self.task.engine.output_type if output is not None else None,
+                output_type=self.spec.engine.output_type if output is not None else None,
                 output_hash=hash_value(output),
                 annotator_kind=outcome.annotator,
                 gaps=list(outcome.conclusion.gaps),
-                error=None if outcome.error is None else outcome.error.row(),
-                elapsed_s=round(elapsed, 3),
+                error=error,
+                elapsed_s=round(outcome.elapsed_s, 3),
             )
         )
-        outcome = _without_writeback(outcome, unwritten) if unwritten is not None else outcome
-        return Ended(
-            status=outcome.status,
-            conclusion=outcome.conclusion,
-            annotator=outcome.annotator,
-            error=outcome.error,
-            elapsed_s=elapsed,
+        if unwritten is None:
+            return outcome
+        return replace(  # a success whose annotations are not written is partial, and may be tried again
+            outcome,
+            status=RunStatus.PARTIAL if outcome.status is RunStatus.SUCCEEDED else outcome.status,
+            conclusion=replace(outcome.conclusion, gaps=(*outcome.conclusion.gaps, unwritten.message)),
+            error=outcome.error or unwritten,
         )
-
-    def _end_subcalls(self, error: RunError | None) -> None:
-        """Tell the end of those that are left behind: calls of a model that did not hear of the stop."""
-        status = "terminated_budget" if isinstance(error, BudgetExceeded) else "failed"
-        summary = "the run has ended before it" if error is None else error.message
-        row = None if error is None else error.row()
-        for path in reversed(self.wiring.recorder.fold.open_subcalls):
-            self.wiring.emit(SubcallEnded(session=path, call_id=path, status=status, summary=summary, error=row))
 
     def _write_back(self, outcome: Outcome) -> WritebackFailed | None:
         """Write annotations before the end is told. The end itself is told without it, so that a later write-back mends the record."""
-        if self.wiring.writeback is None or outcome.conclusion.output is None:
+        if self.spec.writeback is None or outcome.conclusion.output is None:
             return None
-        wrote = self.wiring.writeback(outcome.conclusion.output, outcome.annotator, self.wiring.run_id)
+        wrote = self.spec.writeback(outcome.conclusion.output, outcome.annotator, self.run_id)
         if wrote is None:
             return None
-        self.wiring.emit(wrote)
+        self.emit(wrote)
         return None if wrote.status == "succeeded" else WritebackFailed((wrote.error or {}).get("message", "failed"))
 
     def _started(self) -> RunStarted:
-        wiring, task = self.wiring, self.task
-        model = wiring.model.name if wiring.model else None
+        spec, model = self.spec, self.model.name if self.model else None
+        # What the record says about the sandbox, where it is not the usual one.
+        interpreter = [] if spec.backend == "kernel" else [f"backend: {spec.backend}", "NO KERNEL LAYERS"]
         return RunStarted(
-            run_id=wiring.run_id,
-            run_type=task.engine.run_type,
-            objective=task.objective,
-            engine_version=self.settings.get("version", ""),
+            run_id=self.run_id,
+            run_type=spec.engine.run_type,
+            objective=spec.objective,
+            engine_version=self.version,
             model=model,
-            sub_model=wiring.sub_model.name if wiring.sub_model else model,
+            sub_model=self.sub_model.name if self.sub_model else model,
             provider=(model or "none:").partition(":")[0],
             temperature=0.0,
-            prompt_template_hash=template_hash(task.engine),
-            mode=wiring.mode,
-            profile=wiring.profile,
-            budget=task.budget.as_dict(),
-            seed=wiring.seed,
-            input_ref=dict(task.input_ref),
-            dataset_ref=dict(task.dataset_ref),
-            settings=self.settings,
-            variables=sorted(task.variables),
-            context=task.context.describe(),
-            layers=wiring.layers,
+            prompt_template_hash=template_hash(spec.engine),
+            mode=spec.mode,
+            profile=spec.profile,
+            budget=spec.budget.as_dict(),
+            seed=self.seed,
+            input_ref=dict(spec.input_ref),
+            dataset_ref={"dataset_id": spec.engine.name, "dataset_hash": self.dataset_hash},
+            settings={"version": self.version, **spec.recipe},
+            variables=sorted(spec.variables),
+            context=spec.context.describe(),
+            layers=[*(["unsafe"] if spec.unsafe else []), *interpreter],
         )
-
-
-def _without_writeback(outcome: Outcome, failed: WritebackFailed) -> Outcome:
-    """A success whose annotations are not written is partial, and may be tried again."""
-    return replace(
-        outcome,
-        status=RunStatus.PARTIAL if outcome.status is RunStatus.SUCCEEDED else outcome.status,
-        conclusion=replace(outcome.conclusion, gaps=(*outcome.conclusion.gaps, failed.message)),
-        error=outcome.error or failed,
-    )
 
 
 def _failed(error: RunError) -> Outcome:

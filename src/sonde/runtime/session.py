@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sonde.core.budget import Scope
 from sonde.core.canonical import clip, jsonable
@@ -17,12 +17,14 @@ from sonde.core.events import Compacted, StateChanged, TurnStarted
 from sonde.core.status import LOOP_TRANSITIONS, LoopState, advance
 from sonde.errors import (
     BudgetExceeded,
+    Cancelled,
     ModelCallFailed,
     ModelOutputInvalid,
     RunError,
     SandboxLost,
     SandboxViolation,
     WallTimeLimitReached,
+    by_user,
 )
 from sonde.models.base import Message
 from sonde.runs.recording import Diverged
@@ -46,29 +48,32 @@ from sonde.runtime.forms import FORMS, REPETITION, ReplyForm
 from sonde.runtime.host import Host
 from sonde.runtime.memory import Exchange, Memory, Observation
 from sonde.runtime.model_calls import FIRST, FOLDED, REGENERATED, Place, Question, ask, given_up
-from sonde.runtime.wiring import Cancelled, Wiring, by_user
+
+if TYPE_CHECKING:
+    from sonde.runtime.run import Run
 
 
 class Session:
     """One loop. `errand` is None for the root."""
 
     def __init__(
-        self, wiring: Wiring, scope: Scope, path: str, errand: Errand | None = None, prefilter: Prefilter | None = None
+        self, run: Run, scope: Scope, path: str, errand: Errand | None = None, prefilter: Prefilter | None = None
     ) -> None:
-        self.wiring = wiring
+        self.shared = run
+        self.spec = run.spec
         self.scope = scope
         self.path = path
         self.errand = errand
-        self.engine = wiring.task.engine
-        self.objective = errand.objective if errand else wiring.task.objective
-        self.model = (wiring.sub_model if errand else wiring.model) or wiring.model
+        self.engine = run.spec.engine
+        self.objective = errand.objective if errand else run.spec.objective
+        self.model = (run.sub_model if errand else run.model) or run.model
         self.prefilter = prefilter or Prefilter()
-        self.delegation = Delegation(wiring=wiring, scope=scope, session=path, spawn=self._spawn)
+        self.delegation = Delegation(run=run, scope=scope, session=path, spawn=self._spawn)
         self.host = Host(self.delegation, self.prefilter.review)
-        self.guard = SandboxGuard(wiring.registry.names, delegation_keys=self.engine.delegation_keys)
-        self.coder = Coder(wiring, self.host, path, self._variables())
+        self.guard = SandboxGuard(run.registry.names, delegation_keys=self.engine.delegation_keys)
+        self.coder = Coder(run, self.host, path, self._variables())
         self.memory = Memory()
-        self.form: ReplyForm = FORMS[wiring.mode](self)
+        self.form: ReplyForm = FORMS[run.spec.mode](self)
         self.history = self.form.opening()
         self.state = LoopState.INITIALIZED
         self._script: Iterator[dict[str, Any]] | None = (
@@ -83,7 +88,7 @@ class Session:
                 (line for line in self.engine.child.splitlines() if line.startswith("SUBMIT(")),
                 self.engine.final_example,
             )
-        schema = self.wiring.task.schema
+        schema = self.spec.schema
         return self.engine.final_example if schema is None else feedback.schema_example(schema)
 
     def run(self) -> Outcome:
@@ -130,7 +135,7 @@ class Session:
 
     def begin_turn(self) -> None:
         """Ask the budget for one more turn, and decide whether it must be the last."""
-        self.wiring.check_cancel()
+        self.shared.check_cancel()
         memory = self.memory
         if memory.forced == "wall_time":
             limit = self.scope.budget.max_wall_time_sec
@@ -139,7 +144,7 @@ class Session:
             self.scope.charge(iterations=1)
             raise AssertionError("a last turn leaves no further one")
         # First of all: a replay charges no turn that was not made.
-        started = self.wiring.recording.expect(TurnStarted, self.path, memory.turn + 1)
+        started = self.spec.recording.expect(TurnStarted, self.path, memory.turn + 1)
         self.scope.charge(iterations=1)
         memory.turn += 1
         self.host.begin(memory.turn)
@@ -154,7 +159,7 @@ class Session:
                 left=left | {"seconds": None},
             )
         memory.forced, memory.elapsed_s = started.forced, started.elapsed_s
-        self.wiring.emit(started)
+        self.shared.emit(started)
         self._compact(self.form.history_tokens)
 
     def next_action(self) -> Action:
@@ -193,7 +198,7 @@ class Session:
             max_output_tokens=self.form.reply_tokens(),
         )
         place = Place(session=self.path, turn=self.memory.turn, ordinal=ordinal)
-        replied = ask(self.wiring, self.scope, self.model, place, question)
+        replied = ask(self.shared, self.scope, self.model, place, question)
         self.memory.cut = replied.finish_reason == "length"
         return replied.text
 
@@ -224,7 +229,7 @@ class Session:
         return observation
 
     def _run_code(self, action: RunCode) -> Observation:
-        ran = self.coder.run(action, self.memory.turn)
+        ran = self.coder.execute(action, self.memory.turn)
         text = "\n".join([*ran.texts, feedback.notes_text(self.host.site.notes)]).strip()
         final = None if ran.final is None else Finalize(output=ran.final.value)
         unseen = [f"this block also printed what you have not seen yet:\n{ran.printed}"] if ran.printed else []
@@ -280,14 +285,14 @@ class Session:
 
     def interrupted(self) -> Cancelled:
         """The user's stop, which all the others hear of."""
-        self.wiring.cancel.set()
+        self.shared.cancel.set()
         return by_user()
 
     def _compact(self, limit: int) -> bool:
         before = self.history.tokens()
         turns = self.history.compact(limit)
         if turns:
-            self.wiring.emit(
+            self.shared.emit(
                 Compacted(
                     session=self.path,
                     turn=self.memory.turn,
@@ -302,7 +307,7 @@ class Session:
         """Move the loop's state along its table; moves are on the stream."""
         self.state = advance(LOOP_TRANSITIONS, self.state, state)
         self.memory.states += 1
-        self.wiring.emit(
+        self.shared.emit(
             StateChanged(session=self.path, turn=self.memory.turn, state=state.value, ordinal=self.memory.states)
         )
 
@@ -310,9 +315,9 @@ class Session:
         state: dict[str, Any] = {"variables": {}, "evidence_refs": [], "hypothesis_candidates": []}
         if self.errand is not None:
             return {**state, **self.errand.context, "context": dict(self.errand.context)}
-        return {**state, **self.wiring.task.variables, **self.prefilter.variables}
+        return {**state, **self.spec.variables, **self.prefilter.variables}
 
     def _spawn(self, path: str, errand: Errand, scope: Scope) -> Outcome:
-        wiring = replace(self.wiring, log=self.wiring.log.copy())
-        outcome = Session(wiring, scope, path, errand).run()
-        return replace(outcome, seen=tuple(wiring.log.since(self.wiring.log)))
+        run = replace(self.shared, log=self.shared.log.copy())
+        outcome = Session(run, scope, path, errand).run()
+        return replace(outcome, seen=tuple(run.log.since(self.shared.log)))

@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Literal, cast
 
-from sonde.api.edit_run import Edited, edit
+from sonde.api.edit_run import edit
+from sonde.api.result import Edited
 from sonde.api.settings import Settings
 from sonde.contexts.workspace import Workspace
 from sonde.server.event_translator import Telling, citation_of

@@ -21,12 +21,13 @@ from typing import Any, TypeVar, cast
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
-from sonde.api.ask_run import Answer, ask
+from sonde.api.ask_run import ask
 from sonde.api.consent import is_chosen_server
-from sonde.api.investigations import Investigation, Options, comply, incident, rca
-from sonde.api.launch import sonde_version
+from sonde.api.investigations import comply, incident, rca
+from sonde.api.launch import RunOptions, sonde_version
+from sonde.api.result import Answer, Investigation, Result
 from sonde.api.settings import Settings
 from sonde.contexts.traces.catalog import is_server
 from sonde.contexts.workspace.paths import Root
@@ -46,8 +47,10 @@ take trace ids and a source (a file, folder or Phoenix address). `runs` lists ea
 T = TypeVar("T")
 
 
-class Result(BaseModel):
+class ToolReply(BaseModel):
     """What a tool returns: the result, what it rests on, and where the run is."""
+
+    model_config = ConfigDict(title="Result")
 
     status: str
     text: str
@@ -83,7 +86,7 @@ class Tools:
         self._model = model
         self._root = Root(folder)
 
-    async def ask(self, question: str, paths: list[str], context: Context) -> Result:
+    async def ask(self, question: str, paths: list[str], context: Context) -> ToolReply:
         """Answer a question over files and folders, however large, with citations that are proved."""
         inside = [self._inside(path) for path in paths]
         work = partial(ask, question, *inside, model=self._model, settings=self._settings)
@@ -91,7 +94,7 @@ class Tools:
 
     async def rca(
         self, trace_id: str, source: str, context: Context, project: str | None = None, writeback: bool = False
-    ) -> Result:
+    ) -> ToolReply:
         """Find the root cause of a failed trace. The source is a file, a folder or the address of a Phoenix server."""
         work = partial(rca, trace_id, self._source(source), project=project, writeback=writeback)
         return await self._investigate(context, work)
@@ -105,7 +108,7 @@ class Tools:
         project: str | None = None,
         controls: str | None = None,
         writeback: bool = False,
-    ) -> Result:
+    ) -> ToolReply:
         """Judge a trace against the controls library (`controls` is its version): verdict, findings and evidence."""
         work = partial(comply, trace_id, self._source(source), project=project, controls=controls, writeback=writeback)
         return await self._investigate(context, work)
@@ -120,13 +123,13 @@ class Tools:
         end: str | None = None,
         trace_ids: list[str] | None = None,
         writeback: bool = False,
-    ) -> Result:
+    ) -> ToolReply:
         """Write the dossier of an incident in a window of time (RFC 3339): timeline, representatives, hypotheses, actions."""
         window = {"project": project, "start": start, "end": end, "trace_ids": trace_ids or [], "writeback": writeback}
         return await self._investigate(context, partial(incident, self._source(source), **window))
 
-    async def _investigate(self, context: Context, work: Callable[..., Investigation]) -> Result:
-        return _investigated(await watched(context, lambda watch: work(options=self._options(watch))))
+    async def _investigate(self, context: Context, work: Callable[..., Investigation]) -> ToolReply:
+        return _investigated(await watched(context, lambda watch: work(**self._options(watch))))
 
     async def runs(self, run: str | None = None, limit: int = 20) -> RunList:
         """List earlier runs, or show one by its id (or `last`)."""
@@ -147,8 +150,13 @@ class Tools:
         shown = page.is_file() and not page.is_symlink()  # a link could lead to what is not ours to show
         return RunList(runs=[row], summary=page.read_text("utf-8", "replace") if shown else None)
 
-    def _options(self, watch: Watch) -> Options:
-        return Options(model=self._model, settings=self._settings, on_event=watch.on_event, cancel=watch.cancel)
+    def _options(self, watch: Watch) -> RunOptions:
+        return {
+            "model": self._model,
+            "settings": self._settings,
+            "on_event": watch.on_event,
+            "cancel": watch.cancel,
+        }
 
     def _inside(self, path: str) -> Path:
         """A path inside the working folder, also when it is given in full; secrets are refused by name."""
@@ -202,12 +210,12 @@ def _told(event: Event) -> str | None:
             return None
 
 
-def _answered(answer: Answer) -> Result:
+def _answered(answer: Answer) -> ToolReply:
     citations = [each.model_dump(mode="json") for each in answer.citations]
     return _result(answer, answer.text, None, citations)
 
 
-def _investigated(found: Investigation) -> Result:
+def _investigated(found: Investigation) -> ToolReply:
     return _result(found, found.text, found.report, list(_refs(found.report).values()))
 
 
@@ -226,11 +234,9 @@ def _refs(value: Any) -> dict[tuple[str, str], dict[str, Any]]:
     return found
 
 
-def _result(
-    done: Answer | Investigation, text: str, report: dict[str, Any] | None, citations: list[dict[str, Any]]
-) -> Result:
+def _result(done: Result, text: str, report: dict[str, Any] | None, citations: list[dict[str, Any]]) -> ToolReply:
     record = done.record
-    return Result(
+    return ToolReply(
         status=done.status.value,
         text=text,
         report=report,

@@ -14,7 +14,7 @@ from sonde.cli.text import printable
 from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sonde.api import Answer
+    from sonde import Answer
     from sonde.cli.foreground_run import Watch
 
 Question = Annotated[str, typer.Argument(metavar="QUESTION", help="What you want to know.")]
@@ -79,7 +79,7 @@ def ask(
 
     Example: sonde ask "Which service logged the first error?" logs/
     """
-    from sonde import api
+    import sonde
     from sonde.api.sources import open_context
     from sonde.cli.foreground_run import run_with_view
     from sonde.cli.inputs import piped, read_schema, sources
@@ -105,7 +105,7 @@ def ask(
     roots = [Path(word) for word in words if word != "-"]
 
     def start(watch: Watch) -> Answer:
-        return api.ask(
+        return sonde.ask(
             question,
             *context,
             settings=settings,

@@ -19,7 +19,7 @@ from sonde.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from sonde.api import Answer
+    from sonde import Result
     from sonde.cli.foreground_run import Watch
 
 
@@ -43,14 +43,13 @@ def branch(
     The new run shares the turns before K with the recorded one.
     """
     from sonde.api import rerun
-    from sonde.api.ask_run import answer_of
     from sonde.cli.foreground_run import run_with_view
     from sonde.cli.inputs import one_source
 
     settings = settings_of(model, budget, place, backend=allowed.backend)
 
-    def start(watch: Watch) -> Answer:
-        finished = rerun.branch(
+    def start(watch: Watch) -> Result:
+        return rerun.branch(
             run,
             turn,
             model=model.model,
@@ -62,6 +61,5 @@ def branch(
             settings=settings,
             limits=allowed.limits(),
         )
-        return answer_of(finished)
 
     return run_with_view(output, settings, start, model_line=f"branching {run} at turn {turn}")

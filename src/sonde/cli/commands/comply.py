@@ -13,7 +13,7 @@ from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, filled,
 from sonde.cli.reports import CaseOptions, ReportOptions, SourceOptions, TraceIds
 
 if TYPE_CHECKING:
-    from sonde.api import Investigation, Options
+    from sonde import Investigation, RunOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +54,13 @@ def comply(
 
     Example: sonde comply 4f1c2b… --source traces.jsonl --controls v1
     """
-    from sonde import api
+    import sonde
     from sonde.cli.reports import investigate_each
 
     settings = settings_of(source, model, budget, place, mode=how.mode, sandbox_profile=how.sandbox_profile)
 
-    def start(trace_id: str, options: Options) -> Investigation:
-        return api.comply(
+    def start(trace_id: str, options: RunOptions) -> Investigation:
+        return sonde.comply(
             trace_id,
             settings.source,
             project=settings.project,
@@ -68,7 +68,7 @@ def comply(
             controls_files=against.controls_file or (),
             overrides=against.control or (),
             writeback=not how.no_writeback,
-            options=options,
+            **options,
         )
 
     return investigate_each(output, settings, how, [partial(start, each) for each in dict.fromkeys(trace_ids)])

@@ -52,13 +52,11 @@ def _play(recording: DemoScript, folder: Path, *, code: bool) -> bool:
     print(f"   words of {recording.model}, recorded {recording.recorded}; all else is live\n")
     with open_view(sys.stderr) as view:
         finished = recordings.play(recording, folder, settings=Settings(), on_event=view.on_event)
-    print(f"\n{finished.ended.conclusion.text.strip()}\n")
-    where = finished.run_dir.path if finished.run_dir else ""
-    print(f"{finished.ended.status.value}, judged by {finished.annotator}; {where}")
+    print(f"\n{finished.text.strip()}\n")
+    where = finished.run_dir or ""
+    print(f"{finished.status.value}, judged by {finished.annotator_kind}; {where}")
     if code and recording.started["run_type"] != "edit":
         print("\n-- the same with no model at all:\n")
         silent = recordings.without_model(recording, folder, settings=Settings())
-        print(
-            f"{silent.ended.conclusion.text.strip()[:1500]}\n{silent.ended.status.value}, judged by {silent.annotator}"
-        )
-    return finished.ended.status.value == recording.status
+        print(f"{silent.text.strip()[:1500]}\n{silent.status.value}, judged by {silent.annotator_kind}")
+    return finished.status.value == recording.status

@@ -13,8 +13,7 @@ from sonde.cli.options import BudgetOptions, ModelOptions, OutputOptions, PlaceO
 from sonde.cli.text import printable
 
 if TYPE_CHECKING:
-    from sonde.api import Answer
-    from sonde.api.edit_run import Edited
+    from sonde import Edited
 
 Task = Annotated[str, typer.Argument(metavar="TASK", help="What shall be done.")]
 Folder = Annotated[Path, typer.Argument(metavar="PATH", help="The folder to work in.")]
@@ -89,31 +88,15 @@ def edit(
 def _print(done: Edited, output: OutputOptions, path: Path) -> None:
     from sonde.cli.answer import as_object, error_line, print_answer, summary_line
 
-    answer = _as_answer(done)
     if output.json:
         from sonde.runs.rundir import pretty_json
 
-        sys.stdout.write(pretty_json({**as_object(answer), "changed": list(done.changed)}).decode())
+        sys.stdout.write(pretty_json({**as_object(done), "changed": list(done.changed)}).decode())
         return
-    print_answer(answer, sys.stdout, [path], quiet=output.quiet)
-    wrong = error_line(answer)
-    if wrong is not None and (answer.status == "failed" or not output.quiet):
+    print_answer(done, sys.stdout, [path], quiet=output.quiet)
+    wrong = error_line(done)
+    if wrong is not None and (done.status == "failed" or not output.quiet):
         print(wrong, file=sys.stderr)
     if not output.quiet:
         print(printable(f"changed: {', '.join(done.changed) or 'nothing'}"), file=sys.stderr)
-        print(summary_line(answer), file=sys.stderr)
-
-
-def _as_answer(done: Edited) -> Answer:
-    from sonde.api import Answer
-
-    return Answer(
-        text=done.summary,
-        value=None,
-        citations=done.citations,
-        status=done.status,
-        record=done.record,
-        run_dir=done.run_dir,
-        gaps=done.gaps,
-        annotator_kind=done.annotator_kind,
-    )
+        print(summary_line(done), file=sys.stderr)

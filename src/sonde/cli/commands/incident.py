@@ -12,7 +12,7 @@ from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, WindowO
 from sonde.cli.reports import CaseOptions, ReportOptions, SourceOptions
 
 if TYPE_CHECKING:
-    from sonde.api import Investigation, Options
+    from sonde import Investigation, RunOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +46,13 @@ def incident(
 
     Example: sonde incident --project checkout --from 2026-11-01T00:00Z --to 2026-11-01T06:00Z
     """
-    from sonde import api
+    import sonde
     from sonde.cli.reports import investigate_each
 
     settings = settings_of(source, model, budget, place, mode=how.mode, sandbox_profile=how.sandbox_profile)
 
-    def start(options: Options) -> Investigation:
-        return api.incident(
+    def start(options: RunOptions) -> Investigation:
+        return sonde.incident(
             settings.source,
             project=settings.project,
             start=window.start,
@@ -61,7 +61,7 @@ def incident(
             trace_ids=window.trace or (),
             configs=window.configs,
             writeback=not how.no_writeback,
-            options=options,
+            **options,
         )
 
     return investigate_each(output, settings, how, [start])

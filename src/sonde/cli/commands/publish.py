@@ -30,9 +30,9 @@ def publish(
 
     Example: sonde publish last
     """
-    from sonde import api
+    import sonde
 
-    done = api.publish_run(run, source=source, settings=settings_of(place))
+    done = sonde.publish_run(run, source=source, settings=settings_of(place))
     if as_json:
         figures = {"writeback_status": done.status, "written": done.written, "failed": done.failed, "error": done.error}
         print(json.dumps({**figures, "status": str(done.record.status), "run_dir": str(done.run_dir)}, indent=2))

@@ -11,7 +11,7 @@ from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, filled,
 from sonde.cli.reports import CaseOptions, ReportOptions, SourceOptions, TraceIds
 
 if TYPE_CHECKING:
-    from sonde.api import Investigation, Options
+    from sonde import Investigation, RunOptions
 
 Taxonomy = Annotated[
     str | None,
@@ -40,19 +40,19 @@ def rca(
 
     Example: sonde rca 4f1c2b… --source http://localhost:6006 --project checkout
     """
-    from sonde import api
+    import sonde
     from sonde.cli.reports import investigate_each
 
     settings = settings_of(source, model, budget, place, mode=how.mode, sandbox_profile=how.sandbox_profile)
 
-    def start(trace_id: str, options: Options) -> Investigation:
-        return api.rca(
+    def start(trace_id: str, options: RunOptions) -> Investigation:
+        return sonde.rca(
             trace_id,
             settings.source,
             project=settings.project,
             taxonomy=taxonomy,
             writeback=not how.no_writeback,
-            options=options,
+            **options,
         )
 
     return investigate_each(output, settings, how, [partial(start, each) for each in dict.fromkeys(trace_ids)])

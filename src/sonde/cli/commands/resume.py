@@ -19,7 +19,7 @@ from sonde.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from sonde.api import Answer
+    from sonde import Result
     from sonde.cli.foreground_run import Watch
 
 
@@ -43,14 +43,13 @@ def resume(
 ) -> int:
     """Go on with a killed run; no recorded reply is asked again."""
     from sonde.api import rerun
-    from sonde.api.ask_run import answer_of
     from sonde.cli.foreground_run import run_with_view
     from sonde.cli.inputs import one_source
 
     settings = settings_of(model, budget, place, backend=allowed.backend)
 
-    def start(watch: Watch) -> Answer:
-        finished = rerun.resume(
+    def start(watch: Watch) -> Result:
+        return rerun.resume(
             run,
             model=model.model,
             sub_model=model.sub_model,
@@ -63,6 +62,5 @@ def resume(
             limits=allowed.limits(),
             writeback=writeback,
         )
-        return answer_of(finished)
 
     return run_with_view(output, settings, start, model_line=f"resuming {run}")

@@ -82,32 +82,32 @@ def language_text(profile: str, backend: str) -> str:
 
 def render_task(session: Session, *, in_code: bool, left: str) -> str:
     """The first user message: the task, what there is to look at, the variables of the code, the budget."""
-    task, errand = session.wiring.task, session.errand
+    spec, errand = session.spec, session.errand
     parts = [f"Task: {session.objective}"]
     if errand is None:
-        if task.earlier:  # only code has the variables of the earlier run
-            earlier = task.earlier if in_code else re.sub(rf"^{CARRIED}.*\n?", "", task.earlier, flags=re.MULTILINE)
+        if spec.earlier:  # only code has the variables of the earlier run
+            earlier = spec.earlier if in_code else re.sub(rf"^{CARRIED}.*\n?", "", spec.earlier, flags=re.MULTILINE)
             parts.append(f"Earlier in this conversation:\n{earlier}")
-        parts.append(f"What there is:\n{task.context.describe()}")
+        parts.append(f"What there is:\n{spec.context.describe()}")
         if session.prefilter.text:
             parts.append(session.prefilter.text)
     else:
-        parts.append(f"What there is (read it with the functions):\n{clip(task.context.describe(), 700)}")
+        parts.append(f"What there is (read it with the functions):\n{clip(spec.context.describe(), 700)}")
         if errand.context:
             shown = clip(json.dumps(jsonable(errand.context), ensure_ascii=False), 4000)
             also = " (also as the variable `context` and as variables of these names)" if in_code else ""
             parts.append(f"Given to you{also}:\n{shown}")
     if in_code:
         parts.append(_variables(session))
-    if task.schema is not None and errand is None:
-        parts.append(f"The final value must fit this JSON schema:\n{json.dumps(task.schema, ensure_ascii=False)}")
+    if spec.schema is not None and errand is None:
+        parts.append(f"The final value must fit this JSON schema:\n{json.dumps(spec.schema, ensure_ascii=False)}")
     return "\n\n".join([*parts, left])
 
 
 def _variables(session: Session) -> str:
     """The names of all variables, and what those hold that are not the user's own."""
-    task, root, given = session.wiring.task, session.errand is None, session.coder.variables
-    shared: Mapping[str, Any] = task.context.shared() if root else {}
+    spec, root, given = session.spec, session.errand is None, session.coder.variables
+    shared: Mapping[str, Any] = spec.context.shared() if root else {}
     words = [f"Variables: {', '.join([*shared, *given, *session.host.counters()])}."]
     for name, value in shared.items():
         if name == "context" and isinstance(value, Mapping):
@@ -118,6 +118,6 @@ def _variables(session: Session) -> str:
         words.append("context holds the value.")
     # An earlier run or a parent may have put something in.
     full = any(given.get(name) for name in ("variables", "evidence_refs", "hypothesis_candidates"))
-    full = full or (root and bool(task.played.recordings))
+    full = full or (root and bool(spec.played.recordings))
     words.append(STATE_NAMES.replace("are empty and yours", "are yours") if full else STATE_NAMES)
     return " ".join(words)

@@ -1,0 +1,104 @@
+"""The shape of src, held against what is recorded in scripts/shape.json: `make check` fails when a figure has become worse.
+
+    python scripts/shape.py            # prints every figure beside the recorded one; exit code 1 when one is worse
+    python scripts/shape.py --record   # records the figures as they are now
+    python scripts/shape.py --names    # also names what was counted
+
+Smaller is better for each of them. They show what a stranger pays: jumps to helpers that are used once, one name with several meanings,
+modules too small to hold an idea, layers between a question and the model (scripts/walk.py).
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+
+from walk import walk
+
+SRC = Path(__file__).parent.parent / "src"
+RECORDED = Path(__file__).with_suffix(".json")
+SMALL = 60
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def figures() -> tuple[dict[str, float], dict[str, list[str]]]:
+    """The figures, and by figure the names behind them."""
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SRC.rglob("*.py"))}
+    lines = {path: path.read_text(encoding="utf-8").count("\n") for path in trees}
+    functions, once = used_once(trees)
+    homes: defaultdict[str, set[Path]] = defaultdict(set)
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].add(path)
+    walked = walk()
+    names = {
+        "functions used once, %": once,
+        "class names with several meanings": [
+            f"{name} ({len(where)})" for name, where in homes.items() if len(where) > 1
+        ],
+        "modules named by a gerund": [str(path.relative_to(SRC)) for path in trees if path.stem.endswith("ing")],
+        f"modules under {SMALL} lines": [str(path.relative_to(SRC)) for path in trees if lines[path] < SMALL],
+        "classes on the walk": walked.counted,
+        "frames on the walk": walked.frames,
+    }
+    counts: dict[str, float] = {"lines": sum(lines.values())} | {name: len(found) for name, found in names.items()}
+    counts["functions used once, %"] = round(100 * len(once) / functions, 1)
+    return counts, names
+
+
+def used_once(trees: dict[Path, ast.Module]) -> tuple[int, list[str]]:
+    """How many functions there are, and those that are named exactly once beside their definition: private ones in their module, others in
+    the whole package. Imports do not count as uses, and a name with two definitions is left alone.
+    """
+    defined: Counter[str] = Counter()
+    used: Counter[str] = Counter()
+    private: list[str] = []
+    public: list[tuple[str, str]] = []
+    for path, tree in trees.items():
+        here: Counter[str] = Counter()
+        own: list[tuple[str, str]] = []
+        for node in ast.walk(tree):
+            match node:
+                case ast.FunctionDef() | ast.AsyncFunctionDef() if not is_dunder(node.name):
+                    own.append((node.name, f"{path.relative_to(SRC)}:{node.lineno} {node.name}"))
+                case ast.Name(id=name) | ast.Attribute(attr=name) if isinstance(node.ctx, ast.Load):
+                    here[name] += 1
+                case _:
+                    pass
+        mine = Counter(name for name, _ in own)
+        private += [where for name, where in own if name.startswith("_") and mine[name] == 1 and here[name] == 1]
+        public += [(name, where) for name, where in own if not name.startswith("_")]
+        defined += mine
+        used += here
+    once = [where for name, where in public if defined[name] == 1 and used[name] == 1]
+    return defined.total(), sorted(private + once)
+
+
+def is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def main(arguments: list[str]) -> int:
+    now, names = figures()
+    if "--record" in arguments:
+        RECORDED.write_text(json.dumps(now, indent=2) + "\n")
+    recorded: dict[str, float] = json.loads(RECORDED.read_text())
+    worse = [name for name, figure in now.items() if figure > recorded.get(name, 0)]
+    for name, figure in now.items():
+        print(f"{figure:8g}  {name}  (recorded: {recorded.get(name, 0):g}){'  WORSE' if name in worse else ''}")
+        if "--names" in arguments:
+            print("".join(f"{'':12}{each}\n" for each in names.get(name, [])), end="")
+    if worse:
+        print(
+            "\nThe shape has become worse. `python scripts/shape.py --names` says what was counted. Make it better elsewhere, or record the "
+            "new figure with --record and say why in the commit."
+        )
+    return 1 if worse else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

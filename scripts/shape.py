@@ -93,10 +93,8 @@ def main(arguments: list[str]) -> int:
         if "--names" in arguments:
             print("".join(f"{'':12}{each}\n" for each in names.get(name, [])), end="")
     if worse:
-        print(
-            "\nThe shape has become worse. `python scripts/shape.py --names` says what was counted. Make it better elsewhere, or record the "
-            "new figure with --record and say why in the commit."
-        )
+        print("\nThe shape has become worse; --names says what was counted. Make it better elsewhere,")
+        print("or record the new figures with --record and say why in the commit.")
     return 1 if worse else 0
 
 

@@ -7,9 +7,9 @@ Runs a two-turn `ask` with a scripted model (one block of code, then FINAL) in t
 - the stack of our frames from `sonde.ask` to the first call of the model, both ends counted;
 - every class of ours that is constructed, by layer, and whether that was before the first call of the model.
 
-The two figures that `scripts/shape.py` guards are the frames, and the classes of `sonde.api` and `sonde.runtime` in the whole walk: those two
-layers carry the question. The other layers (contexts, tools, models, sandbox, runs, core) are parts with a door of their own; their
-classes are listed, not counted.
+`scripts/shape.py` guards the frames, and the classes of `sonde.api` and `sonde.runtime` in the whole walk: those two layers carry the
+question. The other layers (contexts, tools, models, sandbox, runs, core) are parts with a door of their own; their classes are listed
+and not counted.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from cli_program import Shown, environment, sonde
 
-import sonde
+from sonde.api import ask_run
 from sonde.errors import ConfigError
 from sonde.testing import ScriptedReply, ScriptedServer
 
@@ -133,11 +133,11 @@ def test_a_folder_in_which_nothing_can_be_read_is_refused(tmp_path: Path) -> Non
     (tmp_path / "kept/.env").write_text("KEY=1")
 
     with pytest.raises(ConfigError, match=r"empty: no files$"):
-        sonde.ask("Where is the zebra?", tmp_path / "empty")
+        ask_run.ask("Where is the zebra?", tmp_path / "empty")
     with pytest.raises(ConfigError, match="none of its 2 files is text"):
-        sonde.ask("Where is the zebra?", tmp_path / "raw")
+        ask_run.ask("Where is the zebra?", tmp_path / "raw")
     with pytest.raises(ConfigError, match=r"no files but 1 secret \(.env\)"):
-        sonde.ask("Where is the zebra?", tmp_path / "kept")
+        ask_run.ask("Where is the zebra?", tmp_path / "kept")
 
 
 def test_without_a_model_a_question_about_trouble_finds_the_errors(folder: Path) -> None:

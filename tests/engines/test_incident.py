@@ -165,7 +165,7 @@ def test_sub_calls_look_at_one_trace_each_and_stand_in_for_a_silent_root(traces:
             f"SUBMIT(summary='pay failed in {number}', evidence_refs={refs})",
         ]
 
-    found = sonde.incident(traces, project="shop", **options(model(errands, child=child), knobs={"max_iterations": 6}))
+    found = sonde.incident(traces, project="shop", **options(model(errands, child=child), max_iterations=6))
 
     made = dossier(found)
     assert (found.status, found.annotator_kind) == ("partial", "LLM")

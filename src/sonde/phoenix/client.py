@@ -90,16 +90,20 @@ class PhoenixClient:
         return self._request("POST", path, params, body)
 
     def _request(self, method: str, path: str, params: Params | None, body: Any) -> Json:
+        query: list[tuple[str, str]] = []
+        for name, value in (params or {}).items():
+            if value is not None:
+                values = [str(value)] if isinstance(value, (str, int)) else value
+                query.extend((name, item) for item in values)
+        sent = httpx2.QueryParams(tuple(query))
         problem = ""
-        patience = 1 if self._in_vain >= self._attempts else self._attempts  # who was silent so long is asked once only
+        patience = 1 if self._in_vain >= self._attempts else self._attempts  # a server silent for so long is asked once
         for attempt in range(patience):
             if attempt:
-                self._pause(attempt, problem)
+                self._wait(min(FIRST_PAUSE_S * 2 ** (attempt - 1), MAX_PAUSE_S, self._timeout(problem)))
             self._in_vain += 1
             try:
-                reply = self._http.request(
-                    method, path, params=_query(params), json=body, timeout=self._timeout(problem)
-                )
+                reply = self._http.request(method, path, params=sent, json=body, timeout=self._timeout(problem))
             except httpx2.RequestError as failure:
                 problem = f"{type(failure).__name__} at {method} {path}"
                 continue
@@ -123,11 +127,8 @@ class PhoenixClient:
             )
         return min(self._timeout_s, left)
 
-    def _pause(self, attempt: int, problem: str) -> None:
-        self._wait(min(FIRST_PAUSE_S * 2 ** (attempt - 1), MAX_PAUSE_S, self._timeout(problem)))
-
     def _detail(self, reply: httpx2.Response) -> str:
-        """The server's own words, one line of them; what was sent in the headers is taken out, for some servers repeat it."""
+        """One line of the server's own words, without what was sent in the headers: some servers repeat it."""
         said = reply.text[:4_000]
         for secret in self._secrets:
             said = said.replace(secret, "[key removed]")
@@ -158,30 +159,15 @@ def _checked_url(text: str) -> str:
     return str(url).rstrip("/")
 
 
-def _query(params: Params | None) -> httpx2.QueryParams:
-    pairs: list[tuple[str, str]] = []
-    for name, value in (params or {}).items():
-        if value is None:
-            continue
-        values = [str(value)] if isinstance(value, (str, int)) else list(value)
-        pairs.extend((name, item) for item in values)
-    return httpx2.QueryParams(tuple(pairs))
-
-
 def _decoded(reply: httpx2.Response, path: str) -> Json:
     if len(reply.content) > MAX_REPLY_BYTES:
         raise PhoenixRefused(f"the reply at {path} is larger than {MAX_REPLY_BYTES >> 20} MiB", reply.status_code)
     try:
-        value = _json(reply.content)
-    except ValueError:
-        raise PhoenixRefused(f"the reply at {path} is not JSON; is this a Phoenix server?", reply.status_code) from None
+        value = msgspec.json.decode(reply.content or b"{}")
+    except (msgspec.DecodeError, UnicodeDecodeError):  # it refuses NaN and bytes that are not UTF-8
+        try:
+            value = json.loads(reply.content.decode("utf-8", "replace"))
+        except ValueError:
+            refusal = f"the reply at {path} is not JSON; is this a Phoenix server?"
+            raise PhoenixRefused(refusal, reply.status_code) from None
     return cast("Json", value) if isinstance(value, dict) else {"data": value}
-
-
-def _json(content: bytes) -> Any:
-    if not content:
-        return {}
-    try:
-        return msgspec.json.decode(content)
-    except msgspec.DecodeError:
-        return json.loads(content.decode("utf-8", "replace"))

@@ -87,7 +87,12 @@ class PhoenixReads:
     def _each_page(self, path: str, params: Params) -> Iterator[list[Json]]:
         cursor: str | None = None
         while True:
-            reply = self._get(path, {**params, "cursor": cursor})
+            try:
+                reply = self.client.get(path, {**params, "cursor": cursor})
+            except PhoenixRefused as refused:
+                if refused.status == 404 and path.startswith("/v1/projects/") and self.project not in self.projects():
+                    raise self._unknown_project() from None
+                raise
             rows = cast("list[Any]", reply.get("data") or [])
             yield [cast("Json", row) for row in rows if isinstance(row, dict)]
             following = reply.get("next_cursor")
@@ -95,27 +100,18 @@ class PhoenixReads:
                 return
             cursor = str(following)
 
-    def _get(self, path: str, params: Params) -> Json:
-        try:
-            return self.client.get(path, params)
-        except PhoenixRefused as refused:
-            if refused.status == 404 and path.startswith("/v1/projects/") and self.project not in self.projects():
-                raise self._unknown_project() from None
-            raise
-
     def _project_path(self) -> str:
         """By name; by id where the name holds what a path cannot."""
         if self._path is None:
-            self._path = f"/v1/projects/{quote(self._identifier(), safe='')}"
+            identifier = self.project
+            if any(letter in identifier for letter in "/?#"):
+                rows = self._pages("/v1/projects", {"limit": 100})
+                found = next((row for row in rows if row.get("name") == self.project), None)
+                if found is None:
+                    raise self._unknown_project()
+                identifier = str(found["id"])
+            self._path = f"/v1/projects/{quote(identifier, safe='')}"
         return self._path
-
-    def _identifier(self) -> str:
-        if not any(letter in self.project for letter in "/?#"):
-            return self.project
-        for row in self._pages("/v1/projects", {"limit": 100}):
-            if row.get("name") == self.project:
-                return str(row["id"])
-        raise self._unknown_project()
 
     def _unknown_project(self) -> ConfigError:
         known = ", ".join(self.projects()[:20]) or "none"
@@ -123,5 +119,5 @@ class PhoenixReads:
 
 
 def _groups(ids: Sequence[str]) -> list[list[str]]:
-    """At most forty ids a request, so that addresses stay short; one empty group when none are asked for."""
+    """At most forty ids per request, so that addresses stay short; one empty group when no ids are given."""
     return [list(ids[at : at + IDS_A_REQUEST]) for at in range(0, len(ids), IDS_A_REQUEST)] or [[]]

@@ -2,7 +2,7 @@
 
 A session is an AGENT, a plain completion a CHAIN with an LLM in it, a block of code a CHAIN, a host call a TOOL, a judged final value an
 EVALUATOR. Ids follow from the run's id and the place in the tree, so that a run sent twice makes the same spans. Prompts, code, arguments,
-results and answers are content: they are in the spans only when `content` says so; otherwise their hashes and sizes are.
+results and answers are content: spans hold them only when `content` says so, and otherwise their hashes and sizes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ from sonde.core.events import (
     ModelAsked,
     ModelFailed,
     ModelReplied,
-    Noted,
     RunEnded,
     RunStarted,
     SubcallEnded,
     SubcallStarted,
-    TurnStarted,
 )
 from sonde.core.trajectory import parent_of
 
@@ -74,29 +72,16 @@ class _Fold:
     messages: dict[str, list[dict[str, str]]] = field(default_factory=dict[str, list[dict[str, str]]])
 
     def add(self, event: Event) -> None:
+        """Open, fill or close the span that an event is about."""
         self.last = max(self.last, event.at)
         match event:
-            case RunStarted():
-                self._run(event)
-            case RunEnded():
-                self._run_ended(event)
-            case SubcallStarted():
-                self._subcall(event)
-            case SubcallEnded():
-                self._subcall_ended(event)
+            case RunStarted() | RunEnded() | SubcallStarted() | SubcallEnded():
+                self._add_session(event)
             case ModelAsked() | ModelReplied() | ModelFailed():
-                self._model(event)
-            case CodeStarted():
-                span = self._open(event, f"code {event.session} {event.turn} {event.block}", "python", "CHAIN")
-                self.blocks[event.session, event.turn] = span.id
-                self._say(span, "input", event.code)
-            case CodeRan():
-                self._ran(event)
-            case HostReturned():
-                self._host(event)
-            case GateChecked():
-                self._gate(event)
-            case TurnStarted() | Noted() | _:
+                self._add_model(event)
+            case CodeStarted() | CodeRan() | HostReturned() | GateChecked():
+                self._add_work(event)
+            case _:
                 pass
 
     def spans(self) -> list[RunSpan]:
@@ -106,9 +91,8 @@ class _Fold:
         return list(self.found.values())
 
     def _open(self, event: Event, key: str, name: str, kind: str) -> RunSpan:
-        span = RunSpan(
-            id=self._id(key), parent=self._around(event, key), name=name, kind=kind, start=event.at, end=event.at
-        )
+        span_id = sha256_text(f"sonde span {self.run_id} {key}")[:16]
+        span = RunSpan(id=span_id, parent=self._around(event, key), name=name, kind=kind, start=event.at, end=event.at)
         span.attributes["openinference.span.kind"] = kind
         span.attributes["session.id"] = self.run_id
         span.attributes["sonde.session"] = event.session
@@ -124,9 +108,6 @@ class _Fold:
             span.end, span.error = event.at, error
             self.running.discard(key)
         return span
-
-    def _id(self, key: str) -> str:
-        return sha256_text(f"sonde span {self.run_id} {key}")[:16]
 
     def _around(self, event: Event, key: str) -> str | None:
         """The id of the block of code that this happened in, else of the session."""
@@ -154,111 +135,105 @@ class _Fold:
             span.attributes[f"sonde.{side}.sha256"] = sha256_text(text)
             span.attributes[f"sonde.{side}.chars"] = len(text)
 
-    def _run(self, event: RunStarted) -> None:
-        self.run_id = event.run_id
-        span = self._open(event, f"session {ROOT}", f"sonde {event.run_type}", "AGENT")
-        span.attributes |= {
-            "agent.name": f"sonde {event.run_type}",
-            "sonde.run_id": event.run_id,
-            "sonde.engine_version": event.engine_version,
-            "sonde.profile": event.profile,
-            "sonde.mode": event.mode,
-            "sonde.prompt_template_hash": event.prompt_template_hash,
-            "metadata": json.dumps({"run_id": event.run_id, "run_type": event.run_type, "budget": event.budget}),
-        }
-        self._say(span, "input", event.objective)
+    def _add_session(self, event: RunStarted | RunEnded | SubcallStarted | SubcallEnded) -> None:
+        match event:
+            case RunStarted():
+                self.run_id = event.run_id
+                span = self._open(event, f"session {ROOT}", f"sonde {event.run_type}", "AGENT")
+                span.attributes |= {
+                    "agent.name": f"sonde {event.run_type}",
+                    "sonde.run_id": event.run_id,
+                    "sonde.engine_version": event.engine_version,
+                    "sonde.profile": event.profile,
+                    "sonde.mode": event.mode,
+                    "sonde.prompt_template_hash": event.prompt_template_hash,
+                    "metadata": json.dumps(
+                        {"run_id": event.run_id, "run_type": event.run_type, "budget": event.budget}
+                    ),
+                }
+                self._say(span, "input", event.objective)
+            case RunEnded():
+                shown = "message" if self.content else "code"  # messages quote the answer that did not fit
+                reason = str((event.error or {}).get(shown, event.status)) if event.status == "failed" else None
+                if (span := self._close(f"session {ROOT}", event, reason)) is not None:
+                    span.attributes |= {"sonde.status": event.status, "sonde.annotator_kind": event.annotator_kind}
+                    self._say(span, "output", event.output)
+            case SubcallStarted():
+                kind, name = ("CHAIN", "llm_query") if event.mode == "query" else ("AGENT", "sub-call")
+                span = self._open(event, f"session {event.session}", name, kind)
+                span.attributes |= {"sonde.depth": event.depth, "sonde.call_id": event.call_id}
+                if kind == "AGENT":
+                    span.attributes["agent.name"] = name
+                self._say(span, "input", event.objective)
+            case SubcallEnded():
+                reason = None if event.status == "succeeded" else event.status
+                if (span := self._close(f"session {event.session}", event, reason)) is not None:
+                    span.attributes["sonde.status"] = event.status
+                    self._say(span, "output", event.summary)
 
-    def _run_ended(self, event: RunEnded) -> None:
-        shown = "message" if self.content else "code"  # messages quote the answer that did not fit
-        reason = str((event.error or {}).get(shown, event.status)) if event.status == "failed" else None
-        span = self._close(f"session {ROOT}", event, reason)
-        if span is not None:
-            span.attributes |= {"sonde.status": event.status, "sonde.annotator_kind": event.annotator_kind}
-            self._say(span, "output", event.output)
-
-    def _subcall(self, event: SubcallStarted) -> None:
-        kind, name = ("CHAIN", "llm_query") if event.mode == "query" else ("AGENT", "sub-call")
-        span = self._open(event, f"session {event.session}", name, kind)
-        span.attributes |= {"sonde.depth": event.depth, "sonde.call_id": event.call_id}
-        if kind == "AGENT":
-            span.attributes["agent.name"] = name
-        self._say(span, "input", event.objective)
-
-    def _subcall_ended(self, event: SubcallEnded) -> None:
-        span = self._close(f"session {event.session}", event, None if event.status == "succeeded" else event.status)
-        if span is not None:
-            span.attributes["sonde.status"] = event.status
-            self._say(span, "output", event.summary)
-
-    def _model(self, event: ModelAsked | ModelReplied | ModelFailed) -> None:
+    def _add_model(self, event: ModelAsked | ModelReplied | ModelFailed) -> None:
         key = f"model {event.session} {event.turn} {event.ordinal}"
         match event:
             case ModelAsked():
                 span = self._open(event, key, "model", "LLM")
-                span.attributes |= {"llm.model_name": _bare(event.model), "sonde.request_hash": event.request_hash}
-                self._prompt(span, event)
-            case ModelFailed():
-                self._attempt(event, key)
+                name = event.model.partition(":")[2] or event.model  # `openai:gpt-4o-mini` -> `gpt-4o-mini`
+                span.attributes |= {"llm.model_name": name, "sonde.request_hash": event.request_hash}
+                before = self.messages.get(event.session, [])[: event.kept]
+                listed = self.messages[event.session] = [*before, *event.messages]
+                if event.max_output_tokens is not None:
+                    span.attributes["llm.invocation_parameters"] = json.dumps({"max_tokens": event.max_output_tokens})
+                self._say_messages(span, "llm.input_messages", listed)
+                self._say(span, "input", listed)
+            case ModelFailed():  # a failed attempt is a span of its own: it may have cost something
+                attempt = f"{key} attempt {event.attempt}"
+                span = self._open(event, attempt, f"model attempt {event.attempt}", "LLM")
+                span.start = event.at - event.latency_s
+                span.attributes |= {"llm.token_count.prompt": event.tokens_in, "sonde.retryable": event.retryable}
+                self._close(attempt, event, event.message)
+                if event.wait_s is None:
+                    self._close(key, event, event.message)
             case ModelReplied():
-                span = self._close(key, event)
-                if span is not None:
+                if (span := self._close(key, event)) is not None:
                     span.attributes |= _usage(event)
-                    self._replied(span, event.text)
+                    self._say_messages(span, "llm.output_messages", [{"role": "assistant", "content": event.text}])
+                    self._say(span, "output", event.text)
 
-    def _prompt(self, span: RunSpan, event: ModelAsked) -> None:
-        before = self.messages.get(event.session, [])[: event.kept]
-        listed = self.messages[event.session] = [*before, *event.messages]
-        if event.max_output_tokens is not None:
-            span.attributes["llm.invocation_parameters"] = json.dumps({"max_tokens": event.max_output_tokens})
-        if self.content:
-            self._messages(span, "llm.input_messages", listed)
-        self._say(span, "input", listed)
-
-    def _replied(self, span: RunSpan, text: str) -> None:
-        if self.content:
-            self._messages(span, "llm.output_messages", [{"role": "assistant", "content": text}])
-        self._say(span, "output", text)
-
-    def _messages(self, span: RunSpan, name: str, messages: Sequence[dict[str, str]]) -> None:
-        for place, message in enumerate(messages):
+    def _say_messages(self, span: RunSpan, name: str, messages: Sequence[dict[str, str]]) -> None:
+        for place, message in enumerate(messages if self.content else ()):
             span.attributes[f"{name}.{place}.message.role"] = message["role"]
             span.attributes[f"{name}.{place}.message.content"] = clip(message["content"], TEXT)
 
-    def _attempt(self, event: ModelFailed, key: str) -> None:
-        """A failed attempt is a span of its own: it may have cost something."""
-        span = self._open(event, f"{key} attempt {event.attempt}", f"model attempt {event.attempt}", "LLM")
-        span.start = event.at - event.latency_s
-        span.attributes |= {"llm.token_count.prompt": event.tokens_in, "sonde.retryable": event.retryable}
-        self._close(f"{key} attempt {event.attempt}", event, event.message)
-        if event.wait_s is None:
-            self._close(key, event, event.message)
-
-    def _ran(self, event: CodeRan) -> None:
-        fault = event.fault or {}
-        reason = None if event.ok else str(fault.get("message") if self.content else fault.get("kind", "fault"))
-        span = self._close(f"code {event.session} {event.turn} {event.block}", event, reason)
-        if span is not None:
-            span.attributes["sonde.final"] = event.final
-            self._say(span, "output", event.stdout)
-
-    def _host(self, event: HostReturned) -> None:
-        key = f"host {event.session} {event.turn} {event.ordinal}"
-        span = self._open(event, key, event.name, "TOOL")
-        span.start = event.at - event.latency_s
-        span.attributes |= {"tool.name": event.name, "sonde.args_hash": event.args_hash}
-        span.attributes |= {"sonde.response_hash": event.response_hash, "sonde.excerpts": len(event.excerpts)}
-        if self.content:
-            span.attributes["tool.parameters"] = clip(json.dumps(event.args, ensure_ascii=False, default=repr), TEXT)
-        self._say(span, "input", event.args)
-        self._say(span, "output", event.result if event.ok else event.error)
-        self._close(key, event, None if event.ok else (event.error if self.content else "tool error"))
-
-    def _gate(self, event: GateChecked) -> None:
-        key = f"gate {event.session} {event.turn} {event.gate}"
-        span = self._open(event, key, f"gate {event.gate}", "EVALUATOR")
-        span.attributes |= {"sonde.gate": event.gate, "sonde.passed": event.ok}
-        self._say(span, "output", event.reason or ("passed" if event.ok else "refused"))
-        self._close(key, event)
+    def _add_work(self, event: CodeStarted | CodeRan | HostReturned | GateChecked) -> None:
+        match event:
+            case CodeStarted():
+                span = self._open(event, f"code {event.session} {event.turn} {event.block}", "python", "CHAIN")
+                self.blocks[event.session, event.turn] = span.id
+                self._say(span, "input", event.code)
+            case CodeRan():
+                fault = event.fault or {}
+                reason = None if event.ok else str(fault.get("message") if self.content else fault.get("kind", "fault"))
+                span = self._close(f"code {event.session} {event.turn} {event.block}", event, reason)
+                if span is not None:
+                    span.attributes["sonde.final"] = event.final
+                    self._say(span, "output", event.stdout)
+            case HostReturned():
+                key = f"host {event.session} {event.turn} {event.ordinal}"
+                span = self._open(event, key, event.name, "TOOL")
+                span.start = event.at - event.latency_s
+                span.attributes |= {"tool.name": event.name, "sonde.args_hash": event.args_hash}
+                span.attributes |= {"sonde.response_hash": event.response_hash, "sonde.excerpts": len(event.excerpts)}
+                if self.content:
+                    arguments = json.dumps(event.args, ensure_ascii=False, default=repr)
+                    span.attributes["tool.parameters"] = clip(arguments, TEXT)
+                self._say(span, "input", event.args)
+                self._say(span, "output", event.result if event.ok else event.error)
+                self._close(key, event, None if event.ok else (event.error if self.content else "tool error"))
+            case GateChecked():
+                key = f"gate {event.session} {event.turn} {event.gate}"
+                span = self._open(event, key, f"gate {event.gate}", "EVALUATOR")
+                span.attributes |= {"sonde.gate": event.gate, "sonde.passed": event.ok}
+                self._say(span, "output", event.reason or ("passed" if event.ok else "refused"))
+                self._close(key, event)
 
 
 def _usage(event: ModelReplied) -> dict[str, Value]:
@@ -276,8 +251,3 @@ def _usage(event: ModelReplied) -> dict[str, Value]:
     if event.finish_reason:
         found["llm.finish_reason"] = event.finish_reason
     return found
-
-
-def _bare(model: str) -> str:
-    """The model's own name: `openai:gpt-4o-mini` -> `gpt-4o-mini`."""
-    return model.partition(":")[2] or model

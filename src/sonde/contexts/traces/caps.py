@@ -1,4 +1,4 @@
-"""Results small enough to hand over, with every cut marked where it happened and told beside the result."""
+"""Results small enough to hand over. Every cut is marked in place, and a note beside the result names it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,18 @@ def fitted(value: Any, limit: int = RESULT_BYTES) -> tuple[Any, str | None]:
                 shorter,
                 f"{size} bytes: texts were cut to {clip} characters; get_attribute(span_id, key, start) reads on",
             )
-    return _fewer(shorter, size, limit)
+    if isinstance(shorter, dict) and "attributes" in shorter:  # a span: its attributes and events leave each other room
+        span = cast("dict[str, Any]", shorter)
+        attributes, events = list(span["attributes"].items()), cast("list[Any]", span["events"])
+        room = limit - _size({**span, "attributes": {}, "events": []})
+        shown = _fitting(attributes, max(room * 3 // 4, room - _size(events)))
+        told = _fitting(events, room - _size(dict(shown)))
+        counts = f"{len(shown)} of {len(attributes)} attributes and {len(told)} of {len(events)} events"
+        return {**span, "attributes": dict(shown), "events": told}, f"{size} bytes: {counts} are shown, long texts cut"
+    is_dict = isinstance(shorter, dict)
+    rows: list[Any] = list(cast("dict[str, Any]", shorter).items()) if is_dict else cast("list[Any]", shorter)
+    kept = _fitting(rows, limit)
+    return dict(kept) if is_dict else kept, f"{size} bytes: {len(kept)} of {len(rows)} rows are shown, long texts cut"
 
 
 def clipped(value: Any, limit: int) -> Any:
@@ -37,27 +48,6 @@ def clipped(value: Any, limit: int) -> Any:
             return [clipped(item, limit) for item in cast("list[Any]", value)]
         case _:
             return value
-
-
-def _fewer(value: Any, size: int, limit: int) -> tuple[Any, str]:
-    """Rows from the front until the limit; of a span attributes and events, which leave each other room."""
-    if isinstance(value, dict) and "attributes" in value:
-        return _fewer_of_span(cast("dict[str, Any]", value), size, limit)
-    rows: list[Any] = (
-        list(cast("dict[str, Any]", value).items()) if isinstance(value, dict) else cast("list[Any]", value)
-    )
-    kept = _fitting(rows, limit)
-    note = f"{size} bytes: {len(kept)} of {len(rows)} rows are shown, long texts cut"
-    return (dict(kept) if isinstance(value, dict) else kept), note
-
-
-def _fewer_of_span(value: dict[str, Any], size: int, limit: int) -> tuple[Any, str]:
-    attributes, events = list(value["attributes"].items()), cast("list[Any]", value["events"])
-    room = limit - _size({**value, "attributes": {}, "events": []})
-    shown = _fitting(attributes, max(room * 3 // 4, room - _size(events)))
-    told = _fitting(events, room - _size(dict(shown)))
-    note = f"{size} bytes: {len(shown)} of {len(attributes)} attributes and {len(told)} of {len(events)} events are shown, long texts cut"
-    return {**value, "attributes": dict(shown), "events": told}, note
 
 
 def _fitting(rows: list[Any], room: int) -> list[Any]:

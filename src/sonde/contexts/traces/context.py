@@ -58,7 +58,11 @@ class PolicyTools:
         data_domains: list[str] | None = None,
     ) -> Observed:
         """Controls of a version that apply, most severe first. What is not given does not narrow the list."""
-        scope = Scope(app_type=app_type, tools_used=_set(tools_used), data_domains=_set(data_domains))
+        scope = Scope(
+            app_type=app_type,
+            tools_used=None if tools_used is None else frozenset(tools_used),
+            data_domains=None if data_domains is None else frozenset(data_domains),
+        )
         found = self._library.select(controls_version, scope, limit=sys.maxsize)
         shown = [control.row() for control in found[:MAX_CONTROLS]]
         left = [control.control_id for control in found[MAX_CONTROLS:]]
@@ -123,7 +127,10 @@ class TracesContext:
             configs.get_config_snapshot,
             configs.get_config_diff,
         )
-        return [_shown(tool(function)) for function in functions]
+        made = [tool(function) for function in functions]
+        # The registry takes values out of their `Observed`, so the prompt shows the type that code gets.
+        returns = {each.name: RETURNS.get(each.name, "list[dict]") for each in made if each.returns == "Observed"}
+        return [replace(each, returns=returns.get(each.name, each.returns)) for each in made]
 
     def describe(self) -> str:
         """What lies here, for the prompt."""
@@ -153,12 +160,3 @@ class TracesContext:
 def trace_hash(store: TraceStore, trace_id: str) -> str:
     """The hash over the hashes of a trace's spans in order: equal for the same trace in every store."""
     return hash_value([span.hash() for span in store.spans(trace_id)])
-
-
-def _shown(made: Tool) -> Tool:
-    """With the type that code gets: the registry takes values out of their `Observed`."""
-    return replace(made, returns=RETURNS.get(made.name, "list[dict]")) if made.returns == "Observed" else made
-
-
-def _set(words: list[str] | None) -> frozenset[str] | None:
-    return None if words is None else frozenset(words)

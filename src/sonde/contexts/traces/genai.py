@@ -6,8 +6,9 @@ Phoenix leaves alone (`gen_ai.prompt.0.content`, `traceloop.*`) stay as they are
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 Table = dict[str, Any]
@@ -57,7 +58,34 @@ _USAGE = (
 _MESSAGES = ("llm.input_messages.", "llm.output_messages.")
 
 
-def kind_of(table: Mapping[str, Any]) -> str | None:
+def openinference_of(table: Mapping[str, Any]) -> Table:
+    """The OpenInference attributes that these GenAI attributes mean and the span does not have itself."""
+    kind = _kind_of(table)
+    meant: Table = {} if kind is None else {"openinference.span.kind": kind}
+    meant |= _request(table, "embedding" if kind == "EMBEDDING" else "llm")
+    instructions = _json_list(table.get("gen_ai.system_instructions"))
+    inputs = [{"role": "system", "parts": instructions}] if instructions else []
+    inputs += _json_list(table.get("gen_ai.input.messages"))
+    for side, messages in (("input", inputs), ("output", _json_list(table.get("gen_ai.output.messages")))):
+        for index, message in enumerate(messages):
+            meant |= _message(message, f"llm.{side}_messages.{index}")
+    if reasons := _strings(table.get("gen_ai.response.finish_reasons")):
+        meant["llm.finish_reason"] = reasons[0] if len(reasons) == 1 else reasons
+    if reply := {key: str(value) for key in ("id", "model") if (value := table.get(f"gen_ai.response.{key}"))}:
+        meant |= {"output.value": json.dumps(reply, ensure_ascii=False), "output.mime_type": "application/json"}
+    if kind == "TOOL":
+        meant |= _tool(table)
+    if kind == "RETRIEVER":
+        meant |= _retrieval(table)
+    for index, item in enumerate(_json_list(table.get("gen_ai.tool.definitions"))):
+        function = {key: item[key] for key in ("name", "description", "parameters") if item.get(key) is not None}
+        schema = {"type": item.get("type", "function"), "function": function}
+        meant[f"llm.tools.{index}.tool.json_schema"] = json.dumps(schema, ensure_ascii=False)
+    taken = tuple(prefix for prefix in _MESSAGES if any(key.startswith(prefix) for key in table))
+    return {key: value for key, value in meant.items() if key not in table and not key.startswith(taken)}
+
+
+def _kind_of(table: Mapping[str, Any]) -> str | None:
     """The span kind that GenAI attributes imply."""
     operation = table.get("gen_ai.operation.name")
     if operation is not None:
@@ -72,41 +100,17 @@ def kind_of(table: Mapping[str, Any]) -> str | None:
     return "LLM" if any(table.get(key) for key in implied) else None
 
 
-def openinference_of(table: Mapping[str, Any]) -> Table:
-    """The OpenInference attributes that these GenAI attributes mean and the span does not have itself."""
-    kind = kind_of(table)
-    meant: Table = {} if kind is None else {"openinference.span.kind": kind}
-    for part in (_base(table), _request(table, kind), _usage(table), _messages(table), _response(table)):
-        meant |= part
-    if kind == "TOOL":
-        meant |= _tool(table)
-    if kind == "RETRIEVER":
-        meant |= _retrieval(table)
-    meant |= _tool_definitions(table)
-    taken = tuple(prefix for prefix in _MESSAGES if any(key.startswith(prefix) for key in table))
-    return {key: value for key, value in meant.items() if key not in table and not key.startswith(taken)}
-
-
-def _base(table: Mapping[str, Any]) -> Table:
+def _request(table: Mapping[str, Any], prefix: str) -> Table:
+    """Provider, session, model, parameters and token counts."""
     named = table.get("gen_ai.provider.name")
     if named is None and (legacy := table.get("gen_ai.system")) is not None:
         named = str(legacy).lower()
     provider, system = (None, None) if named is None else _PROVIDERS.get(str(named), (None, str(named)))
     values = {"llm.provider": provider, "llm.system": system, "session.id": table.get("gen_ai.conversation.id")}
-    return {key: str(value) for key, value in values.items() if value}
-
-
-def _request(table: Mapping[str, Any], kind: str | None) -> Table:
-    prefix = "embedding" if kind == "EMBEDDING" else "llm"
-    meant: Table = {}
+    meant: Table = {key: str(value) for key, value in values.items() if value}
     if model := table.get("gen_ai.request.model"):
         meant[f"{prefix}.model_name"] = str(model)
-    if parameters := _parameters(table):
-        meant[f"{prefix}.invocation_parameters"] = json.dumps(parameters, ensure_ascii=False)
-    return meant
 
-
-def _parameters(table: Mapping[str, Any]) -> Table:
     found = {ours: table.get(f"gen_ai.request.{theirs}") for theirs, ours in _PARAMETERS}
     parameters = {key: value for key, value in found.items() if value is not None}
     if stop := table.get("gen_ai.request.stop_sequences"):
@@ -114,27 +118,20 @@ def _parameters(table: Mapping[str, Any]) -> Table:
     if formats := table.get("gen_ai.request.encoding_formats"):
         texts = _strings(formats)
         parameters |= {"encoding_format": texts[0]} if len(texts) == 1 else {"encoding_formats": texts}
-    output = {"json": "json_object", "text": "text"}.get(str(table.get("gen_ai.output.type")))
-    return parameters | ({"response_format": {"type": output}} if output else {})
+    if output := {"json": "json_object", "text": "text"}.get(str(table.get("gen_ai.output.type"))):
+        parameters["response_format"] = {"type": output}
+    if parameters:
+        meant[f"{prefix}.invocation_parameters"] = json.dumps(parameters, ensure_ascii=False)
 
-
-def _usage(table: Mapping[str, Any]) -> Table:
-    counts = {ours: _integer(table.get(f"gen_ai.usage.{theirs}")) for theirs, ours in _USAGE}
-    meant: Table = {f"llm.token_count.{key}": count for key, count in counts.items() if count is not None}
-    if counts["prompt"] is not None and counts["completion"] is not None:
+    counts: dict[str, int] = {}
+    for theirs, ours in _USAGE:
+        value = table.get(f"gen_ai.usage.{theirs}")
+        if not isinstance(value, bool):
+            with contextlib.suppress(TypeError, ValueError):
+                counts[ours] = int(cast("Any", value))
+    meant |= {f"llm.token_count.{key}": count for key, count in counts.items()}
+    if "prompt" in counts and "completion" in counts:
         meant["llm.token_count.total"] = counts["prompt"] + counts["completion"]
-    return meant
-
-
-def _messages(table: Mapping[str, Any]) -> Table:
-    instructions = _json_list(table.get("gen_ai.system_instructions"))
-    inputs = [{"role": "system", "parts": instructions}] if instructions else []
-    inputs += _json_list(table.get("gen_ai.input.messages"))
-    meant: Table = {}
-    for index, message in enumerate(inputs):
-        meant |= _message(message, f"llm.input_messages.{index}")
-    for index, message in enumerate(_json_list(table.get("gen_ai.output.messages"))):
-        meant |= _message(message, f"llm.output_messages.{index}")
     return meant
 
 
@@ -146,40 +143,19 @@ def _message(message: Table, base: str) -> Table:
     parts = _mappings(message.get("parts"))
     response = next((part for part in reversed(parts) if part.get("type") == "tool_call_response"), None)
     if response is not None:
-        return flat | _tool_response(response, base)
-    return flat | _contents(parts, base) | _tool_calls(parts, base)
+        if response.get("id"):
+            flat[f"{base}.message.tool_call_id"] = response["id"]
+        answer = response.get("response", response.get("result"))
+        return flat if answer is None else flat | {f"{base}.message.content": _text(answer)}
 
-
-def _tool_response(part: Table, base: str) -> Table:
-    flat: Table = {}
-    if part.get("id"):
-        flat[f"{base}.message.tool_call_id"] = part["id"]
-    answer = part.get("response", part.get("result"))
-    return flat if answer is None else flat | {f"{base}.message.content": _text(answer)}
-
-
-def _contents(parts: list[Table], base: str) -> Table:
     shown = [part for part in parts if part.get("type") in {"text", "reasoning", "uri", "blob"}]
     texts = [str(part.get("content", "")) for part in shown if part.get("type") == "text"]
     if len(texts) == len(shown) and len(texts) <= 1:
-        return {f"{base}.message.content": texts[0]} if texts else {}
-    flat: Table = {}
-    for index, part in enumerate(shown):
-        flat |= _content(part, f"{base}.message.contents.{index}.message_content")
-    return flat
+        flat |= {f"{base}.message.content": text for text in texts}
+    else:
+        for index, part in enumerate(shown):
+            flat |= _content(part, f"{base}.message.contents.{index}.message_content")
 
-
-def _content(part: Table, prefix: str) -> Table:
-    if part.get("type") in {"text", "reasoning"}:
-        return {f"{prefix}.type": part["type"], f"{prefix}.text": str(part.get("content", ""))}
-    url = part.get("uri")
-    if part.get("type") == "blob":
-        url = f"data:{part.get('mime_type') or 'application/octet-stream'};base64,{part.get('content', '')}"
-    return {f"{prefix}.type": "image"} | ({f"{prefix}.image.image.url": url} if url else {})
-
-
-def _tool_calls(parts: list[Table], base: str) -> Table:
-    flat: Table = {}
     for index, part in enumerate(part for part in parts if part.get("type") == "tool_call"):
         prefix = f"{base}.message.tool_calls.{index}.tool_call"
         if part.get("id"):
@@ -191,15 +167,13 @@ def _tool_calls(parts: list[Table], base: str) -> Table:
     return flat
 
 
-def _response(table: Mapping[str, Any]) -> Table:
-    meant: Table = {}
-    if reasons := _strings(table.get("gen_ai.response.finish_reasons")):
-        meant["llm.finish_reason"] = reasons[0] if len(reasons) == 1 else reasons
-    payload = {key: str(value) for key in ("id", "model") if (value := table.get(f"gen_ai.response.{key}"))}
-    if payload:
-        meant["output.value"] = json.dumps(payload, ensure_ascii=False)
-        meant["output.mime_type"] = "application/json"
-    return meant
+def _content(part: Table, prefix: str) -> Table:
+    if part.get("type") in {"text", "reasoning"}:
+        return {f"{prefix}.type": part["type"], f"{prefix}.text": str(part.get("content", ""))}
+    url = part.get("uri")
+    if part.get("type") == "blob":
+        url = f"data:{part.get('mime_type') or 'application/octet-stream'};base64,{part.get('content', '')}"
+    return {f"{prefix}.type": "image"} | ({f"{prefix}.image.image.url": url} if url else {})
 
 
 def _tool(table: Mapping[str, Any]) -> Table:
@@ -218,24 +192,17 @@ def _tool(table: Mapping[str, Any]) -> Table:
     return meant
 
 
-def _tool_definitions(table: Mapping[str, Any]) -> Table:
-    meant: Table = {}
-    for index, item in enumerate(_json_list(table.get("gen_ai.tool.definitions"))):
-        function = {key: item[key] for key in ("name", "description", "parameters") if item.get(key) is not None}
-        schema = {"type": item.get("type", "function"), "function": function}
-        meant[f"llm.tools.{index}.tool.json_schema"] = json.dumps(schema, ensure_ascii=False)
-    return meant
-
-
 def _retrieval(table: Mapping[str, Any]) -> Table:
     meant: Table = {}
     if query := table.get("gen_ai.retrieval.query.text"):
         meant |= {"input.value": str(query), "input.mime_type": "text/plain"}
     for index, document in enumerate(_json_list(table.get("gen_ai.retrieval.documents"))):
         prefix = f"retrieval.documents.{index}.document"
-        fields = {"id": document.get("id"), "score": _float(document.get("score"))}
-        texts = {key: _text(document[key]) for key in ("content", "metadata") if document.get(key) is not None}
-        meant |= {f"{prefix}.{key}": value for key, value in {**fields, **texts}.items() if value is not None}
+        fields: Table = {"id": document.get("id")}
+        with contextlib.suppress(TypeError, ValueError):
+            fields["score"] = float(cast("Any", document.get("score")))
+        fields |= {key: _text(document[key]) for key in ("content", "metadata") if document.get(key) is not None}
+        meant |= {f"{prefix}.{key}": value for key, value in fields.items() if value is not None}
     return meant
 
 
@@ -245,12 +212,8 @@ def _json_list(value: Any) -> list[Table]:
 
 
 def _mappings(value: Any) -> list[Table]:
-    def each() -> Iterator[Table]:
-        for item in cast("list[Any]", value):
-            if isinstance(item, dict):
-                yield cast("Table", item)
-
-    return list(each()) if isinstance(value, list) else []
+    items = cast("list[Any]", value) if isinstance(value, list) else []
+    return [cast("Table", item) for item in items if isinstance(item, dict)]
 
 
 def _maybe_json(value: Any) -> Any:
@@ -264,22 +227,6 @@ def _strings(value: Any) -> list[str]:
     if value is None:
         return []
     return [str(item) for item in cast("list[Any]", value)] if isinstance(value, list) else [str(value)]
-
-
-def _integer(value: Any) -> int | None:
-    if isinstance(value, bool):
-        return None
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        return None
-
-
-def _float(value: Any) -> float | None:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return None
 
 
 def _text(value: Any) -> str:

@@ -1,7 +1,7 @@
 """The SQLite index of trace files: spans, their content and an FTS5 index of words, written in batches by a thread of its own.
 
 A span's words are those of its name, its status message and the first 4 kB of every attribute; spans with more are marked `deep`, so that a
-search can say what it has not looked at and look there on demand. The first span with an id wins; later ones are told as gaps.
+search can say what it has not looked at and look there on demand. The first span with an id wins; later ones become gaps.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -73,8 +73,16 @@ class IndexWriter:
     def __init__(self, path: Path, *, new: bool, project: str | None = None) -> None:
         self._project = project
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._new = new
-        self._prepare()
+        run = self._connection.execute
+        run("PRAGMA cache_size = -65536")
+        if new:
+            run("PRAGMA page_size = 8192")
+            run("PRAGMA journal_mode = OFF")
+            run("PRAGMA synchronous = OFF")
+            self._connection.executescript(_SCHEMA)
+            run("INSERT INTO words(words, rank) VALUES ('hashsize', 33554432)")
+            run("INSERT INTO words(words, rank) VALUES ('automerge', 8)")
+        run("BEGIN IMMEDIATE")
         (last,) = self._connection.execute("SELECT coalesce(max(id), 0) FROM spans").fetchone()
         self._last: int = last
         self._batch = _SpanBatch()
@@ -92,8 +100,23 @@ class IndexWriter:
         body = encode_body(span)
         words, deep = words_of(span)
         batch = self._batch
-        batch.spans.append((self._last, *_columns(summary), deep))
-        batch.bodies.append((self._last, body, _gaps_text(span.gaps)))
+        batch.spans.append(
+            (
+                self._last,
+                summary.trace_id,
+                summary.span_id,
+                summary.parent_id,
+                summary.name,
+                summary.kind,
+                summary.status,
+                summary.status_message,
+                summary.start_us,
+                summary.end_us,
+                summary.exception,
+                deep,
+            )
+        )
+        batch.bodies.append((self._last, body, msgspec.json.encode(span.gaps).decode() if span.gaps else None))
         batch.words.append((self._last, words))
         batch.places.append((file, line))
         batch.projects.append(self._project or span.project)
@@ -111,7 +134,16 @@ class IndexWriter:
         try:
             if self._failure is not None:
                 raise self._failure
-            self._finish(files, malformed, meta)
+            run = self._connection
+            rows = [(name, bad.line, bad.reason, bad.unfinished) for name, bad in (*malformed, *self._clashing)]
+            meta = {**meta, "version": str(VERSION), "malformed": str(int(meta["malformed"]) + self._clashes)}
+            run.execute("DELETE FROM malformed WHERE unfinished")
+            run.executemany("INSERT INTO malformed VALUES (?, ?, ?, ?)", rows)
+            run.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", files)
+            run.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", meta.items())
+            for statement in _INDEXES.strip().split(";"):
+                run.execute(statement)
+            run.execute("COMMIT")
         finally:
             self._connection.close()
 
@@ -120,18 +152,6 @@ class IndexWriter:
         self._queue.put(None)
         self._thread.join()
         self._connection.close()
-
-    def _prepare(self) -> None:
-        run = self._connection.execute
-        run("PRAGMA cache_size = -65536")
-        if self._new:
-            run("PRAGMA page_size = 8192")
-            run("PRAGMA journal_mode = OFF")
-            run("PRAGMA synchronous = OFF")
-            self._connection.executescript(_SCHEMA)
-            run("INSERT INTO words(words, rank) VALUES ('hashsize', 33554432)")
-            run("INSERT INTO words(words, rank) VALUES ('automerge', 8)")
-        run("BEGIN IMMEDIATE")
 
     def _hand_over(self) -> None:
         if self._batch.spans:
@@ -147,11 +167,10 @@ class IndexWriter:
                     self._failure = failure
 
     def _write(self, batch: _SpanBatch) -> None:
-        repeated = self._repeated(batch)
+        if repeated := self._repeated(batch):
+            for rows in cast("list[list[Any]]", [batch.spans, batch.bodies, batch.words, batch.projects]):
+                rows[:] = [row for position, row in enumerate(rows) if position not in repeated]
         run = self._connection.executemany
-        kept = [index for index in range(len(batch.spans)) if index not in repeated]
-        if repeated:
-            batch = _only(batch, kept)
         run("INSERT INTO spans VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", batch.spans)
         run("INSERT INTO bodies VALUES (?, ?, ?)", batch.bodies)
         run("INSERT INTO words(rowid, text) VALUES (?, ?)", batch.words)
@@ -164,52 +183,22 @@ class IndexWriter:
         taken = dict(self._connection.execute(query, (ids,)).fetchall())
         repeated: set[int] = set()
         for position, row in enumerate(batch.spans):
-            if row[2] in taken:
-                repeated.add(position)
-                self._tell(row[1], row[2], taken[row[2]], batch.places[position])
-            taken.setdefault(row[2], row[1])
+            trace_id, span_id = row[1], row[2]
+            owner = taken.get(span_id)
+            if owner is None:
+                taken[span_id] = trace_id
+                continue
+            repeated.add(position)
+            file, line = batch.places[position]
+            if owner == trace_id:
+                gap = f"span id {span_id} appears again (line {line}); the first one was kept"
+                self._connection.execute("INSERT INTO gaps VALUES (?, ?)", (trace_id, gap))
+                continue
+            self._clashes += 1
+            if len(self._clashing) < KEPT_MALFORMED:
+                reason = f"span {span_id} of trace {trace_id}: trace {owner} has a span of that id, and ids must differ"
+                self._clashing.append((file, Malformed(line, 0, reason)))
         return repeated
-
-    def _tell(self, trace_id: str, span_id: str, owner: str, place: tuple[str, int]) -> None:
-        file, line = place
-        if owner == trace_id:
-            gap = f"span id {span_id} appears again (line {line}); the first one was kept"
-            self._connection.execute("INSERT INTO gaps VALUES (?, ?)", (trace_id, gap))
-            return
-        reason = f"span {span_id} of trace {trace_id}: trace {owner} has a span of that id, and ids must differ"
-        self._clashes += 1
-        if len(self._clashing) < KEPT_MALFORMED:
-            self._clashing.append((file, Malformed(line, 0, reason)))
-
-    def _finish(
-        self, files: Iterable[tuple[Any, ...]], malformed: Iterable[tuple[str, Malformed]], meta: Mapping[str, str]
-    ) -> None:
-        run = self._connection
-        run.execute("DELETE FROM malformed WHERE unfinished")
-        told = [*malformed, *self._clashing]
-        rows = [(name, bad.line, bad.reason, bad.unfinished) for name, bad in told]
-        meta = {**meta, "malformed": str(int(meta["malformed"]) + self._clashes)}
-        run.executemany("INSERT INTO malformed VALUES (?, ?, ?, ?)", rows)
-        run.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", files)
-        run.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [("version", str(VERSION)), *meta.items()])
-        for statement in _INDEXES.strip().split(";"):
-            run.execute(statement)
-        run.execute("COMMIT")
-
-
-def _columns(summary: SpanSummary) -> tuple[Any, ...]:
-    return (
-        summary.trace_id,
-        summary.span_id,
-        summary.parent_id,
-        summary.name,
-        summary.kind,
-        summary.status,
-        summary.status_message,
-        summary.start_us,
-        summary.end_us,
-        summary.exception,
-    )
 
 
 def summary_of(row: tuple[Any, ...]) -> SpanSummary:
@@ -263,16 +252,3 @@ def _trace_rows(batch: _SpanBatch) -> list[tuple[Any, ...]]:
         known[2] += status == "ERROR"
         known[3], known[4] = min(known[3], start_us), max(known[4], end)
     return [(trace_id, *row) for trace_id, row in rows.items()]
-
-
-def _only(batch: _SpanBatch, kept: list[int]) -> _SpanBatch:
-    return _SpanBatch(
-        spans=[batch.spans[index] for index in kept],
-        bodies=[batch.bodies[index] for index in kept],
-        words=[batch.words[index] for index in kept],
-        projects=[batch.projects[index] for index in kept],
-    )
-
-
-def _gaps_text(gaps: tuple[str, ...]) -> str | None:
-    return msgspec.json.encode(gaps).decode() if gaps else None

@@ -1,11 +1,10 @@
-"""Traces on a Phoenix server: point reads and pages, remembered for the length of a run, canonical like those from files."""
+"""Traces on a Phoenix server: point reads and pages, remembered for one run, canonical like those from files."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import Any
 from urllib.parse import quote
 
@@ -26,7 +25,7 @@ READ_AHEAD = 100
 
 
 class PhoenixStore:
-    """A trace store over one project of a server. What was read once in a run is not asked again."""
+    """A trace store over one project of a server. It asks for nothing twice in a run."""
 
     def __init__(self, reads: PhoenixReads) -> None:
         self._reads = reads
@@ -40,7 +39,7 @@ class PhoenixStore:
         self._reads.client.close()
 
     def describe(self) -> str:
-        """What this is; it is not counted, because that would read it."""
+        """What this is. It does not say how much, because counting would read all of it."""
         return f"Phoenix server {self._reads.client.base_url}, project {self._project}."
 
     def fingerprint(self) -> str:
@@ -71,18 +70,35 @@ class PhoenixStore:
 
     def _trace_groups(self, query: TraceQuery) -> Iterator[list[TraceRow]]:
         """Pages in the contract's order, from after the cursor on. The server breaks ties by arrival; we by id."""
-        after = None if query.after is None else self._place(query.after)
+        after: tuple[int, str] | None = None
+        if query.after is not None:
+            after = (min(span.start_us for span in self.summaries(query.after)), query.after)
         start = max((us for us in (query.start_us, after and after[0]) if us is not None), default=None)
-        waiting: list[TraceRow] = []
-        pages = self._reads.traces(start_time=_text(start), end_time=_text(query.end_us))
-        for page in pages:
-            rows = [_trace_row(raw, self._project) for raw in page]
-            waiting, ready = _keep_last_tie([*waiting, *rows])
-            yield [row for row in ready if after is None or row.order > after]
-        yield [row for row in _ordered(waiting) if after is None or row.order > after]
+        pages = self._reads.traces(
+            start_time=None if start is None else time_text(start),
+            end_time=None if query.end_us is None else time_text(query.end_us),
+        )
 
-    def _place(self, trace_id: str) -> tuple[int, str]:
-        return (min(span.start_us for span in self.summaries(trace_id)), trace_id)
+        def fresh(rows: Iterable[TraceRow]) -> list[TraceRow]:
+            return [row for row in sorted(rows, key=lambda row: row.order) if after is None or row.order > after]
+
+        waiting: list[TraceRow] = []
+        for page in pages:
+            waiting += [
+                TraceRow(
+                    project=self._project,
+                    trace_id=str(raw["trace_id"]),
+                    span_count=len(raw.get("spans") or ()),
+                    start_us=us_of_text(str(raw["start_time"])),
+                    end_us=us_of_text(str(raw["end_time"])),
+                )
+                for raw in page
+            ]
+            # Rows that share the last start time wait for the next page, which may hold more of them.
+            last = waiting[-1].start_us if waiting else 0
+            yield fresh(row for row in waiting if row.start_us != last)
+            waiting = [row for row in waiting if row.start_us == last]
+        yield fresh(waiting)
 
     def _matching(self, rows: list[TraceRow], query: TraceQuery) -> list[TraceRow]:
         condition = query.condition
@@ -102,23 +118,19 @@ class PhoenixStore:
     def summaries(self, trace_id: str) -> Sequence[SpanSummary]:
         """All spans of a trace, by (start, id)."""
         if trace_id not in self._summaries:
-            self._read_trace(trace_id)
+            found: list[SpanSummary] = []
+            gaps: list[str] = []
+            for span in map(self._seen, self._reads.spans(trace_ids=[trace_id])):
+                found.append(span.summary)
+                gaps.extend(f"{span.summary.span_id}: {gap}" for gap in span.gaps if len(gaps) < 100)
+                if len(found) == MAX_TRACE_SPANS:
+                    gaps.append(f"the trace has more than {MAX_TRACE_SPANS} spans; the others were not read")
+                    break
+            if not found:
+                raise unknown_trace(trace_id)
+            self._summaries[trace_id] = sorted(found, key=lambda span: span.order)
+            self._gaps[trace_id] = gaps
         return self._summaries[trace_id]
-
-    def _read_trace(self, trace_id: str) -> None:
-        found: list[SpanSummary] = []
-        gaps: list[str] = []
-        for span in map(self._span_of, self._reads.spans(trace_ids=[trace_id])):
-            self._spans.put(span)
-            found.append(span.summary)
-            gaps.extend(f"{span.summary.span_id}: {gap}" for gap in span.gaps if len(gaps) < 100)
-            if len(found) == MAX_TRACE_SPANS:
-                gaps.append(f"the trace has more than {MAX_TRACE_SPANS} spans; the others were not read")
-                break
-        if not found:
-            raise unknown_trace(trace_id)
-        self._summaries[trace_id] = sorted(found, key=lambda span: span.order)
-        self._gaps[trace_id] = gaps
 
     def children(self, span_id: str) -> Sequence[SpanSummary]:
         """Direct children, by (start, id)."""
@@ -138,17 +150,14 @@ class PhoenixStore:
         raise unknown_span(span_id)
 
     def spans(self, trace_id: str) -> Iterator[Span]:
-        """Every span of a trace with its content; what no longer lies in memory is read again, a hundred at a time."""
-        ids = [span.span_id for span in self.summaries(trace_id)]
-        for at in range(0, len(ids), READ_AHEAD):
-            yield from self._batch(ids[at : at + READ_AHEAD])
-
-    def _batch(self, ids: list[str]) -> Iterator[Span]:
-        held = {span_id: span for span_id in ids if (span := self._spans.get(span_id)) is not None}
-        missing = [span_id for span_id in ids if span_id not in held]
-        if missing:
-            held |= {span.summary.span_id: span for span in map(self._seen, self._reads.spans(span_ids=missing))}
-        return (held[span_id] for span_id in ids if span_id in held)
+        """Every span of a trace with its content; what is no longer in memory is read again, a hundred at a time."""
+        every = [span.span_id for span in self.summaries(trace_id)]
+        for at in range(0, len(every), READ_AHEAD):
+            ids = every[at : at + READ_AHEAD]
+            held = {span_id: span for span_id in ids if (span := self._spans.get(span_id)) is not None}
+            if missing := [span_id for span_id in ids if span_id not in held]:
+                held |= {span.summary.span_id: span for span in map(self._seen, self._reads.spans(span_ids=missing))}
+            yield from (held[span_id] for span_id in ids if span_id in held)
 
     def gaps(self, trace_id: str) -> list[str]:
         """What is wrong with the shape of the tree, and what was cut in its spans."""
@@ -157,8 +166,21 @@ class PhoenixStore:
     def annotations(self, trace_id: str, span_id: str | None) -> list[dict[str, Any]]:
         """Annotations as the server has them, by (name, identifier)."""
         level, target = ("trace", trace_id) if span_id is None else ("span", span_id)
-        found = [_annotation(raw) for raw in self._reads.annotations(level, [target])]
-        return sorted(found, key=lambda row: (row["name"], row["identifier"]))
+        rows: list[dict[str, Any]] = []
+        for raw in self._reads.annotations(level, [target]):
+            result: Json = raw.get("result") or {}
+            rows.append(
+                {
+                    "name": str(raw.get("name", "")),
+                    "annotator_kind": raw.get("annotator_kind"),
+                    "label": result.get("label"),
+                    "score": result.get("score"),
+                    "explanation": result.get("explanation"),
+                    "metadata": raw.get("metadata") or {},
+                    "identifier": str(raw.get("identifier") or ""),
+                }
+            )
+        return sorted(rows, key=lambda row: (row["name"], row["identifier"]))
 
     def link(self, trace_id: str, span_id: str | None = None) -> str | None:
         """The page of this trace or span in Phoenix."""
@@ -203,40 +225,3 @@ class _Cache:
             while self._size > self._limit:
                 _, (_, dropped) = self._spans.popitem(last=False)
                 self._size -= dropped
-
-
-def _trace_row(raw: Json, project: str) -> TraceRow:
-    return TraceRow(
-        project=project,
-        trace_id=str(raw["trace_id"]),
-        span_count=len(raw.get("spans") or ()),
-        start_us=us_of_text(str(raw["start_time"])),
-        end_us=us_of_text(str(raw["end_time"])),
-    )
-
-
-def _ordered(rows: Iterable[TraceRow]) -> list[TraceRow]:
-    return sorted(rows, key=lambda row: row.order)
-
-
-def _keep_last_tie(rows: list[TraceRow]) -> tuple[list[TraceRow], list[TraceRow]]:
-    """Rows that share the last start time wait for the next page, which may hold more of them; the others are ready."""
-    groups = [list(group) for _, group in groupby(rows, key=lambda row: row.start_us)]
-    return (groups[-1] if groups else []), _ordered(row for group in groups[:-1] for row in group)
-
-
-def _annotation(raw: Json) -> dict[str, Any]:
-    result: Json = raw.get("result") or {}
-    return {
-        "name": str(raw.get("name", "")),
-        "annotator_kind": raw.get("annotator_kind"),
-        "label": result.get("label"),
-        "score": result.get("score"),
-        "explanation": result.get("explanation"),
-        "metadata": raw.get("metadata") or {},
-        "identifier": str(raw.get("identifier") or ""),
-    }
-
-
-def _text(start_us: int | None) -> str | None:
-    return None if start_us is None else time_text(start_us)

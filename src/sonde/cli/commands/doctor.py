@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 EXTRAS = {
     "models": "pydantic_ai",
-    "phoenix": "phoenix.client",
     "otel": "opentelemetry.sdk",
     "code": "tree_sitter",
     "data": "duckdb",

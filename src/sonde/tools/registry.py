@@ -1,9 +1,9 @@
-"""The one door to tools: allowlist, argument names and types, plain results in stable order, hashes, time, size.
+"""The one door to tools: it checks the allowlist and the arguments, and bounds, orders and hashes what comes back.
 
 `bind` turns positional and keyword arguments into names; `call` checks them, runs the tool and returns a `ToolResult`.
 Whatever a tool raises becomes a ToolFault with the signature and a correct example, because the model must hear of it;
-only RunErrors (a budget that is used up) pass through. Safe to call from several threads if the tools are. It does not
-count or charge calls: the runtime does.
+only RunErrors (an exhausted budget) pass through. It is as thread-safe as its tools. The runtime counts and charges
+calls, not the registry.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sonde.tools.spec import Tool, tool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """One call and what came of it. `truncated` says in words what was cut and how to get the rest."""
+    """One call and its result. `truncated` says what was cut and how to get the rest."""
 
     tool_name: str
     normalized_args: Mapping[str, Any]
@@ -38,7 +38,7 @@ class ToolResult:
 
 
 class ToolRegistry:
-    """The tools of a run by name. `allowed` narrows them; None allows all that are given. `given` are the user's own, after the others."""
+    """The tools of a run by name. `allowed` narrows them; None allows all. `given` are the user's own and come last."""
 
     def __init__(
         self,
@@ -49,16 +49,24 @@ class ToolRegistry:
         given: Iterable[Tool | Callable[..., Any]] = (),
     ) -> None:
         own = [tool(each) for each in given]
-        self._tools = _by_name([*tools, *own])
+        self._tools: dict[str, Tool] = {}
+        for each in [*map(tool, tools), *own]:
+            if each.name in self._tools:
+                raise ConfigError(f"two tools are called {each.name}; rename one with tool(function, name='other').")
+            self._tools[each.name] = each
         self._given = frozenset(each.name for each in own)
         self._allowed = frozenset(self._tools if allowed is None else allowed)
+        unknown = sorted(self._allowed - set(self._tools))
+        if unknown:
+            raise ConfigError(
+                f"allowed tools that do not exist: {', '.join(unknown)}; there are {', '.join(self._tools) or 'none'}."
+            )
         self._max_result_bytes = max_result_bytes
         self._clock = clock or SystemClock()
-        self._refuse_unknown_allowance()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What may be called, in the order given."""
+        """The names of the tools that may be called, in the order given."""
         return tuple(name for name in self._tools if name in self._allowed)
 
     @property
@@ -68,16 +76,16 @@ class ToolRegistry:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The user's own among them: what they return is cited by the call."""
+        """The user's own among them; their results are cited by the call."""
         return tuple(name for name in self.names if name in self._given)
 
     @property
     def prompt(self) -> str:
-        """Signatures and docstrings of what may be called."""
+        """Signatures and docstrings of the tools that may be called."""
         return "\n\n".join(each.prompt for each in self.tools)
 
     def get(self, name: str) -> Tool:
-        """The tool of this name; a ToolFault lists what there is."""
+        """The tool of this name; a ToolFault lists the known ones."""
         if name in self._allowed:
             return self._tools[name]
         near = difflib.get_close_matches(name, self.names, n=1)
@@ -86,7 +94,7 @@ class ToolRegistry:
         raise ToolFault(f"there is no tool {name!r} here.{hint} {known}")
 
     def bind(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by name, as they were given; a ToolFault for one too many or one given twice."""
+        """The arguments by name, unchecked; a ToolFault for too many, or for one given twice."""
         found = self.get(name)
         places = [p.name for p in found.parameters if p.positional]
         if len(args) > len(places):
@@ -98,7 +106,7 @@ class ToolRegistry:
         return {**bound, **kwargs}
 
     def args_hash(self, name: str, args: Mapping[str, Any]) -> str:
-        """The hash that a call with these arguments has, defaults filled in; a ToolFault for arguments that do not fit."""
+        """The hash of a call with these arguments, defaults filled in; a ToolFault if they do not fit."""
         found = self.get(name)
         return sha256_text(_args_text(found, found.check(args)))
 
@@ -108,8 +116,17 @@ class ToolRegistry:
         given = found.check(args)
         text = _args_text(found, given)
         args_hash = sha256_text(text)
+        places = [given[p.name] for p in found.parameters if p.positional]
+        named = {p.name: given[p.name] for p in found.parameters if not p.positional}
         started = self._clock.now()
-        returned = _run(found, given)
+        try:
+            returned = found.function(*places, **named)
+        except ToolFault as fault:
+            raise found.fault(fault.message) from fault
+        except RunError:
+            raise
+        except Exception as error:  # a user's function may raise anything, and the model has to hear of it
+            raise found.fault(f"failed with {type(error).__name__}: {error}") from error
         latency = self._clock.now() - started
         observed = returned if isinstance(returned, Observed) else None
         value, cut = fit(in_order(plain(name, observed.value if observed else returned)), self._max_result_bytes)
@@ -120,26 +137,10 @@ class ToolRegistry:
             result=value,
             response_hash=hash_value(value),
             latency_s=latency,
-            # Pointers into text that was cut away would cite what nobody saw: what did come back is cited as the tool's output.
+            # Pointers into text that was cut would cite what nobody saw, so a cut result is cited as the tool's output.
             excerpts=observed.excerpts if observed and not cut else (excerpt_of_call(name, args_hash, value),),
             truncated=" ".join(filter(None, [cut, observed.truncated if observed else None])) or None,
         )
-
-    def _refuse_unknown_allowance(self) -> None:
-        unknown = sorted(self._allowed - set(self._tools))
-        if unknown:
-            raise ConfigError(
-                f"allowed tools that do not exist: {', '.join(unknown)}; there are {', '.join(self._tools) or 'none'}."
-            )
-
-
-def _by_name(tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
-    named: dict[str, Tool] = {}
-    for each in map(tool, tools):
-        if each.name in named:
-            raise ConfigError(f"two tools are called {each.name}; rename one with tool(function, name='other').")
-        named[each.name] = each
-    return named
 
 
 def _args_text(found: Tool, given: Mapping[str, Any]) -> str:
@@ -147,16 +148,3 @@ def _args_text(found: Tool, given: Mapping[str, Any]) -> str:
         return data_text(given)
     except (TypeError, ValueError) as error:
         raise found.fault(f"its arguments are not plain data: {error}.") from None
-
-
-def _run(found: Tool, given: Mapping[str, Any]) -> Any:
-    places = [given[p.name] for p in found.parameters if p.positional]
-    named = {p.name: given[p.name] for p in found.parameters if not p.positional}
-    try:
-        return found.function(*places, **named)
-    except ToolFault as fault:
-        raise found.fault(fault.message) from fault
-    except RunError:
-        raise
-    except Exception as error:  # a user's function may raise anything, and the model has to hear of it
-        raise found.fault(f"failed with {type(error).__name__}: {error}") from error

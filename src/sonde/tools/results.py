@@ -1,9 +1,8 @@
 """What a tool returned, as plain data: one form, one order, one size limit.
 
-The form is what canonical JSON keeps, so that a replayed run sees exactly what the first one saw. Dataclasses, dates,
-enums and tuples become their JSON-like forms; bytes, NaN and objects without one are refused with the place where they
-sit. Rows that carry a time are put in order of it. What passes the size limit is cut, and the cut is described in words
-that tell how to get the rest.
+The form is what canonical JSON keeps, so a replayed run sees exactly what the first one saw. Dataclasses, dates, enums
+and tuples become their JSON-like forms; bytes, NaN and objects without one are refused, and the error names the place.
+Rows with a time are sorted by it. A result over the size limit is cut, and a note says how to get the rest.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Rows = list[dict[str, Any]]
 
 
 def plain(tool_name: str, value: Any) -> Any:
-    """The value as its canonical JSON says; ToolResponseInvalid where it has none."""
+    """The value as canonical JSON reads it back; ToolResponseInvalid if it has no such form."""
     if value is None or type(value) in (str, bool, int):
         return value
     try:
@@ -37,7 +36,7 @@ def plain(tool_name: str, value: Any) -> Any:
 
 
 def data_text(value: Any) -> str:
-    """Canonical JSON of the value's plain form; TypeError or ValueError where it has none."""
+    """Canonical JSON of the value's plain form; TypeError or ValueError if it has none."""
     try:
         return canonical_json(value)
     except TypeError:
@@ -48,24 +47,26 @@ def data_text(value: Any) -> str:
 
 
 def in_order(value: Any) -> Any:
-    """The value with every list of timed rows in order of time, then of their ids; other lists stay as they are."""
+    """The value with every list of timed rows sorted by time, then by id; other lists keep their order."""
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value)
         return {key: in_order(item) for key, item in items.items()}
     if not isinstance(value, list) or not value or not isinstance(value[0], (dict, list)):
         return cast("Any", value)
     rows = [in_order(item) for item in cast("list[Any]", value)]
-    field = _time_field(rows)
+    field = next((name for name in _TIMES if all(isinstance(row, dict) and name in row for row in rows)), None)
     return sorted(rows, key=lambda row: _row_key(row, field)) if field else rows
 
 
 def fit(value: Any, max_bytes: int) -> tuple[Any, str | None]:
-    """The value cut to `max_bytes` of JSON, and what was cut; None when all of it fits."""
+    """The value cut to `max_bytes` of JSON, and a note on what was cut; None if all of it fits."""
     size = size_of(value)
     if size <= max_bytes:
         return value, None
     if isinstance(value, str):
-        kept = _head(value, max_bytes)
+        kept = value[:max_bytes]
+        while size_of(kept) > max_bytes:
+            kept = kept[: min(len(kept) - 1, len(kept) * max_bytes // size_of(kept))]
         return kept, _cut(size, max_bytes, f"the first {len(kept):,} of {len(value):,} characters")
     if isinstance(value, list):
         rows = cast("list[Any]", value)
@@ -82,7 +83,7 @@ def size_of(value: Any) -> int:
 
 
 def _offender(value: Any, where: str) -> str | None:
-    """The first place in a value that is not JSON-like, as `its result['rows'][3] (bytes)`."""
+    """The first place in a value that is not JSON-like, such as `its result['rows'][3] (bytes)`."""
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value)
         return _first(_offender(item, f"{where}[{key!r}]") for key, item in items.items())
@@ -100,25 +101,14 @@ def _first(found: Iterable[str | None]) -> str | None:
     return next((item for item in found if item), None)
 
 
-def _time_field(rows: list[Any]) -> str | None:
-    return next((field for field in _TIMES if all(isinstance(row, dict) and field in row for row in rows)), None)
-
-
 def _row_key(row: Mapping[str, Any], field: str) -> tuple[bool, str, str]:
     moment = row[field]
     shown = f"{moment:030.9f}" if isinstance(moment, (int, float)) else str(moment)
     return moment is None, shown, "\0".join(str(row.get(name, "")) for name in _NAMES)
 
 
-def _head(text: str, max_bytes: int) -> str:
-    kept = text[:max_bytes]
-    while size_of(kept) > max_bytes:
-        kept = kept[: min(len(kept) - 1, len(kept) * max_bytes // size_of(kept))]
-    return kept
-
-
 def _fitting(items: list[Any], max_bytes: int) -> int:
-    """How many items from the front stay within the limit, brackets and commas included."""
+    """How many items from the front fit into the limit, brackets and commas included."""
     used = 2
     for count, item in enumerate(items):
         used += size_of(item) + 1

@@ -1,10 +1,9 @@
-"""A tool is a typed function with a docstring: its schema, its line in the prompt and its argument checks all come from
-there.
+"""A tool is a typed function with a docstring, from which come its schema, its line in the prompt and its argument checks.
 
 Annotations may be `str`, `int`, `float`, `bool`, `None`, `list[...]`, `dict[...]`, `Literal[...]`, optional and union
-types, typed dicts and dataclasses. Nothing is coerced, except that a whole number may stand for a float. A docstring
-line `Example: x = name(...)` is shown whenever a call goes wrong; without one an example is made from the types. A tool
-is called through `tools.registry` only.
+types, typed dicts and dataclasses. Nothing is coerced, except that a whole number may stand for a float. If a call goes
+wrong, the model sees the docstring's line `Example: x = name(...)`, or an example made from the types. Only
+`tools.registry` calls tools.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import inspect
 import re
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -27,7 +26,7 @@ _EXAMPLES: dict[Any, Any] = {str: "text", int: 1, float: 0.5, bool: True, list: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One argument: `positional` is false for what must be named."""
+    """One argument; `positional` is False if it must be named."""
 
     name: str
     type: Any
@@ -40,16 +39,18 @@ class Parameter:
         return text if self.required else f"{text} = {self.default!r}"
 
     def check(self, value: Any) -> Any:
-        """The value as the function gets it; ValueError says what was expected."""
+        """The value as the function gets it; a ValueError says what was expected."""
         try:
             return msgspec.convert(value, self.type, strict=True)
         except msgspec.ValidationError as error:
-            raise ValueError(f"{error} (given: {_shorten(value)})") from None
+            shown = repr(value)
+            shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+            raise ValueError(f"{error} (given: {shown})") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A function that code or actions may call by name. `read_only` is false for the tools of a workspace alone."""
+    """A function that code or actions may call by name. Only tools of a workspace are not `read_only`."""
 
     name: str
     function: Callable[..., Any]
@@ -79,39 +80,34 @@ class Tool:
 
     @property
     def prompt(self) -> str:
-        """What the model reads about it: the signature and the docstring, indented."""
+        """What the model reads about it: the signature, then the docstring, indented."""
         lines = [line.strip() for line in self.doc.splitlines() if line.strip()]
         return "\n".join([self.signature, *(f"    {line}" for line in lines)])
 
     def check(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """All arguments by name, sorted, defaults filled in; a ToolFault names the first that does not fit."""
-        self._refuse_strangers(args)
-        return {p.name: self._checked(p, args) for p in sorted(self.parameters, key=lambda p: p.name)}
-
-    def fault(self, what: str) -> ToolFault:
-        """What went wrong, with the signature and a correct call beside it."""
-        return ToolFault(f"{self.name}: {what}\nSignature: {self.signature}\nExample: {self.example}")
-
-    def _refuse_strangers(self, args: Mapping[str, Any]) -> None:
+        """All arguments by name, sorted, with defaults filled in; a ToolFault names the first that does not fit."""
         known = [p.name for p in self.parameters]
         strangers = [name for name in args if name not in known]
         if strangers:
             takes = ", ".join(known) or "no arguments"
             raise self.fault(f"unknown argument {', '.join(map(repr, strangers))}; it takes {takes}.")
+        checked: dict[str, Any] = {}
+        for p in sorted(self.parameters, key=lambda p: p.name):
+            if p.name not in args and p.required:
+                raise self.fault(f"argument {p.name!r} is missing.")
+            try:
+                checked[p.name] = p.check(args[p.name]) if p.name in args else p.default
+            except ValueError as error:
+                raise self.fault(f"argument {p.name!r} does not fit: {error}.") from None
+        return checked
 
-    def _checked(self, parameter: Parameter, args: Mapping[str, Any]) -> Any:
-        if parameter.name not in args:
-            if parameter.required:
-                raise self.fault(f"argument {parameter.name!r} is missing.")
-            return parameter.default
-        try:
-            return parameter.check(args[parameter.name])
-        except ValueError as error:
-            raise self.fault(f"argument {parameter.name!r} does not fit: {error}.") from None
+    def fault(self, what: str) -> ToolFault:
+        """What went wrong, with the signature and a correct call."""
+        return ToolFault(f"{self.name}: {what}\nSignature: {self.signature}\nExample: {self.example}")
 
 
 def tool(function: Callable[..., Any] | Tool, name: str | None = None, *, read_only: bool = True) -> Tool:
-    """The tool that a function is; ConfigError when its form leaves open how to call it."""
+    """Make a tool of a function; ConfigError if its signature does not say how to call it."""
     if isinstance(function, Tool):
         return function
     chosen = name or getattr(function, "__name__", "")
@@ -119,7 +115,11 @@ def tool(function: Callable[..., Any] | Tool, name: str | None = None, *, read_o
         raise ConfigError(
             f"{chosen or function!r} cannot be a tool's name: use a def with a plain name, or tool(function, name='lookup')."
         )
-    form = _form_of(function, chosen)
+    if isinstance(function, types.MethodType):
+        known = _forms.setdefault(function.__func__, {})
+        form = known[chosen] = known.get(chosen) or _form(function, chosen)
+    else:
+        form = _form(function, chosen)
     return Tool(
         name=chosen,
         function=function,
@@ -142,25 +142,45 @@ class _Form:
 
 
 _forms: weakref.WeakKeyDictionary[Any, dict[str, _Form]] = weakref.WeakKeyDictionary()
-
-
-def _form_of(function: Callable[..., Any], name: str) -> _Form:
-    """Read once for a method of a class, not again for every run: twenty tools take 5 ms."""
-    if not isinstance(function, types.MethodType):
-        return _form(function, name)
-    known = _forms.setdefault(function.__func__, {})
-    if name not in known:
-        known[name] = _form(function, name)
-    return known[name]
+"""Forms of methods by function and tool name: to read those of twenty tools takes 5 ms, too much for every run."""
 
 
 def _form(function: Callable[..., Any], name: str) -> _Form:
-    parameters = _parameters(function, name)
+    if inspect.iscoroutinefunction(function):
+        raise ConfigError(
+            f"tool {name} is async; give a plain function, for instance one that calls asyncio.run inside."
+        )
+    try:
+        hints = get_type_hints(
+            function if inspect.isroutine(function) else type(function).__call__, include_extras=True
+        )
+    except NameError as error:
+        raise ConfigError(
+            f"the annotations of tool {name} cannot be read: {error}. Use types that its module can see."
+        ) from None
+    parameters: list[Parameter] = []
+    for p in inspect.signature(function).parameters.values():
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            raise ConfigError(f"tool {name} takes {p}: name every argument, so that calls can be checked.")
+        required = p.default is p.empty
+        parameters.append(
+            Parameter(
+                name=p.name,
+                type=hints.get(p.name, Any),
+                required=required,
+                default=None if required else p.default,
+                positional=p.kind is not p.KEYWORD_ONLY,
+            )
+        )
+    returned = hints.get("return", Any)
+    returns = "Any" if returned is Observed else type_text(returned)
+    if get_origin(returned) is Annotated:  # a tool that cites: `-> Annotated[Observed, "list[str]"]`
+        returns = str(get_args(returned)[1])
     return _Form(
         doc=inspect.getdoc(function) or "",
         schema=_schema(name, parameters),
-        parameters=parameters,
-        returns=_returns(_hints(function, name).get("return", Any)),
+        parameters=tuple(parameters),
+        returns=returns,
     )
 
 
@@ -179,46 +199,7 @@ def type_text(kind: Any) -> str:
     return getattr(kind, "__name__", str(kind))
 
 
-def _returns(kind: Any) -> str:
-    """What code gets back. A tool that cites says it beside the wrapper: `-> Annotated[Observed, "list[str]"]`."""
-    if get_origin(kind) is Annotated:
-        return str(get_args(kind)[1])
-    return "Any" if kind is Observed else type_text(kind)
-
-
-def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
-    annotated = function if inspect.isroutine(function) else type(function).__call__
-    try:
-        return get_type_hints(annotated, include_extras=True)
-    except NameError as error:
-        raise ConfigError(
-            f"the annotations of tool {name} cannot be read: {error}. Use types that its module can see."
-        ) from None
-
-
-def _parameters(function: Callable[..., Any], name: str) -> tuple[Parameter, ...]:
-    if inspect.iscoroutinefunction(function):
-        raise ConfigError(
-            f"tool {name} is async; give a plain function, for instance one that calls asyncio.run inside."
-        )
-    hints = _hints(function, name)
-    return tuple(_parameter(p, hints.get(p.name, Any), name) for p in inspect.signature(function).parameters.values())
-
-
-def _parameter(p: inspect.Parameter, kind: Any, name: str) -> Parameter:
-    if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-        raise ConfigError(f"tool {name} takes {p}: name every argument, so that calls can be checked.")
-    required = p.default is p.empty
-    return Parameter(
-        name=p.name,
-        type=kind,
-        required=required,
-        default=None if required else p.default,
-        positional=p.kind is not p.KEYWORD_ONLY,
-    )
-
-
-def _schema(name: str, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
+def _schema(name: str, parameters: Sequence[Parameter]) -> dict[str, Any]:
     try:
         described, definitions = msgspec.json.schema_components([p.type for p in parameters])
     except TypeError as error:
@@ -239,8 +220,3 @@ def _sample(parameter: Parameter) -> Any:
     if origin is Literal:
         return get_args(parameter.type)[0]
     return _EXAMPLES.get(origin, "text")
-
-
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -20,7 +20,7 @@ SeenText = Annotated[Observed, "str"]
 SeenNames = Annotated[Observed, "list[str]"]
 SeenRows = Annotated[Observed, "list[dict]"]
 SeenFields = Annotated[Observed, "dict"]
-"""What tools return: the word is what code gets, `Observed` carries the excerpts beside it."""
+"""What tools return: the text names what code gets, `Observed` carries the excerpts with it."""
 
 
 class Context(Protocol):
@@ -31,7 +31,7 @@ class Context(Protocol):
         ...
 
     def describe(self) -> str:
-        """What there is, for the prompt: metadata only, never the content."""
+        """What is here, for the prompt: metadata only, never the content."""
         ...
 
     def shared(self) -> Mapping[str, Shareable]:
@@ -39,9 +39,9 @@ class Context(Protocol):
         ...
 
     def reread(self, excerpt: Excerpt) -> str | None:
-        """The text behind an excerpt as it is now, or None when it cannot be read again."""
+        """The text behind an excerpt as it is now, or None if it cannot be read again."""
         ...
 
     def fingerprint(self) -> str:
-        """A hash that changes when the data does; cheap, also for a gigabyte."""
+        """A hash that changes with the data; cheap even for a gigabyte."""
         ...

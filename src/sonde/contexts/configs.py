@@ -1,6 +1,6 @@
 """Config snapshots and their differences: folders `configs/snapshots/<tag>/` with a metadata.json beside the files.
 
-A difference is cited by the hash of its unified diff. Files are compared as text; what is larger than 1 MB or no text is compared by hash.
+A difference is cited by the hash of its unified diff. Files are compared as text; binary ones and those over 1 MB are compared by hash.
 Symbolic links are not followed.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,6 +41,42 @@ class Snapshot:
     metadata: dict[str, Any]
     folder: Path
 
+    @classmethod
+    def load(cls, folder: Path, project_name: str) -> Snapshot:
+        """The snapshot in a folder; ConfigError if its metadata is broken. The project name counts if the metadata has none."""
+        try:
+            read: Any = json.loads((folder / METADATA).read_text("utf-8-sig"))
+        except (OSError, ValueError) as broken:
+            raise ConfigError(f"{folder / METADATA}: {broken}") from None
+        data = cast("dict[str, Any]", read if isinstance(read, dict) else {})
+        if not data.get("created_at"):
+            raise ConfigError(
+                f'{folder / METADATA}: created_at is missing, for example: {{"created_at": "2026-11-01T12:00:00Z"}}'
+            )
+        try:
+            created = _moment(str(data["created_at"]))
+        except ToolFault as broken:
+            raise ConfigError(f"{folder / METADATA}: created_at: {broken.message}") from None
+        files = sorted(
+            item.relative_to(folder).as_posix()
+            for item in folder.rglob("*")
+            if item.is_file() and not item.is_symlink()
+        )
+        return cls(
+            snapshot_id=folder.name,
+            project_name=str(data.get("project_name") or project_name),
+            tag=str(data.get("tag") or folder.name),
+            created_at=created,
+            git_commit=str(data.get("git_commit") or ""),
+            paths=tuple(path for path in files if path != METADATA),
+            metadata={
+                key: value
+                for key, value in data.items()
+                if key not in ("created_at", "git_commit", "tag", "project_name")
+            },
+            folder=folder,
+        )
+
     def row(self) -> dict[str, Any]:
         """The fields of the inspection contract."""
         names = ("snapshot_id", "project_name", "tag", "created_at", "git_commit")
@@ -48,17 +84,21 @@ class Snapshot:
 
 
 class ConfigSnapshots:
-    """The snapshots below one folder; none when there is no folder."""
+    """The snapshots below one folder; none without a folder."""
 
     def __init__(self, root: Path | None = None, *, project_name: str = "") -> None:
         self._snapshots: dict[str, Snapshot] = {}
         if root is None:
             return
         if not root.is_dir():
-            raise ConfigError(f"{root} is no folder of config snapshots; expected <tag>/{METADATA} below it")
-        for folder in _folders(root):
-            snapshot = _load(folder, project_name)
-            self._snapshots[snapshot.snapshot_id] = snapshot
+            raise ConfigError(f"{root} is not a folder of config snapshots; expected <tag>/{METADATA} below it")
+        try:
+            folders = sorted(path for path in root.iterdir() if (path / METADATA).is_file())
+        except OSError as error:
+            raise ConfigError(f"{error.filename or root}: cannot be read: {error.strerror}") from None
+        if not folders:  # a folder too high or too low would pass for a configuration that never changed
+            raise ConfigError(f"{root} holds no config snapshot; expected <tag>/{METADATA} below it")
+        self._snapshots = {folder.name: Snapshot.load(folder, project_name) for folder in folders}
 
     def list_config_snapshots(
         self,
@@ -69,7 +109,8 @@ class ConfigSnapshots:
         tag: str | None = None,
     ) -> list[dict[str, Any]]:
         """Config snapshots of a project by (created_at, snapshot_id), within [start_time, end_time], of one tag if given."""
-        start, end = _moment(start_time), _moment(end_time)
+        start = None if start_time is None else _moment(start_time)
+        end = None if end_time is None else _moment(end_time)
         found = [
             snapshot
             for snapshot in self._snapshots.values()
@@ -89,6 +130,11 @@ class ConfigSnapshots:
         base, target = self._get(base_snapshot_id), self._get(target_snapshot_id)
         text, paths = unified_diff(base, target)
         ref = f"configdiff:{sha256_text(text)}"
+        lines = text.split("\n")
+        added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
+        removed = sum(line.startswith("-") and not line.startswith("---") for line in lines)
+        named = ", ".join(paths[:5]) or "nothing"
+        counts = f"{plural(len(paths), 'file')} changed, {plural(added, 'line')} added, {removed:,} removed"
         value = {
             "project_name": target.project_name or base.project_name,
             "base_snapshot_id": base.snapshot_id,
@@ -98,7 +144,7 @@ class ConfigSnapshots:
             "git_commit_base": base.git_commit,
             "git_commit_target": target.git_commit,
             "paths": paths,
-            "summary": _summary(text, paths),
+            "summary": f"{counts}: {named}",
             "diff": clip(text, MAX_SHOWN_CHARS),
         }
         where = f"{base.snapshot_id}..{target.snapshot_id}"
@@ -124,14 +170,22 @@ class ConfigSnapshots:
 
 def unified_diff(base: Snapshot, target: Snapshot) -> tuple[str, list[str]]:
     """The diff of all files in the order of their paths, and the paths that changed."""
-    parts: list[str] = []
+    lines: list[str] = []
     changed: list[str] = []
     for path in sorted({*base.paths, *target.paths}):
-        lines = list(_file_diff(base.folder / path, target.folder / path, path))
-        if lines:
-            changed.append(path)
-            parts.extend(lines)
-    return "\n".join(parts), changed
+        before, after = _lines(base.folder / path), _lines(target.folder / path)
+        if before == after:
+            continue
+        changed.append(path)
+        if len(before) * len(after) <= MAX_COMPARED:
+            lines += difflib.unified_diff(before, after, f"a/{path}", f"b/{path}", lineterm="")
+            continue
+        ranges = f"@@ -1,{len(before)} +1,{len(after)} @@"
+        lines += [f"--- a/{path}", f"+++ b/{path}", f"{ranges} too long to compare line by line"]
+        kept, gone = set(after), set(before)
+        lines += [f"-{line}" for line in before if line not in kept]
+        lines += [f"+{line}" for line in after if line not in gone]
+    return "\n".join(lines), changed
 
 
 def change_type(paths: Sequence[str]) -> str:
@@ -139,23 +193,6 @@ def change_type(paths: Sequence[str]) -> str:
     if any("prompt" in path.lower() for path in paths):
         return "prompt"
     return "dependency" if any(word in path for path in paths for word in _DEPENDENCIES) else "config"
-
-
-def _file_diff(old: Path, new: Path, path: str) -> Iterator[str]:
-    before, after = _lines(old), _lines(new)
-    if before == after:
-        return
-    if len(before) * len(after) <= MAX_COMPARED:
-        yield from difflib.unified_diff(before, after, f"a/{path}", f"b/{path}", lineterm="")
-        return
-    yield from (
-        f"--- a/{path}",
-        f"+++ b/{path}",
-        f"@@ -1,{len(before)} +1,{len(after)} @@ too long to compare line by line",
-    )
-    kept, gone = set(after), set(before)
-    yield from (f"-{line}" for line in before if line not in kept)
-    yield from (f"+{line}" for line in after if line not in gone)
 
 
 def _lines(path: Path) -> list[str]:
@@ -171,62 +208,10 @@ def _lines(path: Path) -> list[str]:
     )
 
 
-def _folders(root: Path) -> list[Path]:
-    try:
-        found = sorted(path for path in root.iterdir() if (path / METADATA).is_file())
-    except OSError as error:
-        raise ConfigError(f"{error.filename or root}: cannot be read: {error.strerror}") from None
-    if not found:  # a folder too high or too low would pass for a configuration that never changed
-        raise ConfigError(f"{root} holds no config snapshot; expected <tag>/{METADATA} below it")
-    return found
-
-
-def _load(folder: Path, project_name: str) -> Snapshot:
-    try:
-        read: Any = json.loads((folder / METADATA).read_text("utf-8-sig"))
-    except (OSError, ValueError) as broken:
-        raise ConfigError(f"{folder / METADATA}: {broken}") from None
-    data = cast("dict[str, Any]", read if isinstance(read, dict) else {})
-    if not data.get("created_at"):
-        raise ConfigError(
-            f'{folder / METADATA}: created_at is missing, for example: {{"created_at": "2026-11-01T12:00:00Z"}}'
-        )
-    try:
-        created = _moment(str(data["created_at"]))
-    except ToolFault as broken:
-        raise ConfigError(f"{folder / METADATA}: created_at: {broken.message}") from None
-    assert created is not None
-    files = sorted(
-        item.relative_to(folder).as_posix() for item in folder.rglob("*") if item.is_file() and not item.is_symlink()
-    )
-    return Snapshot(
-        snapshot_id=folder.name,
-        project_name=str(data.get("project_name") or project_name),
-        tag=str(data.get("tag") or folder.name),
-        created_at=created,
-        git_commit=str(data.get("git_commit") or ""),
-        paths=tuple(path for path in files if path != METADATA),
-        metadata={
-            key: value for key, value in data.items() if key not in {"created_at", "git_commit", "tag", "project_name"}
-        },
-        folder=folder,
-    )
-
-
-def _moment(text: str | None) -> str | None:
+def _moment(text: str) -> str:
     """A time in the one spelling that sorts as text."""
-    if text is None:
-        return None
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ToolFault(f"{text!r} is not a time; write 2026-11-01T12:00:00Z") from None
     return rfc3339(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-
-
-def _summary(text: str, paths: Sequence[str]) -> str:
-    lines = text.split("\n")
-    added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
-    removed = sum(line.startswith("-") and not line.startswith("---") for line in lines)
-    named = ", ".join(paths[:5]) or "nothing"
-    return f"{plural(len(paths), 'file')} changed, {plural(added, 'line')} added, {removed:,} removed: {named}"

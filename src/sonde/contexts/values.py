@@ -1,9 +1,9 @@
 """A value of the caller's program as a context: text, bytes, dicts, lists, data frames.
 
 The code gets it as the variable `context`. The tools see the same data as a text, `context.txt` or `context.json`, so that every
-claim about it can be cited by lines; a dict of longer texts is seen as one file a key. Data frames are recognised by what they can
-do (`to_dict`, `to_dicts`, `to_pylist`), no library is imported, and they arrive as lists of row dicts. Dates become ISO text, NaN
-becomes None. Nothing else is converted: a value without a JSON form is refused, with the place where it sits.
+claim about it can be cited by lines; a dict of longer texts is seen as one file per key. Data frames are recognised by their methods
+(`to_dict`, `to_dicts`, `to_pylist`), without importing a library, and arrive as lists of row dicts. Dates become ISO text, NaN
+becomes None. Nothing else is converted: a value without a JSON form is refused, and the error names the place.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ValuesContext:
         try:
             self.value = plain_value(value)
         except RecursionError:
-            raise ConfigError(f"{NAME} is nested too deeply, or holds itself: give a flatter value.") from None
+            raise ConfigError(f"{NAME} is nested too deeply, or contains itself: give a flatter value.") from None
         self._texts = _texts(self.value)
         self._files = FilesContext(texts=self._texts, clock=clock)
 
@@ -55,7 +55,9 @@ class ValuesContext:
         """The value's shape, and how its text is laid out."""
         large = " It is too large for a variable." if self._too_large() else ""
         names = ", ".join(list(self._texts)[:20])
-        return f"{_shape(self.value)}{large} The tools read it as {names}{_layout(self.value)}."
+        value = self.value
+        layout = ", where context[i] is line i + 2" if isinstance(value, list) and value else ""
+        return f"{_shape(value)}{large} The tools read it as {names}{layout}."
 
     def reread(self, excerpt: Excerpt) -> str | None:
         """The cited lines; they cannot change."""
@@ -74,7 +76,7 @@ class ValuesContext:
 
 
 def plain_value(value: Any, where: str = NAME) -> Any:
-    """The JSON-like form of a caller's value; ConfigError names the place that has none."""
+    """The JSON-like form of a caller's value; a ConfigError names the place that has none."""
     match value:
         case None | bool() | int():
             return value
@@ -83,9 +85,17 @@ def plain_value(value: Any, where: str = NAME) -> Any:
         case float():
             return value if math.isfinite(value) else None
         case bytes() | bytearray():
-            return _decoded(bytes(value), where)
+            try:
+                return bytes(value).decode()
+            except UnicodeDecodeError as error:
+                raise ConfigError(f"{where} is bytes that are not UTF-8 text ({error}): decode them first.") from None
         case Mapping():
-            return _table(cast("Mapping[Any, Any]", value), where)
+            table: dict[str, Any] = {}
+            for key, item in cast("Mapping[Any, Any]", value).items():
+                if str(key) in table:
+                    raise ConfigError(f"{where} has several keys that read {str(key)!r}: give them different names.")
+                table[str(key)] = plain_value(item, f"{where}[{key!r}]")
+            return table
         case list() | tuple():
             parts = cast("Iterable[Any]", value)
             return [plain_value(item, f"{where}[{number}]") for number, item in enumerate(parts)]
@@ -93,17 +103,8 @@ def plain_value(value: Any, where: str = NAME) -> Any:
             return _unusual(value, where)
 
 
-def _table(items: Mapping[Any, Any], where: str) -> dict[str, Any]:
-    table: dict[str, Any] = {}
-    for key, item in items.items():
-        if str(key) in table:
-            raise ConfigError(f"{where} has several keys that read {str(key)!r}: give them different names.")
-        table[str(key)] = plain_value(item, f"{where}[{key!r}]")
-    return table
-
-
 def _unusual(value: Any, where: str) -> Any:
-    """Data frames, models and scalars of other libraries, by what they can do."""
+    """Data frames, models and scalars of other libraries, by their methods."""
     for method, arguments in (
         ("to_dicts", {}),
         ("to_pylist", {}),
@@ -117,37 +118,23 @@ def _unusual(value: Any, where: str) -> Any:
             found = getattr(value, method)()
             return None if found == "NaT" else plain_value(found, where)
     raise ConfigError(
-        f"{where} is a {type(value).__name__}, which has no form as data: give text, numbers, lists, dicts, a data frame, or a path."
+        f"{where} is a {type(value).__name__}, which is not data: give text, numbers, lists, dicts, a data frame, or a path."
     )
 
 
-def _decoded(data: bytes, where: str) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{where} is bytes that are not UTF-8 text ({error}): decode them first.") from None
-
-
 def _texts(value: Any) -> dict[str, str]:
+    """The value as files. JSON has short lines: one per item of a list, indented otherwise."""
     if isinstance(value, str):
         return {"context.txt": value}
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value)
-        if items and all(isinstance(item, str) for item in items.values()) and any(map(_is_prose, items.values())):
-            return cast("dict[str, str]", items)
-    return {"context.json": _json_lines(value)}
-
-
-def _is_prose(text: str) -> bool:
-    return "\n" in text or len(text) > 500
-
-
-def _json_lines(value: Any) -> str:
-    """JSON in short lines: a list has an item a line, anything else is indented."""
-    if not isinstance(value, list):
-        return json.dumps(value, ensure_ascii=False, indent=1)
-    rows = cast("list[Any]", value)
-    return "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]" if rows else "[]"
+        texts = {key: item for key, item in items.items() if isinstance(item, str)}
+        if len(texts) == len(items) and any("\n" in text or len(text) > 500 for text in texts.values()):
+            return texts
+    if not value or not isinstance(value, list):
+        return {"context.json": json.dumps(value, ensure_ascii=False, indent=1)}
+    rows = [json.dumps(row, ensure_ascii=False) for row in cast("list[Any]", value)]
+    return {"context.json": "[\n" + ",\n".join(rows) + "\n]"}
 
 
 def _shape(value: Any) -> str:
@@ -165,7 +152,3 @@ def _shape(value: Any) -> str:
             return f"A list of {plural(len(rows), 'item')}{f' with the keys {columns}' if columns else ''}."
         case _:
             return f"One {type(value).__name__}."
-
-
-def _layout(value: Any) -> str:
-    return ", where context[i] is line i + 2" if isinstance(value, list) and value else ""

@@ -7,7 +7,7 @@ from typing import Any
 
 from sonde.contexts.files import FilesContext
 from sonde.core.canonical import sha256_text
-from sonde.tools import ToolRegistry, ToolResult
+from sonde.tools import CallResult, ToolRegistry
 
 
 def write(root: Path, files: dict[str, str | bytes]) -> FilesContext:
@@ -18,11 +18,11 @@ def write(root: Path, files: dict[str, str | bytes]) -> FilesContext:
     return FilesContext(root)
 
 
-def call(context: FilesContext, name: str, *args: Any, **kwargs: Any) -> ToolResult:
+def call(context: FilesContext, name: str, *args: Any, **kwargs: Any) -> CallResult:
     registry = ToolRegistry(context.tools())
     return registry.call(name, registry.bind(name, args, kwargs))
 
 
-def proved(context: FilesContext, result: ToolResult) -> bool:
+def proved(context: FilesContext, result: CallResult) -> bool:
     texts = [context.reread(excerpt) for excerpt in result.excerpts]
     return all(t is not None and sha256_text(t) == e.hash for t, e in zip(texts, result.excerpts, strict=True))

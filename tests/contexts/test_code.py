@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from sonde.contexts.code import CodeContext
 from sonde.contexts.code.outline import CHUNK_CHARS, chunks
 from sonde.core.canonical import sha256_text
-from sonde.tools import ToolRegistry, ToolResult
+from sonde.tools import CallResult, ToolRegistry
 
 SOURCE = '''\
 """Ünïcødé 😀 before everything: byte offsets are wrong from here on."""
@@ -47,12 +47,12 @@ def main(argv=None):
 '''
 
 
-def call(context: CodeContext, name: str, *args: Any) -> ToolResult:
+def call(context: CodeContext, name: str, *args: Any) -> CallResult:
     registry = ToolRegistry(context.tools())
     return registry.call(name, registry.bind(name, args, {}))
 
 
-def proved(context: CodeContext, result: ToolResult) -> bool:
+def proved(context: CodeContext, result: CallResult) -> bool:
     texts = [context.reread(excerpt) for excerpt in result.excerpts]
     return bool(texts) and all(
         t is not None and sha256_text(t) == e.hash for t, e in zip(texts, result.excerpts, strict=True)

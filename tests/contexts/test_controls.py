@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from sonde.contexts.controls import MAX_CONTROLS, NEEDS, SEVERITIES, ControlsLibrary, Scope, infer_scope, parse_controls
+from sonde.contexts.controls import (
+    MAX_CONTROLS,
+    NEEDS,
+    SEVERITIES,
+    ControlsLibrary,
+    TraceScope,
+    infer_scope,
+    parse_controls,
+)
 from sonde.contexts.traces.context import PolicyTools
 from sonde.errors import ConfigError, ToolFault
 
@@ -31,7 +39,7 @@ def control(**changes: Any) -> dict[str, Any]:
 
 @pytest.mark.requirement("O1")
 def test_the_six_shipped_controls_are_complete() -> None:
-    chosen = ControlsLibrary.shipped().select("v1", Scope())
+    chosen = ControlsLibrary.shipped().select("v1", TraceScope())
 
     assert [(c.control_id, c.severity) for c in chosen] == [
         ("execution.hard_failures", "high"),
@@ -130,13 +138,13 @@ def test_controls_apply_where_a_given_list_shares_a_member() -> None:
         control(control_id="llm", applies_when={"span_kinds": ["LLM"]}),
     )
 
-    def ids(scope: Scope) -> list[str]:
+    def ids(scope: TraceScope) -> list[str]:
         return [c.control_id for c in found.select("v9", scope)]
 
-    assert ids(Scope()) == ["agentic", "always", "llm", "search"]
+    assert ids(TraceScope()) == ["agentic", "always", "llm", "search"]
     assert ids(infer_scope([("AGENT", "run"), ("TOOL", "fetch")])) == ["agentic", "always", "search"]
     assert ids(infer_scope([("LLM", "chat")])) == ["agentic", "always", "llm"]
-    assert ids(Scope(app_type="batch", tools_used=frozenset(), span_kinds=frozenset())) == ["always"]
+    assert ids(TraceScope(app_type="batch", tools_used=frozenset(), span_kinds=frozenset())) == ["always"]
 
 
 def test_overrides_come_in_anyway_and_order_is_severity_then_id() -> None:
@@ -149,14 +157,14 @@ def test_overrides_come_in_anyway_and_order_is_severity_then_id() -> None:
         control(control_id="z.forced", severity="critical", applies_when={"tools": ["never"]}),
     )
 
-    chosen = found.select("v9", Scope(tools_used=frozenset()), overrides=["z.forced"])
+    chosen = found.select("v9", TraceScope(tools_used=frozenset()), overrides=["z.forced"])
 
     assert [c.control_id for c in chosen][:3] == ["critical.a", "critical.b", "z.forced"]
     assert [c.severity for c in chosen] == sorted((c.severity for c in chosen), key=SEVERITIES.index)
-    assert len(found.select("v9", Scope(), limit=4)) == 4
+    assert len(found.select("v9", TraceScope(), limit=4)) == 4
     for unknown in (
-        lambda: found.select("v8", Scope()),
-        lambda: found.select("v9", Scope(), overrides=["x"]),
+        lambda: found.select("v8", TraceScope()),
+        lambda: found.select("v9", TraceScope(), overrides=["x"]),
         lambda: found.get("x", "v9"),
     ):
         with pytest.raises(ToolFault):
@@ -188,7 +196,7 @@ def test_policy_tools_list_and_explain_controls() -> None:
 
     assert found.truncated is None
     assert {row["control_id"] for row in found.value} == {
-        c.control_id for c in ControlsLibrary.shipped().select("v1", Scope())
+        c.control_id for c in ControlsLibrary.shipped().select("v1", TraceScope())
     }
     assert tools.get_control("schema.mismatch.review", "v1")["severity"] == "high"
     assert set(tools.required_evidence("retrieval.quality.review", "v1")) <= set(NEEDS)

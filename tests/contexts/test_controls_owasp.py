@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sonde.api.investigations import comply
-from sonde.contexts.controls import ControlsLibrary, Scope
+from sonde.contexts.controls import ControlsLibrary, TraceScope
 
 VERSION = "owasp-llm-2025"
 TRACE = "c" * 32
@@ -143,7 +143,7 @@ def test_a_clean_trace_keeps_them_all(tmp_path: Path) -> None:
 
 
 def test_each_of_the_ten_risks_has_a_control_with_its_reference_and_a_hint() -> None:
-    controls = ControlsLibrary.shipped().select(VERSION, Scope())
+    controls = ControlsLibrary.shipped().select(VERSION, TraceScope())
 
     first = "LLM01:2025 Prompt Injection, https://genai.owasp.org/llmrisk/llm01-prompt-injection/"
     assert min(control.reference or "" for control in controls) == first

@@ -11,10 +11,10 @@ from sonde.contexts.files import FilesContext
 from sonde.contexts.files.context import SHARED_BYTES
 from sonde.contexts.files.search import INDEXED_BYTES
 from sonde.errors import ToolFault
-from sonde.tools import ToolRegistry, ToolResult
+from sonde.tools import CallResult, ToolRegistry
 
 
-def call(context: FilesContext | CodeContext, name: str, **args: object) -> ToolResult:
+def call(context: FilesContext | CodeContext, name: str, **args: object) -> CallResult:
     return ToolRegistry(context.tools()).call(name, args)
 
 

@@ -12,7 +12,7 @@ from sonde.contexts.values import ValuesContext
 from sonde.core.canonical import sha256_text
 from sonde.errors import ConfigError
 from sonde.testing import ScriptedModel
-from sonde.tools import ToolRegistry, ToolResult
+from sonde.tools import CallResult, ToolRegistry
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Scalar:
         return 7
 
 
-def call(context: ValuesContext, name: str, *args: Any) -> ToolResult:
+def call(context: ValuesContext, name: str, *args: Any) -> CallResult:
     registry = ToolRegistry(context.tools())
     return registry.call(name, registry.bind(name, args, {}))
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from sonde.api.consent import require_server
 from sonde.api.settings import Settings
 from sonde.contexts.configs import ConfigSnapshots
-from sonde.contexts.controls import ControlsLibrary, Scope
+from sonde.contexts.controls import ControlsLibrary, TraceScope
 from sonde.contexts.traces.catalog import DEFAULT_PROJECT, is_server, open_store, query_of
 from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.filestore import FileStore
@@ -173,7 +173,7 @@ class Case:
         self.query()
         try:
             if self.engine == "compliance":
-                context.controls.select(self.version(), Scope(), overrides=self.overrides)
+                context.controls.select(self.version(), TraceScope(), overrides=self.overrides)
             for trace_id in self.trace_ids:
                 self._look(context, trace_id)
             if self.engine == "incident":

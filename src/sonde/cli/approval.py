@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from sonde.cli.text import printable
-from sonde.contexts.workspace import Approve, Decision, Plan, accept, reject
+from sonde.contexts.workspace import Approval, Approve, Plan, accept, reject
 
 INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this module waits (cli/interrupt.py)
 
@@ -32,16 +32,16 @@ class AtTerminal:
         self._color = color
         self._all = False
 
-    def __call__(self, plan: Plan) -> Decision:
+    def __call__(self, plan: Plan) -> Approval:
         """The person's word; the end of input is a no."""
         self._say(f"\n{self._colored(plan.diff())}\n{printable(plan.summary())}\n")
         if self._all:
-            return Decision(accepted=True)
+            return Approval(accepted=True)
         answer = self._ask(QUESTION).lower()
         self._all = answer in ("a", "all")
         if self._all or answer in ("y", "yes"):
-            return Decision(accepted=True)
-        return Decision(accepted=False, reason=self._ask("Why not? (goes back to the model) "))
+            return Approval(accepted=True)
+        return Approval(accepted=False, reason=self._ask("Why not? (goes back to the model) "))
 
     def _ask(self, question: str) -> str:
         self._say(question)

@@ -1,7 +1,7 @@
 """Controls: what a trace is held against. Versioned YAML or JSON libraries, checked on load; a mistake is named with file and line.
 
 A control can fail only on evidence, so `required_evidence` is never empty. Patterns are RE2 and case-insensitive: linear time on hostile
-text. An empty list in `applies_when` means "always"; any other list must share a member with the trace. Scope `span_kinds` and `look_in`,
+text. An empty list in `applies_when` means "always"; any other list must share a member with the trace. `span_kinds`, and `look_in`,
 which narrows where patterns are matched, are our own additions.
 """
 
@@ -54,7 +54,7 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class TraceScope:
     """What a trace has, as far as controls ask."""
 
     app_type: str | None = None
@@ -86,7 +86,7 @@ class Control(BaseModel):
     decision_logic_hint: str | None = None
     reference: str | None = None
 
-    def applies(self, scope: Scope) -> bool:
+    def applies(self, scope: TraceScope) -> bool:
         """True if every list shares a member with the trace; what is unknown about the trace excludes nothing."""
         has = {
             "app_types": None if scope.app_type is None else {scope.app_type},
@@ -151,7 +151,7 @@ class ControlsLibrary:
         return found
 
     def select(
-        self, controls_version: str, scope: Scope, *, overrides: Sequence[str] = (), limit: int = MAX_CONTROLS
+        self, controls_version: str, scope: TraceScope, *, overrides: Sequence[str] = (), limit: int = MAX_CONTROLS
     ) -> list[Control]:
         """The controls of a version that apply, and the overrides in any case: most severe first, then by id. If they exceed `limit`,
         the overrides and the most severe remain.
@@ -169,12 +169,12 @@ class ControlsLibrary:
         return [control for control in chosen if control.control_id in kept]
 
 
-def infer_scope(spans: Iterable[tuple[str, str]]) -> Scope:
+def infer_scope(spans: Iterable[tuple[str, str]]) -> TraceScope:
     """The scope of a trace from the (kind, name) of its spans."""
     pairs = list(spans)
     kinds = frozenset(kind for kind, _ in pairs)
     named = frozenset(name for kind, name in pairs if kind in {"TOOL", "RETRIEVER", "LLM", "UNKNOWN"})
-    return Scope(app_type="agentic" if kinds & {"AGENT", "CHAIN"} else None, tools_used=named, span_kinds=kinds)
+    return TraceScope(app_type="agentic" if kinds & {"AGENT", "CHAIN"} else None, tools_used=named, span_kinds=kinds)
 
 
 def parse_controls(text: str, source: str) -> list[Control]:

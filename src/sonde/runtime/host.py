@@ -24,7 +24,7 @@ from sonde.runtime.delegate import Delegation
 from sonde.runtime.engine import Review
 from sonde.runtime.functions import Functions
 from sonde.sandbox import Args
-from sonde.tools.registry import ToolRegistry, ToolResult
+from sonde.tools.registry import CallResult, ToolRegistry
 
 TRACED_CALLS = 200
 RECORDED_CHARS = 2000
@@ -153,7 +153,7 @@ class Host:
         self._told(recorded)
         return recorded.result  # as recorded, without key values: what a replay will see
 
-    def _citable(self, result: ToolResult) -> ToolResult:
+    def _citable(self, result: CallResult) -> CallResult:
         """What a user's tool returned, as the record will hold it and the model sees it: that is the text that is cited."""
         value = self.run.recorder.cleaned(result.result)
         own = excerpt_of_call(result.tool_name, result.args_hash, value)
@@ -181,7 +181,7 @@ class Host:
         said = clip(str(self.run.recorder.cleaned(fault.message)), ERROR_CHARS)
         return ToolFault(self._record(call, ToolFault(said), latency).error or "failed")
 
-    def _record(self, call: Call, came: ToolResult | Fault, latency: float = 0.0) -> HostReturned:
+    def _record(self, call: Call, came: CallResult | Fault, latency: float = 0.0) -> HostReturned:
         tool = call.name in self.run.registry.names
         event = HostReturned(
             session=self.site.session,
@@ -190,12 +190,12 @@ class Host:
             name=call.name,
             args=recorded_args(call.args, whole=tool),
             args_hash=_args_hash(call.args),
-            ok=isinstance(came, ToolResult),
+            ok=isinstance(came, CallResult),
             tool=tool,
-            latency_s=came.latency_s if isinstance(came, ToolResult) else latency,
-            error=None if isinstance(came, ToolResult) else came.message,
+            latency_s=came.latency_s if isinstance(came, CallResult) else latency,
+            error=None if isinstance(came, CallResult) else came.message,
         )
-        if isinstance(came, ToolResult):
+        if isinstance(came, CallResult):
             event = msgspec.structs.replace(
                 event,
                 result=came.result,

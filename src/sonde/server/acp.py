@@ -22,7 +22,7 @@ from acp.schema import AllowedOutcome, Implementation, PermissionOption, ToolCal
 
 from sonde.api.edit_run import command_environment
 from sonde.api.launch import sonde_version
-from sonde.contexts.workspace import Decision, LocalWorkspace, Plan, Policy
+from sonde.contexts.workspace import Approval, LocalWorkspace, Plan, Policy
 from sonde.core.cancellation import Stop
 from sonde.errors import SondeError
 from sonde.server.announced import AnnouncedWorkspace, Kind
@@ -35,7 +35,7 @@ OPTIONS = (
     PermissionOption(option_id="accept_all", name="Accept all for this task", kind="allow_always"),
     PermissionOption(option_id="reject", name="Reject", kind="reject_once"),
 )
-CANCELLED = Decision(accepted=False, reason="the task was cancelled")
+CANCELLED = Approval(accepted=False, reason="the task was cancelled")
 
 
 class Prompting:
@@ -104,11 +104,11 @@ class Prompting:
             case _:
                 pass
 
-    def _approve(self, plan: Plan) -> Decision:
+    def _approve(self, plan: Plan) -> Approval:
         if self.cancelled.is_set():
             return CANCELLED
         if self._accept_all:
-            return Decision(accepted=True)
+            return Approval(accepted=True)
         call = f"call{self._number()}"
         diffs = [
             acp.tool_diff_content(str(self.session.folder / change.writes), change.new_text or "", change.old_text)
@@ -119,7 +119,7 @@ class Prompting:
         self._update(acp.update_tool_call(call, status="completed" if decision.accepted else "failed"))
         return decision
 
-    def _ask(self, call: ToolCallUpdate) -> Decision:
+    def _ask(self, call: ToolCallUpdate) -> Approval:
         """The user's word; only an option that we offered is a yes, and none that comes after a cancel."""
         request = self._client.request_permission(session_id=self.session.id, tool_call=call, options=list(OPTIONS))
         asking = asyncio.run_coroutine_threadsafe(request, self._loop)
@@ -131,7 +131,7 @@ class Prompting:
         if self.cancelled.is_set() or not isinstance(answer, AllowedOutcome):
             return CANCELLED
         self._accept_all = answer.option_id == "accept_all"
-        return Decision(accepted=answer.option_id in ("accept", "accept_all"), reason="refused in the editor")
+        return Approval(accepted=answer.option_id in ("accept", "accept_all"), reason="refused in the editor")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from sonde.contexts.workspace import Applied, CommandResult, Found, Passage, Plan, Workspace
+from sonde.contexts.workspace import Applied, CommandResult, FileSlice, Matches, Plan, Workspace
 
 Kind = Literal["read", "search", "execute"]
 
@@ -24,14 +24,14 @@ class AnnouncedWorkspace:
 
     def read(
         self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
-    ) -> Passage:
+    ) -> FileSlice:
         """As the workspace does."""
         lines = f":{start_line or 1}-{end_line or ''}" if start_line or end_line else ""
         why = f" ({rationale})" if rationale else ""
         self._announce("read", f"read {path}{lines}{why}", path)
         return self._workspace.read(path, start_line, end_line, rationale=rationale)
 
-    def search(self, query: str, path: str | None = None) -> Found:
+    def search(self, query: str, path: str | None = None) -> Matches:
         """As the workspace does."""
         self._announce("search", f"search {query!r}", path or "")
         return self._workspace.search(query, path)

@@ -1,6 +1,6 @@
 """The one door to tools: it checks the allowlist and the arguments, and bounds, orders and hashes what comes back.
 
-`bind` turns positional and keyword arguments into names; `call` checks them, runs the tool and returns a `ToolResult`.
+`bind` turns positional and keyword arguments into names; `call` checks them, runs the tool and returns a `CallResult`.
 Whatever a tool raises becomes a ToolFault with the signature and a correct example, because the model must hear of it;
 only RunErrors (an exhausted budget) pass through. It is as thread-safe as its tools. The runtime counts and charges
 calls, not the registry.
@@ -24,7 +24,7 @@ from sonde.tools.spec import Tool, tool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolResult:
+class CallResult:
     """One call and its result. `truncated` says what was cut and how to get the rest."""
 
     tool_name: str
@@ -110,7 +110,7 @@ class ToolRegistry:
         found = self.get(name)
         return sha256_text(_args_text(found, found.check(args)))
 
-    def call(self, name: str, args: Mapping[str, Any]) -> ToolResult:
+    def call(self, name: str, args: Mapping[str, Any]) -> CallResult:
         """Run a tool: checked arguments in, plain data in stable order out."""
         found = self.get(name)
         given = found.check(args)
@@ -130,7 +130,7 @@ class ToolRegistry:
         latency = self._clock.now() - started
         observed = returned if isinstance(returned, Observed) else None
         value, cut = fit(in_order(plain(name, observed.value if observed else returned)), self._max_result_bytes)
-        return ToolResult(
+        return CallResult(
             tool_name=name,
             normalized_args=json.loads(text),
             args_hash=args_hash,

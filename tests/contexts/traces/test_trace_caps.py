@@ -9,12 +9,12 @@ from trace_samples import raw_span, store_of
 from sonde.contexts.traces.caps import RESULT_BYTES
 from sonde.contexts.traces.context import TracesContext
 from sonde.core.canonical import canonical_json
-from sonde.tools import ToolRegistry, ToolResult
+from sonde.tools import CallResult, ToolRegistry
 
 FIRST = "0000000000000001"
 
 
-def shown(folder: Path, attributes: int, events: int) -> ToolResult:
+def shown(folder: Path, attributes: int, events: int) -> CallResult:
     event = {"name": "log", "timestamp": 1, "attributes": {"message": "y" * 400}}
     row = raw_span(1, attributes={f"key{n:05}": "x" * 300 for n in range(attributes)}, events=[event] * events)
     store = store_of(folder, [row])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sonde.contexts.workspace import Decision, LocalWorkspace, PatchRefused, PathRefused, Plan, WorkspaceContext, accept
+from sonde.contexts.workspace import Approval, LocalWorkspace, PatchRefused, PathRefused, Plan, WorkspaceContext, accept
 from sonde.contexts.workspace.paths import Root
 
 PATCH = "*** Begin Patch\n*** Update File: a\n-1\n+one\n*** Update File: b\n-2\n+two\n*** Add File: new/c\n+3\n*** End Patch"
@@ -27,12 +27,12 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def meanwhile(act: Callable[[], object]) -> Callable[[Plan], Decision]:
+def meanwhile(act: Callable[[], object]) -> Callable[[Plan], Approval]:
     """An approval during which something happens to the folder."""
 
-    def approve(plan: Plan) -> Decision:
+    def approve(plan: Plan) -> Approval:
         act()
-        return Decision(accepted=True)
+        return Approval(accepted=True)
 
     return approve
 

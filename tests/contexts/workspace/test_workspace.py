@@ -12,7 +12,7 @@ from hypothesis import example, given, strategies as st
 
 from sonde.contexts.workspace import (
     Action,
-    Decision,
+    Approval,
     LocalWorkspace,
     PatchRefused,
     PathRefused,
@@ -133,7 +133,7 @@ def test_without_approval_nothing_is_written(root: Path) -> None:
 
 
 def test_the_reason_for_a_no_reaches_the_model(root: Path) -> None:
-    workspace = LocalWorkspace(root, approve=lambda plan: Decision(accepted=False, reason="use y, not x"))
+    workspace = LocalWorkspace(root, approve=lambda plan: Approval(accepted=False, reason="use y, not x"))
 
     done = WorkspaceContext(workspace).apply_patch(ADD)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.contexts.base import SeenFields, SeenNames, SeenRows, SeenText, Shareable
-from sonde.contexts.code.finder import Finder, Found
+from sonde.contexts.code.finder import Finder, FoundSymbol
 from sonde.contexts.code.grammars import language_of
 from sonde.contexts.code.outline import chunks, folder_members, outline
 from sonde.contexts.files.context import FilesContext
@@ -148,7 +148,7 @@ class CodeContext:
             rows = [{"text": row["text"], "line": row["line"]} for row in rows]
         return Observed(rows, seen.excerpts, seen.truncated)
 
-    def _source(self, symbol: str, found: Found, chunk_index: int) -> Observed:
+    def _source(self, symbol: str, found: FoundSymbol, chunk_index: int) -> Observed:
         entry = self.files.library.entry(found.path)
         with self.files.library.open(entry) as text:
             index = self.files.library.index(entry, text)
@@ -179,7 +179,7 @@ class CodeContext:
         ranked = [*like, *(pair for pair in every if pair not in like)] if len(like) < _LISTED else like
         return [self._finder.qualified(path, each.name) for path, each in ranked[:_LISTED]]
 
-    def _listed(self, found: Sequence[Found]) -> str:
+    def _listed(self, found: Sequence[FoundSymbol]) -> str:
         return ", ".join(self._finder.qualified(f.path, f.symbol.name) if f.symbol else f.path for f in found[:_LISTED])
 
     def _measure(self) -> tuple[int, int]:

@@ -28,7 +28,7 @@ NAME_CHARS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundSymbol:
     """A symbol and its file; a whole file when `symbol` is None."""
 
     path: str
@@ -69,7 +69,7 @@ class Finder:
                 self._parsed.popitem(last=False)
         return result
 
-    def find(self, name: str) -> list[Found]:
+    def find(self, name: str) -> list[FoundSymbol]:
         """Everything the name can mean, best reading first; empty when nothing is called so."""
         name = name.strip()
         if len(name) > NAME_CHARS:
@@ -81,7 +81,7 @@ class Finder:
             return [found for each in self.paths(path) for found in self._in_file(each, symbol)]
         whole = self.paths(name)
         return (
-            [Found(path=each, symbol=None) for each in whole]
+            [FoundSymbol(path=each, symbol=None) for each in whole]
             or list(self._by_module(name))
             or list(self._anywhere(name))
         )
@@ -119,16 +119,16 @@ class Finder:
         except (Unreadable, OSError) as error:
             return Parsed(language=language_of(entry.path), note=str(error))
 
-    def _in_file(self, path: str, name: str) -> list[Found]:
+    def _in_file(self, path: str, name: str) -> list[FoundSymbol]:
         if not name or name == path:
-            return [Found(path=path, symbol=None)]
+            return [FoundSymbol(path=path, symbol=None)]
         parsed = self.parsed(path)
         exact = parsed.find(name)
         if exact:
-            return [Found(path=path, symbol=exact)]
-        return [Found(path=path, symbol=symbol) for symbol in parsed.symbols if symbol.name.endswith(f".{name}")]
+            return [FoundSymbol(path=path, symbol=exact)]
+        return [FoundSymbol(path=path, symbol=symbol) for symbol in parsed.symbols if symbol.name.endswith(f".{name}")]
 
-    def _by_module(self, name: str) -> Iterator[Found]:
+    def _by_module(self, name: str) -> Iterator[FoundSymbol]:
         """`package.file.Class.method`: the longest beginning that is a file, the rest a symbol in it."""
         parts = name.split(".")
         for count in range(len(parts) - 1, 0, -1):
@@ -144,7 +144,7 @@ class Finder:
         wanted = compiled(pattern, by_line=True)
         return sum(1 for entry in self.sources for _ in self._hits(entry, wanted))
 
-    def _anywhere(self, name: str) -> Iterator[Found]:
+    def _anywhere(self, name: str) -> Iterator[FoundSymbol]:
         """A bare name: only the files that hold its last part as a word are parsed."""
         last = name.rpartition(".")[2].partition("~")[0]
         pattern = compiled(rf"\b{escaped(last)}\b", by_line=True)

@@ -41,7 +41,7 @@ class Passage(NamedTuple):
     text: str
 
 
-class Place(NamedTuple):
+class RankedPassage(NamedTuple):
     """Where a ranked passage is, and how well it fits (more is better)."""
 
     path: str
@@ -114,7 +114,7 @@ class Ranking:
         database.execute("SELECT count(*) FROM place").fetchone()
         return cls(database)
 
-    def best(self, words: list[str], limit: int) -> list[Place]:
+    def best(self, words: list[str], limit: int) -> list[RankedPassage]:
         """The places that fit best, best first; the same query on the same data gives the same list."""
         match = " OR ".join(f'"{word}"' for word in words)
         rows = self._database.execute(
@@ -123,7 +123,7 @@ class Ranking:
             "WHERE passage MATCH ? ORDER BY score DESC, passage.rowid LIMIT ?",
             (match, limit),
         )
-        return [Place(*row) for row in rows]
+        return [RankedPassage(*row) for row in rows]
 
     def close(self) -> None:
         """Give the database back."""

@@ -77,7 +77,7 @@ class Listing:
         self.entries[name] = Entry(name, size, mtime_ns, real)
 
 
-class _Place(NamedTuple):
+class _SourcePath(NamedTuple):
     """A file or folder to list. `base` is the folder in which a glob found it; None when the user named it."""
 
     path: str
@@ -101,9 +101,9 @@ def list_sources(sources: Iterable[str | Path]) -> Listing:
     return listing
 
 
-def _expand(source: str) -> list[_Place]:
+def _expand(source: str) -> list[_SourcePath]:
     if os.path.lexists(source):
-        return [_Place(source, os.path.realpath(source))]
+        return [_SourcePath(source, os.path.realpath(source))]
     matches = sorted(glob.glob(source, recursive=True)) if glob.has_magic(source) else []  # noqa: PTH207 - Path.glob takes no absolute patterns
     if not matches:
         raise ConfigError(
@@ -111,7 +111,7 @@ def _expand(source: str) -> list[_Place]:
         )
     files = [match for match in matches if not Path(match).is_dir()]
     base = _base(source) if files else None
-    return [_Place(match, os.path.realpath(match), base) for match in files or matches]
+    return [_SourcePath(match, os.path.realpath(match), base) for match in files or matches]
 
 
 def _base(pattern: str) -> str | None:
@@ -123,7 +123,7 @@ def _base(pattern: str) -> str | None:
     return "/".join(parts[:plain]) or ("/" if pattern.startswith("/") else ".")
 
 
-def _label(place: _Place) -> str:
+def _label(place: _SourcePath) -> str:
     """What a source is called beside others: as it was written, when that is a path downwards, else its last part.
 
     In an absolute path `/./` marks where the written part begins, as for rsync: a recorded run finds its files under the same names.
@@ -143,7 +143,7 @@ def _shown(name: str) -> str:
     return name
 
 
-def _take(listing: Listing, place: _Place, name: str) -> None:
+def _take(listing: Listing, place: _SourcePath, name: str) -> None:
     """A file that the user named: taken even if it looks like a secret; a pipe is read to its end."""
     try:
         state = Path(place.path).stat()
@@ -157,7 +157,7 @@ def _take(listing: Listing, place: _Place, name: str) -> None:
     listing.add(name, len(text), 0, "")
 
 
-def _find(listing: Listing, place: _Place, name: str) -> None:
+def _find(listing: Listing, place: _SourcePath, name: str) -> None:
     """A file that a glob brings, judged like one in a folder: the glob itself follows symlinks to anywhere."""
     base, folder = place.base or ".", Path(place.path).parent
     root = os.path.realpath(base)

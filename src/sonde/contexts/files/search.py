@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sonde.contexts.files.bm25 import Passage, Place, Ranking, passages
+from sonde.contexts.files.bm25 import Passage, RankedPassage, Ranking, passages
 from sonde.contexts.files.file_list import Entry
 from sonde.contexts.files.grep import Hit, scan
 from sonde.contexts.files.library import Library
@@ -128,7 +128,7 @@ class Search:
             except (Unreadable, OSError):
                 continue
 
-    def _shown(self, places: list[Place], words: list[str], bounds: str | None) -> Observed:
+    def _shown(self, places: list[RankedPassage], words: list[str], bounds: str | None) -> Observed:
         rows: list[dict[str, Any]] = []
         excerpts: list[Excerpt] = []
         for place in places:
@@ -139,7 +139,7 @@ class Search:
                     excerpts.append(Excerpt.of_lines(place.path, place.start_line, place.end_line, shown))
         return Observed(rows, tuple(excerpts), bounds)
 
-    def _text(self, place: Place) -> str | None:
+    def _text(self, place: RankedPassage) -> str | None:
         try:
             entry = self._library.entry(place.path)
             with self._library.open(entry) as text:

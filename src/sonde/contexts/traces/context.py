@@ -9,7 +9,7 @@ from typing import Any
 
 from sonde.contexts.base import Shareable
 from sonde.contexts.configs import ConfigSnapshots
-from sonde.contexts.controls import MAX_CONTROLS, ControlsLibrary, Scope
+from sonde.contexts.controls import MAX_CONTROLS, ControlsLibrary, TraceScope
 from sonde.contexts.traces.inspection import Inspection
 from sonde.contexts.traces.store import TraceStore
 from sonde.contexts.traces.views import text_behind
@@ -58,7 +58,7 @@ class PolicyTools:
         data_domains: list[str] | None = None,
     ) -> Observed:
         """Controls of a version that apply, most severe first. What is not given does not narrow the list."""
-        scope = Scope(
+        scope = TraceScope(
             app_type=app_type,
             tools_used=None if tools_used is None else frozenset(tools_used),
             data_domains=None if data_domains is None else frozenset(data_domains),

@@ -3,13 +3,11 @@
 from sonde.contexts.workspace.base import (
     Action,
     Applied,
+    Approval,
     Approve,
     CommandResult,
-    Decision,
-    FileChange,
-    Found,
-    Match,
-    Passage,
+    FileSlice,
+    Matches,
     PatchRefused,
     PathRefused,
     Plan,
@@ -22,21 +20,18 @@ from sonde.contexts.workspace.local import PLAIN, LocalWorkspace
 from sonde.contexts.workspace.patience import PatientClock, PatientWorkspace
 from sonde.contexts.workspace.planner import plan_patch
 from sonde.contexts.workspace.policy import Policy
-from sonde.contexts.workspace.wire import Ask, Reply, WireWorkspace
+from sonde.contexts.workspace.wire import Reply, WireWorkspace
 
 __all__ = [
     "PLAIN",
     "Action",
     "Applied",
+    "Approval",
     "Approve",
-    "Ask",
     "CommandResult",
-    "Decision",
-    "FileChange",
-    "Found",
+    "FileSlice",
     "LocalWorkspace",
-    "Match",
-    "Passage",
+    "Matches",
     "PatchRefused",
     "PathRefused",
     "PatientClock",

@@ -201,7 +201,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passage:
+class FileSlice:
     """Lines of a file as they are now; `content` has them joined by newlines, without a final one."""
 
     path: str
@@ -221,7 +221,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Matches:
     """What a search found, and what was left out to keep it short."""
 
     matches: tuple[Match, ...]
@@ -247,14 +247,14 @@ class CommandResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Approval:
     """The user's word on a plan; the reason for a no goes back to the model."""
 
     accepted: bool
     reason: str = ""
 
 
-Approve = Callable[[Plan], Decision]
+Approve = Callable[[Plan], Approval]
 
 
 class Workspace(Protocol):
@@ -266,11 +266,11 @@ class Workspace(Protocol):
 
     def read(
         self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
-    ) -> Passage:
+    ) -> FileSlice:
         """Lines of a file; a missing or refused file raises a ToolFault. The rationale is for whoever watches."""
         ...
 
-    def search(self, query: str, path: str | None = None) -> Found:
+    def search(self, query: str, path: str | None = None) -> Matches:
         """Lines that contain the text `query`, in one file or folder or everywhere."""
         ...
 
@@ -291,25 +291,25 @@ class Workspace(Protocol):
         ...
 
 
-def accept(plan: Plan) -> Decision:
+def accept(plan: Plan) -> Approval:
     """The approval of `--yes`."""
     del plan
-    return Decision(accepted=True)
+    return Approval(accepted=True)
 
 
-def reject(plan: Plan) -> Decision:
+def reject(plan: Plan) -> Approval:
     """The default: nobody was asked, so nothing is written."""
     del plan
-    return Decision(accepted=False, reason="nobody approved it (pass --yes, or use an editor that asks)")
+    return Approval(accepted=False, reason="nobody approved it (pass --yes, or use an editor that asks)")
 
 
-def rejected(decision: Decision) -> Applied:
+def rejected(decision: Approval) -> Applied:
     """What the model hears after a no."""
     reason = decision.reason.strip() or "no reason given"
     return Applied(applied=False, summary=f"the user rejected this change: {reason}")
 
 
-def passage(path: str, lines: list[str], start_line: int | None, end_line: int | None) -> Passage:
+def passage(path: str, lines: list[str], start_line: int | None, end_line: int | None) -> FileSlice:
     """Cut lines out of a file, clamped to what there is; an empty file is lines 0 to 0."""
     total = len(lines)
     start = max(1, start_line or 1)
@@ -321,7 +321,7 @@ def passage(path: str, lines: list[str], start_line: int | None, end_line: int |
             f"end line {end_line} is before start line {start}. Example: read({path!r}, {start}, {start + 20})"
         )
     content = "\n".join(lines[start - 1 : end])
-    return Passage(path=path, content=content, start_line=start if total else 0, end_line=end, total_lines=total)
+    return FileSlice(path=path, content=content, start_line=start if total else 0, end_line=end, total_lines=total)
 
 
 def matching_lines(path: str, lines: Iterable[str], query: str) -> list[Match]:

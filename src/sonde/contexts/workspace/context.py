@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sonde.contexts.workspace.base import Action, Passage, Workspace
+from sonde.contexts.workspace.base import Action, FileSlice, Workspace
 from sonde.contexts.workspace.planner import plan_patch
 from sonde.core.canonical import hash_value
 from sonde.core.evidence import Excerpt, Observed
@@ -129,5 +129,5 @@ class WorkspaceContext:
         return {"exitCode": done.exit_code, "stdout": done.stdout, "stderr": done.stderr}
 
 
-def _excerpt(found: Passage) -> Excerpt:
+def _excerpt(found: FileSlice) -> Excerpt:
     return Excerpt.of_lines(found.path, found.start_line, found.end_line, found.content)

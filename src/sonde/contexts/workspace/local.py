@@ -14,9 +14,9 @@ from sonde.contexts.workspace.base import (
     Applied,
     Approve,
     CommandResult,
-    Found,
+    FileSlice,
     Match,
-    Passage,
+    Matches,
     PathRefused,
     Plan,
     matching_lines,
@@ -98,7 +98,7 @@ class LocalWorkspace:
 
     def read(
         self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
-    ) -> Passage:
+    ) -> FileSlice:
         """Lines of a file as they are now."""
         del rationale  # who watches a folder of this machine sees it in the trace of the run
         text = self.text(path)
@@ -114,7 +114,7 @@ class LocalWorkspace:
         found = self.root.read(path)
         return None if found is None else decode(path, *found)[0]
 
-    def search(self, query: str, path: str | None = None) -> Found:
+    def search(self, query: str, path: str | None = None) -> Matches:
         """Lines that contain the text, at most 200; files that are not text are passed over."""
         if not query:
             raise ToolFault("the query is empty. Example: search('def main')")
@@ -124,11 +124,11 @@ class LocalWorkspace:
             matches += self._matches_in(name, query)
             if len(matches) >= MAX_MATCHES:
                 note = f"only the first {MAX_MATCHES} matches are shown; search for something rarer or in one folder"
-                return Found(matches=tuple(matches[:MAX_MATCHES]), truncated=note)
+                return Matches(matches=tuple(matches[:MAX_MATCHES]), truncated=note)
         note = (
             f"only the first {MAX_FILES:,} files were searched; search one folder" if len(names) >= MAX_FILES else None
         )
-        return Found(matches=tuple(matches), truncated=note)
+        return Matches(matches=tuple(matches), truncated=note)
 
     def _searched(self, path: str | None) -> tuple[str, ...]:
         folder = clean_folder(path or "")

@@ -21,14 +21,14 @@ CLOSERS = ("}", ")", "]", "{", "end")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HunkPlace:
     """Where a hunk goes: before line `start` (from 0), replacing `len(hunk.old)` lines; `loose` if white space differed."""
 
     start: int
     loose: bool = False
 
 
-class Effort:
+class LineBudget:
     """The lines that may be compared for one patch. A file of equal lines and a patch of equal lines fit together in too many ways."""
 
     def __init__(self, limit: int = 5_000_000) -> None:
@@ -46,10 +46,10 @@ class Effort:
 class FileLines:
     """The lines of one file, with an index so that each hunk is found without a scan."""
 
-    def __init__(self, path: str, lines: Sequence[str], effort: Effort | None = None) -> None:
+    def __init__(self, path: str, lines: Sequence[str], effort: LineBudget | None = None) -> None:
         self.path = path
         self.lines = lines
-        self.effort = effort or Effort()
+        self.effort = effort or LineBudget()
         self._indexes: dict[str, tuple[list[int], dict[str, int], list[list[int]]]] = {}
 
     def _index(self, key: Callable[[str], str]) -> tuple[list[int], dict[str, int], list[list[int]]]:
@@ -110,7 +110,7 @@ def squeezed(line: str) -> str:
     return " ".join(line.split())
 
 
-def place_hunks(file: FileLines, hunks: Sequence[Hunk]) -> list[Place]:
+def place_hunks(file: FileLines, hunks: Sequence[Hunk]) -> list[HunkPlace]:
     """One place for every hunk, or PatchRefused with the candidates."""
     options = [_candidates(file, number, hunk) for number, hunk in enumerate(hunks, 1)]
     if all(len(places) == 1 for places in options):
@@ -118,18 +118,18 @@ def place_hunks(file: FileLines, hunks: Sequence[Hunk]) -> list[Place]:
     return _in_order(file, hunks, options)
 
 
-def _candidates(file: FileLines, number: int, hunk: Hunk) -> list[Place]:
+def _candidates(file: FileLines, number: int, hunk: Hunk) -> list[HunkPlace]:
     if not hunk.old:
-        return [Place(_insertion(file, number, hunk))]
+        return [HunkPlace(_insertion(file, number, hunk))]
     exact = _narrowed(file, number, hunk, file.occurrences(hunk.old))
     if exact:
-        return [Place(start) for start in exact]
+        return [HunkPlace(start) for start in exact]
     loose = _narrowed(file, number, hunk, file.occurrences(hunk.old, squeezed)) if any(map(str.strip, hunk.old)) else []
     if len(loose) > 1:
         raise _ambiguous(file, number, loose, "when white space is ignored, its context")
     if not loose:
         raise _absent(file, number, hunk)
-    return [Place(loose[0], loose=True)]
+    return [HunkPlace(loose[0], loose=True)]
 
 
 def _narrowed(file: FileLines, number: int, hunk: Hunk, starts: list[int]) -> list[int]:
@@ -194,7 +194,7 @@ def _insertion(file: FileLines, number: int, hunk: Hunk) -> int:
     )
 
 
-def _in_order(file: FileLines, hunks: Sequence[Hunk], options: list[list[Place]]) -> list[Place]:
+def _in_order(file: FileLines, hunks: Sequence[Hunk], options: list[list[HunkPlace]]) -> list[HunkPlace]:
     """The only way to put the hunks one after the other; the earliest and the latest way must be the same."""
     earliest = _sweep_down(hunks, options)
     latest = _sweep_up(hunks, options)
@@ -204,8 +204,8 @@ def _in_order(file: FileLines, hunks: Sequence[Hunk], options: list[list[Place]]
     return [place for place in earliest if place is not None]
 
 
-def _sweep_down(hunks: Sequence[Hunk], options: list[list[Place]]) -> list[Place | None]:
-    chosen: list[Place | None] = []
+def _sweep_down(hunks: Sequence[Hunk], options: list[list[HunkPlace]]) -> list[HunkPlace | None]:
+    chosen: list[HunkPlace | None] = []
     free = 0
     for hunk, places in zip(hunks, options, strict=True):
         at = bisect_left(places, free, key=lambda place: place.start)
@@ -215,8 +215,8 @@ def _sweep_down(hunks: Sequence[Hunk], options: list[list[Place]]) -> list[Place
     return chosen
 
 
-def _sweep_up(hunks: Sequence[Hunk], options: list[list[Place]]) -> list[Place | None]:
-    chosen: list[Place | None] = []
+def _sweep_up(hunks: Sequence[Hunk], options: list[list[HunkPlace]]) -> list[HunkPlace | None]:
+    chosen: list[HunkPlace | None] = []
     free = max(place.start + len(hunk.old) for hunk, places in zip(hunks, options, strict=True) for place in places)
     for hunk, places in zip(reversed(hunks), reversed(options), strict=True):
         at = bisect_right(places, free - len(hunk.old), key=lambda place: place.start)
@@ -226,7 +226,7 @@ def _sweep_up(hunks: Sequence[Hunk], options: list[list[Place]]) -> list[Place |
     return chosen[::-1]
 
 
-def _apart(file: FileLines, hunks: Sequence[Hunk], places: list[Place]) -> list[Place]:
+def _apart(file: FileLines, hunks: Sequence[Hunk], places: list[HunkPlace]) -> list[HunkPlace]:
     spans = sorted(
         (place.start, place.start + len(hunk.old), n)
         for n, (hunk, place) in enumerate(zip(hunks, places, strict=True), 1)

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import datetime
 
-from sonde.contexts.workspace.base import Applied, CommandResult, Found, Passage, Plan, Workspace
+from sonde.contexts.workspace.base import Applied, CommandResult, FileSlice, Matches, Plan, Workspace
 from sonde.core.deadline import Clock
 
 
@@ -59,11 +59,11 @@ class PatientWorkspace:
 
     def read(
         self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
-    ) -> Passage:
+    ) -> FileSlice:
         """As the workspace does."""
         return self._workspace.read(path, start_line, end_line, rationale=rationale)
 
-    def search(self, query: str, path: str | None = None) -> Found:
+    def search(self, query: str, path: str | None = None) -> Matches:
         """As the workspace does."""
         return self._workspace.search(query, path)
 

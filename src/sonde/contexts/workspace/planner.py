@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from sonde.contexts.workspace.base import Action, FileChange, PatchRefused, Plan
-from sonde.contexts.workspace.match import Effort, FileLines, Place, place_hunks
+from sonde.contexts.workspace.match import FileLines, HunkPlace, LineBudget, place_hunks
 from sonde.contexts.workspace.parse import FilePatch, Hunk, parse_patch
 from sonde.contexts.workspace.paths import clean, folded
-from sonde.contexts.workspace.text import Line, common_ending, join, split
+from sonde.contexts.workspace.text import TextLine, common_ending, join, split
 from sonde.core.canonical import sha256_text
 from sonde.core.plurals import plural
 
@@ -24,13 +24,13 @@ TextOf = Callable[[str], str | None]
 def plan_patch(patch: str, text_of: TextOf) -> Plan:
     """What the patch would do; PatchRefused or PathRefused when any part of it is not certain."""
     notes: list[str] = []
-    effort = Effort()
+    effort = LineBudget()
     changes = tuple(_change(file, text_of, notes, effort) for file in parse_patch(patch))
     _no_collisions(changes)
     return Plan(changes=changes, notes=tuple(notes))
 
 
-def _change(file: FilePatch, text_of: TextOf, notes: list[str], effort: Effort) -> FileChange:
+def _change(file: FilePatch, text_of: TextOf, notes: list[str], effort: LineBudget) -> FileChange:
     path = clean(file.path)
     if file.action is Action.ADD:
         return _add(path, file, text_of)
@@ -52,7 +52,7 @@ def _add(path: str, file: FilePatch, text_of: TextOf) -> FileChange:
     hunk = file.hunks[0]
     if len(file.hunks) > 1 or hunk.old:
         raise PatchRefused(f"{path} is to be created, so it can have added lines only")
-    lines = [Line(text, "\n") for _, text in hunk.lines]
+    lines = [TextLine(text, "\n") for _, text in hunk.lines]
     return FileChange(
         path=_free(path, text_of), action=Action.ADD, new_text=join(lines, hunk.final_newline is None, "\n")
     )
@@ -64,7 +64,7 @@ def _free(path: str, text_of: TextOf) -> str:
     return path
 
 
-def _hunks_match(path: str, text: str, hunks: Sequence[Hunk], effort: Effort) -> None:
+def _hunks_match(path: str, text: str, hunks: Sequence[Hunk], effort: LineBudget) -> None:
     """A unified diff says what it deletes; it must be all that is there."""
     left = len(split(patched(path, text, hunks, [], effort))) if hunks else 0
     if left:
@@ -93,13 +93,13 @@ def _ways(path: str) -> list[str]:
     return ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
 
 
-def patched(path: str, text: str, hunks: Sequence[Hunk], notes: list[str], effort: Effort) -> str:
+def patched(path: str, text: str, hunks: Sequence[Hunk], notes: list[str], effort: LineBudget) -> str:
     """The text with all hunks applied; what was matched loosely is added to `notes`."""
     lines = split(text)
     ending = common_ending(lines)
     places = place_hunks(FileLines(path, [line.text for line in lines], effort), hunks)
     final_newline = not lines or bool(lines[-1].ending)
-    whole: list[Line] = []
+    whole: list[TextLine] = []
     done = 0
     located = sorted(enumerate(zip(hunks, places, strict=True)), key=lambda each: (each[1][1].start, each[0]))
     for _, (hunk, place) in located:
@@ -114,15 +114,15 @@ def patched(path: str, text: str, hunks: Sequence[Hunk], notes: list[str], effor
     return join(whole + lines[done:], final_newline, ending)
 
 
-def _replaced(hunk: Hunk, old: Sequence[Line], place: Place, ending: str) -> list[Line]:
+def _replaced(hunk: Hunk, old: Sequence[TextLine], place: HunkPlace, ending: str) -> list[TextLine]:
     """Kept lines stay as the file has them; added ones take the ending of the line above."""
     indent_of = _indent_of(_indents(hunk, old) if place.loose else {})
-    result: list[Line] = []
+    result: list[TextLine] = []
     remaining = iter(old)
     for mark, text in hunk.lines:
         if mark == "+":
             kept = text.lstrip()
-            result.append(Line(indent_of(text[: len(text) - len(kept)]) + kept if kept else text, ending))
+            result.append(TextLine(indent_of(text[: len(text) - len(kept)]) + kept if kept else text, ending))
             continue
         line = next(remaining)
         ending = line.ending or ending
@@ -131,7 +131,7 @@ def _replaced(hunk: Hunk, old: Sequence[Line], place: Place, ending: str) -> lis
     return result
 
 
-def _indents(hunk: Hunk, old: Sequence[Line]) -> dict[str, str]:
+def _indents(hunk: Hunk, old: Sequence[TextLine]) -> dict[str, str]:
     """How indentation in the patch corresponds to that of the file; empty when it does not, line by line."""
     found: dict[str, str] = {}
     for text, line in zip(hunk.old, old, strict=True):

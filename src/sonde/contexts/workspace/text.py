@@ -26,7 +26,7 @@ LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|$)")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TextLine:
     """The text of a line and what ends it; the last one may end with nothing."""
 
     text: str
@@ -64,9 +64,9 @@ def encode(path: str, text: str, form: Form) -> bytes:
         ) from error
 
 
-def split(text: str) -> list[Line]:
+def split(text: str) -> list[TextLine]:
     """The lines of a text; an empty text has none, and a final newline does not make another line."""
-    return [Line(m[1], m[2]) for m in LINE.finditer(text) if m[0]]
+    return [TextLine(m[1], m[2]) for m in LINE.finditer(text) if m[0]]
 
 
 def texts(text: str) -> list[str]:
@@ -74,13 +74,13 @@ def texts(text: str) -> list[str]:
     return [line.text for line in split(text)]
 
 
-def common_ending(lines: Sequence[Line]) -> str:
+def common_ending(lines: Sequence[TextLine]) -> str:
     """What most lines end with; LF where there is nothing to go by."""
     counts = Counter(line.ending for line in lines if line.ending)
     return counts.most_common(1)[0][0] if counts else "\n"
 
 
-def join(lines: Sequence[Line], final_newline: bool, ending: str) -> str:
+def join(lines: Sequence[TextLine], final_newline: bool, ending: str) -> str:
     """The lines as one text, with or without a newline at its very end."""
     if not lines:
         return ""

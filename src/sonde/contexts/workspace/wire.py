@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
-from sonde.contexts.workspace.base import Applied, CommandResult, FileChange, Found, Match, Passage, Plan
+from sonde.contexts.workspace.base import Applied, CommandResult, FileChange, FileSlice, Match, Matches, Plan
 from sonde.contexts.workspace.paths import clean, clean_folder
 from sonde.errors import ToolCallFailed, ToolFault
 
@@ -28,7 +28,7 @@ class Reply:
     message: str = ""
 
 
-class Ask(Protocol):
+class AskEditor(Protocol):
     """Sends one request and waits for its one answer. `kind` is `context.read`, `context.search` or the name of a tool."""
 
     def __call__(self, kind: str, fields: Mapping[str, Any]) -> Reply: ...
@@ -37,7 +37,7 @@ class Ask(Protocol):
 class WireWorkspace:
     """See `Workspace`."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: AskEditor) -> None:
         self._ask = ask
         self._applied: list[Plan] = []
 
@@ -47,7 +47,7 @@ class WireWorkspace:
 
     def read(
         self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
-    ) -> Passage:
+    ) -> FileSlice:
         """Lines of a file as the editor shows them, unsaved changes included."""
         path = clean(path)
         output = self._get(
@@ -55,7 +55,9 @@ class WireWorkspace:
         )
         start, end = output.of("startLine", int), output.of("endLine", int)
         total = output.of("totalLines", int, end)
-        return Passage(path=path, content=output.of("content", str), start_line=start, end_line=end, total_lines=total)
+        return FileSlice(
+            path=path, content=output.of("content", str), start_line=start, end_line=end, total_lines=total
+        )
 
     def text(self, path: str) -> str | None:
         """The whole text with its own line endings."""
@@ -64,11 +66,11 @@ class WireWorkspace:
             return None
         return _output(reply).of("content", str)
 
-    def search(self, query: str, path: str | None = None) -> Found:
+    def search(self, query: str, path: str | None = None) -> Matches:
         """Lines that contain the text."""
         output = self._get("context.search", _given(query=query, path=clean_folder(path or "") or None))
         matches = tuple(_match(_Answer(row)) for row in output.each("matches", dict))
-        return Found(matches=matches, truncated=output.get("truncated"))
+        return Matches(matches=matches, truncated=output.get("truncated"))
 
     def apply(self, plan: Plan) -> Applied:
         """Send the plan; the editor asks its user and applies all of it or nothing."""

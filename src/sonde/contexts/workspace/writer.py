@@ -19,7 +19,7 @@ from sonde.core.canonical import sha256_text
 
 
 @dataclass(slots=True)
-class Step:
+class FileStep:
     """One file on its way to disk."""
 
     change: FileChange
@@ -37,9 +37,9 @@ class Transaction:
     """The steps of one plan and the folders made for them, for taking it back."""
 
     root: Root
-    steps: list[Step] = field(default_factory=list[Step])
+    steps: list[FileStep] = field(default_factory=list[FileStep])
     folders: list[str] = field(default_factory=list[str])
-    done: list[Step] = field(default_factory=list[Step])
+    done: list[FileStep] = field(default_factory=list[FileStep])
 
     def stage(self, plan: Plan) -> None:
         """Everything that can fail without having changed a file."""
@@ -49,7 +49,7 @@ class Transaction:
             if step.change.new_text is not None:
                 self._stage(step, encode(step.change.path, step.change.new_text, step.form))
 
-    def _checked(self, change: FileChange) -> Step:
+    def _checked(self, change: FileChange) -> FileStep:
         """The step for a change whose base is still what the plan was made from."""
         for path in change.touched():
             self.root.check_writable(path)
@@ -59,13 +59,13 @@ class Transaction:
         if found is None or change.action is Action.ADD:
             if found is not None or change.action is not Action.ADD:
                 raise PatchRefused(f"{change.path} has {'appeared' if found else 'gone'} since the patch was planned")
-            return Step(change, None, change.form or Form())
+            return FileStep(change, None, change.form or Form())
         text, form = decode(change.path, *found)
         if sha256_text(text) != change.base_hash:
             raise PatchRefused(f"{change.path} has changed since it was read; read it again and make a new patch")
-        return Step(change, found[0], change.form or form)
+        return FileStep(change, found[0], change.form or form)
 
-    def _stage(self, step: Step, data: bytes) -> None:
+    def _stage(self, step: FileStep, data: bytes) -> None:
         with self.root.parent(step.change.writes, create=self.folders) as (folder, _):
             step.held[step.change.writes] = os.dup(folder)
             step.staged = _hidden(folder, data, step.form)
@@ -81,7 +81,7 @@ class Transaction:
             self._put_back()
             raise
 
-    def _commit(self, step: Step) -> None:
+    def _commit(self, step: FileStep) -> None:
         change = step.change
         if step.staged is not None:
             self._rename(step.staged, change.writes, fresh=change.action in (Action.ADD, Action.MOVE))

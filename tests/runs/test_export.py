@@ -12,9 +12,10 @@ import pytest
 
 from runs.streams import write_story
 from sonde.core.events import RunStarted
+from sonde.core.redaction import redact_text
 from sonde.errors import ConfigError
 from sonde.runs.compare import compare
-from sonde.runs.export import MANIFEST, export_run, is_replayable, redact_text, unpack_run
+from sonde.runs.export import MANIFEST, export_run, is_replayable, unpack_run
 from sonde.runs.journal import read_journal
 
 PLANTED = {

@@ -22,9 +22,9 @@ from hypothesis import given, settings, strategies as st
 
 from runs.streams import Teller, TickingClock, story, told, write_story
 from sonde.core.events import CodeRan, Event, HostReturned, ModelReplied, Noted, RunStarted, encode
+from sonde.core.redaction import REMOVED
 from sonde.runs.journal import Journal, JournalBusy, JournalFailed, JournalUnreadable, is_being_written, read_journal
 from sonde.runs.recorder import Recorder
-from sonde.runs.redaction import REMOVED
 from sonde.runs.rundir import JOURNAL
 
 KEY = 'sk-proj-"quoted"/+\\é-1234567890'

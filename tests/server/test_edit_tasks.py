@@ -170,4 +170,4 @@ def test_a_key_that_streams_in_piece_by_piece_is_not_told() -> None:
     telling.on_event(replied("root", said))
 
     parts = [e.content for e in events if e.type == "assistant.message" and e.partial]
-    assert "".join(parts) == "The key is ***, not sk-very or sk-v."
+    assert "".join(parts) == "The key is [key removed], not sk-very or sk-v."

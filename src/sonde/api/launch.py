@@ -24,13 +24,13 @@ from sonde.core.events import RunResumed
 from sonde.core.markdown_safety import quiet
 from sonde.core.plurals import plural
 from sonde.core.record import RunRecord
+from sonde.core.redaction import rewrite_value, secret_forms
 from sonde.core.schema import load_schema
 from sonde.errors import ConfigError, RunError
 from sonde.models import open_model
 from sonde.models.base import Model, suited_mode
 from sonde.publish.otel import TraceSender, otlp_exporter
 from sonde.runs.recorder import Recorder
-from sonde.runs.redaction import rewrite_value, secret_forms
 from sonde.runs.rundir import RunDir, new_run_id
 from sonde.runtime.engine import Engine
 from sonde.runtime.finish import Outcome

@@ -111,14 +111,6 @@ class Secret:
         return hash(self._value)
 
 
-def redact(text: str, secrets: Sequence[str]) -> str:
-    """`text` without the known values of keys. Values under 6 characters are left: they would blank ordinary words."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= 6:
-            text = text.replace(secret, "***")
-    return text
-
-
 PromptMode = Literal["stdin", "file"]
 
 

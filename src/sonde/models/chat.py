@@ -19,6 +19,7 @@ from typing import Any
 import httpx2
 
 from sonde.core.deadline import Deadline
+from sonde.core.redaction import secret_forms
 from sonde.errors import ConfigError, ModelCallFailed
 from sonde.models.base import (
     ModelReply,
@@ -30,7 +31,6 @@ from sonde.models.base import (
     estimate_usage,
     interrupted,
     prompt_tokens,
-    redact,
 )
 from sonde.models.completion import (
     MAX_BODY_BYTES,
@@ -194,7 +194,7 @@ class ChatModel:
         return str(self._url.copy_with(username=None, password=None))
 
     def _clean(self, text: str) -> str:
-        return redact(text, self._settings.secrets())
+        return secret_forms(self._settings.secrets()).remove(text)
 
 
 def _endpoint(base_url: str) -> httpx2.URL:

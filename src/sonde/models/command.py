@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sonde.core.deadline import Deadline
+from sonde.core.redaction import secret_forms
 from sonde.errors import ConfigError, ModelCallFailed
 from sonde.models.base import (
     ModelReply,
@@ -26,7 +27,6 @@ from sonde.models.base import (
     estimate_usage,
     interrupted,
     prompt_tokens,
-    redact,
     render_prompt,
 )
 from sonde.models.process import Program, ProgramEnd, run_process
@@ -130,7 +130,7 @@ class CommandModel:
             )
 
     def _clean(self, text: str) -> str:
-        return redact(text, self._settings.secrets())
+        return secret_forms(self._settings.secrets()).remove(text)
 
 
 def _split(command: str | Sequence[str]) -> list[str]:

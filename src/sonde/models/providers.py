@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from sonde.core.deadline import Deadline
+from sonde.core.redaction import secret_forms
 from sonde.errors import ConfigError, ModelCallFailed
 from sonde.models.base import (
     Message,
@@ -31,7 +32,6 @@ from sonde.models.base import (
     interrupted,
     mend,
     prompt_tokens,
-    redact,
     with_schema_note,
 )
 from sonde.models.http_errors import advice, describe_error, is_retryable
@@ -146,7 +146,7 @@ class ProviderModel:
         return ModelCallFailed(self._clean(f"{self.name} failed: {error}"), retryable=retryable, tokens_in=spent)
 
     def _clean(self, text: str) -> str:
-        return redact(text, self._settings.secrets())
+        return secret_forms(self._settings.secrets()).remove(text)
 
 
 class _LoopThread:
@@ -185,7 +185,9 @@ def _infer(spec: str, settings: ModelSettings, forms: str) -> Any:
     except ImportError as error:
         raise ConfigError(f"{spec} needs a package that is not installed: {error}") from None
     except (errors.UserError, ValueError) as error:
-        raise ConfigError(f"{spec} cannot be used: {redact(str(error), settings.secrets())}. {forms}") from None
+        raise ConfigError(
+            f"{spec} cannot be used: {secret_forms(settings.secrets()).remove(str(error))}. {forms}"
+        ) from None
 
 
 def _history(messages: Sequence[Message]) -> list[Any]:

@@ -9,56 +9,24 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import re
 import tarfile
 import unicodedata
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from sonde.core.events import SCHEMA_VERSION, AnyEvent, Event, RunStarted, as_dict
+from sonde.core.redaction import encodable, redact_text, redact_value
 from sonde.errors import ConfigError
 from sonde.runs.journal import chained, open_plain
-from sonde.runs.redaction import encodable, rewrite_text, rewrite_value
 from sonde.runs.rundir import ANSWER, JOURNAL, RECORD, RESULT, SUMMARY, RunDir, fold, pretty_json, write_atomically
 
 MANIFEST = "export.json"
 FILES = (JOURNAL, RECORD, RESULT, SUMMARY, ANSWER)
-REDACTED = "[redacted]"
 MAX_UNPACKED = 1 << 30
-
-SECRETS: Sequence[re.Pattern[str]] = [
-    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
-    re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"),
-    re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}|glpat-[A-Za-z0-9_-]{16,})"),
-    re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
-    re.compile(r"\bAIza[A-Za-z0-9_-]{30,}"),
-    re.compile(r"\bxox[abposr]-[A-Za-z0-9-]{10,}"),
-    re.compile(r"\bhf_[A-Za-z0-9]{30,}"),
-    re.compile(r"\beyJ[A-Za-z0-9_-]{8,2000}\.[A-Za-z0-9_-]{8,20000}\.[A-Za-z0-9_-]{8,}"),  # bounded: else quadratic
-    re.compile(r"(?i)(?<=bearer )[A-Za-z0-9._~+/=-]{12,}"),
-    re.compile(r"(?<=://)[^\s/:@'\"]{1,100}:[^\s/@'\"]{1,200}(?=@)"),
-]
-"""What is taken out wherever it stands."""
-
-_NAMED = re.compile(
-    r"""(?i)((?:password|passwd|secret|token|api[_-]?key|access[_-]?key|client[_-]?secret)["']?\s{0,4}[:=]\s{0,4}["']?)([^\s"',;]{4,})"""
-)
-"""A value that follows a telling name: the name stays."""
-
-
-_TELLING = re.compile(r"(?i)(?:password|passwd|secret|token|api[_-]?key|access[_-]?key|authorization)$")
-"""Names of fields whose text is taken out whole."""
-
-
-def redact_text(text: str) -> str:
-    """The text without what looks like a secret."""
-    for pattern in SECRETS:
-        text = pattern.sub(REDACTED, text)
-    return _NAMED.sub(rf"\g<1>{REDACTED}", text)
 
 
 def export_run(run: RunDir, target: str | Path, *, redact: bool = False) -> Path:
@@ -96,35 +64,19 @@ def _redacted(files: Mapping[str, bytes], events: Sequence[AnyEvent]) -> dict[st
 
 def _redacted_file(name: str, data: bytes) -> bytes:
     if name == RESULT:
-        return pretty_json(_unnamed(rewrite_value(msgspec.json.decode(data), redact_text)))
+        return pretty_json(redact_value(msgspec.json.decode(data)))
     return redact_text(data.decode("utf-8", "replace")).encode()
 
 
 def redact_events(events: Iterable[AnyEvent]) -> list[Any]:
     """The events without what looks like a secret, marked as such."""
-    return [_marked(_redact(event)) for event in events]
-
-
-def _redact(event: Event) -> Event:
-    return msgspec.convert(_unnamed(as_dict(rewrite_text(event, redact_text))), type(event))
-
-
-def _unnamed(value: Any) -> Any:
-    """Plain data without the texts that stand under a telling name."""
-    if isinstance(value, list):
-        return [_unnamed(item) for item in cast("list[Any]", value)]
-    if not isinstance(value, dict):
-        return value
-    return {
-        name: REDACTED if isinstance(item, str) and _TELLING.search(str(name)) else _unnamed(item)
-        for name, item in cast("dict[str, Any]", value).items()
-    }
-
-
-def _marked(event: Event) -> Event:
-    if not isinstance(event, RunStarted):
-        return event
-    return msgspec.structs.replace(event, settings={**event.settings, "redacted": True})
+    clean = (msgspec.convert(redact_value(as_dict(event), kept=("type",)), type(event)) for event in events)
+    return [
+        msgspec.structs.replace(event, settings={**event.settings, "redacted": True})
+        if isinstance(event, RunStarted)
+        else event
+        for event in clean
+    ]
 
 
 def is_replayable(events: Iterable[AnyEvent]) -> bool:

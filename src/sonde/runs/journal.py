@@ -23,8 +23,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from sonde.core.events import SCHEMA_VERSION, AnyEvent, Event, ModelReplied, RunStarted, decode, encode
+from sonde.core.redaction import clean_value, encodable, rewrite_text, secret_forms
 from sonde.errors import ConfigError, UnexpectedRuntimeError
-from sonde.runs.redaction import clean_value, encodable, rewrite_text, secret_forms
 
 Buffer = bytes | memoryview
 Place = tuple[int, int]

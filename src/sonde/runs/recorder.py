@@ -17,10 +17,10 @@ from sonde.core.canonical import hash_value
 from sonde.core.deadline import Clock
 from sonde.core.events import Event, HostReturned, ModelReplied, Noted, stamp
 from sonde.core.record import RecordFold
+from sonde.core.redaction import clean_value, encodable, secret_forms
 from sonde.errors import SondeError
 from sonde.runs.journal import Journal, Place
 from sonde.runs.recording import Recording
-from sonde.runs.redaction import clean_value, encodable, secret_forms
 
 Listener = Callable[[Event], None]
 E = TypeVar("E", bound=Event)

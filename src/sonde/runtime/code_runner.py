@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from sonde.core.canonical import canonical_json, clip, hash_value, jsonable, sha256_text
 from sonde.core.events import ROOT, CodeRan, CodeStarted, HostReturned, RunStarted, ToolExecError, ToolIntercepted
+from sonde.core.redaction import is_same_but_for_keys
 from sonde.errors import ConfigError, SandboxViolation, ToolFault
 from sonde.runs.recording import NOT_RUN, Block, Diverged, EarlierRuns, Recording
-from sonde.runs.redaction import is_same_but_for_keys
 from sonde.runtime import feedback
 from sonde.runtime.actions import RunCode
 from sonde.runtime.functions import SHARING

@@ -18,6 +18,7 @@ from sonde.core.budget import Scope, reserved
 from sonde.core.canonical import hash_value
 from sonde.core.events import ROOT, ModelAsked, ModelFailed, ModelReplied, SubcallEnded
 from sonde.core.plurals import plural
+from sonde.core.redaction import REMOVED, is_same_but_for_keys
 from sonde.errors import BudgetExceeded, Cancelled, ModelCallFailed, RunError, SondeError, by_user, reached_before
 from sonde.models.base import (
     Message,
@@ -33,7 +34,6 @@ from sonde.models.base import (
     prompt_tokens,
 )
 from sonde.models.prices import dearest, price
-from sonde.runs.redaction import REMOVED, is_same_but_for_keys
 
 if TYPE_CHECKING:
     from sonde.runtime.run import Run

@@ -12,7 +12,7 @@ from sonde.core.canonical import clip
 from sonde.core.events import Event, ModelAsked, ModelReplied, Noted, SubcallEnded, SubcallStarted, TurnStarted
 from sonde.core.evidence import Citation as ProvedCitation
 from sonde.core.record import RecordFold
-from sonde.models.base import redact
+from sonde.core.redaction import secret_forms
 from sonde.server.messages import SHOWN, AssistantMessage, Citation, Limits, Progress, SubcallEnd, SubcallStart, Usage
 from sonde.server.runner import Emit
 
@@ -25,6 +25,7 @@ class Telling:
         self._emit = emit
         self._limits = limits
         self._secrets = secrets
+        self._keys = secret_forms(secrets)
         self._fold = RecordFold()
         self._began: float | None = None
         self._speaking: dict[str, str] = {}
@@ -63,7 +64,7 @@ class Telling:
         """A piece of a reply as it streams in; what may be the beginning of a key waits for what follows."""
         if session not in self._speaking:
             return
-        text = redact(self._held.get(session, "") + text, self._secrets)
+        text = self._keys.remove(self._held.get(session, "") + text)
         end = len(text) - _begun(text, self._secrets)
         self._held[session] = text[end:]
         if end:
@@ -88,7 +89,7 @@ class Telling:
 
     def shown(self, text: str) -> str:
         """The text as others may see it: without the values of keys, and not endless."""
-        return clip(redact(text, self._secrets), SHOWN)
+        return clip(self._keys.remove(text), SHOWN)
 
     def _id(self, session: str) -> str:
         return self._task_id if session == "root" else f"{self._task_id}.{session.removeprefix('root/')}"

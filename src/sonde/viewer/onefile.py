@@ -17,9 +17,9 @@ import msgspec
 
 from sonde.core.canonical import clip
 from sonde.core.events import as_dict
+from sonde.core.redaction import redact_text, rewrite_value
 from sonde.runs.catalog import summarise
-from sonde.runs.export import redact_events, redact_text
-from sonde.runs.redaction import rewrite_value
+from sonde.runs.export import redact_events
 from sonde.runs.rundir import NoSuchRun, RunDir, write_atomically
 from sonde.viewer.excerpts import shown_excerpts
 from sonde.viewer.server import STATIC

@@ -1,13 +1,15 @@
-"""Events made fit to be written: without the known values of keys, and without text that UTF-8 cannot hold.
+"""What must not be written or shown is taken out here, for journals, messages, errors and exports.
 
-Values are found in the spellings in which they turn up: as they are, in a URL, in base64, in a JSON text. Nothing else is touched; taking
-out what merely looks like a secret is for exports.
+Known values of keys are found in the spellings in which they turn up: as they are, in a URL, in base64, in a JSON text
+(`secret_forms`). Only an export with `--redact` also loses what merely looks like a secret, by pattern (`redact_text`,
+`redact_value`). Text that UTF-8 cannot hold is made fit to be written.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -18,7 +20,31 @@ import msgspec
 from sonde.core.events import Event, as_dict, encode
 
 REMOVED = "[key removed]"
-SHORTEST_SECRET = 8  # "none", "test" or "EMPTY" are dummies; taking such words out of content would falsify it
+SHORTEST_SECRET = 8  # "none", "test" or "ollama" are dummies; taking such words out of content would falsify it
+REDACTED = "[redacted]"
+
+SECRETS: Sequence[re.Pattern[str]] = [
+    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
+    re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"),
+    re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}|glpat-[A-Za-z0-9_-]{16,})"),
+    re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
+    re.compile(r"\bAIza[A-Za-z0-9_-]{30,}"),
+    re.compile(r"\bxox[abposr]-[A-Za-z0-9-]{10,}"),
+    re.compile(r"\bhf_[A-Za-z0-9]{30,}"),
+    re.compile(r"\beyJ[A-Za-z0-9_-]{8,2000}\.[A-Za-z0-9_-]{8,20000}\.[A-Za-z0-9_-]{8,}"),  # bounded: else quadratic
+    re.compile(r"(?i)(?<=bearer )[A-Za-z0-9._~+/=-]{12,}"),
+    re.compile(r"(?<=://)[^\s/:@'\"]{1,100}:[^\s/@'\"]{1,200}(?=@)"),
+]
+"""What is taken out wherever it stands."""
+
+_NAMED = re.compile(
+    r"""(?i)((?:password|passwd|secret|token|api[_-]?key|access[_-]?key|client[_-]?secret)["']?\s{0,4}[:=]\s{0,4}["']?)([^\s"',;]{4,})"""
+)
+"""A value that follows a telling name: the name stays."""
+
+
+_TELLING = re.compile(r"(?i)(?:password|passwd|secret|token|api[_-]?key|access[_-]?key|authorization)$")
+"""Names of fields whose text is taken out whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +132,24 @@ def rewrite_value(value: Any, change: Callable[[str], str]) -> Any:
 
 def _without_surrogates(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def redact_text(text: str) -> str:
+    """The text without what looks like a secret."""
+    for pattern in SECRETS:
+        text = pattern.sub(REDACTED, text)
+    return _NAMED.sub(rf"\g<1>{REDACTED}", text)
+
+
+def redact_value(value: Any, kept: Sequence[str] = ()) -> Any:
+    """Plain data without what looks like a secret, and without the texts under a telling name. `kept` fields stay as they are."""
+    if isinstance(value, list):
+        return [redact_value(item) for item in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return redact_text(value) if isinstance(value, str) else value
+    clean: dict[Any, Any] = {}
+    for name, item in cast("dict[Any, Any]", value).items():
+        telling = isinstance(item, str) and _TELLING.search(str(name))
+        shown = REDACTED if telling else redact_value(item)
+        clean[redact_text(name) if isinstance(name, str) else name] = item if name in kept else shown
+    return clean

@@ -233,7 +233,7 @@ def test_the_budget_is_the_contracts_and_nothing_goes_above_its_maximum(traces: 
     assert limits_of(RCA.budget) == (2, 40, 120, 40, 200_000, 180)
     for knob, above in {"max_depth": 4, "max_iterations": 61, "max_tool_calls": 221, "max_subcalls": 91}.items():
         with pytest.raises(ConfigError, match=f"maximum of {above - 1}"):
-            sonde.rca(TRACE, traces, **options(**{knob: above}))
+            sonde.rca(TRACE, traces, **options(None, **{knob: above}))
     found = sonde.rca(TRACE, traces, settings=sonde.Settings(), in_memory=True, max_iterations=60, sampling_seed=7)
     recorded = found.record.runtime_ref.budget
     assert (recorded["max_iterations"], recorded["sampling_seed"], recorded["max_tool_calls"]) == (60, 7, 120)

@@ -7,6 +7,7 @@ python scripts/schemas.py --check    exit 1 and say which one is stale
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ def schema() -> dict[str, Any]:
     definitions: dict[str, Any] = {}
     for name, kind in parts.items():
         found = TypeAdapter(kind).json_schema(by_alias=True, ref_template="#/$defs/{model}")
+        # The prefix tells Sonde's own classes apart; in the protocol each name has one meaning without it.
+        found = json.loads(re.sub(r'"(#/\$defs/)?Wire(?=[A-Z]\w*")', r'"\1', json.dumps(found)))
         definitions |= found.pop("$defs", {})
         definitions[name] = found
     return {

@@ -12,18 +12,18 @@ from collections.abc import Callable
 
 from sonde.contexts.workspace import Workspace, WorkspaceContext
 from sonde.errors import ToolFault
+from sonde.server.connection import Emit
 from sonde.server.messages import (
     AssistantMessage,
-    Citation,
     Completion,
     Hello,
     NewTask,
-    Progress,
     SubcallEnd,
     SubcallStart,
-    Usage,
+    WireCitation,
+    WireProgress,
+    WireUsage,
 )
-from sonde.server.runner import Emit
 from sonde.server.stdio import serve_stdio
 
 DEMO_PATCH = """*** Begin Patch
@@ -70,14 +70,14 @@ class Told:
             "silent": lambda: "no citation",
         }
         summary = acts[word]() if word in acts else self.demo(workspace, emit, task)
-        cited = () if word == "silent" else (Citation(path="sample.ts", start_line=1, end_line=7),)
-        usage = Usage(iterations=4, tool_calls=5, subcalls=1, tokens=1234, cost_usd=0.0, seconds=0.1)
+        cited = () if word == "silent" else (WireCitation(path="sample.ts", start_line=1, end_line=7),)
+        usage = WireUsage(iterations=4, tool_calls=5, subcalls=1, tokens=1234, cost_usd=0.0, seconds=0.1)
         status = "partial" if summary.startswith("not done") else "succeeded"
         return Completion(id=task.id, status=status, summary=summary, citations=cited, usage=usage)
 
     def demo(self, workspace: Workspace, emit: Emit, task: NewTask) -> str:
         context = WorkspaceContext(workspace)
-        emit(Progress(id=task.id, note="reading", usage=Usage(iterations=1)))
+        emit(WireProgress(id=task.id, note="reading", usage=WireUsage(iterations=1)))
         context.list_files()
         context.read("sample.ts", 1, 7)
         context.search("describe")
@@ -88,7 +88,7 @@ class Told:
             SubcallEnd(
                 id=f"{task.id}.s1",
                 summary="add one function",
-                citations=(Citation(path="sample.ts", start_line=1, end_line=7),),
+                citations=(WireCitation(path="sample.ts", start_line=1, end_line=7),),
             )
         )
         done = context.apply_patch(DEMO_PATCH)
@@ -107,7 +107,7 @@ class Told:
 
     def flood(self, emit: Emit, count: int) -> str:
         for number in range(count):
-            emit(Progress(id="flood", note=str(number)))
+            emit(WireProgress(id="flood", note=str(number)))
         return f"{count} events"
 
     def many(self, emit: Emit, task_id: str, count: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sonde.server.connection import Connection
+from sonde.server.connection import EditorConnection
 from sonde.server.messages import HOST, RUNTIME, Hello
 
 from .double import Told
@@ -24,7 +24,7 @@ class Host:
     def __init__(self, timeout_s: float = 10.0, give_up_s: float = 3.0) -> None:
         self.queue: queue.Queue[dict[str, Any]] = queue.Queue()
         self.lines: list[bytes] = []
-        self.connection = Connection(
+        self.connection = EditorConnection(
             Told(), self.take, hello=Hello(version="test"), timeout_s=timeout_s, give_up_s=give_up_s
         )
 

@@ -11,7 +11,7 @@ import pytest
 
 from sonde.contexts.workspace import Workspace
 from sonde.errors import ConfigError
-from sonde.server.connection import Connection
+from sonde.server.connection import EditorConnection
 from sonde.server.messages import Completion, Hello, NewTask
 
 
@@ -35,7 +35,7 @@ def test_a_failure_with_half_a_character_or_endless_words_in_it_still_ends_the_t
     error: Exception,
 ) -> None:
     lines: queue.Queue[bytes] = queue.Queue()
-    connection = Connection(Failing(error), lines.put, hello=Hello(version="1"))
+    connection = EditorConnection(Failing(error), lines.put, hello=Hello(version="1"))
 
     connection.feed(b'{"type":"new_task","id":"t","prompt":"p","workspace":"/"}')
     told = [json.loads(lines.get(timeout=60)) for _ in range(3)]

@@ -15,16 +15,16 @@ from sonde.contexts.workspace import LocalWorkspace, PatientClock, accept
 from sonde.core.events import ModelAsked, ModelReplied, SubcallEnded, SubcallStarted, TurnStarted
 from sonde.models.base import Secret
 from sonde.server.edit_tasks import EditRunner
-from sonde.server.event_translator import Telling
-from sonde.server.messages import Event, Limits, NewTask
+from sonde.server.event_translator import EventTranslator
+from sonde.server.messages import NewTask, TaskEvent, WireLimits
 
 ROOT = Path(__file__).parents[2]
 KEY = "sk-very-secret"
 
 
-def told(*, secrets: tuple[str, ...] = ()) -> tuple[Telling, list[Event]]:
-    events: list[Event] = []
-    return Telling("t", events.append, None, secrets), events
+def told(*, secrets: tuple[str, ...] = ()) -> tuple[EventTranslator, list[TaskEvent]]:
+    events: list[TaskEvent] = []
+    return EventTranslator("t", events.append, None, secrets), events
 
 
 def replied(session: str, text: str) -> ModelReplied:
@@ -89,10 +89,10 @@ def test_the_values_of_keys_are_told_to_nobody() -> None:
     assert KEY not in json.dumps([event.model_dump() for event in events])
 
 
-def run(folder: Path, limits: Limits | None = None) -> tuple[str, str | None, list[Event]]:
+def run(folder: Path, limits: WireLimits | None = None) -> tuple[str, str | None, list[TaskEvent]]:
     model = f"command:{sys.executable} {Path(__file__).parent / 'scripted_model.py'}"
     settings = Settings(model=model, runs_dir=folder.parent / "runs", api_key=Secret(KEY))
-    events: list[Event] = []
+    events: list[TaskEvent] = []
     task = NewTask(id="t", prompt="Add normalizeWhitespace", workspace=str(folder), limits=limits)
     done = EditRunner(settings).run(task, LocalWorkspace(folder, approve=accept), events.append, threading.Event())
     return done.status, done.limit, events
@@ -115,7 +115,7 @@ def test_the_demo_task_succeeds_within_the_default_limits(folder: Path) -> None:
 
 @pytest.mark.requirement(68)
 def test_a_limit_that_was_reached_is_named(folder: Path) -> None:
-    status, limit, _ = run(folder, Limits(max_total_tokens=900))
+    status, limit, _ = run(folder, WireLimits(max_total_tokens=900))
 
     assert status in ("partial", "failed")
     assert limit

@@ -4,7 +4,7 @@ export const PROTOCOL_VERSION = "1.0";
 
 export const MAX_LINE_BYTES = 33554432;
 
-/** Runtime: something the model says; parts of one message share its id and say `partial`. */
+/** Runtime: something the model says; the parts of one message share its id and have `partial` set. */
 export interface AssistantMessage {
   taskId?: string | null;
   seq?: number | null;
@@ -24,7 +24,7 @@ export interface Cancel {
   id: string;
 }
 
-/** Lines that a claim rests on; `hash` is of their text when they were read. */
+/** Lines that support a claim; `hash` is the hash of their text when they were read. */
 export interface Citation {
   path: string;
   startLine: number;
@@ -33,7 +33,7 @@ export interface Citation {
   snippet?: string | null;
 }
 
-/** Runtime: the one end of a task. `succeeded` has at least one citation; `limit` names the limit that was reached, if one was. */
+/** Runtime: the end of a task, sent once. `succeeded` has at least one citation; `limit` names the limit that was reached, if any. */
 export interface Completion {
   taskId?: string | null;
   seq?: number | null;
@@ -48,7 +48,7 @@ export interface Completion {
   runDir?: string | null;
 }
 
-/** Runtime: lines of a file, please; answered by tool.result {content, startLine, endLine, totalLines}. */
+/** Runtime: asks for lines of a file; answered by tool.result {content, startLine, endLine, totalLines}. */
 export interface ContextRead {
   taskId?: string | null;
   seq?: number | null;
@@ -61,7 +61,7 @@ export interface ContextRead {
   rationale?: string | null;
 }
 
-/** Runtime: lines that contain a text, please; answered by tool.result {matches[{path, line, text}], truncated?}. */
+/** Runtime: asks for lines that contain a text; answered by tool.result {matches[{path, line, text}], truncated?}. */
 export interface ContextSearch {
   taskId?: string | null;
   seq?: number | null;
@@ -72,7 +72,7 @@ export interface ContextSearch {
   path?: string | null;
 }
 
-/** Runtime: something went wrong. `id` is the task, or null for a line that could not be read; recoverable means: go on. */
+/** Runtime: something went wrong. `id` is the task, or null for a line that could not be read; `recoverable` means: carry on. */
 export interface ErrorMessage {
   taskId?: string | null;
   seq?: number | null;
@@ -84,7 +84,7 @@ export interface ErrorMessage {
   code?: string | null;
 }
 
-/** The first line of the runtime, unasked. */
+/** Runtime: the first line, sent unasked. */
 export interface Hello {
   taskId?: string | null;
   seq?: number | null;
@@ -102,7 +102,7 @@ export type HostMessage =
   | Cancel
   | ToolResult;
 
-/** Budget of one task; what is not given has its default (2, 6, 1000, 6000, 60). */
+/** The budget of one task; missing limits have their defaults (2, 6, 1000, 6000, 60). */
 export interface Limits {
   maxDepth?: number | null;
   maxSubcalls?: number | null;
@@ -111,7 +111,7 @@ export interface Limits {
   timeoutSeconds?: number | null;
 }
 
-/** Host: do this in that folder. */
+/** Host: do this task in that folder. */
 export interface NewTask {
   taskId?: string | null;
   seq?: number | null;
@@ -124,7 +124,7 @@ export interface NewTask {
   limits?: Limits | null;
 }
 
-/** One file of an apply_patch request. `baseHash` is the sha256 of the text that read_file returned, null for a new file. */
+/** One file of an apply_patch request. `baseHash` is the sha256 of the text that read_file returned; null for a new file. */
 export interface PlannedChange {
   path: string;
   action: "add" | "update" | "delete" | "move";
@@ -133,13 +133,13 @@ export interface PlannedChange {
   target?: string | null;
 }
 
-/** Why a request failed: a word for programs and a sentence for people and models. */
+/** Why a request failed: a code for programs and a sentence for people and models. */
 export interface Problem {
   code: string;
   message: string;
 }
 
-/** Runtime: where a task stands; may be dropped by a host that is busy. */
+/** Runtime: where a task stands; a busy host may drop it. */
 export interface Progress {
   taskId?: string | null;
   seq?: number | null;
@@ -186,7 +186,7 @@ export interface SubcallStart {
   scope?: string;
 }
 
-/** Runtime: run this tool, please. `approval` means that the user must be asked first. */
+/** Runtime: asks the host to run a tool. `approval` means that the user must be asked first. */
 export interface ToolRequest {
   taskId?: string | null;
   seq?: number | null;

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 from urllib.parse import unquote, urlsplit
 
 import acp
@@ -22,12 +22,29 @@ from acp.schema import AllowedOutcome, Implementation, PermissionOption, ToolCal
 
 from sonde.api.edit_run import command_environment
 from sonde.api.launch import sonde_version
-from sonde.contexts.workspace import Approval, LocalWorkspace, Plan, Policy
+from sonde.contexts.workspace import (
+    Applied,
+    Approval,
+    CommandResult,
+    FileSlice,
+    LocalWorkspace,
+    Matches,
+    Plan,
+    Policy,
+    Workspace,
+)
 from sonde.core.cancellation import Stop
 from sonde.errors import SondeError
-from sonde.server.announced import AnnouncedWorkspace, Kind
-from sonde.server.messages import MAX_LINE_BYTES, AssistantMessage, Completion, Event, NewTask, SubcallEnd, SubcallStart
-from sonde.server.runner import TaskRunner
+from sonde.server.connection import TaskRunner
+from sonde.server.messages import (
+    MAX_LINE_BYTES,
+    AssistantMessage,
+    Completion,
+    NewTask,
+    SubcallEnd,
+    SubcallStart,
+    TaskEvent,
+)
 from sonde.server.stdio import GRACE_S, claim, leave, leave_on_sigterm, watch_parent
 
 OPTIONS = (
@@ -36,12 +53,58 @@ OPTIONS = (
     PermissionOption(option_id="reject", name="Reject", kind="reject_once"),
 )
 CANCELLED = Approval(accepted=False, reason="the task was cancelled")
+Kind = Literal["read", "search", "execute"]
 
 
-class Prompting:
-    """One prompt of a session: the thread that does it, and what its user has said so far."""
+class AnnouncedWorkspace:
+    """A workspace that calls `announce(kind, title, path)` before each look at it. Changes are announced when approval is asked."""
 
-    def __init__(self, session: Session, client: acp.Client, runner: TaskRunner) -> None:
+    def __init__(self, workspace: Workspace, announce: Callable[[Kind, str, str], None]) -> None:
+        self._workspace = workspace
+        self._announce = announce
+
+    def list_files(self, root: str = "") -> tuple[str, ...]:
+        """As the workspace does."""
+        self._announce("search", f"list files {root}".strip(), root)
+        return self._workspace.list_files(root)
+
+    def read(
+        self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
+    ) -> FileSlice:
+        """As the workspace does."""
+        lines = f":{start_line or 1}-{end_line or ''}" if start_line or end_line else ""
+        why = f" ({rationale})" if rationale else ""
+        self._announce("read", f"read {path}{lines}{why}", path)
+        return self._workspace.read(path, start_line, end_line, rationale=rationale)
+
+    def search(self, query: str, path: str | None = None) -> Matches:
+        """As the workspace does."""
+        self._announce("search", f"search {query!r}", path or "")
+        return self._workspace.search(query, path)
+
+    def text(self, path: str) -> str | None:
+        """As the workspace does."""
+        self._announce("read", f"read {path}", path)
+        return self._workspace.text(path)
+
+    def execute(self, command: str, cwd: str = "") -> CommandResult:
+        """As the workspace does."""
+        self._announce("execute", command, cwd)
+        return self._workspace.execute(command, cwd)
+
+    def apply(self, plan: Plan) -> Applied:
+        """As the workspace does."""
+        return self._workspace.apply(plan)
+
+    def undo(self) -> str:
+        """As the workspace does."""
+        return self._workspace.undo()
+
+
+class PromptTask:
+    """One prompt of a session: the thread that works on it, and what the user has decided so far."""
+
+    def __init__(self, session: AcpSession, client: acp.Client, runner: TaskRunner) -> None:
         self.session = session
         self.cancelled = Stop()
         self._client = client
@@ -51,9 +114,9 @@ class Prompting:
         self._over = False
 
     async def run(self, prompt: str) -> Completion:
-        """Do the task in a thread and wait for its end; what a thread still does that did not end reaches nobody."""
+        """Do the task in a thread and wait for its end. After a cancel it has GRACE_S to end; what it does later reaches nobody."""
         folder = self.session.folder
-        task = NewTask(id=f"{self.session.id}.{self._number()}", prompt=prompt, workspace=str(folder))
+        task = NewTask(id=f"{self.session.id}.{next(self.session.numbers)}", prompt=prompt, workspace=str(folder))
         workspace = LocalWorkspace(
             folder, policy=self.session.policy, approve=self._approve, environment=command_environment()
         )
@@ -61,39 +124,32 @@ class Prompting:
         work = self._loop.run_in_executor(None, self._runner.run, task, announced, self._emit, self.cancelled)
         self.session.works.add(work)
         work.add_done_callback(self.session.works.discard)
+        asked = asyncio.Event()
+        stopped = asyncio.ensure_future(asked.wait())
         try:
-            await self._ended(work)
+            with self.cancelled.cutting(lambda: self._loop.call_soon_threadsafe(asked.set)):
+                await asyncio.wait([work, stopped], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([work], timeout=GRACE_S)
         finally:
+            stopped.cancel()
             was_cancelled, self._over = self.cancelled.is_set(), True
             self.cancelled.set()  # also when nobody waits for it any more
         if not work.done() or (was_cancelled and work.exception()):
-            return Completion(id=task.id, status="cancelled", summary="cancelled; a call that was under way is dropped")
+            return Completion(id=task.id, status="cancelled", summary="cancelled; the call in progress was dropped")
         return work.result().model_copy(update={"status": "cancelled"}) if was_cancelled else work.result()
 
-    async def _ended(self, work: asyncio.Future[Completion]) -> None:
-        """Until the work has ended, or has had its time to end after a cancel."""
-        asked = asyncio.Event()
-        stopped = asyncio.ensure_future(asked.wait())
-        with self.cancelled.cutting(lambda: self._loop.call_soon_threadsafe(asked.set)):
-            await asyncio.wait([work, stopped], return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        await asyncio.wait([work], timeout=GRACE_S)
-
-    def _number(self) -> int:
-        return next(self.session.numbers)
-
     def _update(self, update: Any) -> None:
-        """Send from the task's thread; the order of the updates is the order of the calls."""
+        """Send from the task's thread; updates arrive in the order of the calls."""
         if not self._over:
             sent = self._client.session_update(self.session.id, update)
             asyncio.run_coroutine_threadsafe(sent, self._loop).result()
 
     def _announce(self, kind: Kind, title: str, path: str) -> None:
         places = [ToolCallLocation(path=str(self.session.folder / path))]
-        call = f"call{self._number()}"
+        call = f"call{next(self.session.numbers)}"
         self._update(acp.start_tool_call(call, title, kind=kind, status="completed", locations=places))
 
-    def _emit(self, event: Event) -> None:
+    def _emit(self, event: TaskEvent) -> None:
         match event:
             case SubcallStart():
                 self._update(acp.start_tool_call(event.id, event.intent, kind="think", status="in_progress"))
@@ -105,54 +161,53 @@ class Prompting:
                 pass
 
     def _approve(self, plan: Plan) -> Approval:
+        """Show the diffs and ask the user. Only an option that we offered is a yes, and none that comes after a cancel."""
         if self.cancelled.is_set():
             return CANCELLED
         if self._accept_all:
             return Approval(accepted=True)
-        call = f"call{self._number()}"
+        call = f"call{next(self.session.numbers)}"
         diffs = [
             acp.tool_diff_content(str(self.session.folder / change.writes), change.new_text or "", change.old_text)
             for change in plan.changes
         ]
         self._update(acp.start_tool_call(call, plan.summary(), kind="edit", status="pending", content=diffs))
-        decision = self._ask(ToolCallUpdate(tool_call_id=call, title=plan.summary(), kind="edit", content=list(diffs)))
-        self._update(acp.update_tool_call(call, status="completed" if decision.accepted else "failed"))
-        return decision
-
-    def _ask(self, call: ToolCallUpdate) -> Approval:
-        """The user's word; only an option that we offered is a yes, and none that comes after a cancel."""
-        request = self._client.request_permission(session_id=self.session.id, tool_call=call, options=list(OPTIONS))
+        shown = ToolCallUpdate(tool_call_id=call, title=plan.summary(), kind="edit", content=list(diffs))
+        request = self._client.request_permission(session_id=self.session.id, tool_call=shown, options=list(OPTIONS))
         asking = asyncio.run_coroutine_threadsafe(request, self._loop)
+        decision = CANCELLED
         try:
             with self.cancelled.cutting(asking.cancel):
                 answer = asking.result().outcome
         except CancelledError:
-            return CANCELLED
-        if self.cancelled.is_set() or not isinstance(answer, AllowedOutcome):
-            return CANCELLED
-        self._accept_all = answer.option_id == "accept_all"
-        return Approval(accepted=answer.option_id in ("accept", "accept_all"), reason="refused in the editor")
+            answer = None
+        if isinstance(answer, AllowedOutcome) and not self.cancelled.is_set():
+            self._accept_all = answer.option_id == "accept_all"
+            accepted = answer.option_id in ("accept", "accept_all")
+            decision = Approval(accepted=accepted, reason="refused in the editor")
+        self._update(acp.update_tool_call(call, status="completed" if decision.accepted else "failed"))
+        return decision
 
 
 @dataclass(slots=True, kw_only=True)
-class Session:
-    """A conversation of the client about a folder; it has one prompt at a time."""
+class AcpSession:
+    """The client's conversation about a folder, with one prompt at a time."""
 
     id: str
     folder: Path
     policy: Policy
     numbers: Iterator[int] = field(default_factory=itertools.count)
-    prompting: Prompting | None = None
+    prompt: PromptTask | None = None
     works: set[asyncio.Future[Completion]] = field(default_factory=set[asyncio.Future[Completion]])
 
 
 class SondeAgent:
-    """The agent's side of the protocol: the methods of `acp.Agent` that an agent without modes, logins and saved sessions needs."""
+    """The agent's side of the protocol: the methods of `acp.Agent` that we need without modes, logins and saved sessions."""
 
     def __init__(self, runner: TaskRunner, commands: tuple[str, ...] = ()) -> None:
         self._runner = runner
         self._policy = Policy(commands=commands)
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, AcpSession] = {}
         self._client: acp.Client | None = None
 
     def on_connect(self, conn: acp.Client) -> None:
@@ -160,47 +215,50 @@ class SondeAgent:
         self._client = conn
 
     async def initialize(self, protocol_version: int, **_: Any) -> acp.InitializeResponse:
-        """Say who we are, and the one version that we speak."""
+        """Say who we are, and which version we speak."""
         del protocol_version
         info = Implementation(name="sonde", version=sonde_version())
         return acp.InitializeResponse(protocol_version=acp.PROTOCOL_VERSION, agent_info=info)
 
     async def new_session(self, cwd: str, **_: Any) -> acp.NewSessionResponse:
-        """A conversation about a folder."""
+        """Open a conversation about a folder."""
         folder = Path(cwd)
         if not await asyncio.to_thread(folder.is_dir):
             raise acp.RequestError.invalid_params({"cwd": f"{cwd} is not a folder"})
-        session = Session(id=f"s{len(self._sessions) + 1}", folder=folder, policy=self._policy)
+        session = AcpSession(id=f"s{len(self._sessions) + 1}", folder=folder, policy=self._policy)
         self._sessions[session.id] = session
         return acp.NewSessionResponse(session_id=session.id)
 
     async def prompt(self, session_id: str, prompt: list[Any], **_: Any) -> acp.PromptResponse:
-        """Do a task and tell its result."""
+        """Do a task and report its result."""
         session = self._sessions.get(session_id)
         if session is None or self._client is None:
             raise acp.RequestError.invalid_params({"sessionId": f"there is no session {session_id}"})
-        if session.prompting is not None:
+        if session.prompt is not None:
             raise acp.RequestError.invalid_params(
                 {"sessionId": f"a prompt of {session_id} is under way; cancel it first"}
             )
-        session.prompting = Prompting(session, self._client, self._runner)
+        session.prompt = PromptTask(session, self._client, self._runner)
         try:
-            done = await session.prompting.run(words(prompt, session.folder))
+            done = await session.prompt.run(prompt_text(prompt, session.folder))
         except SondeError as error:
             done = Completion(id=session_id, status="failed", summary=error.message)
         finally:
-            session.prompting = None
-        await self._client.session_update(session_id, acp.update_agent_message_text(rendered(done)))
+            session.prompt = None
+        status = "" if done.status == "succeeded" else f"\n\n({done.status})"
+        cited = "".join(f"\n- {each.path}:{each.start_line}-{each.end_line}" for each in done.citations)
+        text = done.summary + status + (f"\n\nSources:{cited}" if cited else "")
+        await self._client.session_update(session_id, acp.update_agent_message_text(text))
         return acp.PromptResponse(stop_reason="cancelled" if done.status == "cancelled" else "end_turn")
 
     async def cancel(self, session_id: str, **_: Any) -> None:
         """Stop the task of a session."""
         session = self._sessions.get(session_id)
-        if session is not None and session.prompting is not None:
-            session.prompting.cancelled.set()
+        if session is not None and session.prompt is not None:
+            session.prompt.cancelled.set()
 
     async def close(self) -> None:
-        """Stop every task and let it end in order: the client is gone."""
+        """The client is gone: stop every task and give it time to end properly."""
         for session in self._sessions:
             await self.cancel(session)
         works = [work for session in self._sessions.values() for work in session.works]
@@ -208,30 +266,23 @@ class SondeAgent:
             await asyncio.wait(works, timeout=GRACE_S)
 
 
-def words(prompt: list[Any], folder: Path) -> str:
-    """The text of a prompt; a file that it links to is named as tools name it."""
-    return "\n".join(_words(block, folder) for block in prompt if block.type in ("text", "resource_link"))
-
-
-def _words(block: Any, folder: Path) -> str:
-    if block.type == "text":
-        return block.text
-    path = Path(unquote(urlsplit(str(block.uri)).path))
-    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else block.uri
-
-
-def rendered(done: Completion) -> str:
-    """The result as text: the summary, its status where it is not plain success, and the citations."""
-    status = "" if done.status == "succeeded" else f"\n\n({done.status})"
-    cited = "".join(f"\n- {each.path}:{each.start_line}-{each.end_line}" for each in done.citations)
-    return done.summary + status + (f"\n\nSources:{cited}" if cited else "")
+def prompt_text(prompt: list[Any], folder: Path) -> str:
+    """The text of a prompt; a linked file gets the name by which tools know it."""
+    texts: list[str] = []
+    for block in prompt:
+        if block.type == "text":
+            texts.append(block.text)
+        elif block.type == "resource_link":
+            path = Path(unquote(urlsplit(str(block.uri)).path))
+            texts.append(path.relative_to(folder).as_posix() if path.is_relative_to(folder) else block.uri)
+    return "\n".join(texts)
 
 
 class ObjectLines(asyncio.StreamReader):
-    """Gives the SDK only lines that may hold an object: another JSON value would end it, and it would keep a line of any length."""
+    """Gives the SDK only lines that may hold an object and are not too long: any other JSON value would end it."""
 
     async def readuntil(self, separator: Any = b"\n") -> bytes:
-        """The next such line that is not too long; IncompleteReadError at the end."""
+        """The next such line; IncompleteReadError at the end."""
         too_long = False
         while True:
             try:

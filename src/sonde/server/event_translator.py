@@ -1,6 +1,6 @@
-"""What a run does, told in the protocol's words: sub-calls as a tree, the model's replies, progress with what was spent.
+"""What a run does, in the protocol's words: sub-calls as a tree, the model's replies, progress with what was spent.
 
-A view of the event stream; it counts nothing of its own. Reads, searches and patches are not told here: the workspace tells them.
+A view of the event stream that counts nothing itself. The workspace reports reads, searches and patches.
 """
 
 from __future__ import annotations
@@ -10,17 +10,26 @@ from collections.abc import Sequence
 
 from sonde.core.canonical import clip
 from sonde.core.events import Event, ModelAsked, ModelReplied, Noted, SubcallEnded, SubcallStarted, TurnStarted
-from sonde.core.evidence import Citation as ProvedCitation
+from sonde.core.evidence import Citation
 from sonde.core.record import RecordFold
 from sonde.core.redaction import secret_forms
-from sonde.server.messages import SHOWN, AssistantMessage, Citation, Limits, Progress, SubcallEnd, SubcallStart, Usage
-from sonde.server.runner import Emit
+from sonde.server.connection import Emit
+from sonde.server.messages import (
+    SHOWN,
+    AssistantMessage,
+    SubcallEnd,
+    SubcallStart,
+    WireCitation,
+    WireLimits,
+    WireProgress,
+    WireUsage,
+)
 
 
-class Telling:
+class EventTranslator:
     """Listens to one run and emits for one task; safe to call from threads."""
 
-    def __init__(self, task_id: str, emit: Emit, limits: Limits | None = None, secrets: Sequence[str] = ()) -> None:
+    def __init__(self, task_id: str, emit: Emit, limits: WireLimits | None = None, secrets: Sequence[str] = ()) -> None:
         self._task_id = task_id
         self._emit = emit
         self._limits = limits
@@ -29,30 +38,30 @@ class Telling:
         self._fold = RecordFold()
         self._began: float | None = None
         self._speaking: dict[str, str] = {}
-        self._held: dict[str, str] = {}  # ends of pieces that are not told yet
+        self._held: dict[str, str] = {}  # the end of a piece that may be the start of a secret, by session
         self._lock = threading.Lock()
 
     def on_event(self, event: Event) -> None:
-        """One event of the run."""
+        """Translate one event of the run."""
         with self._lock:
             self._fold.add(event)
             self._began = self._began if self._began is not None else event.at
+        where = self._id(event.session)
         match event:
             case SubcallStarted():
-                intent = self.shown(event.objective)
-                scope = ", ".join(event.shared) or event.mode
-                self._emit(
-                    SubcallStart(
-                        id=self._id(event.session), parent_id=self._id(event.parent_call_id), intent=intent, scope=scope
-                    )
-                )
+                parent, scope = self._id(event.parent_call_id), ", ".join(event.shared) or event.mode
+                self._emit(SubcallStart(id=where, parent_id=parent, intent=self.shown(event.objective), scope=scope))
             case SubcallEnded():
-                self._emit(self._ended(event))
+                usage = WireUsage(tokens=event.tokens_in + event.tokens_out, cost_usd=event.cost_usd)
+                cited = [Citation.model_validate(ref) for ref in event.evidence_refs if ref.get("path")]
+                citations = tuple(citation_of(each) for each in cited)
+                self._emit(SubcallEnd(id=where, summary=self.shown(event.summary), citations=citations, usage=usage))
             case ModelAsked():
                 self._held.pop(event.session, None)
-                self._speaking[event.session] = f"{self._id(event.session)}.m{event.turn}.{event.ordinal}"
+                self._speaking[event.session] = f"{where}.m{event.turn}.{event.ordinal}"
             case ModelReplied():
-                self._emit(self._reply(event))
+                known = self._speaking.get(event.session, f"{where}.m{event.turn}.{event.ordinal}")
+                self._emit(AssistantMessage(id=known, parent_id=where, content=self.shown(event.text) or "(no text)"))
             case TurnStarted():
                 self._progress(f"turn {event.turn}", event)
             case Noted():
@@ -61,24 +70,24 @@ class Telling:
                 pass
 
     def on_text(self, session: str, text: str) -> None:
-        """A piece of a reply as it streams in; what may be the beginning of a key waits for what follows."""
+        """Pass on a piece of a reply as it streams in. An end that may be the start of a secret waits for the next piece."""
         if session not in self._speaking:
             return
         text = self._keys.remove(self._held.get(session, "") + text)
-        end = len(text) - _begun(text, self._secrets)
+        begun = (n for secret in self._secrets for n in range(len(secret) - 1, 0, -1) if text.endswith(secret[:n]))
+        end = len(text) - max(begun, default=0)
         self._held[session] = text[end:]
         if end:
-            content = clip(text[:end], SHOWN)
-            message = AssistantMessage(
-                id=self._speaking[session], parent_id=self._id(session), content=content, partial=True
+            part = clip(text[:end], SHOWN)
+            self._emit(
+                AssistantMessage(id=self._speaking[session], parent_id=self._id(session), content=part, partial=True)
             )
-            self._emit(message)
 
-    def usage(self, at: float | None = None) -> Usage:
+    def usage(self, at: float | None = None) -> WireUsage:
         """What was spent so far."""
         with self._lock:
             used = self._fold.usage
-        return Usage(
+        return WireUsage(
             iterations=used.iterations,
             tool_calls=used.tool_calls,
             subcalls=used.llm_subcalls,
@@ -88,44 +97,21 @@ class Telling:
         )
 
     def shown(self, text: str) -> str:
-        """The text as others may see it: without the values of keys, and not endless."""
+        """The text as others may see it: without secrets, and cut to size."""
         return clip(self._keys.remove(text), SHOWN)
 
     def _id(self, session: str) -> str:
         return self._task_id if session == "root" else f"{self._task_id}.{session.removeprefix('root/')}"
 
-    def _ended(self, event: SubcallEnded) -> SubcallEnd:
-        usage = Usage(tokens=event.tokens_in + event.tokens_out, cost_usd=event.cost_usd)
-        cited = [ref for ref in event.evidence_refs if ref.get("path")]
-        citations = tuple(citation_of(ProvedCitation.model_validate(ref)) for ref in cited)
-        return SubcallEnd(
-            id=self._id(event.session), summary=self.shown(event.summary), citations=citations, usage=usage
-        )
-
-    def _reply(self, event: ModelReplied) -> AssistantMessage:
-        known = self._speaking.get(event.session, f"{self._id(event.session)}.m{event.turn}.{event.ordinal}")
-        return AssistantMessage(
-            id=known, parent_id=self._id(event.session), content=self.shown(event.text) or "(no text)"
-        )
-
     def _progress(self, note: str, event: Event) -> None:
         if event.session == "root":
-            self._emit(
-                Progress(
-                    id=self._task_id, note=clip(self.shown(note), 200), usage=self.usage(event.at), limits=self._limits
-                )
-            )
+            note, usage = clip(self.shown(note), 200), self.usage(event.at)
+            self._emit(WireProgress(id=self._task_id, note=note, usage=usage, limits=self._limits))
 
 
-def _begun(text: str, secrets: Sequence[str]) -> int:
-    """How many characters at the end of a text may be the beginning of a key."""
-    lengths = (n for secret in secrets for n in range(len(secret) - 1, 0, -1) if text.endswith(secret[:n]))
-    return max(lengths, default=0)
-
-
-def citation_of(proved: ProvedCitation) -> Citation:
+def citation_of(proved: Citation) -> WireCitation:
     """A proved citation as the wire carries it."""
-    return Citation(
+    return WireCitation(
         path=proved.path,
         start_line=proved.start_line,
         end_line=proved.end_line,

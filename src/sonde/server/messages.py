@@ -1,10 +1,11 @@
-"""The messages of the protocol: one JSON object a line, `type` says which. The single source of the schemas and TypeScript types.
+"""The messages of the protocol: one JSON object per line, its `type` says which. The single source of the schemas and TypeScript types.
 
-The ten event types of the source document, with their spelling, and four of ours: `hello`, `cancel`, `progress`, and `approval` on
-a request. `id` names what the message is about: the task for new_task, cancel, progress, completion and error; the request for
-context.*, tool.request and the tool.result that answers it; the sub-call; the message. `taskId` says which task an event of the
-runtime belongs to, `seq` counts the lines of the runtime from 1, `parentId` is the sub-call (or task) that an event happened in.
-Unknown fields are ignored, unknown types are answered with an error. See docs/protocol.md.
+`id` names what the message is about: the task for new_task, cancel, progress, completion and error; the request for context.*,
+tool.request and the tool.result that answers it; the sub-call; the message. `taskId` is the task that a runtime event belongs to,
+`seq` counts the runtime's lines from 1, `parentId` is the sub-call (or task) in which an event happened. Unknown fields are ignored,
+unknown types are answered with an error. See docs/protocol.md.
+
+`Wire...` sets a class apart from another of Sonde's with the same name; schemas and TypeScript leave the prefix out.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ MAX_LINE_BYTES = 32 * 1024 * 1024
 SHOWN = 4000  # characters of a reply, a summary or an error
 
 Id = Annotated[str, Field(min_length=1, max_length=1000)]
-TaskId = Annotated[str, Field(min_length=1, max_length=200)]  # shorter: the ids of what happens in a task begin with it
+TaskId = Annotated[str, Field(min_length=1, max_length=200)]  # shorter: ids of requests and sub-calls begin with it
 Text = Annotated[str, Field(max_length=1_000_000)]
 
 
-class Part(BaseModel):
+class WirePart(BaseModel):
     """A value inside a message: snake_case here, camelCase on the wire, frozen."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
 
 
-class Citation(Part):
-    """Lines that a claim rests on; `hash` is of their text when they were read."""
+class WireCitation(WirePart):
+    """Lines that support a claim; `hash` is the hash of their text when they were read."""
 
     path: str
     start_line: int
@@ -40,15 +41,15 @@ class Citation(Part):
     snippet: str | None = None
 
 
-class Problem(Part):
-    """Why a request failed: a word for programs and a sentence for people and models."""
+class WireProblem(WirePart):
+    """Why a request failed: a code for programs and a sentence for people and models."""
 
     code: str
     message: str
 
 
-class Limits(Part):
-    """Budget of one task; what is not given has its default (2, 6, 1000, 6000, 60)."""
+class WireLimits(WirePart):
+    """The budget of one task; missing limits have their defaults (2, 6, 1000, 6000, 60)."""
 
     max_depth: Annotated[int, Field(ge=0)] | None = None
     max_subcalls: Annotated[int, Field(ge=0)] | None = None
@@ -57,7 +58,7 @@ class Limits(Part):
     timeout_seconds: Annotated[float, Field(gt=0)] | None = None
 
 
-class Usage(Part):
+class WireUsage(WirePart):
     """What a task has spent so far."""
 
     iterations: int = 0
@@ -68,8 +69,8 @@ class Usage(Part):
     seconds: float = 0.0
 
 
-class PlannedChange(Part):
-    """One file of an apply_patch request. `baseHash` is the sha256 of the text that read_file returned, null for a new file."""
+class PlannedChange(WirePart):
+    """One file of an apply_patch request. `baseHash` is the sha256 of the text that read_file returned; null for a new file."""
 
     path: str
     action: Literal["add", "update", "delete", "move"]
@@ -78,16 +79,16 @@ class PlannedChange(Part):
     target: str | None = None
 
 
-class Message(Part):
-    """What every line may carry besides its own fields."""
+class WireMessage(WirePart):
+    """Fields that every line may have."""
 
     task_id: str | None = None
     seq: int | None = None
     parent_id: str | None = None
 
 
-class Hello(Message):
-    """The first line of the runtime, unasked."""
+class Hello(WireMessage):
+    """Runtime: the first line, sent unasked."""
 
     type: Literal["hello"] = "hello"
     protocol: str = PROTOCOL_VERSION
@@ -97,36 +98,36 @@ class Hello(Message):
     max_line_bytes: int = MAX_LINE_BYTES
 
 
-class NewTask(Message):
-    """Host: do this in that folder."""
+class NewTask(WireMessage):
+    """Host: do this task in that folder."""
 
     type: Literal["new_task"] = "new_task"
     id: TaskId
     prompt: Annotated[str, Field(min_length=1, max_length=1_000_000)]
     workspace: str
     model: str | None = None
-    limits: Limits | None = None
+    limits: WireLimits | None = None
 
 
-class Cancel(Message):
+class Cancel(WireMessage):
     """Host: stop this task; it still ends with one completion."""
 
     type: Literal["cancel"] = "cancel"
     id: Id
 
 
-class ToolResult(Message):
+class WireToolResult(WireMessage):
     """Host: the one answer to a tool.request, context.read or context.search with the same id."""
 
     type: Literal["tool.result"] = "tool.result"
     id: Id
     ok: bool
     output: dict[str, Any] | None = None
-    error: Problem | None = None
+    error: WireProblem | None = None
 
 
-class ContextRead(Message):
-    """Runtime: lines of a file, please; answered by tool.result {content, startLine, endLine, totalLines}."""
+class ContextRead(WireMessage):
+    """Runtime: asks for lines of a file; answered by tool.result {content, startLine, endLine, totalLines}."""
 
     type: Literal["context.read"] = "context.read"
     id: Id
@@ -136,8 +137,8 @@ class ContextRead(Message):
     rationale: str | None = None
 
 
-class ContextSearch(Message):
-    """Runtime: lines that contain a text, please; answered by tool.result {matches[{path, line, text}], truncated?}."""
+class ContextSearch(WireMessage):
+    """Runtime: asks for lines that contain a text; answered by tool.result {matches[{path, line, text}], truncated?}."""
 
     type: Literal["context.search"] = "context.search"
     id: Id
@@ -145,7 +146,7 @@ class ContextSearch(Message):
     path: str | None = None
 
 
-class SubcallStart(Message):
+class SubcallStart(WireMessage):
     """Runtime: a sub-call begins; `parentId` is the sub-call or task above it."""
 
     type: Literal["subcall.start"] = "subcall.start"
@@ -154,18 +155,18 @@ class SubcallStart(Message):
     scope: Text = ""
 
 
-class SubcallEnd(Message):
+class SubcallEnd(WireMessage):
     """Runtime: a sub-call has ended."""
 
     type: Literal["subcall.end"] = "subcall.end"
     id: Id
     summary: Text
-    citations: tuple[Citation, ...] = ()
-    usage: Usage | None = None
+    citations: tuple[WireCitation, ...] = ()
+    usage: WireUsage | None = None
 
 
-class ToolRequest(Message):
-    """Runtime: run this tool, please. `approval` means that the user must be asked first."""
+class ToolRequest(WireMessage):
+    """Runtime: asks the host to run a tool. `approval` means that the user must be asked first."""
 
     type: Literal["tool.request"] = "tool.request"
     id: Id
@@ -174,8 +175,8 @@ class ToolRequest(Message):
     approval: bool | None = None
 
 
-class AssistantMessage(Message):
-    """Runtime: something the model says; parts of one message share its id and say `partial`."""
+class AssistantMessage(WireMessage):
+    """Runtime: something the model says; the parts of one message share its id and have `partial` set."""
 
     type: Literal["assistant.message"] = "assistant.message"
     id: Id
@@ -183,31 +184,31 @@ class AssistantMessage(Message):
     partial: bool | None = None
 
 
-class Progress(Message):
-    """Runtime: where a task stands; may be dropped by a host that is busy."""
+class WireProgress(WireMessage):
+    """Runtime: where a task stands; a busy host may drop it."""
 
     type: Literal["progress"] = "progress"
     id: Id
     note: str = ""
-    usage: Usage = Usage()
-    limits: Limits | None = None
+    usage: WireUsage = WireUsage()
+    limits: WireLimits | None = None
 
 
-class Completion(Message):
-    """Runtime: the one end of a task. `succeeded` has at least one citation; `limit` names the limit that was reached, if one was."""
+class Completion(WireMessage):
+    """Runtime: the end of a task, sent once. `succeeded` has at least one citation; `limit` names the limit that was reached, if any."""
 
     type: Literal["completion"] = "completion"
     id: Id
     status: Literal["succeeded", "partial", "failed", "terminated_budget", "cancelled"]
     summary: Text
-    citations: tuple[Citation, ...] = ()
-    usage: Usage | None = None
+    citations: tuple[WireCitation, ...] = ()
+    usage: WireUsage | None = None
     limit: str | None = None
     run_dir: str | None = None
 
 
-class ErrorMessage(Message):
-    """Runtime: something went wrong. `id` is the task, or null for a line that could not be read; recoverable means: go on."""
+class ErrorMessage(WireMessage):
+    """Runtime: something went wrong. `id` is the task, or null for a line that could not be read; `recoverable` means: carry on."""
 
     type: Literal["error"] = "error"
     id: str | None = None
@@ -216,7 +217,7 @@ class ErrorMessage(Message):
     code: str | None = None
 
 
-HostMessage = Annotated[NewTask | Cancel | ToolResult, Field(discriminator="type")]
+HostMessage = Annotated[NewTask | Cancel | WireToolResult, Field(discriminator="type")]
 RuntimeMessage = Annotated[
     Hello
     | ContextRead
@@ -225,21 +226,28 @@ RuntimeMessage = Annotated[
     | SubcallEnd
     | ToolRequest
     | AssistantMessage
-    | Progress
+    | WireProgress
     | Completion
     | ErrorMessage,
     Field(discriminator="type"),
 ]
-Event = (
-    ContextRead | ContextSearch | SubcallStart | SubcallEnd | ToolRequest | AssistantMessage | Progress | ErrorMessage
+TaskEvent = (
+    ContextRead
+    | ContextSearch
+    | SubcallStart
+    | SubcallEnd
+    | ToolRequest
+    | AssistantMessage
+    | WireProgress
+    | ErrorMessage
 )
 
-HOST: TypeAdapter[NewTask | Cancel | ToolResult] = TypeAdapter(HostMessage)
-RUNTIME: TypeAdapter[Event | Hello | Completion] = TypeAdapter(RuntimeMessage)
+HOST: TypeAdapter[NewTask | Cancel | WireToolResult] = TypeAdapter(HostMessage)
+RUNTIME: TypeAdapter[TaskEvent | Hello | Completion] = TypeAdapter(RuntimeMessage)
 
 
-def encode(message: Message) -> bytes:
-    """The message as one line; fields that are not set are left out, except the null `id` of an error."""
+def encode(message: WireMessage) -> bytes:
+    """The message as one line; unset fields are left out, except the null `id` of an error."""
     fields = message.model_dump(by_alias=True, exclude_none=True)
     if isinstance(message, ErrorMessage):
         fields["id"] = message.id

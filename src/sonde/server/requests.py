@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from sonde.contexts.workspace import Reply
@@ -12,11 +13,11 @@ from sonde.server.messages import (
     MAX_LINE_BYTES,
     ContextRead,
     ContextSearch,
-    Message,
     SubcallEnd,
     SubcallStart,
     ToolRequest,
-    ToolResult,
+    WireMessage,
+    WireToolResult,
     encode,
 )
 
@@ -26,18 +27,18 @@ TOO_LONG = Reply(
     code="LINE_TOO_LONG",
     message=f"the request is longer than a line of the protocol may be ({MAX_LINE_BYTES:,} bytes); change less at once",
 )
-ROOM = 10_000  # for what a message gets on its way: the task, its number, where it happened
-APPROVED_BY_A_PERSON = "apply_patch"  # waits for as long as the person does
+ROOM = 10_000  # for the fields that a message gets on its way out: taskId, seq, parentId
+APPROVED_BY_A_PERSON = "apply_patch"  # waits as long as the person does
 
 
 class Requests:
-    """The open requests of one task; also knows which sub-call a thread is in, to say where a request came from."""
+    """The open requests of one task. Knows which sub-call each thread is in, so that a request can say where it came from."""
 
-    def __init__(self, task_id: str, send: Callable[[Message], None], *, timeout_s: float = 60.0) -> None:
+    def __init__(self, task_id: str, send: Callable[[WireMessage], None], *, timeout_s: float = 60.0) -> None:
         self._task_id = task_id
         self._send = send
         self._timeout_s = timeout_s
-        self._open: dict[str, _Slot] = {}
+        self._open: dict[str, Future[Reply]] = {}
         self._numbers = itertools.count(1)
         self._closed = False
         self._lock = threading.Lock()
@@ -45,92 +46,64 @@ class Requests:
         self._muted = False
         self._here = threading.local()
 
-    def emit(self, event: Message) -> None:
+    def emit(self, event: WireMessage) -> None:
         """Send an event of the task, with the sub-call that it happened in."""
-        parent = event.parent_id or self._parent()
-        if isinstance(event, SubcallStart):
-            self._here.stack = [*self._stack(), event.id]
-        elif isinstance(event, SubcallEnd):
-            self._here.stack = [known for known in self._stack() if known != event.id]
-            parent = event.parent_id or self._parent()
+        stack: list[str] = getattr(self._here, "stack", [])
+        if isinstance(event, SubcallEnd):
+            stack = [known for known in stack if known != event.id]
+        parent = event.parent_id or (stack[-1] if stack else self._task_id)
+        self._here.stack = [*stack, event.id] if isinstance(event, SubcallStart) else stack
         with self._sending:
             if not self._muted:
                 self._send(event.model_copy(update={"task_id": self._task_id, "parent_id": parent}))
 
     def mute(self) -> None:
-        """Send nothing any more; when this returns, nothing is on its way."""
+        """Stop sending; when this returns, nothing is on its way."""
         with self._sending:
             self._muted = True
 
     def ask(self, kind: str, fields: Mapping[str, Any]) -> Reply:
         """Send a request and wait for its answer."""
-        slot = _Slot()
         request_id = f"{self._task_id}.r{next(self._numbers)}"
-        request = _request(request_id, kind, fields)
+        match kind:
+            case "context.read":
+                request = ContextRead.model_validate({**fields, "id": request_id})
+            case "context.search":
+                request = ContextSearch.model_validate({**fields, "id": request_id})
+            case _:
+                approval = True if kind == APPROVED_BY_A_PERSON else None
+                request = ToolRequest(id=request_id, name=kind, params=dict(fields), approval=approval)
         if len(encode(request)) > MAX_LINE_BYTES - ROOM:
             return TOO_LONG
+        reply: Future[Reply] = Future()
         with self._lock:
             if self._closed:
                 return CANCELLED
-            self._open[request_id] = slot
+            self._open[request_id] = reply
         self.emit(request)
-        answered = slot.done.wait(None if kind == APPROVED_BY_A_PERSON else self._timeout_s)
-        with self._lock:
-            self._open.pop(request_id, None)
-        if not answered:
-            return Reply(
-                False, code="TIMEOUT", message=f"the editor did not answer {kind} within {self._timeout_s:g} s"
-            )
-        return slot.reply
+        try:
+            return reply.result(None if kind == APPROVED_BY_A_PERSON else self._timeout_s)
+        except TimeoutError:
+            message = f"the editor did not answer {kind} within {self._timeout_s:g} s"
+            return Reply(False, code="TIMEOUT", message=message)
+        finally:
+            with self._lock:
+                self._open.pop(request_id, None)
 
-    def answer(self, result: ToolResult) -> bool:
-        """Hand an answer to whoever waits for it; False when nobody does, or it was answered before."""
+    def answer(self, result: WireToolResult) -> bool:
+        """Hand an answer to whoever waits for it; False if nobody does, or it was answered before."""
         with self._lock:
-            slot = self._open.pop(result.id, None)
-        if slot is None:
+            reply = self._open.pop(result.id, None)
+        if reply is None:
             return False
-        slot.fill(_reply(result))
+        code, message = (result.error.code, result.error.message) if result.error else ("", "")
+        reply.set_result(Reply(result.ok, result.output or {}, code, message))
         return True
 
     def close(self) -> None:
-        """Answer everything that is open with CANCELLED and refuse what comes later."""
+        """Answer every open request with CANCELLED and refuse later ones."""
         with self._lock:
             self._closed = True
-            slots, self._open = list(self._open.values()), {}
-        for slot in slots:
-            slot.fill(CANCELLED)
-
-    def _stack(self) -> list[str]:
-        return getattr(self._here, "stack", [])
-
-    def _parent(self) -> str:
-        stack = self._stack()
-        return stack[-1] if stack else self._task_id
-
-
-class _Slot:
-    """Where one answer arrives."""
-
-    def __init__(self) -> None:
-        self.done = threading.Event()
-        self.reply = CANCELLED
-
-    def fill(self, reply: Reply) -> None:
-        self.reply = reply
-        self.done.set()
-
-
-def _request(request_id: str, kind: str, fields: Mapping[str, Any]) -> Message:
-    match kind:
-        case "context.read":
-            return ContextRead.model_validate({**fields, "id": request_id})
-        case "context.search":
-            return ContextSearch.model_validate({**fields, "id": request_id})
-        case _:
-            approval = True if kind == APPROVED_BY_A_PERSON else None
-            return ToolRequest(id=request_id, name=kind, params=dict(fields), approval=approval)
-
-
-def _reply(result: ToolResult) -> Reply:
-    problem = result.error
-    return Reply(result.ok, result.output or {}, problem.code if problem else "", problem.message if problem else "")
+            replies, self._open = list(self._open.values()), {}
+        for reply in replies:
+            reply.set_result(CANCELLED)

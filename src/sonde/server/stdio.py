@@ -1,8 +1,8 @@
 """The protocol over standard input and output.
 
 File descriptor 1 belongs to the protocol from the first moment: it is duplicated, and 1 itself then points at standard error, so a
-stray print or a chatty library cannot break the stream. Descriptor 0 likewise gives way to /dev/null, so no child process can eat a
-line. The process ends when its input ends, on SIGTERM, when nobody reads its output, and when its parent is gone.
+stray print or a chatty library cannot break the stream. Likewise descriptor 0 becomes /dev/null, so no child process can eat a line.
+The process ends when its input ends, on SIGTERM, when nobody reads its output, and when its parent is gone.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from types import FrameType
 from typing import BinaryIO, NoReturn
 
 from sonde.models.process import end_all_groups
-from sonde.server.connection import Connection
+from sonde.server.connection import EditorConnection, TaskRunner
 from sonde.server.messages import MAX_LINE_BYTES, Hello
-from sonde.server.runner import TaskRunner
 
 GRACE_S = 3.0
 
@@ -33,7 +32,7 @@ class Pipes:
     out: int
 
     def write(self, data: bytes) -> None:
-        """All of it, in one go where the pipe takes it; the end of the process when nobody reads."""
+        """Write all of it, in one go if the pipe takes it. If nobody reads any more, the process ends."""
         view = memoryview(data)
         while view:
             try:
@@ -43,7 +42,7 @@ class Pipes:
 
 
 def claim() -> Pipes:
-    """Take descriptors 0 and 1 for the protocol; whatever else reads or prints gets /dev/null and standard error."""
+    """Take descriptors 0 and 1 for the protocol; everything else reads from /dev/null and prints to standard error."""
     sys.stdout.flush()
     lines, out = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -59,21 +58,21 @@ def serve_stdio(runner: TaskRunner, hello: Hello) -> int:
     pipes = claim()
     watch_parent(os.getppid(), lambda: leave(1))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    connection = Connection(runner, pipes.write, hello=hello)
+    connection = EditorConnection(runner, pipes.write, hello=hello)
     with suppress(KeyboardInterrupt):
         pump(pipes.lines, connection)
     leave(0 if connection.close(GRACE_S) else 1)
 
 
 def leave(code: int) -> NoReturn:
-    """End the process now: threads that do not stop cannot keep it, and programs that it started as models or commands end too."""
+    """End the process now, with the programs it started as models or commands. Threads that do not stop cannot keep it alive."""
     end_all_groups()
     sys.stderr.flush()
     os._exit(code)
 
 
 def leave_on_sigterm() -> None:
-    """For servers whose loop is an SDK's."""
+    """End the process on SIGTERM, in servers that run the loop of an SDK."""
 
     def ended(number: int, frame: FrameType | None) -> None:
         del number, frame
@@ -82,23 +81,19 @@ def leave_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, ended)
 
 
-def pump(lines: BinaryIO, connection: Connection, limit: int = MAX_LINE_BYTES) -> None:
-    """Feed every line; one that is too long is passed over and answered by an error."""
+def pump(lines: BinaryIO, connection: EditorConnection, limit: int = MAX_LINE_BYTES) -> None:
+    """Feed every line; one that is too long is skipped and answered with an error."""
     while line := lines.readline(limit + 1):
         if len(line) > limit and not line.endswith(b"\n"):
-            _skip(lines)
+            while (rest := lines.readline(1 << 20)) and not rest.endswith(b"\n"):
+                pass
             connection.refuse(f"the line is longer than {limit:,} bytes", code="LINE_TOO_LONG")
         elif line.strip():
             connection.feed(line)
 
 
-def _skip(lines: BinaryIO) -> None:
-    while (rest := lines.readline(1 << 20)) and not rest.endswith(b"\n"):
-        pass
-
-
 def watch_parent(parent: int, gone: Callable[[], object], every_s: float = 1.0) -> None:
-    """Call `gone` once the parent is another process; a pipe held open by someone else would hide that."""
+    """Call `gone` once the parent has died; the end of input would not show that if someone else holds the pipe open."""
 
     def watch() -> None:
         pause = threading.Event()

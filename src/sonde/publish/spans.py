@@ -92,7 +92,15 @@ class _Fold:
 
     def _open(self, event: Event, key: str, name: str, kind: str) -> RunSpan:
         span_id = sha256_text(f"sonde span {self.run_id} {key}")[:16]
-        span = RunSpan(id=span_id, parent=self._around(event, key), name=name, kind=kind, start=event.at, end=event.at)
+        # Around it is the block of code in which it happened, or else the session.
+        if isinstance(event, SubcallStarted):
+            above = parent_of(event.session)
+            parent = self._inside(*above) if above else self._session(ROOT)
+        elif isinstance(event, HostReturned):
+            parent = self._inside(event.session, event.turn)
+        else:
+            parent = None if key == f"session {ROOT}" else self._session(event.session)
+        span = RunSpan(id=span_id, parent=parent, name=name, kind=kind, start=event.at, end=event.at)
         span.attributes["openinference.span.kind"] = kind
         span.attributes["session.id"] = self.run_id
         span.attributes["sonde.session"] = event.session
@@ -108,15 +116,6 @@ class _Fold:
             span.end, span.error = event.at, error
             self.running.discard(key)
         return span
-
-    def _around(self, event: Event, key: str) -> str | None:
-        """The id of the block of code that this happened in, else of the session."""
-        if isinstance(event, SubcallStarted):
-            above = parent_of(event.session)
-            return self._inside(*above) if above else self._session(ROOT)
-        if isinstance(event, HostReturned):
-            return self._inside(event.session, event.turn)
-        return None if key == f"session {ROOT}" else self._session(event.session)
 
     def _inside(self, session: str, turn: int) -> str | None:
         return self.blocks.get((session, turn)) or self._session(session)

@@ -154,7 +154,14 @@ def _message(message: Table, base: str) -> Table:
         flat |= {f"{base}.message.content": text for text in texts}
     else:
         for index, part in enumerate(shown):
-            flat |= _content(part, f"{base}.message.contents.{index}.message_content")
+            prefix = f"{base}.message.contents.{index}.message_content"
+            if part["type"] in {"text", "reasoning"}:
+                flat |= {f"{prefix}.type": part["type"], f"{prefix}.text": str(part.get("content", ""))}
+                continue
+            url = part.get("uri")
+            if part["type"] == "blob":
+                url = f"data:{part.get('mime_type') or 'application/octet-stream'};base64,{part.get('content', '')}"
+            flat |= {f"{prefix}.type": "image"} | ({f"{prefix}.image.image.url": url} if url else {})
 
     for index, part in enumerate(part for part in parts if part.get("type") == "tool_call"):
         prefix = f"{base}.message.tool_calls.{index}.tool_call"
@@ -165,15 +172,6 @@ def _message(message: Table, base: str) -> Table:
         if part.get("arguments") is not None:
             flat[f"{prefix}.function.arguments"] = _text(part["arguments"])
     return flat
-
-
-def _content(part: Table, prefix: str) -> Table:
-    if part.get("type") in {"text", "reasoning"}:
-        return {f"{prefix}.type": part["type"], f"{prefix}.text": str(part.get("content", ""))}
-    url = part.get("uri")
-    if part.get("type") == "blob":
-        url = f"data:{part.get('mime_type') or 'application/octet-stream'};base64,{part.get('content', '')}"
-    return {f"{prefix}.type": "image"} | ({f"{prefix}.image.image.url": url} if url else {})
 
 
 def _tool(table: Mapping[str, Any]) -> Table:

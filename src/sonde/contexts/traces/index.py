@@ -162,19 +162,16 @@ class IndexWriter:
         while (batch := self._queue.get()) is not None:
             if self._failure is None:
                 try:
-                    self._write(batch)
+                    if repeated := self._repeated(batch):
+                        for rows in cast("list[list[Any]]", [batch.spans, batch.bodies, batch.words, batch.projects]):
+                            rows[:] = [row for position, row in enumerate(rows) if position not in repeated]
+                    run = self._connection.executemany
+                    run("INSERT INTO spans VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", batch.spans)
+                    run("INSERT INTO bodies VALUES (?, ?, ?)", batch.bodies)
+                    run("INSERT INTO words(rowid, text) VALUES (?, ?)", batch.words)
+                    run(_UPSERT_TRACE, _trace_rows(batch))
                 except sqlite3.Error as failure:
                     self._failure = failure
-
-    def _write(self, batch: _SpanBatch) -> None:
-        if repeated := self._repeated(batch):
-            for rows in cast("list[list[Any]]", [batch.spans, batch.bodies, batch.words, batch.projects]):
-                rows[:] = [row for position, row in enumerate(rows) if position not in repeated]
-        run = self._connection.executemany
-        run("INSERT INTO spans VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", batch.spans)
-        run("INSERT INTO bodies VALUES (?, ?, ?)", batch.bodies)
-        run("INSERT INTO words(rowid, text) VALUES (?, ?)", batch.words)
-        run(_UPSERT_TRACE, _trace_rows(batch))
 
     def _repeated(self, batch: _SpanBatch) -> set[int]:
         """Positions of spans whose id is taken: told as a gap of their trace, or as malformed when another trace has the id."""

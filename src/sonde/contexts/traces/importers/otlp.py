@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
-from sonde.contexts.traces.span import Micros, RawEvent, Span, build_span, us_of_nanos
+from sonde.contexts.traces.span import Micros, Span, build_span, us_of_nanos
 
 Json = dict[str, Any]
 PROJECT = "openinference.project.name"
@@ -47,7 +47,14 @@ def _span(raw: Json, project: str) -> Span | str:
             status=status.get("code"),
             status_message=status.get("message"),
             attributes=attributes(raw.get("attributes")),
-            events=_events(raw),
+            events=(
+                (
+                    str(event.get("name", "")),
+                    _nanos(_first(event, "timeUnixNano", "time_unix_nano")),
+                    attributes(event.get("attributes")),
+                )
+                for event in _list(raw, "events")
+            ),
             project=project,
             gaps=dropped,
         )
@@ -83,12 +90,6 @@ def value_of(wrapped: Mapping[str, Any]) -> Any:
 
 def _values(wrapped: Any) -> list[Json]:
     return _list(cast("Json", wrapped), "values") if isinstance(wrapped, dict) else []
-
-
-def _events(raw: Json) -> Iterator[RawEvent]:
-    for event in _list(raw, "events"):
-        moment = _first(event, "timeUnixNano", "time_unix_nano")
-        yield str(event.get("name", "")), _nanos(moment), attributes(event.get("attributes"))
 
 
 def _nanos(value: Any) -> Micros | None:

@@ -37,7 +37,7 @@ def rows(path: Path) -> Iterator[Record | Malformed]:
         with pq.ParquetFile(path) as file:
             repeating = _repeating(path, file.metadata)
         with pq.ParquetFile(path, read_dictionary=repeating) as file:
-            for batch in _measured(pa, path, _batches(file)):
+            for batch in _batches(pa, path, file):
                 for row in _rows(pa, batch):
                     number += 1
                     yield Malformed(number, 0, row) if isinstance(row, str) else Record(number, 0, row)
@@ -59,50 +59,37 @@ def _repeating(path: Path, metadata: Any) -> list[str]:
     return list(found)
 
 
-def _batches(file: Any) -> Iterator[Any]:
-    """Batches of rows, the smaller the larger rows are on average."""
+def _batches(pa: Any, path: Path, file: Any) -> Iterator[Any]:
+    """Batches of rows, the smaller the larger rows are on average, until what they say in full is out of all proportion to the file."""
+    most, said = max(LARGE_FILE, MAX_EXPANSION * path.stat().st_size), 0
     for at in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(at)
         fitting = BYTES_AT_ONCE * group.num_rows // max(1, group.total_byte_size)
-        yield from file.iter_batches(batch_size=max(1, min(ROWS_AT_ONCE, fitting)), row_groups=[at])
-
-
-def _measured(pa: Any, path: Path, batches: Iterator[Any]) -> Iterator[Any]:
-    """The batches, until what they say in full is out of all proportion to the file."""
-    most, said = max(LARGE_FILE, MAX_EXPANSION * path.stat().st_size), 0
-    for batch in batches:
-        said += sum(_in_full(pa, column) for column in batch.columns)
-        if said > most:
-            raise ConfigError(f"{path.name} expands to more than {most:,} bytes; that is not a trace file")
-        yield batch
-
-
-def _in_full(pa: Any, column: Any) -> int:
-    """The bytes of a column with every repeated value counted each time."""
-    if not pa.types.is_dictionary(column.type):
-        return column.nbytes
-    lengths = pa.compute.binary_length(column.dictionary)
-    return pa.compute.sum(lengths.take(column.indices)).as_py() or 0
+        for batch in file.iter_batches(batch_size=max(1, min(ROWS_AT_ONCE, fitting)), row_groups=[at]):
+            for column in batch.columns:
+                if pa.types.is_dictionary(column.type):  # every repeated value counts each time
+                    lengths = pa.compute.binary_length(column.dictionary)
+                    said += pa.compute.sum(lengths.take(column.indices)).as_py() or 0
+                else:
+                    said += column.nbytes
+            if said > most:
+                raise ConfigError(f"{path.name} expands to more than {most:,} bytes; that is not a trace file")
+            yield batch
 
 
 def _rows(pa: Any, batch: Any) -> Iterator[dict[str, Any] | str]:
     """The rows of a batch, one made at a time; a text where a row is too long."""
-    names, columns = batch.schema.names, [_microseconds(pa, column) for column in batch.columns]
+    columns = [
+        column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)  # Python's times have no nanoseconds
+        if pa.types.is_timestamp(column.type)
+        else column
+        for column in batch.columns
+    ]
     large = [column for column in columns if column.nbytes > MAX_LINE_BYTES]
     for at in range(batch.num_rows):
-        if large and sum(_size(pa, column.slice(at, 1)) for column in large) > MAX_LINE_BYTES:
+        values = (column.slice(at, 1) for column in large)
+        size = sum((v.dictionary_decode() if pa.types.is_dictionary(v.type) else v).nbytes for v in values)
+        if size > MAX_LINE_BYTES:
             yield f"longer than {MAX_LINE_BYTES} bytes"
         else:
-            yield {name: column[at].as_py() for name, column in zip(names, columns, strict=True)}
-
-
-def _size(pa: Any, value: Any) -> int:
-    """The bytes of one value, not of all that it might have been."""
-    return (value.dictionary_decode() if pa.types.is_dictionary(value.type) else value).nbytes
-
-
-def _microseconds(pa: Any, column: Any) -> Any:
-    """The column with nanosecond times cut: Python's times have none."""
-    if not pa.types.is_timestamp(column.type):
-        return column
-    return column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)
+            yield {name: column[at].as_py() for name, column in zip(batch.schema.names, columns, strict=True)}

@@ -80,7 +80,7 @@ def test_a_program_that_does_not_exist_is_a_usage_error(folder: Path) -> None:
     shown = ask(folder, "--model", "command:/nowhere/model")
 
     assert shown.returncode == 2
-    assert "'/nowhere/model' is not to be found" in shown.stderr
+    assert "'/nowhere/model' was not found" in shown.stderr
 
 
 @pytest.mark.parametrize(

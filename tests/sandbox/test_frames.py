@@ -12,7 +12,8 @@ from hypothesis import given, settings, strategies as st
 from watching import RAW, kind, no_strays, run
 
 from sonde.sandbox import Limits, Sandbox
-from sonde.sandbox.frames import BadFrame, CallBody, Channel, DoneBody, HungUp, OutOfTime, ReadyBody, parse_body
+from sonde.sandbox.base import OutOfTime
+from sonde.sandbox.frames import BadFrame, CallBody, Channel, DoneBody, HungUp, ReadyBody, parse_body
 from sonde.sandbox.worker.channel import Encoded
 
 LIMIT = 100_000
@@ -37,7 +38,7 @@ def feed(data: bytes) -> list[object]:
         got: list[object] = []
         try:
             while True:
-                got.append(channel.receive()[1])
+                got.append(channel.receive())
         except (BadFrame, HungUp) as end:
             return [*got, end]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sonde.sandbox.backend import BACKENDS, Box, open_box
 from sonde.sandbox.base import (
     Args,
     CodeClock,
@@ -14,8 +13,9 @@ from sonde.sandbox.base import (
     Limits,
     Variable,
 )
-from sonde.sandbox.box import Sandbox
+from sonde.sandbox.box import BACKENDS, Box, open_box
 from sonde.sandbox.forkserver import ForkServer, shared_server
+from sonde.sandbox.kernel_box import Sandbox
 from sonde.sandbox.share import Shareable
 
 __all__ = [

@@ -1,6 +1,6 @@
 """The values of the sandbox: limits, the result of a turn, and what can be wrong with one.
 
-`ExecFault` is a value, not an exception: the code failed and its author, a model, is to hear how. Exceptions are for the caller:
+`ExecFault` is a value, not an exception: the code failed, and its author, a model, must hear how. Exceptions are for the caller:
 `ConfigError` (a bad argument; nothing was run), `SandboxUnavailable` (a kernel layer is missing), `SandboxLost` (state gone).
 """
 
@@ -20,7 +20,7 @@ MOST = 1 << 50
 """No limit needs more, and the kernel takes little more."""
 FEWEST_CHARS = 512
 MOST_CHARS = 500_000
-"""Both streams keep that much twice, and a report is at most 16 MiB of JSON."""
+"""Both streams keep this much twice, and a report is at most 16 MiB of JSON."""
 UNITS = {
     "": 1,
     "b": 1,
@@ -38,6 +38,14 @@ UNITS = {
 FaultKind = Literal["error", "syntax", "gate", "import", "timeout", "memory", "crash", "violation", "quota", "output"]
 
 
+class OutOfTime(Exception):
+    """The time of the turn is over."""
+
+
+class OverQuota(Exception):
+    """The code made more host calls than a turn may."""
+
+
 class Args(tuple[Any, ...]):  # noqa: SLOT001 - a tuple cannot have slots that hold anything
     """The positional arguments of a host call; `named` holds the keyword ones."""
 
@@ -53,8 +61,11 @@ class Args(tuple[Any, ...]):  # noqa: SLOT001 - a tuple cannot have slots that h
 Host = Callable[[str, Args], Any]
 """Serves one call of generated code: the name that was called and its arguments; returns a JSON-like value or bytes."""
 
+MESSAGE_CHARS = 100_000
+"""More is not a message, and all of it would go to the worker."""
+
 Watch = Callable[[], object]
-"""Asked again and again while code runs: a `RunError` that it raises voids the turn, as one of the host does."""
+"""Called again and again while code runs: a `RunError` that it raises voids the turn, as one of the host does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +76,7 @@ class Limits:
     memory: str | int = "1GiB"
     """On top of the bare interpreter and of what is shared; also the bound on all kept states together."""
     cpu_s: float | None = None
-    """Seconds of processor time a turn; None: twice the wall time and a minute, as a backstop."""
+    """Seconds of processor time per turn; None: twice the wall time and a minute, as a backstop."""
     output_chars: int = 8192
     host_calls: int = 10_000
     frame_bytes: int = 64 * MIB
@@ -169,6 +180,19 @@ class ExecResult:
     output_chars: int = 0
     """True length of the output before it was cut."""
     warnings: tuple[str, ...] = ()
+
+
+def host_error(error: Exception) -> tuple[str, str]:
+    """The class and the message of an exception of the host, for the code that made the call; whatever its own methods do."""
+    match error:
+        case KeyError(args=(str(key),)):
+            message = key  # its str() has the quotes already, and would get them twice
+        case _:
+            try:
+                message = str(error)
+            except Exception as broken:  # noqa: BLE001 - the host's own class: nothing is known about what it raises
+                message = f"<its message raised {type(broken).__name__}>"
+    return type(error).__name__, message[:MESSAGE_CHARS]
 
 
 def parse_size(size: str | int) -> int:

@@ -1,6 +1,6 @@
-"""Could untrusted code run safely here? Tried for real, and told as data.
+"""Could untrusted code run safely here? `examine()` tries it for real and returns what it found as data.
 
-`examine()` starts a fork server and a worker and lets it try what must fail. It never raises: what is wrong is in the answer.
+It starts a fork server and a worker and lets it try what must fail. It never raises: what is wrong is in the answer.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from importlib import metadata
 
 from sonde.errors import SandboxLost, SandboxUnavailable
 from sonde.sandbox.base import Limits
-from sonde.sandbox.box import Sandbox
+from sonde.sandbox.kernel_box import Sandbox
 from sonde.sandbox.policy import PROFILES
 
 PACKAGES = {"sonde": "sonde-rlm", "msgspec": "msgspec", "pydantic": "pydantic"}
-"""What is named, and the distribution that it comes in."""
+"""The name that is shown, and the distribution it comes in."""
 ATTEMPTS = {
     "a file cannot be read": ("open('/etc/passwd').read()", "error"),
     "a process cannot be started": ("import os\nos.fork()", "violation"),
@@ -52,19 +52,29 @@ class Diagnosis:
 
 
 def examine() -> Diagnosis:
-    """Try it, and tell."""
+    """Try it, and say what happened."""
     layers: tuple[str, ...] = ()
-    checks: tuple[Check, ...] = ()
+    checks: list[Check] = []
+    versions: dict[str, str] = {}
     problem = ""
     try:
         with Sandbox(profile="open", limits=Limits(wall_s=10, memory="256MiB")) as box:
             layers = box.layers
-            checks = _try_everything(box)
+            box.execute("kept = 1")
+            for name, (code, expected) in ATTEMPTS.items():
+                fault = box.execute(code, wall_s=0.5 if expected == "timeout" else None).fault
+                met = fault.kind if fault else None
+                checks.append(Check(name=name, ok=met == expected, detail=fault.message if fault else ""))
     except (SandboxUnavailable, SandboxLost) as error:
         problem = error.message
     failed = [check.name for check in checks if not check.ok]
     if failed:
         problem = "the layers are on but do not hold: " + ", ".join(failed)
+    for name, package in PACKAGES.items():
+        try:
+            versions[name] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[name] = "not installed"
     return Diagnosis(
         safe=not problem,
         problem=problem,
@@ -72,25 +82,7 @@ def examine() -> Diagnosis:
         kernel=f"{platform.system()} {platform.release()}",
         python=f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})",
         layers=layers,
-        checks=checks,
+        checks=tuple(checks),
         profiles=tuple(PROFILES),
-        versions={name: _version(package) for name, package in PACKAGES.items()},
+        versions=versions,
     )
-
-
-def _try_everything(box: Sandbox) -> tuple[Check, ...]:
-    box.execute("kept = 1")
-    return tuple(_attempt(box, name, *attempt) for name, attempt in ATTEMPTS.items())
-
-
-def _attempt(box: Sandbox, name: str, code: str, expected: str | None) -> Check:
-    result = box.execute(code, wall_s=0.5 if expected == "timeout" else None)
-    met = result.fault.kind if result.fault else None
-    return Check(name=name, ok=met == expected, detail=result.fault.message if result.fault else "")
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"

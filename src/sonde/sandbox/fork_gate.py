@@ -1,21 +1,25 @@
-"""The only door by which a new process comes to be: the seccomp listener of a family.
+"""How a state is forked. `GatedFamily`: the seccomp listener of the family is the only door to a new process.
 
 A state that is not in a turn is parked: held inside the fork it asked for. `fork` lets that call happen once, meets the child at
 its PDEATHSIG call, and gives it its descriptors there. A child that skips that call never gets a socket, and is found and killed
 as a stray.
+
+`UngatedFamily` is for `unsafe=True` on a kernel without seccomp user notifications: the same turns, rollbacks and branches, but a
+state forks when its socket says so, and hostile code may do as it likes.
 """
 
 from __future__ import annotations
 
 import select
 import socket
+import struct
 import threading
 import time
 from collections.abc import Mapping
 
 from sonde.sandbox.forkserver import ForkServer
 from sonde.sandbox.notify import Listener, Notice
-from sonde.sandbox.snapshots import Family, ForkFailed, ForkRefused, State
+from sonde.sandbox.snapshots import ForkFailed, ForkRefused, State, StateFamily
 from sonde.sandbox.worker.tables import NUMBERS
 
 LATE_S = 0.2
@@ -25,7 +29,7 @@ SLICE_S = 0.005
 CLONES = frozenset(numbers["clone"] for numbers in NUMBERS.values())
 
 
-class GatedFamily(Family):
+class GatedFamily(StateFamily):
     """States whose every fork the supervisor permits."""
 
     def __init__(self, server: ForkServer, group: int, layers: tuple[str, ...], listener: Listener) -> None:
@@ -51,25 +55,21 @@ class GatedFamily(Family):
                 raise
 
     def _welcome(self, parent: State, descriptors: Mapping[int, int]) -> State:
+        """Wait for the child that the parent was just allowed to make, and give it its descriptors."""
         limit = time.monotonic() + self.server.grace_s
         while time.monotonic() < limit:
-            notice = self._next_greeting()
-            if notice is None:
-                if parent.dead():  # a child it has made before will still report
-                    limit = min(limit, time.monotonic() + LATE_S)
-                self._pump(parent)
-                continue
-            child = self._meet(notice, descriptors)
-            if child is not None:
-                return child
-            break
+            with self._table:
+                notice = self._greetings.popitem()[1] if self._greetings else None
+            if notice is not None:
+                if (child := self._meet(notice, descriptors)) is not None:
+                    return child
+                break
+            if parent.dead():  # a child it has made before will still report
+                limit = min(limit, time.monotonic() + LATE_S)
+            self._pump(parent)
         if not self._end_strays() and self.await_parked(parent):
             raise ForkRefused("the kernel made no new process")
         raise ForkFailed("its child did not report")
-
-    def _next_greeting(self) -> Notice | None:
-        with self._table:
-            return self._greetings.popitem()[1] if self._greetings else None
 
     def _meet(self, notice: Notice, descriptors: Mapping[int, int]) -> State | None:
         try:
@@ -87,15 +87,11 @@ class GatedFamily(Family):
 
     def await_parked(self, state: State) -> bool:
         limit = time.monotonic() + self.server.grace_s
-        while not self._is_parked(state):
+        while (notice := self._parked.get(state.pid)) is None or not self._listener.valid(notice):
             if state.dead() or time.monotonic() > limit:
                 return False
             self._pump(state)
         return True
-
-    def _is_parked(self, state: State) -> bool:
-        notice = self._parked.get(state.pid)
-        return notice is not None and self._listener.valid(notice)
 
     def _pump(self, state: State) -> None:
         """Receive what is held now, or wait a moment for something to be; the state's death ends the wait too."""
@@ -106,16 +102,14 @@ class GatedFamily(Family):
         with self._table:
             while self._listener.wait(0):
                 notice = self._listener.receive()
-                if notice is not None:
-                    self._file(notice)
-
-    def _file(self, notice: Notice) -> None:
-        if notice.number in CLONES:
-            self._parked[notice.pid] = notice
-        elif (known := self._states.get(notice.pid)) is not None:
-            known.kill()  # a second greeting: nobody honest asks twice
-        else:
-            self._greetings[notice.pid] = notice
+                if notice is None:
+                    continue
+                if notice.number in CLONES:
+                    self._parked[notice.pid] = notice
+                elif (known := self._states.get(notice.pid)) is not None:
+                    known.kill()  # a second greeting: nobody honest asks twice
+                else:
+                    self._greetings[notice.pid] = notice
 
     def _end_strays(self) -> list[int]:
         """Kill members of the group that never reported. Only while no other fork is under way."""
@@ -128,3 +122,42 @@ class GatedFamily(Family):
 
     def _close(self) -> None:
         self._listener.close()
+
+
+class UngatedFamily(StateFamily):
+    """States that wait on their sockets instead of in a held call."""
+
+    def __init__(self, server: ForkServer, group: int, layers: tuple[str, ...], wire: socket.socket) -> None:
+        super().__init__(server, group, layers)
+        self._wires: dict[int, socket.socket] = {}
+        self._keep(group, wire)
+
+    def fork(self, state: State, descriptors: Mapping[int, int], near: socket.socket) -> State:
+        numbers = b"".join(struct.pack("<I", number) for number in descriptors)
+        near.settimeout(self.server.grace_s)
+        try:
+            socket.send_fds(self._wires[state.pid], [numbers], list(descriptors.values()))
+            (pid,) = struct.unpack("<I", near.recv(4, socket.MSG_WAITALL))
+            child = self.adopt(pid)
+        except (OSError, struct.error, KeyError):
+            raise ForkFailed("its child did not report") from None
+        self._keep(pid, near)
+        return child
+
+    def await_parked(self, state: State) -> bool:
+        return not state.dead()
+
+    def _keep(self, pid: int, wire: socket.socket) -> None:
+        """This socket is how to reach the state when it rests."""
+        self._wires[pid] = wire.dup()
+        self._wires[pid].settimeout(self.server.grace_s)
+
+    def _close(self) -> None:
+        for wire in self._wires.values():
+            wire.close()
+
+    def _forget(self, state: State) -> None:
+        super()._forget(state)
+        wire = self._wires.pop(state.pid, None)
+        if wire is not None:
+            wire.close()

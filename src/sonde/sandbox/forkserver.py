@@ -63,10 +63,30 @@ class ForkServer:
         self._asked = 0
         self._control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with far:
-            self._process = _start(python, far.fileno(), sorted(preload))
+            arguments = (far.fileno(), os.getpid(), sorted(preload))
+            boot = BOOT.format(folder=str(Path(__file__).resolve().parent), arguments=arguments)
+            self._process = subprocess.Popen(
+                [python, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", boot],
+                env={"PYTHONHASHSEED": "0"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(far.fileno(),),
+                cwd="/",
+                process_group=0,  # Ctrl-C is for the supervisor to judge
+            )
         self._control.settimeout(START_SECONDS)
         self._watch = os.pidfd_open(self._process.pid)
-        self._await_ready()
+        try:
+            started = bool(self._control.recv(1 << 16))
+        except OSError:
+            started = False
+        if not started:
+            self._process.kill()
+            self._process.wait()
+            raise SandboxUnavailable(
+                f"the fork server did not start with {self._process.args}: it needs a CPython >= 3.11 with ctypes on Linux >= 5.9"
+            )
         threading.Thread(target=self._kill_when_zygote_dies, name="sonde-forkserver", daemon=True).start()
 
     @property
@@ -115,19 +135,15 @@ class ForkServer:
         if self.owner != os.getpid():
             raise SandboxLost("this sandbox belongs to the process that this one was forked from; open a new Sandbox")
         with self._lock:
-            self._asked += 1
+            self._asked = number = self._asked + 1
             try:
-                self._send((self._asked, *message), descriptor)
-                return self._answer_to(self._asked)
+                self._send((number, *message), descriptor)
+                while answer := self._control.recv(1 << 20):
+                    answered, value = marshal.loads(answer)  # noqa: S302 - the zygote runs no generated code
+                    if answered == number:  # not one that an interrupt left unread
+                        return value
             except OSError as error:
                 raise SandboxLost(f"the fork server does not answer ({error}); open a new Sandbox") from None
-
-    def _answer_to(self, number: int) -> Any:
-        """The answer to that question; one that an interrupt left unread is passed over."""
-        while answer := self._control.recv(1 << 20):
-            answered, value = marshal.loads(answer)  # noqa: S302 - the zygote runs no generated code
-            if answered == number:
-                return value
         raise SandboxLost("the fork server is gone, and with it every state; open a new Sandbox")
 
     def _tell(self, message: tuple[str, Any]) -> None:
@@ -136,7 +152,7 @@ class ForkServer:
         try:
             self._send((0, *message), None)  # a packet is sent whole, so this needs no lock
         except OSError:
-            return  # it is gone, and so is whom we wanted gone
+            return  # it is gone, and so are those we wanted gone
 
     def _send(self, message: tuple[int, str, Any], descriptor: int | None) -> None:
         data = marshal.dumps(message)
@@ -144,18 +160,6 @@ class ForkServer:
             self._control.send(data)
         else:
             socket.send_fds(self._control, [data], [descriptor])
-
-    def _await_ready(self) -> None:
-        try:
-            started = bool(self._control.recv(1 << 16))
-        except OSError:
-            started = False
-        if not started:
-            self._process.kill()
-            self._process.wait()
-            raise SandboxUnavailable(
-                f"the fork server did not start with {self._process.args}: it needs a CPython >= 3.11 with ctypes on Linux >= 5.9"
-            )
 
     def _kill_when_zygote_dies(self) -> None:
         poll = select.poll()
@@ -167,22 +171,6 @@ class ForkServer:
             except OSError:
                 continue  # PDEATHSIG was faster
         os.close(self._watch)
-
-
-def _start(python: str, control: int, preload: list[str]) -> subprocess.Popen[bytes]:
-    """Exec the zygote: an environment of exactly PYTHONHASHSEED=0, no descriptor but its control socket."""
-    folder = str(Path(__file__).resolve().parent)
-    boot = BOOT.format(folder=folder, arguments=(control, os.getpid(), preload))
-    return subprocess.Popen(
-        [python, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", boot],
-        env={"PYTHONHASHSEED": "0"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        pass_fds=(control,),
-        cwd="/",
-        process_group=0,  # Ctrl-C is for the supervisor to judge
-    )
 
 
 def check_machine(*, force: bool) -> None:

@@ -11,10 +11,12 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Annotated, Any, cast
 
 import msgspec
 
+from sonde.sandbox.base import OutOfTime
 from sonde.sandbox.worker.channel import (
     BYTES_KEY,
     CALL,
@@ -39,10 +41,6 @@ class HungUp(Exception):
     """The worker's end is closed: it died, or closed it."""
 
 
-class OutOfTime(Exception):
-    """The deadline passed while waiting for the worker."""
-
-
 Count = Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)]
 """No length is larger. An integer without a bound may have 4,300 digits here, and be too large for whoever adds or writes it."""
 
@@ -61,7 +59,7 @@ class FaultReport(msgspec.Struct):
     traceback: str
 
 
-class Report(msgspec.Struct):
+class TurnReport(msgspec.Struct):
     """What a worker says about a turn it finished."""
 
     out: Stream
@@ -86,7 +84,7 @@ class CallBody(msgspec.Struct):
 
 
 class DoneBody(msgspec.Struct):
-    report: Report
+    report: TurnReport
     raw: list[int]
     final: tuple[Any] | None = None
 
@@ -127,35 +125,22 @@ def parse_body(kind: int, text: bytes | memoryview, raw: bytes | memoryview) -> 
         raise BadFrame(f"a value nested more than {DEEPEST} deep")
     try:
         body: Body = _decoders[kind].decode(text)
-        pieces = _split(bytes(raw), body.raw)
-        if pieces:
-            _restore(body, pieces)
+        if any(length < 0 for length in body.raw) or sum(body.raw) != len(raw):
+            raise ValueError("the raw bytes do not match their lengths")  # noqa: TRY301 - told as those of the decoder, below
+        if body.raw:
+            # Each piece goes to one place, in order: a piece named a million times would be terabytes to whoever writes it down.
+            ends = zip(accumulate(body.raw), body.raw, strict=True)
+            pieces = enumerate(bytes(raw[end - length : end]) for end, length in ends)
+            if isinstance(body, CallBody):
+                name, args, named = body.call
+                body.call = (name, _with_bytes(args, pieces), _with_bytes(named, pieces))
+            elif isinstance(body, DoneBody) and body.final is not None:
+                body.final = (_with_bytes(body.final[0], pieces),)
+            if next(pieces, None) is not None:
+                raise ValueError("raw bytes that nothing refers to")  # noqa: TRY301 - as above
     except (msgspec.MsgspecError, RecursionError, ValueError, IndexError, TypeError) as error:
         raise BadFrame(f"unreadable frame: {str(error)[:200]}") from None
     return body
-
-
-def _split(raw: bytes, lengths: list[int]) -> list[bytes]:
-    if any(length < 0 for length in lengths) or sum(lengths) != len(raw):
-        raise ValueError("the raw bytes do not match their lengths")
-    pieces: list[bytes] = []
-    at = 0
-    for length in lengths:
-        pieces.append(raw[at : at + length])
-        at += length
-    return pieces
-
-
-def _restore(body: Body, raw: list[bytes]) -> None:
-    """Each piece goes to one place, in order: a piece named a million times would be terabytes to whoever writes it down."""
-    pieces = enumerate(raw)
-    if isinstance(body, CallBody):
-        name, args, named = body.call
-        body.call = (name, _with_bytes(args, pieces), _with_bytes(named, pieces))
-    elif isinstance(body, DoneBody) and body.final is not None:
-        body.final = (_with_bytes(body.final[0], pieces),)
-    if next(pieces, None) is not None:
-        raise ValueError("raw bytes that nothing refers to")
 
 
 def _with_bytes(value: Any, pieces: Iterator[tuple[int, bytes]]) -> Any:
@@ -204,14 +189,14 @@ class Channel:
         self.deadline = float("inf")
         self._next_tick = time.monotonic() + TICK_S
 
-    def receive(self) -> tuple[int, Body]:
+    def receive(self) -> Body:
         """The next frame in order; HungUp, OutOfTime or BadFrame otherwise."""
         self._look()  # also for a worker that never lets us wait
         self.sequence += 1
         header = self._take(HEADER.size)
         kind, text, raw = parse_header(header, self.sequence, self._limit)
         data = self._take(text + raw)
-        return kind, parse_body(kind, memoryview(data)[:text], memoryview(data)[text:])
+        return parse_body(kind, memoryview(data)[:text], memoryview(data)[text:])
 
     def send(self, data: bytes) -> None:
         """All of it, while the deadline lasts."""

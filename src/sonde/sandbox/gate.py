@@ -19,7 +19,7 @@ from sonde.sandbox.source import Refusal, parse
 __all__ = ["Refusal", "check"]
 
 MAX_REFUSALS = 20
-"""More than this helps no reader."""
+"""A longer list helps no reader."""
 
 PYTHON_BUILTINS = frozenset(dir(builtins))
 _PARTS = (ast.alias, ast.pattern)  # their statement is refused already
@@ -83,25 +83,13 @@ def check(
     if rules.lifts_tool_calls:
         found += extract_tool_calls(code, host_functions or ())[1]
     if rules.nodes is not None:
-        found += _strict(tree, rules, host_functions, defined)
-    return _worth_reading(found)
-
-
-def _strict(
-    tree: ast.Module, rules: Profile, host_functions: Collection[str] | None, defined: Collection[str]
-) -> Iterator[Refusal]:
-    nodes = list(ast.walk(tree))
-    yield from _syntax(nodes, rules.nodes or frozenset())
-    yield from _dunder_names(nodes)
-    yield from _attributes(nodes, rules.methods or frozenset())
-    yield from _calls(nodes, rules.builtins or frozenset(), host_functions, defined)
-    yield from _handlers(nodes, rules.exceptions or frozenset())
-    yield from _shadowing(nodes, FINISH_NAMES | set(host_functions or ()))
-
-
-def _worth_reading(found: Iterable[Refusal]) -> list[Refusal]:
-    """By line, one of a kind per line, not too many."""
-    unique = {(refusal.line, refusal.rule): refusal for refusal in found}
+        nodes = list(ast.walk(tree))
+        found += _syntax(nodes, rules.nodes)
+        found += _names(nodes, FINISH_NAMES | set(host_functions or ()))
+        found += _attributes(nodes, rules.methods or frozenset())
+        found += _calls(nodes, rules.builtins or frozenset(), host_functions, defined)
+        found += _handlers(nodes, rules.exceptions or frozenset())
+    unique = {(refusal.line, refusal.rule): refusal for refusal in found}  # one of a kind per line
     return [unique[key] for key in sorted(unique)][:MAX_REFUSALS]
 
 
@@ -118,28 +106,28 @@ def _syntax(nodes: Iterable[ast.AST], allowed: frozenset[str]) -> Iterator[Refus
             yield _refuse(node.target, "syntax:AsyncFor", reason, example)
 
 
-def _dunder_names(nodes: Iterable[ast.AST]) -> Iterator[Refusal]:
+def _names(nodes: Iterable[ast.AST], taken: Collection[str]) -> Iterator[Refusal]:
+    """Dunder names, and names of the sandbox's own functions that the code binds."""
     for node in nodes:
-        for name in _names_in(node):
-            plain = unicodedata.normalize("NFKC", name)  # full-width letters and low lines are the same name to Python
-            if plain.startswith("__"):
-                yield _refuse(
-                    node,
-                    "dunder",
-                    f"names that begin with two underscores are not allowed (`{plain}`)",
-                    'kind = "list" if isinstance(value, list) else "other"',
-                )
-
-
-def _names_in(node: ast.AST) -> Iterator[str]:
-    """Every identifier that this node itself carries."""
-    match node:
-        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.FunctionDef(name=name):
-            yield name
-        case ast.keyword(arg=str(name)) | ast.ExceptHandler(name=str(name)):
-            yield name
-        case _:
-            return
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.FunctionDef(name=name):
+                pass
+            case ast.keyword(arg=str(name)) | ast.ExceptHandler(name=str(name)):
+                pass
+            case _:
+                continue
+        plain = unicodedata.normalize("NFKC", name)  # full-width letters and low lines are the same name to Python
+        if plain.startswith("__"):
+            yield _refuse(
+                node,
+                "dunder",
+                f"names that begin with two underscores are not allowed (`{plain}`)",
+                'kind = "list" if isinstance(value, list) else "other"',
+            )
+        if name in taken and name in _bound_names([node]):
+            yield _refuse(
+                node, "shadow", f"`{name}` is a function of the sandbox; choose another name", f"my_{name} = 1"
+            )
 
 
 def _attributes(nodes: Collection[ast.AST], methods: frozenset[str]) -> Iterator[Refusal]:
@@ -174,6 +162,7 @@ def _calls(
     defined: Collection[str],
 ) -> Iterator[Refusal]:
     offered = safe | FINISH_NAMES | set(host_functions or ())
+    callable_names = [name for name in sorted(offered) if not name.endswith(("Error", "Exception"))]
     known = offered | set(defined) | set(_bound_names(nodes))
     for node in nodes:
         match node:
@@ -185,7 +174,7 @@ def _calls(
                     yield _refuse(
                         node,
                         "call",
-                        f"`{name}` is not available here; you can call {', '.join(sorted(offered - _exceptions(offered)))}",
+                        f"`{name}` is not available here; you can call {', '.join(callable_names)}",
                         "print(len(values))",
                     )
             case ast.Call():
@@ -197,10 +186,6 @@ def _calls(
                 )
             case _:
                 continue
-
-
-def _exceptions(names: Iterable[str]) -> set[str]:
-    return {name for name in names if name.endswith(("Error", "Exception"))}
 
 
 def _bound_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -242,15 +227,6 @@ def _names_exceptions(kind: ast.expr | None, allowed: frozenset[str]) -> bool:
             return all(isinstance(one, ast.Name) and one.id in allowed for one in kinds)
         case _:
             return False
-
-
-def _shadowing(nodes: Iterable[ast.AST], taken: Collection[str]) -> Iterator[Refusal]:
-    for node in nodes:
-        for name in _bound_names([node]):
-            if name in taken:
-                yield _refuse(
-                    node, "shadow", f"`{name}` is a function of the sandbox; choose another name", f"my_{name} = 1"
-                )
 
 
 def _refuse(node: ast.AST, rule: str, reason: str, example: str) -> Refusal:

@@ -9,7 +9,6 @@ is reached by the code: all of them run, in source order, before its first line.
 from __future__ import annotations
 
 import ast
-import contextlib
 import marshal
 import math
 import re
@@ -85,24 +84,47 @@ def extract_tool_calls(code: str, allowed: Collection[str]) -> tuple[list[Callba
     calls = list(_liftable(tree, allowed))
     found = [_site(target, call) for target, call in calls]
     errors = [one for one in found if isinstance(one, Refusal)]
-    errors += _misuses(tree, allowed, lifted={id(call) for _, call in calls})
+    lifted = {id(call) for _, call in calls}
+    errors += [
+        _explain(use, allowed)
+        for use in _uses(tree)
+        if (use.name in allowed or use.name.startswith(INJECTED_PREFIX)) and id(use.call) not in lifted
+    ]
     sites = [one for one in found if isinstance(one, CallbackSite)]
     return sites, sorted(errors, key=lambda error: (error.line, error.rule))
 
 
 def rewrite(code: str, sites: Sequence[CallbackSite], names: InjectedNames) -> Rewritten:
     """`code` with each site's call replaced by an injected variable, line for line."""
+    tree = parse(code)
+    assert not isinstance(tree, Refusal), "sites come from code that was parsed"
     lines = [line.encode() for line in plain_text(code).split("\n")]
-    calls = {(call.lineno, call.col_offset): call for _, call in _liftable(_tree(code), {s.tool_name for s in sites})}
+    calls = {(call.lineno, call.col_offset): call for _, call in _liftable(tree, {s.tool_name for s in sites})}
     injected = tuple(names.take() for _ in sites)
     for site, name in sorted(zip(sites, injected, strict=True), key=lambda pair: pair[0].key, reverse=True):
-        _splice(lines, calls[site.key], name)
+        call = calls[site.key]
+        first, last = call.lineno - 1, (call.end_lineno or call.lineno) - 1
+        head, tail = lines[first][: call.col_offset], lines[last][call.end_col_offset :]
+        if first == last:
+            lines[first] = head + name.encode() + tail
+        else:  # a call over several lines keeps them, inside parentheses
+            lines[first : last + 1] = [head + b"(" + name.encode(), *[b""] * (last - first - 1), b")" + tail]
     return Rewritten(code=b"\n".join(lines).decode(), injected=injected)
 
 
 def cut_result(value: Any, limit: int = MAX_RESULT_BYTES) -> tuple[Any, str | None]:
     """`value` as it is when its serialised form fits in `limit` bytes, otherwise the part that fits, and a warning."""
-    value, size = _measured(value)
+    try:
+        size = _size(value)
+    except ValueError:  # marshal knows plain types only
+        try:
+            value = as_data(value)
+            size = _size(value)
+        except (ValueError, TypeError) as error:
+            raise ToolResponseInvalid(
+                f"a tool returned a value that is not plain data ({type(value).__name__}: {error}); "
+                "return text, bytes, numbers, lists or dicts"
+            ) from error
     if size <= limit:
         return value, None
     kept = _fit(value, limit, depth=0)
@@ -110,12 +132,6 @@ def cut_result(value: Any, limit: int = MAX_RESULT_BYTES) -> tuple[Any, str | No
         kept,
         f"the result was {size:,} bytes; only the part that fits in {limit:,} bytes was kept. Ask for less at a time.",
     )
-
-
-def _tree(code: str) -> ast.Module:
-    tree = parse(code)
-    assert not isinstance(tree, Refusal), "sites come from code that was parsed"
-    return tree
 
 
 def _liftable(tree: ast.Module, allowed: Collection[str]) -> Iterator[tuple[str, ast.Call]]:
@@ -179,14 +195,6 @@ _BLOCKS: dict[type[ast.AST], str] = {
 }
 
 
-def _misuses(tree: ast.Module, allowed: Collection[str], lifted: Collection[int]) -> list[Refusal]:
-    return [
-        _explain(use, allowed)
-        for use in _uses(tree)
-        if (use.name in allowed or use.name.startswith(INJECTED_PREFIX)) and id(use.call) not in lifted
-    ]
-
-
 def _uses(tree: ast.Module) -> Iterator[_Use]:
     """Every identifier of the tree. A loop with its own stack: the depth of hostile code must not become ours."""
     stack: list[tuple[ast.AST, ast.Call | None, ast.AST, str | None]] = [(tree, None, tree, None)]
@@ -230,39 +238,31 @@ def _explain(use: _Use, allowed: Collection[str]) -> Refusal:
     if use.block is not None:
         reason = f"`{name}` is called under {use.block}: it would run once, whatever happens there. Call it above, at the top level"
         return _refuse(use.call, "nested-block", reason, name)
-    return _refuse(use.call, *_wrong_assignment(name, use), name)
-
-
-def _wrong_assignment(name: str, use: _Use) -> tuple[str, str]:
-    """The rule and the reason for a top-level call that is not `name = tool(...)`."""
     rest = "Tool calls must be assigned to variables, one call to one name"
     match use.statement:
         case ast.Expr(value=value) if value is use.call:
-            return "bare", f"the result of `{name}` is thrown away. {rest}"
+            rule, reason = "bare", f"the result of `{name}` is thrown away. {rest}"
         case ast.Assign(targets=[_, _, *_], value=value) if value is use.call:
-            return "chained", f"the result of `{name}` is assigned to several targets. {rest}"
+            rule, reason = "chained", f"the result of `{name}` is assigned to several targets. {rest}"
         case ast.Assign(targets=[ast.Tuple() | ast.List()], value=value) if value is use.call:
-            return "unpacking", f"the result of `{name}` is unpacked. {rest}"
+            rule, reason = "unpacking", f"the result of `{name}` is unpacked. {rest}"
         case ast.Assign(value=value) | ast.AnnAssign(value=value) | ast.AugAssign(value=value) if value is use.call:
-            return "target", f"the result of `{name}` does not go to a plain name. {rest}"
+            rule, reason = "target", f"the result of `{name}` does not go to a plain name. {rest}"
         case _:
-            return "nested", f"`{name}` is called inside another expression. {rest}"
+            rule, reason = "nested", f"`{name}` is called inside another expression. {rest}"
+    return _refuse(use.call, rule, reason, name)
 
 
 def _refuse(node: ast.AST, rule: str, reason: str, tool: str) -> Refusal:
-    example = f"result = {_corrected(node, tool)}\nprint(result)"
+    """The example is the call as it could have been written: its own literals, a stand-in where there was something else."""
+    shown: list[str] = []
+    if isinstance(node, ast.Call):
+        keywords = {word.arg: f"{word.arg}={_shown(word.value)}" for word in node.keywords if word.arg}
+        shown = [*map(_shown, node.args), *keywords.values()]
+        if node.keywords and not shown:
+            shown = ['"text"']
+    example = f"result = {tool}({', '.join(shown)})\nprint(result)"
     return Refusal(line=getattr(node, "lineno", 1), rule=rule, reason=f"{reason}.", example=example)
-
-
-def _corrected(node: ast.AST, tool: str) -> str:
-    """The call as it could have been written: its own literals, a stand-in where there was something else."""
-    if not isinstance(node, ast.Call):
-        return f"{tool}()"
-    keywords = {word.arg: f"{word.arg}={_shown(word.value)}" for word in node.keywords if word.arg}
-    shown = [*map(_shown, node.args), *keywords.values()]
-    if len(node.keywords) and not shown:
-        shown = ['"text"']
-    return f"{tool}({', '.join(shown)})"
 
 
 def _shown(arg: ast.expr) -> str:
@@ -271,30 +271,6 @@ def _shown(arg: ast.expr) -> str:
     except _NOT_LITERAL:
         text = ""
     return text if 0 < len(text) <= 80 else '"text"'
-
-
-def _splice(lines: list[bytes], call: ast.Call, name: str) -> None:
-    """Put `name` where the call was; a call over several lines keeps them, inside parentheses."""
-    first, last = call.lineno - 1, (call.end_lineno or call.lineno) - 1
-    head, tail = lines[first][: call.col_offset], lines[last][call.end_col_offset :]
-    if first == last:
-        lines[first] = head + name.encode() + tail
-        return
-    lines[first : last + 1] = [head + b"(" + name.encode(), *[b""] * (last - first - 1), b")" + tail]
-
-
-def _measured(value: Any) -> tuple[Any, int]:
-    """The value as the worker will get it, and its size."""
-    with contextlib.suppress(ValueError):
-        return value, _size(value)
-    try:
-        data = as_data(value)
-        return data, _size(data)
-    except (ValueError, TypeError) as error:
-        raise ToolResponseInvalid(
-            f"a tool returned a value that is not plain data ({type(value).__name__}: {error}); "
-            "return text, bytes, numbers, lists or dicts"
-        ) from error
 
 
 def _size(value: Any) -> int:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from typing import Any
 
 from sonde.errors import SandboxLost, SandboxUnavailable
-from sonde.sandbox.fork_gate import GatedFamily
-from sonde.sandbox.fork_without_gate import UngatedFamily
+from sonde.sandbox.base import OutOfTime
+from sonde.sandbox.fork_gate import GatedFamily, UngatedFamily
 from sonde.sandbox.forkserver import ForkServer
-from sonde.sandbox.frames import BadFrame, Channel, HungUp, OutOfTime, Readiness, ReadyBody, encode
+from sonde.sandbox.frames import BadFrame, Channel, HungUp, ReadyBody, encode
 from sonde.sandbox.notify import Listener
-from sonde.sandbox.snapshots import Family, State
+from sonde.sandbox.snapshots import State, StateFamily
 
 LAUNCH_SECONDS = 30.0
 REMEDIES = {
@@ -27,52 +28,42 @@ REMEDIES = {
 """What to do about each missing layer."""
 
 
-def launch(server: ForkServer, config: dict[str, Any], *, unsafe: bool) -> tuple[Family, State]:
+def launch(server: ForkServer, config: dict[str, Any], *, unsafe: bool) -> tuple[StateFamily, State]:
     """A parked state that has run no code yet, and its family."""
     near, far = socket.socketpair()
-    with near:
+    with near, contextlib.ExitStack() as undo:
         with far:
             group = server.spawn(far, config["policy"])
+        undo.callback(server.end, group)
+        near.settimeout(LAUNCH_SECONDS)
+        near.sendall(encode(config))
+        listener = None
         try:
-            listener, ready = _meet(near, config)
-            return _admit(server, group, listener, ready, near, unsafe=unsafe)
-        except BaseException:
-            server.end(group)
-            raise
-
-
-def _meet(near: socket.socket, config: dict[str, Any]) -> tuple[int | None, Readiness]:
-    near.settimeout(LAUNCH_SECONDS)
-    near.sendall(encode(config))
-    descriptor = None
-    try:
-        first = near.recv(1, socket.MSG_PEEK)
-        if first == b"L":
-            _, descriptors, _, _ = socket.recv_fds(near, 1, 1)
-            descriptor = descriptors[0]
-        channel = Channel(near, 1 << 20)
-        channel.sequence = -1
-        channel.deadline = time.monotonic() + LAUNCH_SECONDS
-        _, body = channel.receive()
-    except (OSError, HungUp, OutOfTime, BadFrame) as error:
-        raise SandboxLost(f"a new worker did not report ({type(error).__name__}); try again") from None
-    assert isinstance(body, ReadyBody)
-    return descriptor, body.report
-
-
-def _admit(
-    server: ForkServer, group: int, descriptor: int | None, ready: Readiness, near: socket.socket, *, unsafe: bool
-) -> tuple[Family, State]:
-    if ready.error:
-        raise SandboxUnavailable(f"a worker could not be set up:\n{ready.error}")
-    if ready.missing and not unsafe:
-        raise SandboxUnavailable(_name_missing(ready.missing))
-    layers = (*ready.layers, *(["UNSAFE"] if unsafe else []), *(f"missing: {layer}" for layer in ready.missing))
-    if descriptor is not None:
-        family: Family = GatedFamily(server, group, layers, Listener(descriptor))
-    else:
-        family = UngatedFamily(server, group, layers, near)
-    return family, family.adopt(group)
+            if near.recv(1, socket.MSG_PEEK) == b"L":
+                _, descriptors, _, _ = socket.recv_fds(near, 1, 1)
+                listener = Listener(descriptors[0])
+                undo.callback(listener.close)
+            channel = Channel(near, 1 << 20)
+            channel.sequence = -1
+            channel.deadline = time.monotonic() + LAUNCH_SECONDS
+            body = channel.receive()
+        except (OSError, HungUp, OutOfTime, BadFrame) as error:
+            raise SandboxLost(f"a new worker did not report ({type(error).__name__}); try again") from None
+        assert isinstance(body, ReadyBody)
+        ready = body.report
+        if ready.error:
+            raise SandboxUnavailable(f"a worker could not be set up:\n{ready.error}")
+        if ready.missing and not unsafe:
+            raise SandboxUnavailable(_name_missing(ready.missing))
+        missing = [f"missing: {layer}" for layer in ready.missing]
+        layers = (*ready.layers, *(["UNSAFE"] if unsafe else []), *missing)
+        if listener is not None:
+            family: StateFamily = GatedFamily(server, group, layers, listener)
+        else:
+            family = UngatedFamily(server, group, layers, near)
+        state = family.adopt(group)
+        undo.pop_all()  # nothing went wrong
+        return family, state
 
 
 def _name_missing(missing: list[str]) -> str:

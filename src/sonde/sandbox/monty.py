@@ -6,7 +6,7 @@
 
 Promises the interface of `Sandbox`: a turn that times out, runs out of memory or crashes leaves the state before it, taken from the
 interpreter's own snapshot. The boundary is an interpreter in a process of its own, NOT the kernel: a fault in that interpreter is
-a hole, and `layers` says so. Does not save states to files, and a snapshot copies everything, so contexts above some 50 MB are slow.
+a hole, and `layers` says so. A snapshot copies everything, so contexts above some 50 MB are slow.
 """
 
 from __future__ import annotations
@@ -14,26 +14,20 @@ from __future__ import annotations
 import ast
 import contextlib
 import time
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 from sonde.errors import ConfigError, SandboxLost
-from sonde.sandbox import frames
-from sonde.sandbox.base import CodeClock, ExecFault, ExecResult, ExecUsage, Final, Host, Limits, Watch
-from sonde.sandbox.box import checked_functions
-from sonde.sandbox.exclusive_use import Seat, check_name
+from sonde.sandbox.base import ExecFault, ExecResult, ExecUsage, Final, OutOfTime, OverQuota
+from sonde.sandbox.box import Box
+from sonde.sandbox.forkserver import ForkServer
 from sonde.sandbox.output import cut_output
-from sonde.sandbox.policy import FINISH_NAMES, profile_named
-from sonde.sandbox.portable.capture import Printed
-from sonde.sandbox.portable.dialogue import Dialogue, OverQuota, Rules, Stuck
-from sonde.sandbox.portable.faults import fault_of
-from sonde.sandbox.portable.guard import Guard, OutOfTime
-from sonde.sandbox.portable.language import language, load_monty, refusals
-from sonde.sandbox.portable.rewrite import with_shared_values
-from sonde.sandbox.portable.survey import Marks, survey
-from sonde.sandbox.portable.values import final_value
-from sonde.sandbox.prepare import Preparation, Prepared
+from sonde.sandbox.policy import FINISH_NAMES
+from sonde.sandbox.portable.dialogue import Dialogue, Rules, Stuck, final_value
+from sonde.sandbox.portable.guard import Guard
+from sonde.sandbox.portable.language import language, load_monty, refusals, with_shared_values
+from sonde.sandbox.portable.report import Marks, Printed, fault_of, survey
+from sonde.sandbox.prepare import Prepared
 from sonde.sandbox.share import Shareable, read_share
 from sonde.sandbox.source import Refusal, parse
 
@@ -52,51 +46,25 @@ class Kept:
     marks: Marks = field(default_factory=dict[str, tuple[int, int]])
 
 
-class MontyBox:
-    """Runs Python that nobody has read, in an interpreter. One turn at a time; several boxes at once are fine."""
+class MontyBox(Box):
+    """The monty backend: each turn runs in an interpreter that stands where the last good state was."""
 
-    def __init__(
-        self,
-        profile: str = "analysis",
-        *,
-        limits: Limits | None = None,
-        host: Host | None = None,
-        functions: Collection[str] | None = None,
-        sharing: Collection[str] = (),
-        session_id: str = "",
-        unsafe: bool = False,
-        seed: int = 0,
-        clock: CodeClock | None = None,
-        keep_states: int = 16,
-        first_turn: int = 0,
-    ) -> None:
-        if unsafe:
-            raise ConfigError("unsafe is for the kernel backend; leave it out with the monty backend")
-        if keep_states < 1:
-            raise ConfigError(f"keep_states must be at least 1, not {keep_states}")
-        self.profile = profile_named(profile)
-        self.limits = limits or Limits()
-        self.clock = clock
-        self.watch: Watch | None = None
-        named = checked_functions(functions, host)
+    def _start(self, *, seed: int, unsafe: bool, server: ForkServer | None) -> None:
+        if unsafe or server is not None:
+            option = "unsafe" if unsafe else "server"
+            raise ConfigError(f"{option} is for the kernel backend; leave it out with the monty backend")
         self._rules = Rules(
             monty=load_monty(),
             language=language(),
             profile=self.profile,
             limits=self.limits,
-            host=host,
-            functions=named,
-            sharing=frozenset(sharing),
+            host=self._host,
+            functions=self._functions,
+            sharing=self._sharing,
         )
-        self._preparation = Preparation(self.profile, named, session_id, self.limits, host)
         self._seed = seed
-        self._keep = keep_states
-        self._shares: dict[str, Any] = {}
         self._shared_bytes = 0
-        self._pending: dict[str, Any] = {}
-        self._history: list[Kept] = [Kept(turn=first_turn)]
-        self._turn = first_turn
-        self._seat = Seat()
+        self._history: list[Kept] = [Kept(turn=self.turn)]
         self._open: contextlib.ExitStack | None = None
         self._session: Any = None
 
@@ -105,80 +73,32 @@ class MontyBox:
         """What stands between the code and the machine: no kernel layer is among it."""
         return (f"interpreter: monty {self._rules.language.version}", "process", "NO KERNEL LAYERS")
 
-    @property
-    def turn(self) -> int:
-        return self._turn
-
     def share(self, name: str, content: Shareable) -> None:
         """Give code a text, or a dict of texts; a str is text, a Path is a file to read."""
-        with self._seat.taken():
-            check_name(name, self._rules.functions, self._shares)
+        with self._alone():
+            self._check_name(name, {*self._shares, *self._pending})
             value, size = read_share(name, content, self.limits.shared_bytes - self._shared_bytes)
             self._shared_bytes += size
             self._shares[name] = value
 
-    def inject(self, name: str, value: Any) -> None:
-        """Set a variable to a plain value (JSON-like or bytes) from the next turn on."""
-        with self._seat.taken():
-            check_name(name, self._rules.functions, self._shares)
-            try:
-                frames.encode(value)
-            except (ValueError, TypeError):
-                raise ConfigError(
-                    f"{name!r} holds a {type(value).__name__} that is not JSON-like; inject str, numbers, lists, dicts or bytes"
-                ) from None
-            self._pending[name] = value
-
-    def execute(self, code: str, wall_s: float | None = None) -> ExecResult:
-        """Run one turn. Whatever the code does, the answer is a result; see `ExecFault` for what can be wrong."""
-        wall = self.limits.wall_s if wall_s is None else wall_s
-        if not 0 < wall <= self.limits.cpu_seconds:
-            raise ConfigError(f"wall_s must be above zero and at most {self.limits.cpu_seconds}, not {wall}")
-        if not isinstance(code, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers are not all typed
-            raise ConfigError(f"code must be a str, not {type(code).__name__}")
-        with self._seat.taken():
-            self._turn += 1
-            prepared = self._prepare(code)
-            if isinstance(prepared, ExecFault):
-                result = ExecResult(ok=False, turn=self.turn, fault=prepared, layers=self.layers)
-            else:
-                result = self._run(prepared, wall)
-            return self._preparation.charged(result)
-
     def rollback(self, turn: int) -> None:
-        """Go back to the state after that turn (0 is the beginning); later turns are forgotten."""
-        with self._seat.taken():
+        with self._alone():
             kept = [each.turn for each in self._history]
-            if turn < kept[0] or turn > self._turn:
+            if turn < kept[0] or turn > self.turn:
                 raise ConfigError(f"there is no kept state after turn {turn}; kept are the states after turns {kept}")
             while self._history[-1].turn > turn:
                 self._history.pop()
             self._turn = turn
             self._drop_session()
 
-    def branch(self) -> MontyBox:
-        """A second box that starts from this one's state. Allowed in the middle of a turn too: then from before the turn."""
-        self._seat.check_open()
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        twin._seat = Seat()
-        twin._pending = dict(self._pending)
-        twin._shares = dict(self._shares)
-        twin._preparation = self._preparation.copy()
-        twin._history = self._history[-1:]
-        twin._open = twin._session = None
-        return twin
-
     def close(self) -> None:
         """End the interpreter's process. A second call does nothing."""
-        self._seat.closed = True
+        self._closed = True
         self._drop_session()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _keep_newest_state(self) -> None:
+        self._history = self._history[-1:]
+        self._open = self._session = None
 
     def _prepare(self, code: str) -> Prepared | ExecFault:
         prepared = self._preparation.prepare(code, self._history[-1].marks.keys())
@@ -188,23 +108,24 @@ class MontyBox:
         if isinstance(tree, Refusal):
             return ExecFault(kind="syntax", message=str(tree), line=tree.line, hint=tree.example)
         reserved = FINISH_NAMES | (self._rules.functions or frozenset())
-        found = refusals(tree, self._rules.language, self.profile, reserved)
-        if found:
+        if found := refusals(tree, self._rules.language, self.profile, reserved):
             kind = "import" if found[0].rule == "import" else "gate"
             message = "\n".join(map(str, found))
             return ExecFault(kind=kind, message=message, line=found[0].line, hint=found[0].example)
         rewritten = with_shared_values(prepared.code, tree, self._rules.sharing)
-        return Prepared(code=rewritten, injected=prepared.injected, warnings=prepared.warnings)
+        return replace(prepared, code=rewritten)
 
     def _run(self, prepared: Prepared, wall: float) -> ExecResult:
         session = self._opened()
         before = self._history[-1]
         printed = Printed(self.limits.output_chars)
         inputs = {name: value for name, value in self._shares.items() if name not in before.bound} | self._pending
-        names = {*before.marks, *inputs, *_stored(prepared.code)}
+        tree = parse(prepared.code)
+        nodes = () if isinstance(tree, Refusal) else ast.walk(tree)
+        stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         started = time.monotonic()
         with Guard(session.worker_pid, wall, self.watch) as guard:
-            dialogue = Dialogue(self._rules, guard, self.clock, names)
+            dialogue = Dialogue(self._rules, guard, self.clock, {*before.marks, *inputs, *stored})
             fault = self._converse(dialogue, prepared.code, inputs | prepared.injected, printed)
             lost = fault is not None and not fault.keeps_state
             marks, variables = ({}, ()) if lost else survey(self._rules, guard, session, before.marks)
@@ -212,15 +133,30 @@ class MontyBox:
         if guard.fired and fault is None:
             fault = _too_long(guard)
         if lost or guard.fired or not self._commit(session, marks):
-            fault = fault if fault is not None and not fault.keeps_state else _too_large(fault)
+            if fault is None or fault.keeps_state:
+                after = "" if fault is None else f" (after {fault.message})"
+                message = f"the code left more in its variables than fits into memory, and the turn was undone{after}"
+                hint = "Keep less: work on slices, and keep results only."
+                fault = ExecFault(kind="memory", message=message, hint=hint)
             self._drop_session()
-        final = dialogue.final if fault is None else None
-        result = ExecResult(
-            ok=fault is None, turn=self.turn, fault=fault, final=final, variables=variables, usage=usage
+        out, err = printed.streams["stdout"], printed.streams["stderr"]
+        stdout, stderr = cut_output(out, err, self.limits.output_chars)
+        return ExecResult(
+            ok=fault is None,
+            turn=self.turn,
+            stdout=stdout,
+            stderr=stderr,
+            fault=fault,
+            final=dialogue.final if fault is None else None,
+            variables=variables,
+            usage=usage,
+            layers=self.layers,
+            output_chars=out.total + err.total,
+            warnings=prepared.warnings,
         )
-        return self._shown(result, printed, prepared.warnings)
 
     def _converse(self, dialogue: Dialogue, code: str, inputs: dict[str, Any], printed: Printed) -> ExecFault | None:
+        """Run the code to its end; what was wrong with it, if anything."""
         monty, guard, session = self._rules.monty, dialogue.guard, self._session
         try:
             dialogue.run(session, code, inputs, printed.add)
@@ -241,16 +177,11 @@ class MontyBox:
         except BaseException:  # the host's RunError, or an interrupt: the turn is void, the state before it stands
             self._drop_session()
             raise
-        return self._read_wanted(dialogue, session)
-
-    def _read_wanted(self, dialogue: Dialogue, session: Any) -> ExecFault | None:
-        """The value of the variable that FINAL_VAR named."""
-        if dialogue.wanted is None:
-            return None
-        try:
-            dialogue.final = Final(final_value(session.feed_run(dialogue.wanted)))
-        except self._rules.monty.MontyError as error:
-            return fault_of(self._rules.monty, error)
+        if dialogue.wanted is not None:  # the variable that FINAL_VAR named
+            try:
+                dialogue.final = Final(final_value(session.feed_run(dialogue.wanted)))
+            except monty.MontyError as error:
+                return fault_of(monty, error)
         return None
 
     def _commit(self, session: Any, marks: Marks) -> bool:
@@ -260,32 +191,29 @@ class MontyBox:
         except self._rules.monty.MontyError:
             return False
         self._pending.clear()
-        kept = Kept(turn=self._turn, snapshot=snapshot, bound=frozenset(self._shares), marks=marks)
-        self._history.append(kept)
-        while len(self._history) > 1 and (len(self._history) > self._keep + 1 or self._too_much()):
+        self._history.append(Kept(turn=self.turn, snapshot=snapshot, bound=frozenset(self._shares), marks=marks))
+        while len(self._history) > 1:
+            held = sum(len(each.snapshot or b"") for each in self._history[:-1])
+            if len(self._history) <= self._keep_states + 1 and held <= self.limits.memory_bytes:
+                break
             self._history.pop(0)
         return True
-
-    def _too_much(self) -> bool:
-        held = sum(len(each.snapshot or b"") for each in self._history[:-1])
-        return held > self.limits.memory_bytes
-
-    def _shown(self, result: ExecResult, printed: Printed, warnings: tuple[str, ...]) -> ExecResult:
-        """The result with what was printed, cut to the limit."""
-        out, err = printed.captured()
-        stdout, stderr = cut_output(out, err, self.limits.output_chars)
-        total = out.total + err.total
-        return replace(result, stdout=stdout, stderr=stderr, output_chars=total, layers=self.layers, warnings=warnings)
 
     def _opened(self) -> Any:
         """The session that stands where the newest kept state is."""
         if self._session is not None:
             return self._session
         monty = self._rules.monty
+        limits = {
+            "max_memory": self.limits.memory_bytes + self._shared_bytes,
+            "max_feed_duration_secs": float(self.limits.cpu_seconds),
+            "max_suspensions": SUSPENSIONS,
+        }
+        policy = {"datetime": "call_host", "sleep": "call_host", "random_start": {"seed": self._seed}}
         self._open = contextlib.ExitStack()
         try:
             pool = self._open.enter_context(monty.Monty(max_processes=1))
-            session = self._open.enter_context(pool.checkout(limits=self._monty_limits(), os_policy=self._policy()))
+            session = self._open.enter_context(pool.checkout(limits=limits, os_policy=policy))
             snapshot = self._history[-1].snapshot
             if snapshot is None:
                 session.feed_run(PRELUDE)
@@ -297,16 +225,6 @@ class MontyBox:
         self._session = session
         return session
 
-    def _monty_limits(self) -> dict[str, Any]:
-        return {
-            "max_memory": self.limits.memory_bytes + self._shared_bytes,
-            "max_feed_duration_secs": float(self.limits.cpu_seconds),
-            "max_suspensions": SUSPENSIONS,
-        }
-
-    def _policy(self) -> dict[str, Any]:
-        return {"datetime": "call_host", "sleep": "call_host", "random_start": {"seed": self._seed}}
-
     def _drop_session(self) -> None:
         """Forget the live session; the next turn starts from the newest kept state."""
         stack, self._open, self._session = self._open, None, None
@@ -317,17 +235,3 @@ class MontyBox:
 
 def _too_long(guard: Guard) -> ExecFault:
     return ExecFault(kind="timeout", message=f"the code ran longer than {guard.wall_s:g} s and was stopped")
-
-
-def _too_large(fault: ExecFault | None) -> ExecFault:
-    after = "" if fault is None else f" (after {fault.message})"
-    message = f"the code left more in its variables than fits into memory, and the turn was undone{after}"
-    return ExecFault(kind="memory", message=message, hint="Keep less: work on slices, and keep results only.")
-
-
-def _stored(code: str) -> set[str]:
-    """Names that the code binds somewhere."""
-    tree = parse(code)
-    if isinstance(tree, Refusal):
-        return set()
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}

@@ -28,10 +28,10 @@ class Captured:
 NOTHING = Captured("", "", 0)
 
 
-class Recorder:
+class OutputReader:
     """Reads what the worker records while it prints: all that is known of the output when a turn has to be killed.
 
-    The records are the worker's word: they are bounded, and what is no record counts as text.
+    The records are the worker's word: they are bounded, and whatever is not a record counts as text.
     """
 
     def __init__(self, descriptor: int, keep: int) -> None:

@@ -9,17 +9,14 @@ from typing import Any
 
 from sonde.errors import Fault, RunError
 from sonde.sandbox import gate
-from sonde.sandbox.base import Args, ExecFault, ExecResult, ExecUsage, Host, Limits
-from sonde.sandbox.error_text import named
+from sonde.sandbox.base import Args, ExecFault, ExecResult, ExecUsage, Host, Limits, host_error
 from sonde.sandbox.intercept import CallbackSite, InjectedNames, cut_result, extract_tool_calls, rewrite
 from sonde.sandbox.policy import FINISH_NAMES, Profile
 from sonde.sandbox.source import Refusal, parse
 from sonde.sandbox.worker.language import called_names
 
 NOT_PYTHON = frozenset({"syntax", "too-long", "too-deep", "bad-text"})
-"""Rules of `source`: the text is no program at all."""
-
-
+"""Rules of `source`: the text is not a program at all."""
 CALL_CHARS = 200
 
 
@@ -52,21 +49,8 @@ class Preparation:
         return twin
 
     def prepare(self, code: str, defined: Collection[str]) -> Prepared | ExecFault:
+        """The code as it will run, its tool calls served if the profile lifts them; `defined` are names left by earlier turns."""
         self._lifted = ExecUsage()
-        fault = self._unreadable(code) or self._refused(code, defined)
-        if fault is not None:
-            return fault
-        if self._profile.lifts_tool_calls:
-            return self._lift(code, self._offered(code, defined) or ())
-        return Prepared(code=code)
-
-    def charged(self, result: ExecResult) -> ExecResult:
-        """The result of the code that was prepared last, with the calls that were served before it ran."""
-        calls, seconds = self._lifted.host_calls, self._lifted.host_s
-        usage = result.usage
-        return replace(result, usage=replace(usage, host_calls=usage.host_calls + calls, host_s=usage.host_s + seconds))
-
-    def _unreadable(self, code: str) -> ExecFault | None:
         if len(code) > self._limits.source_chars:
             message = f"the code has {len(code)} characters; at most {self._limits.source_chars} are run"
             return ExecFault(
@@ -77,13 +61,25 @@ class Preparation:
             return ExecFault(
                 kind="syntax", message="the code contains a null byte", line=line, hint="Write it as \\x00."
             )
-        return _half_characters(code)
-
-    def _refused(self, code: str, defined: Collection[str]) -> ExecFault | None:
+        try:
+            code.encode()
+        except UnicodeEncodeError as error:
+            line = code[: error.start].count("\n") + 1
+            message = f"the code contains half a character ({error.object[error.start]!a}), which is no text"
+            return ExecFault(kind="syntax", message=message, line=line, hint="Write it as an escape in a string.")
         if not self._profile.gated:
-            return None
-        refusals = gate.check(code, self._profile, self._offered(code, defined), defined=defined)
-        return _gate_fault(refusals) if refusals else None
+            return Prepared(code=code)
+        offered = self._offered(code, defined)
+        refusals = gate.check(code, self._profile, offered, defined=defined)
+        if refusals:
+            return _gate_fault(refusals)
+        return self._lift(code, offered or ()) if self._profile.lifts_tool_calls else Prepared(code=code)
+
+    def charged(self, result: ExecResult) -> ExecResult:
+        """The result of the code that was prepared last, with the calls that were served before it ran."""
+        calls, seconds = self._lifted.host_calls, self._lifted.host_s
+        usage = result.usage
+        return replace(result, usage=replace(usage, host_calls=usage.host_calls + calls, host_s=usage.host_s + seconds))
 
     def _offered(self, code: str, defined: Collection[str]) -> Collection[str] | None:
         """The host functions that this code may call; None: any name that nobody else has."""
@@ -97,6 +93,7 @@ class Preparation:
         )
 
     def _lift(self, code: str, offered: Collection[str]) -> Prepared | ExecFault:
+        """Serve the tool calls of the code, and put their results where the calls were."""
         sites, errors = extract_tool_calls(code, offered)
         if errors:
             return _gate_fault(errors)
@@ -110,8 +107,15 @@ class Preparation:
         injected: dict[str, Any] = {}
         warnings: list[str] = []
         for site, name in zip(sites, rewritten.injected, strict=True):
+            assert self._host is not None  # functions are refused without a host
+            started = time.monotonic()
             try:
-                value, warning = cut_result(self._call(site))
+                try:
+                    result = self._host(site.tool_name, Args.of(list(site.args), dict(site.kwargs)))
+                finally:
+                    spent = self._lifted.host_s + time.monotonic() - started
+                    self._lifted = ExecUsage(host_calls=self._lifted.host_calls + 1, host_s=spent)
+                value, warning = cut_result(result)
             except RunError:
                 raise
             except Exception as error:  # noqa: BLE001 - the top of a host call: whatever it raises belongs to the code
@@ -120,29 +124,10 @@ class Preparation:
             warnings += [f"line {site.lineno}, {site.tool_name}: {warning}"] if warning else []
         return Prepared(code=rewritten.code, injected=injected, warnings=tuple(warnings))
 
-    def _call(self, site: CallbackSite) -> Any:
-        assert self._host is not None  # functions are refused without a host
-        started = time.monotonic()
-        try:
-            return self._host(site.tool_name, Args.of(list(site.args), dict(site.kwargs)))
-        finally:
-            spent = self._lifted.host_s + time.monotonic() - started
-            self._lifted = ExecUsage(host_calls=self._lifted.host_calls + 1, host_s=spent)
-
-
-def _half_characters(code: str) -> ExecFault | None:
-    try:
-        code.encode()
-    except UnicodeEncodeError as error:
-        line = code[: error.start].count("\n") + 1
-        message = f"the code contains half a character ({error.object[error.start]!a}), which is no text"
-        return ExecFault(kind="syntax", message=message, line=line, hint="Write it as an escape in a string.")
-    return None
-
 
 def _tool_fault(site: CallbackSite, error: Exception) -> ExecFault:
     """The tool's own words, with where and how it was called."""
-    kind, message = named(error)
+    kind, message = host_error(error)
     kind = "ToolError" if isinstance(error, Fault) else kind
     shown = [repr(value) for value in site.args] + [f"{name}={value!r}" for name, value in site.kwargs.items()]
     call = f"{site.tool_name}({', '.join(shown)})"[:CALL_CHARS]

@@ -6,6 +6,7 @@ UTF-8; files are copied when shared, so a later change or loss of the file does 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from array import array
@@ -60,16 +61,32 @@ def make_share(name: str, content: Shareable, room: int) -> Share:
     """Copy the content; ConfigError when it is not UTF-8, cannot be read, or takes more than `room` bytes."""
     single = not isinstance(content, Mapping)
     texts: Mapping[str, Text] = {"": content} if single else content
-    descriptor = os.memfd_create("sonde-share", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        entries, size = _copy_all(descriptor, name, texts, room)
+    entries: Entries = {}
+    size = 0
+    with contextlib.ExitStack() as undo:
+        descriptor = os.memfd_create("sonde-share", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        undo.callback(os.close, descriptor)
+        for key, text in texts.items():
+            if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers are not all typed
+                raise ConfigError(f"the keys of {name!r} must be str, not {type(key).__name__}")
+            index = Index(f"{name}[{key!r}]" if key else name, room - size)
+            try:
+                for chunk in _chunks(index.label, text):
+                    index.add(chunk)
+                    view = memoryview(chunk)
+                    while view:
+                        view = view[os.write(descriptor, view) :]
+                entries[key] = (size, index.size, index.finish())
+            except UnicodeError as error:
+                raise ConfigError(f"{index.label} is not UTF-8 text ({error}); decode it before sharing") from None
+            size += index.size
         if size == 0:
             os.write(descriptor, b"\0")  # an empty file cannot be mapped
-        _seal(descriptor)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return Share(name, descriptor, max(size, 1), entries, single)
+        # Nobody may change it any more, not even we. The names exist on Linux only, so they are looked up here.
+        seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+        undo.pop_all()  # nothing went wrong
+        return Share(name, descriptor, max(size, 1), entries, single)
 
 
 def read_share(name: str, content: Shareable, room: int) -> tuple[str | dict[str, str], int]:
@@ -89,30 +106,6 @@ def read_share(name: str, content: Shareable, room: int) -> tuple[str | dict[str
     return (pieces, size) if isinstance(content, Mapping) else (pieces[""], size)
 
 
-def _seal(descriptor: int) -> None:
-    """Nobody may change it any more, not even we. The names exist on Linux only, so they are looked up here."""
-    seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
-
-
-def _copy_all(descriptor: int, name: str, texts: Mapping[str, Text], room: int) -> tuple[Entries, int]:
-    entries: Entries = {}
-    at = 0
-    for key, text in texts.items():
-        if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers are not all typed
-            raise ConfigError(f"the keys of {name!r} must be str, not {type(key).__name__}")
-        index = Index(f"{name}[{key!r}]" if key else name, room - at)
-        try:
-            for chunk in _chunks(index.label, text):
-                index.add(chunk)
-                _write(descriptor, chunk)
-            entries[key] = (at, index.size, index.finish())
-        except UnicodeError as error:
-            raise ConfigError(f"{index.label} is not UTF-8 text ({error}); decode it before sharing") from None
-        at += index.size
-    return entries, at
-
-
 def _chunks(label: str, text: Text) -> Iterator[bytes]:
     """The text as UTF-8, a piece at a time: each piece is checked and copied while it is in the processor's cache."""
     match text:
@@ -123,24 +116,14 @@ def _chunks(label: str, text: Text) -> Iterator[bytes]:
             for start in range(0, len(text), CHUNK):
                 yield text[start : start + CHUNK]
         case Path():
-            yield from _file_chunks(label, text)
+            try:
+                with text.open("rb") as file:
+                    while chunk := file.read(CHUNK):
+                        yield chunk
+            except OSError as error:
+                raise ConfigError(f"cannot share {label}: {error.strerror or error} ({text})") from None
         case _:
             raise ConfigError(f"{label} must be str, bytes or a Path, not {type(text).__name__}")
-
-
-def _file_chunks(label: str, path: Path) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(CHUNK):
-                yield chunk
-    except OSError as error:
-        raise ConfigError(f"cannot share {label}: {error.strerror or error} ({path})") from None
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
 
 
 class Index:

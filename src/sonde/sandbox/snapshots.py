@@ -1,7 +1,6 @@
-"""The states of one session and its branches: who holds them, and how they end.
+"""The states of one session and its branches: which are kept, who holds them, and how they end.
 
-How a state is forked is the business of the two kinds of family: `fork_gate`, where the supervisor permits each fork, and
-`fork_without_gate`, for an unsafe sandbox on a kernel that cannot do that.
+`fork_gate` has the two kinds of family, which differ in how a state is forked.
 """
 
 from __future__ import annotations
@@ -14,13 +13,17 @@ import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from sonde.errors import SandboxLost
+from sonde.errors import ConfigError, SandboxLost
 from sonde.sandbox.forkserver import ForkServer
+
+FEWEST = 2
+"""The newest state has not proved that it can fork: the one before it stays until then."""
 
 
 class ForkFailed(Exception):
-    """The state did not give a child that reported: it is dead, or hostile."""
+    """No child of the state reported: the state is dead, or hostile."""
 
 
 class ForkRefused(ForkFailed):
@@ -64,7 +67,7 @@ class State:
             self._pidfd = -1
 
 
-class Family(ABC):
+class StateFamily(ABC):
     """Every state that descends from one confined worker."""
 
     def __init__(self, server: ForkServer, group: int, layers: tuple[str, ...]) -> None:
@@ -132,3 +135,45 @@ class Family(ABC):
     @abstractmethod
     def _close(self) -> None:
         """Give back what belongs to the family as a whole."""
+
+
+@dataclass(slots=True, eq=False)
+class History:
+    """The kept states of one box by the turn that left them, oldest first. The last one is where the next turn starts."""
+
+    family: StateFamily
+    keep: int
+    memory: int
+    entries: list[tuple[int, State]]
+
+    @property
+    def state(self) -> State:
+        if not self.entries:
+            raise SandboxLost("no state of this sandbox is left; open a new Sandbox")
+        return self.entries[-1][1]
+
+    def commit(self, turn: int, state: State) -> None:
+        """The turn left this state; forget the oldest beyond what may be kept."""
+        self.entries.append((turn, state))
+        while len(self.entries) > FEWEST and (
+            len(self.entries) > self.keep or sum(each.private_bytes for _, each in self.entries) > self.memory
+        ):
+            self.family.release(self.entries.pop(0)[1])
+
+    def drop_newest(self) -> None:
+        """The newest state is of no use: go back to the one before, if there is one."""
+        self.family.release(self.entries.pop()[1])
+
+    def rollback(self, turn: int, now: int) -> None:
+        """Forget the states of the turns after `turn`; `now` is the turn where the box stands."""
+        kept = [left for left, _ in self.entries]
+        if not kept or turn < kept[0] or turn > now:
+            raise ConfigError(f"there is no kept state after turn {turn}; kept are the states after turns {kept}")
+        while self.entries[-1][0] > turn:
+            self.family.release(self.entries.pop()[1])
+
+    def clear(self) -> list[State]:
+        """Forget all states; the caller gives them back."""
+        states = [state for _, state in self.entries]
+        self.entries.clear()
+        return states

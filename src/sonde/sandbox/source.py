@@ -19,6 +19,7 @@ MAX_FIELD_WORK = 1_000_000_000
 """Fields times characters of f-strings, about a second: CPython 3.11 looks for each field from the start of its string again."""
 
 _EXCERPT_CHARS = 120
+_BAD_CHARACTER = re.compile(r"[\x00\ud800-\udfff]")
 _F_STRING = re.compile(r"""(?i)\b(?:f|fr|rf)["']""")
 _LONG_F_STRING = re.compile(r"""(?is)\b(?:f|fr|rf)(\"{3}|'{3}).*?(?:\1|\Z)""")
 _quiet = threading.Lock()  # warning filters belong to the whole process: one thread at a time may swap them
@@ -38,22 +39,52 @@ class Refusal:
 
 
 def parse(code: str) -> ast.Module | Refusal:
-    """The tree of `code`, or the reason that there is none."""
+    """The tree of `code`, or the reason why it has none."""
     code = plain_text(code)
     if len(code) > MAX_SOURCE_CHARS:
-        return _too_long(code)
+        return Refusal(
+            line=1,
+            rule="too-long",
+            reason=f"the code has {len(code):,} characters; at most {MAX_SOURCE_CHARS:,} are run in one turn.",
+            example="text = context  # data belongs in shared variables, not in the source\nprint(text[:500])",
+        )
     if has_too_many_fields(code):
-        return _too_many_fields()
+        return Refusal(
+            line=1,
+            rule="too-long",
+            reason="the code has f-strings of too many fields to be read.",
+            example='text = ", ".join(f"{row}" for row in rows)  # one field in a loop instead of thousands',
+        )
+    lines = code.split("\n")
     try:
         with _quiet, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return ast.parse(code)
     except SyntaxError as error:
-        return _not_python(code, error)
+        line = error.lineno or 1
+        shown = lines[line - 1].strip()[:_EXCERPT_CHARS] if line <= len(lines) else ""
+        near = f" near `{_printable(shown)}`" if shown else ""
+        return Refusal(
+            line=line,
+            rule="syntax",
+            reason=f"this is not valid Python: {_printable(error.msg)}{near}.",
+            example="total = sum([1, 2, 3])\nprint(total)",
+        )
     except (RecursionError, MemoryError):
-        return _too_deep()
+        return Refusal(
+            line=1,
+            rule="too-deep",
+            reason="the code is nested too deeply to be read.",
+            example="first = a + b\nsecond = first + c  # split long expressions into steps",
+        )
     except ValueError as error:  # null bytes, lone surrogates
-        return _bad_text(code, error)
+        bad = (number for number, line in enumerate(lines, start=1) if _BAD_CHARACTER.search(line))
+        return Refusal(
+            line=next(bad, 1),
+            rule="bad-text",
+            reason=f"the code is not plain text ({_printable(str(error))[:_EXCERPT_CHARS]}).",
+            example='separator = "\\x00"  # write unprintable characters as escapes',
+        )
 
 
 def has_too_many_fields(code: str) -> bool:
@@ -72,62 +103,6 @@ def plain_text(code: str) -> str:
 
 def indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
-
-
-def _too_long(code: str) -> Refusal:
-    return Refusal(
-        line=1,
-        rule="too-long",
-        reason=f"the code has {len(code):,} characters; at most {MAX_SOURCE_CHARS:,} are run in one turn.",
-        example="text = context  # data belongs in shared variables, not in the source\nprint(text[:500])",
-    )
-
-
-def _too_many_fields() -> Refusal:
-    return Refusal(
-        line=1,
-        rule="too-long",
-        reason="the code has f-strings of too many fields to be read.",
-        example='text = ", ".join(f"{row}" for row in rows)  # one field in a loop instead of thousands',
-    )
-
-
-def _not_python(code: str, error: SyntaxError) -> Refusal:
-    line = error.lineno or 1
-    lines = code.split("\n")
-    shown = lines[line - 1].strip()[:_EXCERPT_CHARS] if line <= len(lines) else ""
-    near = f" near `{_printable(shown)}`" if shown else ""
-    return Refusal(
-        line=line,
-        rule="syntax",
-        reason=f"this is not valid Python: {_printable(error.msg)}{near}.",
-        example="total = sum([1, 2, 3])\nprint(total)",
-    )
-
-
-def _too_deep() -> Refusal:
-    return Refusal(
-        line=1,
-        rule="too-deep",
-        reason="the code is nested too deeply to be read.",
-        example="first = a + b\nsecond = first + c  # split long expressions into steps",
-    )
-
-
-def _bad_text(code: str, error: ValueError) -> Refusal:
-    return Refusal(
-        line=_line_of_bad_character(code),
-        rule="bad-text",
-        reason=f"the code is not plain text ({_printable(str(error))[:_EXCERPT_CHARS]}).",
-        example='separator = "\\x00"  # write unprintable characters as escapes',
-    )
-
-
-def _line_of_bad_character(code: str) -> int:
-    for number, line in enumerate(code.split("\n"), start=1):
-        if "\0" in line or any("\ud800" <= character <= "\udfff" for character in line):
-            return number
-    return 1
 
 
 def _printable(text: str) -> str:

@@ -1,7 +1,7 @@
-"""One turn: the frames of one child, from its request to its report, and the judgement when there is none.
+"""One turn: the frames of one child, from its request to its report, the judgement when there is none, and the result.
 
-Promises that whatever the worker sends or fails to send, the turn ends with an outcome, the parent unharmed. Only a `RunError`
-of the host or of the watch leaves as an exception: the caller's own will to stop.
+Promises that whatever the worker sends or fails to send, the turn ends and the parent is unharmed. Only a `RunError` of the host
+or of the watch leaves as an exception: the caller's own wish to stop.
 """
 
 from __future__ import annotations
@@ -14,31 +14,46 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sonde.errors import Fault, RunError
-from sonde.sandbox.base import Args, ExecFault, ExecUsage, Host, Limits, Watch
-from sonde.sandbox.error_text import named
-from sonde.sandbox.frames import CALL, BadFrame, CallBody, Channel, DoneBody, HungUp, OutOfTime, Report, encode
-from sonde.sandbox.output import Recorder
+from sonde.sandbox.base import (
+    Args,
+    ExecFault,
+    ExecResult,
+    ExecUsage,
+    FaultKind,
+    Final,
+    Host,
+    Limits,
+    OutOfTime,
+    OverQuota,
+    Variable,
+    Watch,
+    host_error,
+)
+from sonde.sandbox.frames import BadFrame, CallBody, Channel, DoneBody, HungUp, TurnReport, encode
+from sonde.sandbox.output import NOTHING, Captured, OutputReader, cut_output
+from sonde.sandbox.prepare import Prepared
 from sonde.sandbox.snapshots import State
+from sonde.sandbox.worker.report import MESSAGE_CHARS, SHOWN_VARIABLES, TOLD_NAMES
 
 MEMORY_SLACK = 64 << 20
 MEMORY_EXIT = 99
 PAGE = os.sysconf("SC_PAGE_SIZE")
 CPU_CLOCK_OF_PROCESS = 2
+NAME_CHARS = 200
+SHOWN_REBOUND = 20
+TOLD: dict[str, FaultKind] = {"error": "error", "syntax": "syntax", "import": "import", "memory": "memory"}
+"""Kinds that a worker may report about itself. That a turn was stopped or lost, or broke a rule, is for us to say."""
 
 
 class OverMemory(Exception):
     """The process holds more memory than the turn may use."""
 
 
-class OverQuota(Exception):
-    """The code made more host calls than a turn may."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TurnEnd:
     """A finished turn has a report; a turn that was ended from outside has a fault."""
 
-    report: Report | None = None
+    report: TurnReport | None = None
     final: tuple[Any] | None = None
     fault: ExecFault | None = None
     usage: ExecUsage = field(default_factory=ExecUsage)
@@ -56,7 +71,7 @@ class Turn:
         host: Host | None,
         functions: Collection[str] | None,
         wall_s: float,
-        printed: Recorder,
+        printed: OutputReader,
         watch: Watch | None = None,
     ) -> None:
         self._child = child
@@ -73,10 +88,16 @@ class Turn:
         self._watch = watch
         channel.on_tick = self._tick
 
-    def run(self, request: bytes, rest: Callable[[State], bool]) -> Outcome:
+    def run(self, request: bytes, rest: Callable[[State], bool]) -> TurnEnd:
         """Send the request and serve the child until it has reported and come to rest."""
         try:
-            body = self._converse(request)
+            self._channel.deadline = self._started + self._wall_s
+            self._channel.send(request)
+            while not isinstance(body := self._channel.receive(), DoneBody):
+                if not isinstance(body, CallBody):
+                    raise BadFrame("a frame of the wrong kind")  # noqa: TRY301 - judged with those of the channel, below
+                self._serve(body)
+            self._check_memory()  # a turn shorter than a tick, or one that talked all the time
         except OutOfTime:
             return self._ended("timeout", f"the code ran longer than {self._wall_s:g} s and was stopped")
         except OverMemory:
@@ -86,28 +107,18 @@ class Turn:
         except BadFrame as error:
             return self._ended("violation", f"the worker broke the protocol: {error}")
         except HungUp:
-            return self._hung_up()
+            if self._child.dead(within_s=1.0):
+                return self._ended("crash", "the worker's process ended")
+            return self._ended("violation", "the worker closed its channel and ran on")
         rested = self._channel.drained() and rest(self._child)
         if not self._channel.drained():
             return self._ended("violation", "the worker broke the protocol: it spoke after its report")
         if not rested:
             return self._ended("timeout", "the code reported its end but its process did not come to rest")
-        return Outcome(report=body.report, final=body.final, usage=self.usage())
-
-    def _converse(self, request: bytes) -> DoneBody:
-        self._channel.deadline = self._started + self._wall_s
-        self._channel.send(request)
-        while True:
-            kind, body = self._channel.receive()
-            if kind == CALL and isinstance(body, CallBody):
-                self._serve(body)
-            elif isinstance(body, DoneBody):
-                self._check_memory()  # a turn shorter than a tick, or one that talked all the time
-                return body
-            else:
-                raise BadFrame("a frame of the wrong kind")
+        return TurnEnd(report=body.report, final=body.final, usage=self._usage())
 
     def _serve(self, body: CallBody) -> None:
+        """One host call, if the code may make it."""
         self._calls += 1
         if self._calls > self._limits.host_calls:
             raise OverQuota
@@ -123,6 +134,7 @@ class Turn:
         self._channel.send(answer)
 
     def _answer(self, host: Host, body: CallBody) -> bytes:
+        """What the host returns or raises, as a message for the worker."""
         name, args, keywords = body.call
         try:
             value = host(name, Args.of(args, keywords))
@@ -131,10 +143,7 @@ class Turn:
         except Fault as fault:
             return encode((False, ("ToolError", fault.message)))
         except Exception as error:  # noqa: BLE001 - the top of a host call: whatever it raises belongs to the code
-            return encode((False, named(error)))
-        return self._encode_value(name, value)
-
-    def _encode_value(self, name: str, value: Any) -> bytes:
+            return encode((False, host_error(error)))
         try:
             answer = encode((True, value))
         except (ValueError, TypeError):
@@ -144,11 +153,6 @@ class Turn:
             return answer
         message = f"{name}() returned {len(answer)} bytes; at most {self._limits.frame_bytes} fit. Ask for less."
         return encode((False, ("ValueError", message)))
-
-    def _hung_up(self) -> Outcome:
-        if self._child.dead(within_s=1.0):
-            return self._ended("crash", "the worker's process ended")
-        return self._ended("violation", "the worker closed its channel and ran on")
 
     def _tick(self) -> None:
         if self._watch is not None:
@@ -161,10 +165,10 @@ class Turn:
         if self._memory > self._limits.memory_bytes + MEMORY_SLACK:
             raise OverMemory
 
-    def _ended(self, kind: Any, message: str) -> Outcome:
-        return Outcome(fault=ExecFault(kind=kind, message=message), usage=self.usage())
+    def _ended(self, kind: FaultKind, message: str) -> TurnEnd:
+        return TurnEnd(fault=ExecFault(kind=kind, message=message), usage=self._usage())
 
-    def usage(self) -> ExecUsage:
+    def _usage(self) -> ExecUsage:
         wall = time.monotonic() - self._started
         memory = max(self._memory, anonymous_bytes(self._child.pid))
         return ExecUsage(
@@ -174,6 +178,76 @@ class Turn:
             memory_bytes=memory,
             host_calls=self._calls,
         )
+
+
+def finished(end: TurnEnd, prepared: Prepared, *, turn: int, layers: tuple[str, ...], limit: int) -> ExecResult:
+    """The result of a turn that reported. Lengths and kinds are the worker's word, so they are bounded here."""
+    report = end.report
+    assert report is not None
+    out, err = (Captured(each.head, each.tail, max(each.total, 0)) for each in (report.out, report.err))
+    stdout, stderr = cut_output(out, err, limit)
+    fault = None
+    if (told := report.fault) is not None:
+        message = told.message[:MESSAGE_CHARS]
+        fault = ExecFault(
+            kind=TOLD.get(told.kind, "error"),
+            message=message,
+            line=told.line if told.line is None or told.line > 0 else None,
+            hint=told.hint and told.hint[:MESSAGE_CHARS],
+            traceback=told.traceback[-2 * MESSAGE_CHARS :] or message,  # a memory fault without one means a lost turn
+        )
+    rebound = tuple(
+        f"the code assigned to {name[:NAME_CHARS]!r}, which is a function of the host; it was restored"
+        for name in report.rebound[:SHOWN_REBOUND]
+    )
+    return ExecResult(
+        ok=fault is None,
+        turn=turn,
+        stdout=stdout,
+        stderr=stderr,
+        fault=fault,
+        final=Final(end.final[0]) if end.final is not None else None,
+        variables=tuple(
+            Variable(name[:NAME_CHARS], kind[:NAME_CHARS], size if size >= 0 else None)
+            for name, kind, size in report.variables[:SHOWN_VARIABLES]
+        ),
+        usage=end.usage,
+        layers=layers,
+        output_chars=out.total + err.total,
+        warnings=prepared.warnings + rebound,
+    )
+
+
+def names_told(end: TurnEnd) -> frozenset[str]:
+    """The names that the turn bound, as the worker says: a bounded part of its word."""
+    assert end.report is not None
+    return frozenset(name[:NAME_CHARS] for name in end.report.names[:TOLD_NAMES])
+
+
+def stopped(
+    fault: ExecFault,
+    end: TurnEnd,
+    printed: tuple[Captured, Captured],
+    prepared: Prepared,
+    *,
+    turn: int,
+    layers: tuple[str, ...],
+    limit: int,
+) -> ExecResult:
+    """The result of a turn that was ended from outside, with what is known of its output. A violation shows no output."""
+    out, err = (NOTHING, NOTHING) if fault.kind == "violation" else printed
+    stdout, stderr = cut_output(out, err, limit)
+    return ExecResult(
+        ok=False,
+        turn=turn,
+        stdout=stdout,
+        stderr=stderr,
+        fault=fault,
+        usage=end.usage,
+        layers=layers,
+        output_chars=out.total + err.total,
+        warnings=prepared.warnings,
+    )
 
 
 def judge_death(fault: ExecFault, death: tuple[int, float, int] | None, cpu_limit: float) -> ExecFault:

@@ -14,7 +14,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from sonde.core.canonical import clip, jsonable, sha256_text
-from sonde.sandbox.backend import describe
+from sonde.sandbox.box import describe
 
 if TYPE_CHECKING:
     from sonde.runtime.engine import Engine

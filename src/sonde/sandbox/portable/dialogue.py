@@ -1,7 +1,8 @@
 """One turn of a Monty session: feed the code, answer every suspension (host calls, names, clock, sleep, imports) until it ends.
 
 FINAL ends the block by an exception that `except Exception` does not catch; a bare `except` can, but then nothing the code prints or
-calls afterwards has any effect, and the first final value stands.
+calls afterwards has any effect, and the first final value stands. Values on their way out are checked and made JSON-like, as the
+frames of the kernel backend are.
 """
 
 from __future__ import annotations
@@ -10,23 +11,20 @@ import builtins
 import datetime as dt
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from sonde.errors import Fault, RunError
-from sonde.sandbox import error_text, frames
-from sonde.sandbox.base import Args, CodeClock, Final, Host, Limits
+from sonde.sandbox import frames
+from sonde.sandbox.base import Args, CodeClock, Final, Host, Limits, OverQuota, host_error
 from sonde.sandbox.policy import FINISH_NAMES, Profile
 from sonde.sandbox.portable.guard import Guard
 from sonde.sandbox.portable.language import Language, no_module
-from sonde.sandbox.portable.values import argument, final_value
 
 BUILTINS = frozenset(dir(builtins))
 Print = Callable[[str, str], None]
 Answer = dict[str, Any]
-
-
-class OverQuota(Exception):
-    """More host calls than a turn may make."""
+LEAVE: Answer = {"exc_type": "SystemExit", "message": "the block has finished"}
+MAX_DEPTH = 100
 
 
 class Stuck(Exception):
@@ -43,7 +41,7 @@ class Rules:
     limits: Limits
     host: Host | None
     functions: frozenset[str] | None
-    sharing: frozenset[str]
+    sharing: Collection[str]
 
     def serves(self, name: str) -> bool:
         """Whether a call of this name goes to the host."""
@@ -76,33 +74,31 @@ class Dialogue:
         self._see_through(session.feed_start(code, inputs=inputs, print_callback=printed))
 
     def ask(self, session: Any, expression: str) -> Any:
-        """The value of an expression; what it prints is nobody's business."""
+        """The value of an expression; what it prints is thrown away."""
         return self._see_through(session.feed_start(expression, print_callback=_unheard)).output
-
-    def _see_through(self, step: Any) -> Any:
-        while not isinstance(step, self._rules.monty.MontyComplete):
-            step = self._answer(step)
-        return step
 
     @property
     def finished(self) -> bool:
         return self.final is not None or self.wanted is not None
 
-    def _answer(self, step: Any) -> Any:
+    def _see_through(self, step: Any) -> Any:
         monty = self._rules.monty
-        if isinstance(step, monty.NameLookupSnapshot):
-            name: str = step.variable_name
-            known = name in FINISH_NAMES or self._rules.serves(name)
-            return step.resume(value=_stub(name)) if known else step.resume()
-        if not isinstance(step, monty.FunctionSnapshot):
-            raise Stuck("the code awaits something that nobody will deliver")
-        if step.is_os_function:
-            return self._system(step)
-        return step.resume(self._call(str(step.function_name), list(step.args), dict(step.kwargs)))
+        while not isinstance(step, monty.MontyComplete):
+            if isinstance(step, monty.NameLookupSnapshot):
+                name: str = step.variable_name
+                known = name in FINISH_NAMES or self._rules.serves(name)
+                step = step.resume(value=_stub(name)) if known else step.resume()
+            elif not isinstance(step, monty.FunctionSnapshot):
+                raise Stuck("the code awaits something that nobody will deliver")
+            elif step.is_os_function:
+                step = self._system(step)
+            else:
+                step = step.resume(self._call(str(step.function_name), list(step.args), dict(step.kwargs)))
+        return step
 
     def _call(self, name: str, args: list[Any], named: dict[str, Any]) -> Answer:
         if self.finished:
-            return _leave()
+            return LEAVE
         if name in FINISH_NAMES:
             return self._finish(name, args, named)
         if self._rules.serves(name):
@@ -116,26 +112,26 @@ class Dialogue:
             if args:
                 return _error("TypeError", "SUBMIT takes named fields only: SUBMIT(answer=42)")
             self.final = Final(final_value(named))
-            return _leave()
+            return LEAVE
         given = [*args, *(named[key] for key in named if key in {"value", "name"})]
         if len(given) != 1 or len(args) + len(named) != 1:
             return _error("TypeError", f"{name} takes exactly one value: {name}(answer)")
-        return self._finish_with(name, given[0])
-
-    def _finish_with(self, name: str, value: Any) -> Answer:
+        value = given[0]
         if name != "FINAL_VAR":
             self.final = Final(final_value(value))
-            return _leave()
+            return LEAVE
         if not isinstance(value, str):
             return _error("TypeError", 'FINAL_VAR takes the name of a variable: FINAL_VAR("answer")')
         if value not in self._names:
             return _error("NameError", f"FINAL_VAR: there is no variable named {value!r}; assign it first")
         self.wanted = value
-        return _leave()
+        return LEAVE
 
     def _serve(self, name: str, args: list[Any], named: dict[str, Any]) -> Answer:
+        """One host call, if the code may make it."""
         self.calls += 1
-        if self.calls > self._rules.limits.host_calls:
+        limits, host = self._rules.limits, self._rules.host
+        if self.calls > limits.host_calls:
             raise OverQuota
         if name in self._rules.sharing and isinstance(named.get("share"), list):
             return _error("TypeError", f"in the monty backend share= of {name} must be a list of names as literal text")
@@ -143,40 +139,32 @@ class Dialogue:
             given = Args.of([argument(each) for each in args], {key: argument(each) for key, each in named.items()})
         except (TypeError, ValueError) as error:
             return _error(type(error).__name__, str(error))
+        assert host is not None, "serves() said so"
         with self.guard.host():
-            return self._ask_host(name, given)
-
-    def _ask_host(self, name: str, given: Args) -> Answer:
-        assert self._rules.host is not None, "serves() said so"
-        try:
-            value = self._rules.host(name, given)
-        except RunError:
-            raise
-        except Fault as fault:
-            return _error("RuntimeError", fault.message)
-        except Exception as error:  # noqa: BLE001 - the top of a host call: whatever it raises belongs to the code
-            return self._host_error(error)
-        return self._result(name, value)
-
-    def _host_error(self, error: Exception) -> Answer:
-        kind, message = error_text.named(error)
-        known = kind in get_args(self._rules.monty.ExcType)
-        return _error(kind, message) if known else _error("RuntimeError", f"{kind}: {message}")
-
-    def _result(self, name: str, value: Any) -> Answer:
-        try:
-            size = len(frames.encode(value))
-        except (ValueError, TypeError):
-            return _error("TypeError", f"{name}() returned a {type(value).__name__}, which is not JSON-like")
-        most = self._rules.limits.frame_bytes
-        if size > most:
-            return _error("ValueError", f"{name}() returned {size} bytes; at most {most} fit. Ask for less.")
+            try:
+                value = host(name, given)
+            except RunError:
+                raise
+            except Fault as fault:
+                return _error("RuntimeError", fault.message)
+            except Exception as error:  # noqa: BLE001 - the top of a host call: whatever it raises belongs to the code
+                kind, message = host_error(error)
+                known = kind in get_args(self._rules.monty.ExcType)
+                return _error(kind, message) if known else _error("RuntimeError", f"{kind}: {message}")
+            try:
+                size = len(frames.encode(value))
+            except (ValueError, TypeError):
+                return _error("TypeError", f"{name}() returned a {type(value).__name__}, which is not JSON-like")
+        if size > limits.frame_bytes:
+            return _error(
+                "ValueError", f"{name}() returned {size} bytes; at most {limits.frame_bytes} fit. Ask for less."
+            )
         return {"return_value": value}
 
     def _system(self, step: Any) -> Any:
         """What code asks of the machine: the clock and sleep are ours, everything else does not exist."""
         if self.finished:
-            return step.resume(_leave())
+            return step.resume(LEAVE)
         match str(step.function_name):
             case "time.time":
                 return step.resume({"return_value": self._now()})
@@ -222,5 +210,43 @@ def _error(kind: str, message: str) -> Answer:
     return {"exc_type": kind, "message": message}
 
 
-def _leave() -> Answer:
-    return {"exc_type": "SystemExit", "message": "the block has finished"}
+def argument(value: Any, depth: int = 0) -> Any:
+    """An argument of a host call; TypeError for what is not JSON-like."""
+    if depth > MAX_DEPTH:
+        raise ValueError("the value is nested too deeply for a host call")
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    if isinstance(value, list | tuple):
+        return [argument(each, depth + 1) for each in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {_key(key): argument(each, depth + 1) for key, each in cast("dict[Any, Any]", value).items()}
+    raise TypeError(f"a {type(value).__name__} is not JSON-like: pass str, numbers, lists, dicts or bytes")
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, str):
+        return key
+    if key is None or isinstance(key, bool):
+        return {None: "null", True: "true", False: "false"}[key]
+    if isinstance(key, int | float):
+        return str(key)
+    raise TypeError(f"keys must be str, not {type(key).__name__}")
+
+
+def final_value(value: Any, depth: int = 0) -> Any:
+    """The nearest JSON-like value: an answer should not be lost for its type."""
+    if depth > MAX_DEPTH:
+        return str(value)
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    if isinstance(value, list | tuple):
+        return [final_value(each, depth + 1) for each in cast("list[Any]", value)]
+    if isinstance(value, set | frozenset):
+        return sorted((final_value(each, depth + 1) for each in cast("set[Any]", value)), key=repr)
+    if isinstance(value, dict):
+        return {str(key): final_value(each, depth + 1) for key, each in cast("dict[Any, Any]", value).items()}
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if getattr(value, "is_dataclass", False):  # an instance of a class of the code, as a stand-in
+        return final_value(dict(value.attributes), depth + 1)
+    return str(value)

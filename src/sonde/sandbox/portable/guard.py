@@ -11,14 +11,10 @@ from collections.abc import Generator
 from typing import Self
 
 from sonde.errors import RunError
-from sonde.sandbox.base import Watch
+from sonde.sandbox.base import OutOfTime, Watch
 
 LOOK_S = 0.05
-KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows knows only the latter, and ends the process by it
-
-
-class OutOfTime(Exception):
-    """The code asked to sleep past its time."""
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has only SIGTERM, which ends the process there
 
 
 class Guard:
@@ -70,24 +66,22 @@ class Guard:
             raise OutOfTime
         time.sleep(max(0.0, seconds))
 
-    def _is_stopped(self) -> bool:
-        try:
-            if self._asked is not None:
-                self._asked()
-        except RunError as error:  # for the turn's thread to raise
-            self.stopped = error
-        return self.stopped is not None
-
     def _watch(self) -> None:
         with self._changed:
             while not self._done:
                 left = self._deadline - time.monotonic()
                 if self._waiting_for_host:
                     self._changed.wait()
-                elif left > 0 and not self._is_stopped():
+                    continue
+                if left > 0 and self._asked is not None:
+                    try:
+                        self._asked()
+                    except RunError as error:  # for the turn's thread to raise
+                        self.stopped = error
+                if left > 0 and self.stopped is None:
                     self._changed.wait(left if self._asked is None else min(left, LOOK_S))
-                else:
-                    self.fired = True
-                    with contextlib.suppress(OSError):  # it has ended by itself
-                        os.kill(self._pid, KILL)
-                    return
+                    continue
+                self.fired = True
+                with contextlib.suppress(OSError):  # it has ended by itself
+                    os.kill(self._pid, KILL)
+                return

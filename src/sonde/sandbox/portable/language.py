@@ -1,14 +1,14 @@
-"""What Monty cannot run: found out by asking the installed version, and said to the author of the code before it runs.
+"""What Monty cannot run: found out by asking the installed version, and refused or rewritten before the code runs.
 
 Promises that a refusal names the line, what is missing and what to write instead. Does not promise to foresee everything: a method
-that Monty lacks is met when it is called, and its message is then Monty's own.
+that Monty lacks fails when it is called, with Monty's own message.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -62,7 +62,10 @@ LACKS = (
         name="decorators of methods (property, staticmethod, classmethod)",
         probe="class A:\n    @staticmethod\n    def f():\n        return 1",
         example="def f():\n    return 1  # a plain function, or a plain method",
-        found=lambda node: isinstance(node, ast.ClassDef) and _decorates(node),
+        found=lambda node: (
+            isinstance(node, ast.ClassDef)
+            and any(isinstance(each, ast.FunctionDef) and each.decorator_list for each in node.body)
+        ),
     ),
     Lack(
         name="yield",
@@ -91,10 +94,6 @@ LACKS = (
 )
 
 
-def _decorates(node: ast.ClassDef) -> bool:
-    return any(isinstance(each, ast.FunctionDef) and each.decorator_list for each in node.body)
-
-
 def load_monty() -> Any:
     """The module pydantic_monty; SandboxUnavailable says how to get it."""
     try:
@@ -108,7 +107,7 @@ def load_monty() -> Any:
 
 @cache
 def language() -> Language:
-    """Ask the installed Monty, once a process."""
+    """Ask the installed Monty, once per process."""
     monty = load_monty()
     try:
         with monty.Monty(max_processes=1) as pool, pool.checkout() as session:
@@ -135,47 +134,31 @@ def _runs(monty: Any, session: Any, probe: str) -> bool:
 
 def refusals(tree: ast.AST, known: Language, profile: Profile, functions: Collection[str]) -> list[Refusal]:
     """What of this code the installed Monty, or the profile, will not run; and names of functions that it would lose."""
-    found = [refusal for node in ast.walk(tree) for refusal in _of_node(node, known, profile)]
-    found += [_taken(node, name) for node in ast.walk(tree) for name in _bound(node) if name in functions]
-    return sorted(found, key=lambda refusal: refusal.line)[:MAX_REFUSALS]
-
-
-def _of_node(node: ast.AST, known: Language, profile: Profile) -> Iterator[Refusal]:
-    for lack in known.lacks:
-        if lack.found(node):
-            reason = f"{lack.name}: the monty backend ({known.version}) cannot run this."
-            yield Refusal(line=getattr(node, "lineno", 1), reason=reason, example=lack.example, rule="monty")
-    for module in _imported(node):
-        if profile.modules is not None and module not in profile.modules and module in known.modules:
-            yield Refusal(
-                line=getattr(node, "lineno", 1),
-                reason=no_module(module, known, profile),
-                example="import json",
-                rule="import",
-            )
-
-
-def _bound(node: ast.AST) -> list[str]:
-    match node:
-        case ast.Name(id=name, ctx=ast.Store()) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-            return [name]
-        case _:
-            return []
-
-
-def _taken(node: ast.AST, name: str) -> Refusal:
-    reason = f"`{name}` is a function of the host and would be lost; choose another name."
-    return Refusal(line=getattr(node, "lineno", 1), reason=reason, example="result = 42", rule="rebound")
-
-
-def _imported(node: ast.AST) -> list[str]:
-    match node:
-        case ast.Import(names=names):
-            return [alias.name.partition(".")[0] for alias in names]
-        case ast.ImportFrom(module=str(module), level=0):
-            return [module.partition(".")[0]]
-        case _:
-            return []
+    found: list[Refusal] = []
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 1)
+        for lack in known.lacks:
+            if lack.found(node):
+                reason = f"{lack.name}: the monty backend ({known.version}) cannot run this."
+                found.append(Refusal(line=line, reason=reason, example=lack.example, rule="monty"))
+        modules: list[str] = []
+        match node:
+            case ast.Import(names=names):
+                modules = [alias.name.partition(".")[0] for alias in names]
+            case ast.ImportFrom(module=str(module), level=0):
+                modules = [module.partition(".")[0]]
+            case ast.Name(id=name, ctx=ast.Store()) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                if name in functions:
+                    reason = f"`{name}` is a function of the host and would be lost; choose another name."
+                    found.append(Refusal(line=line, reason=reason, example="result = 42", rule="rebound"))
+            case _:
+                pass
+        for module in modules:
+            if profile.modules is not None and module not in profile.modules and module in known.modules:
+                reason = no_module(module, known, profile)
+                found.append(Refusal(line=line, reason=reason, example="import json", rule="import"))
+    found.sort(key=lambda refusal: (refusal.line, refusal.rule == "rebound"))
+    return found[:MAX_REFUSALS]
 
 
 def no_module(module: str, known: Language, profile: Profile) -> str:
@@ -183,3 +166,30 @@ def no_module(module: str, known: Language, profile: Profile) -> str:
     allowed = known.modules if profile.modules is None else known.modules & profile.modules
     there = ", ".join(sorted(allowed)) or "none"
     return f"`{module}` cannot be imported in the monty backend. Modules that can: {there}."
+
+
+def with_shared_values(code: str, tree: ast.AST, sharing: Collection[str]) -> str:
+    """The code with each literal `share=["a", "b"]` of these functions as `share={"a": a, "b": b}`; lines stay where they are.
+
+    Monty cannot be looked into while it waits for `delegate(..., share=["rows"])`, so the names become values in the source.
+    """
+    sites: list[tuple[ast.List, list[str]]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in sharing:
+            for value in (keyword.value for keyword in node.keywords if keyword.arg == "share"):
+                elements = value.elts if isinstance(value, ast.List) else []
+                names = [
+                    each.value for each in elements if isinstance(each, ast.Constant) and isinstance(each.value, str)
+                ]
+                if isinstance(value, ast.List) and len(names) == len(elements) and all(map(str.isidentifier, names)):
+                    sites.append((value, names))
+    lines = code.encode().split(b"\n")
+    for node, names in sorted(sites, key=lambda site: (site[0].lineno, site[0].col_offset), reverse=True):
+        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        before, after = lines[first][: node.col_offset], lines[last][node.end_col_offset :]
+        mapping = "{" + ", ".join(f"{name!r}: {name}" for name in names)
+        if first == last:
+            lines[first] = before + mapping.encode() + b"}" + after
+        else:  # the lines below keep their numbers
+            lines[first : last + 1] = [before + mapping.encode(), *[b""] * (last - first - 1), b"}" + after]
+    return b"\n".join(lines).decode()

@@ -52,7 +52,7 @@ def test_a_run_uses_tools_meets_a_gap_of_the_interpreter_and_is_replayed(tmp_pat
     assert "Monty" in model.requests[0].messages[0].content
     assert "yield" in model.requests[1].messages[-1].content
     assert answer.run_dir is not None
-    assert replay(answer.run_dir, settings=Settings(runs_dir=settings.runs_dir)).equal
+    assert replay(answer.run_dir, settings=settings).equal
 
 
 def test_a_program_runs_in_the_chosen_backend(tmp_path: Path, settings: Settings) -> None:

@@ -130,6 +130,17 @@ def test_a_missing_layer_is_named_with_its_remedy(layer: str) -> None:
     assert layer in refusal.value.message and "doctor" in refusal.value.message
 
 
+def test_a_refused_start_leaves_no_descriptor_open() -> None:
+    server = ForkServer(without=("landlock",))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        with pytest.raises(SandboxUnavailable):
+            Sandbox(server=server)
+
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    server.close()
+
+
 @pytest.mark.parametrize("layer", ["landlock", "rlimits", "seccomp", "fork-gate"])
 def test_unsafe_must_be_explicit_and_shows_in_every_result(layer: str) -> None:
     server = ForkServer(without=(layer,))

@@ -183,7 +183,7 @@ class ExecResult:
 
 
 def host_error(error: Exception) -> tuple[str, str]:
-    """The class and the message of an exception of the host, for the code that made the call; whatever its own methods do."""
+    """Class and message of an exception of the host, for the code that made the call. Its own methods may do what they like."""
     match error:
         case KeyError(args=(str(key),)):
             message = key  # its str() has the quotes already, and would get them twice

@@ -40,7 +40,7 @@ class GatedFamily(StateFamily):
         self._forking = threading.Lock()
 
     def fork(self, state: State, descriptors: Mapping[int, int], near: socket.socket) -> State:
-        del near  # the kernel itself tells who the child is
+        del near  # the kernel itself says who the child is
         with self._forking:  # one at a time: a greeting does not say whose child it is
             if not self.await_parked(state):
                 raise ForkFailed("the state is not parked")

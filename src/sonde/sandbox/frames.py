@@ -42,7 +42,7 @@ class HungUp(Exception):
 
 
 Count = Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)]
-"""No length is larger. An integer without a bound may have 4,300 digits here, and be too large for whoever adds or writes it."""
+"""No length is larger. Without a bound, an integer may have 4,300 digits here: too large for whoever adds it or writes it down."""
 
 
 class Stream(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -103,7 +103,7 @@ _decoders: dict[int, msgspec.json.Decoder[Any]] = {
 
 
 def parse_header(header: bytes, sequence: int, limit: int) -> tuple[int, int, int]:
-    """(kind, length of JSON, length of raw bytes), after doubting each."""
+    """(kind, length of JSON, length of raw bytes), each of them checked."""
     kind, given, text, raw = HEADER.unpack(header)
     if kind not in _decoders:
         raise BadFrame(f"unknown kind of frame {kind}")

@@ -201,13 +201,15 @@ def _bound_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 def _handlers(nodes: Iterable[ast.AST], allowed: frozenset[str]) -> Iterator[Refusal]:
     for node in nodes:
-        if isinstance(node, ast.ExceptHandler) and not _names_exceptions(node.type, allowed):
-            yield _refuse(
-                node,
-                "except",
-                f"`except` must name one of: {', '.join(sorted(allowed))}",
-                "try:\n    n = int(text)\nexcept ValueError:\n    n = 0",
-            )
+        if isinstance(node, ast.ExceptHandler):
+            kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+            if not kinds or not all(isinstance(kind, ast.Name) and kind.id in allowed for kind in kinds):
+                yield _refuse(
+                    node,
+                    "except",
+                    f"`except` must name one of: {', '.join(sorted(allowed))}",
+                    "try:\n    n = int(text)\nexcept ValueError:\n    n = 0",
+                )
         if isinstance(node, ast.Try):
             inside = (inner for statement in node.finalbody for inner in ast.walk(statement))
             for leave in (inner for inner in inside if isinstance(inner, _LEAVES)):
@@ -217,16 +219,6 @@ def _handlers(nodes: Iterable[ast.AST], allowed: frozenset[str]) -> Iterator[Ref
                     "`return`, `break` and `continue` are not allowed in `finally`: they would swallow the error",
                     "try:\n    n = int(text)\nfinally:\n    print(text)",
                 )
-
-
-def _names_exceptions(kind: ast.expr | None, allowed: frozenset[str]) -> bool:
-    match kind:
-        case ast.Name(id=name):
-            return name in allowed
-        case ast.Tuple(elts=[_, *_] as kinds):
-            return all(isinstance(one, ast.Name) and one.id in allowed for one in kinds)
-        case _:
-            return False
 
 
 def _refuse(node: ast.AST, rule: str, reason: str, example: str) -> Refusal:

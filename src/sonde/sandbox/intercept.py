@@ -200,31 +200,29 @@ def _uses(tree: ast.Module) -> Iterator[_Use]:
     stack: list[tuple[ast.AST, ast.Call | None, ast.AST, str | None]] = [(tree, None, tree, None)]
     while stack:
         node, call, statement, block = stack.pop()
-        for name in _identifiers(node):
+        names: list[str] = []
+        match node:
+            case ast.Name(id=name) | ast.arg(arg=name):
+                names = [name]
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names = [name]
+            case ast.alias(name=name, asname=given):
+                names = [(given or name).partition(".")[0]]
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                names = [name]
+            case ast.MatchMapping(rest=str(name)):
+                names = [name]
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                pass
+            case _:
+                pass
+        for name in names:
             yield _Use(node=node, name=name, call=call, statement=statement, block=block)
         block = f"`{kind}`" if (kind := _BLOCKS.get(type(node))) and " " not in kind else kind or block
         for child in ast.iter_child_nodes(node):
             heads = node if isinstance(node, ast.Call) and child is node.func else None
             inner = child if isinstance(child, ast.stmt) else statement
             stack.append((child, heads, inner, block))
-
-
-def _identifiers(node: ast.AST) -> Iterator[str]:
-    match node:
-        case ast.Name(id=name) | ast.arg(arg=name):
-            yield name
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            yield name
-        case ast.alias(name=name, asname=given):
-            yield (given or name).partition(".")[0]
-        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-            yield name
-        case ast.MatchMapping(rest=str(name)):
-            yield name
-        case ast.Global(names=names) | ast.Nonlocal(names=names):
-            yield from names
-        case _:
-            return
 
 
 def _explain(use: _Use, allowed: Collection[str]) -> Refusal:

@@ -144,9 +144,7 @@ class Sandbox(Box):
             )
             try:
                 end = conversation.run(request, self._family.await_parked)
-            except (
-                BaseException
-            ):  # of the host, the watch, or an interrupt: the turn is void, the state before it stands
+            except BaseException:  # from the host, the watch or an interrupt: the turn is void
                 self._family.discard(child)
                 raise
             if not self._family.await_parked(self._history.state):

@@ -1,4 +1,4 @@
-"""A new session: one confined worker of the fork server, with its listener, or the reason why there cannot be one."""
+"""A new session: one confined worker of the fork server and its listener; or an error that says what this machine lacks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,13 @@ def launch(server: ForkServer, config: dict[str, Any], *, unsafe: bool) -> tuple
         if ready.error:
             raise SandboxUnavailable(f"a worker could not be set up:\n{ready.error}")
         if ready.missing and not unsafe:
-            raise SandboxUnavailable(_name_missing(ready.missing))
+            remedies = {layer: REMEDIES.get(layer.partition(" ")[0], "no remedy is known") for layer in ready.missing}
+            raise SandboxUnavailable(
+                "this machine lacks kernel layers that keep untrusted code in:\n"
+                + "".join(f"  {layer}: {remedy}\n" for layer, remedy in remedies.items())
+                + "`sonde doctor` shows all layers. Without them there is --backend monty: an interpreter, a weaker boundary, "
+                "less of Python."
+            )
         missing = [f"missing: {layer}" for layer in ready.missing]
         layers = (*ready.layers, *(["UNSAFE"] if unsafe else []), *missing)
         if listener is not None:
@@ -64,14 +70,3 @@ def launch(server: ForkServer, config: dict[str, Any], *, unsafe: bool) -> tuple
         state = family.adopt(group)
         undo.pop_all()  # nothing went wrong
         return family, state
-
-
-def _name_missing(missing: list[str]) -> str:
-    lines = [f"  {layer}: {REMEDIES.get(layer.partition(' ')[0], 'no remedy is known')}" for layer in missing]
-    return "\n".join(
-        [
-            "this machine lacks kernel layers that keep untrusted code in:",
-            *lines,
-            "`sonde doctor` shows all layers. Without them there is --backend monty: an interpreter, a weaker boundary, less of Python.",
-        ]
-    )

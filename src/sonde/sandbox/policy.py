@@ -24,34 +24,11 @@ OPEN_PRELOAD = (
     | BLOCKED_MODULES
     | frozenset(
         {"array", "ast", "asyncio", "base64", "bisect", "builtins", "cmath", "code", "codecs", "contextlib", "csv"}
-        | {
-            "decimal",
-            "difflib",
-            "enum",
-            "errno",
-            "faulthandler",
-            "fcntl",
-            "fractions",
-            "gc",
-            "glob",
-            "heapq",
-            "inspect",
-            "io",
-        }
+        | {"decimal", "difflib", "enum", "errno", "faulthandler", "fcntl", "fractions", "gc", "glob", "heapq"}
+        | {"inspect", "io"}
         | {"linecache", "locale", "marshal", "mmap", "numbers", "pickle", "platform", "posix", "pprint", "pty", "queue"}
-        | {
-            "random",
-            "resource",
-            "runpy",
-            "select",
-            "selectors",
-            "sqlite3",
-            "ssl",
-            "stat",
-            "string",
-            "struct",
-            "tempfile",
-        }
+        | {"random", "resource", "runpy", "select", "selectors", "sqlite3", "ssl", "stat", "string", "struct"}
+        | {"tempfile"}
         | {"time", "timeit", "traceback", "types", "unicodedata", "uuid", "warnings", "weakref", "zlib", "zipfile"}
         | {"collections.abc", "concurrent.futures", "ctypes.util", "http.client", "importlib.util", "json.decoder"}
         | {"multiprocessing.connection", "multiprocessing.shared_memory", "os.path", "urllib.parse", "urllib.request"}
@@ -79,58 +56,20 @@ SAFE_EXCEPTIONS = frozenset(
 )
 SAFE_BUILTINS = frozenset(
     {"abs", "all", "any", "bool", "dict", "enumerate", "filter", "float", "hasattr", "int", "isinstance", "len", "list"}
-    | {
-        "map",
-        "max",
-        "min",
-        "print",
-        "range",
-        "repr",
-        "reversed",
-        "round",
-        "set",
-        "sorted",
-        "str",
-        "sum",
-        "tuple",
-        "zip",
-    }
+    | {"map", "max", "min", "print", "range", "repr", "reversed", "round", "set", "sorted", "str", "sum"}
+    | {"tuple", "zip"}
 )
 FINISH_NAMES = frozenset({"FINAL", "FINAL_VAR", "set_final", "SUBMIT"})
 
 SAFE_NODES = frozenset(
     {"Module", "Expr", "Assign", "AnnAssign", "AugAssign", "If", "For", "While", "Break", "Continue", "Pass"}
     | {"FunctionDef", "Return", "arguments", "arg", "keyword", "Call", "Try", "ExceptHandler"}
-    | {
-        "BoolOp",
-        "NamedExpr",
-        "BinOp",
-        "UnaryOp",
-        "IfExp",
-        "Compare",
-        "Constant",
-        "Name",
-        "Attribute",
-        "Subscript",
-        "Slice",
-    }
+    | {"BoolOp", "NamedExpr", "BinOp", "UnaryOp", "IfExp", "Compare", "Constant", "Name", "Attribute"}
+    | {"Subscript", "Slice"}
     | {"List", "Tuple", "Set", "Dict", "Starred", "ListComp", "SetComp", "DictComp", "GeneratorExp", "comprehension"}
     | {"JoinedStr", "FormattedValue", "Load", "Store"}
-    | {
-        "Add",
-        "Sub",
-        "Mult",
-        "Div",
-        "FloorDiv",
-        "Mod",
-        "Pow",
-        "LShift",
-        "RShift",
-        "BitOr",
-        "BitXor",
-        "BitAnd",
-        "MatMult",
-    }
+    | {"Add", "Sub", "Mult", "Div", "FloorDiv", "Mod", "Pow", "LShift", "RShift", "BitOr", "BitXor", "BitAnd"}
+    | {"MatMult"}
     | {"And", "Or", "Not", "Invert", "UAdd", "USub"}
     | {"Eq", "NotEq", "Lt", "LtE", "Gt", "GtE", "Is", "IsNot", "In", "NotIn"}
 )

@@ -10,7 +10,7 @@ from typing import Any
 from sonde.errors import Fault, RunError
 from sonde.sandbox import gate
 from sonde.sandbox.base import Args, ExecFault, ExecResult, ExecUsage, Host, Limits, host_error
-from sonde.sandbox.intercept import CallbackSite, InjectedNames, cut_result, extract_tool_calls, rewrite
+from sonde.sandbox.intercept import InjectedNames, cut_result, extract_tool_calls, rewrite
 from sonde.sandbox.policy import FINISH_NAMES, Profile
 from sonde.sandbox.source import Refusal, parse
 from sonde.sandbox.worker.language import called_names
@@ -119,20 +119,16 @@ class Preparation:
             except RunError:
                 raise
             except Exception as error:  # noqa: BLE001 - the top of a host call: whatever it raises belongs to the code
-                return _tool_fault(site, error)
+                kind, message = host_error(error)
+                kind = "ToolError" if isinstance(error, Fault) else kind
+                words = [repr(value) for value in site.args]
+                words += [f"{word}={value!r}" for word, value in site.kwargs.items()]
+                call = f"{site.tool_name}({', '.join(words)})"[:CALL_CHARS]
+                hint = f"No line of the code was run. Mend the arguments of {site.tool_name} in line {site.lineno}, or leave the call out."
+                return ExecFault(kind="error", message=f"{kind} in {call}: {message}", line=site.lineno, hint=hint)
             injected[name] = value
             warnings += [f"line {site.lineno}, {site.tool_name}: {warning}"] if warning else []
         return Prepared(code=rewritten.code, injected=injected, warnings=tuple(warnings))
-
-
-def _tool_fault(site: CallbackSite, error: Exception) -> ExecFault:
-    """The tool's own words, with where and how it was called."""
-    kind, message = host_error(error)
-    kind = "ToolError" if isinstance(error, Fault) else kind
-    shown = [repr(value) for value in site.args] + [f"{name}={value!r}" for name, value in site.kwargs.items()]
-    call = f"{site.tool_name}({', '.join(shown)})"[:CALL_CHARS]
-    hint = f"No line of the code was run. Mend the arguments of {site.tool_name} in line {site.lineno}, or leave the call out."
-    return ExecFault(kind="error", message=f"{kind} in {call}: {message}", line=site.lineno, hint=hint)
 
 
 def _gate_fault(refusals: list[Refusal]) -> ExecFault:

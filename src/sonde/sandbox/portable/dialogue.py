@@ -219,18 +219,17 @@ def argument(value: Any, depth: int = 0) -> Any:
     if isinstance(value, list | tuple):
         return [argument(each, depth + 1) for each in cast("list[Any]", value)]
     if isinstance(value, dict):
-        return {_key(key): argument(each, depth + 1) for key, each in cast("dict[Any, Any]", value).items()}
+        fields: dict[str, Any] = {}
+        for key, each in cast("dict[Any, Any]", value).items():
+            if key is None or isinstance(key, bool):
+                name = {None: "null", True: "true", False: "false"}[key]
+            elif isinstance(key, str | int | float):
+                name = str(key)
+            else:
+                raise TypeError(f"keys must be str, not {type(key).__name__}")
+            fields[name] = argument(each, depth + 1)
+        return fields
     raise TypeError(f"a {type(value).__name__} is not JSON-like: pass str, numbers, lists, dicts or bytes")
-
-
-def _key(key: Any) -> str:
-    if isinstance(key, str):
-        return key
-    if key is None or isinstance(key, bool):
-        return {None: "null", True: "true", False: "false"}[key]
-    if isinstance(key, int | float):
-        return str(key)
-    raise TypeError(f"keys must be str, not {type(key).__name__}")
 
 
 def final_value(value: Any, depth: int = 0) -> Any:

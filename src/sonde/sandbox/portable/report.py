@@ -57,9 +57,8 @@ def fault_of(monty: Any, error: Any) -> ExecFault:
         return ExecFault(kind="crash", message=f"the interpreter's process ended: {message}")
     inner = type(error.exception()).__name__
     frames: list[Any] = error.traceback() if hasattr(error, "traceback") else []
-    ours = [
-        frame.line for frame in frames if frame.filename == frames[0].filename
-    ]  # the outermost is in this turn's code
+    # The outermost frame is in this turn's code; the fault is at its innermost line there.
+    ours = [frame.line for frame in frames if frame.filename == frames[0].filename]
     line = int(ours[-1]) if ours else None
     if isinstance(error, monty.MontySyntaxError):
         return ExecFault(kind="syntax", message=f"SyntaxError: {message}", line=line)

@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 real_datetime, real_date = dt.datetime, dt.date
-"""{what a settable clock put into `datetime`: the real class}"""
+"""The classes as they are before a settable clock replaces them."""
 
 
 class SettableClock:

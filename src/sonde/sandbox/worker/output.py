@@ -18,7 +18,7 @@ RECORD = struct.Struct("<BQH")
 HEAD, TAIL = 0, 1
 """Kinds of record: the next piece of the beginning, or the end so far. The number of the stream is added, doubled."""
 RECORD_BYTES = 4000
-"""Of text: with its header less than PIPE_BUF."""
+"""Most text in a record: with its header less than PIPE_BUF, so that a write is whole or not at all."""
 EVERY_S = 0.005
 BURST_S = 8 * EVERY_S
 LONG_CHARS = 512

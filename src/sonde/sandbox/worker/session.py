@@ -152,7 +152,10 @@ class CodeSession:
             if self._mute:
                 raise ToolError(f"{name} cannot be called now: no code is being run")
             if name in self._config["sharing"] and type(named.get("share")) is list:
-                named["share"] = self._values(named["share"])
+                for wanted in named["share"]:  # variables by name, for a function that passes them on: share=["rows"]
+                    if wanted not in self._namespace:
+                        raise NameError(f"share: there is no variable named {wanted!r}; assign it first")
+                named["share"] = {wanted: self._namespace[wanted] for wanted in named["share"]}
             body = Encoded([name, args, named], _shared_to_str)
             channel.send(channel.CALL, self._sequence + 1, {"call": body}, self._limit)
             self._sequence += 1  # only now: a value that was too big has sent nothing
@@ -163,13 +166,6 @@ class CodeSession:
 
         call.__name__ = call.__qualname__ = name
         return call
-
-    def _values(self, names: list[str]) -> dict[str, Any]:
-        """Variables by name, for a host function that passes them on: `share=["rows"]`."""
-        for name in names:
-            if name not in self._namespace:
-                raise NameError(f"share: there is no variable named {name!r}; assign it first")
-        return {name: self._namespace[name] for name in names}
 
     def _finish_functions(self) -> dict[str, Callable[..., Any]]:
         def FINAL(value: Any) -> None:  # noqa: N802 - the name that models are taught

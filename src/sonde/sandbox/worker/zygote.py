@@ -78,9 +78,7 @@ class Zygote:
         match message:
             case ("spawn", policy):
                 key = marshal.dumps(policy)
-                if (
-                    key not in self._builtins
-                ):  # once per policy; a worker has them to itself, because its memory is its own
+                if key not in self._builtins:  # made once per policy; a worker's copy is its own, as its memory is
                     self._builtins[key] = make_builtins(policy)
                     gc.freeze()
                 return self._spawn(descriptors[0], self._builtins[key])
@@ -100,9 +98,8 @@ class Zygote:
             case ("end", group):
                 self._groups.discard(group)
                 while _has_child(group):  # the kernel says who they are: a look through /proc takes milliseconds
-                    os.killpg(
-                        group, signal.SIGKILL
-                    )  # a child that we have not reaped is in it: the number is still theirs
+                    # A child that we have not reaped is in it: the number is still theirs.
+                    os.killpg(group, signal.SIGKILL)
                     os.waitpid(-group, WALL)
             case _:
                 raise AssertionError(message)
@@ -164,7 +161,7 @@ def _kill(pid: int) -> None:
 
 
 def _reap(pid: int) -> tuple[int, float, int] | None:
-    """(wait status, CPU seconds, peak KiB) of a child that is dead or dying; None when it is no child of ours."""
+    """(wait status, CPU seconds, peak KiB) of a child that is dead or dying; None if it is not our child."""
     try:
         _, status, usage = os.wait4(pid, 0)
     except ChildProcessError:
@@ -173,7 +170,7 @@ def _reap(pid: int) -> tuple[int, float, int] | None:
 
 
 def _has_child(group: int) -> bool:
-    """Is a child of ours, alive or not yet reaped, in this process group?"""
+    """Does this process group have a child of ours, alive or not yet reaped?"""
     try:
         os.waitid(os.P_PGID, group, os.WEXITED | os.WNOHANG | os.WNOWAIT | WALL)
     except ChildProcessError:

@@ -40,11 +40,12 @@ $(NODE): vscode/package.json vscode/package-lock.json
 	cd vscode && npm ci --no-audit --no-fund --silent
 	touch $@
 
-check: $(READY) $(NODE)  ## ruff, pyright strict, import-linter; tsc and biome for the extension
+check: $(READY) $(NODE)  ## ruff, pyright strict, import-linter, shape; tsc and biome for the extension
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/shape.py
 	cd vscode && npm run --silent check
 
 format: $(READY) $(NODE) ## let ruff and biome put things in order

@@ -28,7 +28,7 @@ def figures() -> tuple[dict[str, float], dict[str, list[str]]]:
     """The figures, and by figure the names behind them."""
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SRC.rglob("*.py"))}
     lines = {path: path.read_text(encoding="utf-8").count("\n") for path in trees}
-    functions, once = used_once(trees)
+    functions, private, public = used_once(trees)
     homes: defaultdict[str, set[Path]] = defaultdict(set)
     for path, tree in trees.items():
         for node in ast.walk(tree):
@@ -36,23 +36,25 @@ def figures() -> tuple[dict[str, float], dict[str, list[str]]]:
                 homes[node.name].add(path)
     walked = walk()
     names = {
-        "functions used once, %": once,
+        "private functions used once, %": private,
+        "functions used once, %": private + public,
         "class names with several meanings": [
             f"{name} ({len(where)})" for name, where in homes.items() if len(where) > 1
         ],
         "modules named by a gerund": [str(path.relative_to(SRC)) for path in trees if path.stem.endswith("ing")],
         f"modules under {SMALL} lines": [str(path.relative_to(SRC)) for path in trees if lines[path] < SMALL],
-        "classes on the walk": walked.counted,
+        "classes before the first model call": [name for name in walked.counted if walked.classes[name]],
+        "classes on the whole walk": walked.counted,
         "frames on the walk": walked.frames,
     }
     counts: dict[str, float] = {"lines": sum(lines.values())} | {name: len(found) for name, found in names.items()}
-    counts["functions used once, %"] = round(100 * len(once) / functions, 1)
+    counts |= {name: round(100 * count / functions, 1) for name, count in counts.items() if name.endswith("%")}
     return counts, names
 
 
-def used_once(trees: dict[Path, ast.Module]) -> tuple[int, list[str]]:
-    """How many functions there are, and those that are named exactly once beside their definition: private ones in their module, others in
-    the whole package. Imports do not count as uses, and a name with two definitions is left alone.
+def used_once(trees: dict[Path, ast.Module]) -> tuple[int, list[str], list[str]]:
+    """How many functions there are, and those that are named exactly once beside their definition: private ones in their module, public
+    ones in the whole package. Imports do not count as uses, and a name with two definitions is left alone.
     """
     defined: Counter[str] = Counter()
     used: Counter[str] = Counter()
@@ -75,7 +77,7 @@ def used_once(trees: dict[Path, ast.Module]) -> tuple[int, list[str]]:
         defined += mine
         used += here
     once = [where for name, where in public if defined[name] == 1 and used[name] == 1]
-    return defined.total(), sorted(private + once)
+    return defined.total(), private, once
 
 
 def is_dunder(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -101,3 +102,31 @@ def test_annotations_that_could_not_be_written_are_written_by_a_resume(tmp_path:
     sonde.resume(found.run_dir, model=model(), settings=SETTINGS)
 
     assert "rca.primary" in stone.read_text()
+
+
+def open_indexes() -> list[str]:
+    """The indexes of traces that this process holds open."""
+    shown = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [name for name in shown if "sonde-traces-" in name]
+
+
+@pytest.mark.parametrize("again", ["replay", "branch", "resume"])
+def test_a_rerun_closes_the_traces_that_it_opened(again: str, finished: tuple[sonde.Investigation, str]) -> None:
+    found, submit = finished
+    assert found.run_dir is not None
+    gc.collect()
+    before = open_indexes()
+    gc.disable()  # the collector would close them some day; whoever opened them shall not wait for it
+    try:
+        match again:
+            case "replay":
+                sonde.replay(found.run_dir, settings=SETTINGS)
+            case "branch":
+                runs = found.run_dir.parent
+                sonde.branch(found.run_dir, 2, model=model(submit), runs_dir=runs, settings=SETTINGS)
+            case _:
+                (found.run_dir / "summary.md").unlink()
+                sonde.resume(found.run_dir, settings=SETTINGS)
+        assert open_indexes() == before
+    finally:
+        gc.enable()

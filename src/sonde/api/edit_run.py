@@ -51,7 +51,7 @@ def edit(
     workspace  the folder to work in, or a Workspace such as an editor's
     approve    called with each plan of changes before it is written
     commands   beginnings of commands that the task may run
-    command_folders  folders below the workspace that those commands may write to
+    command_folders  folders below the root in which those commands may run too
 
     The other keywords are those of `ask`: model, budget, runs_dir and so on.
     """

@@ -118,7 +118,14 @@ def model_names(spec: RunSpec) -> dict[str, str | None]:
 
 
 def run(engine: Engine, objective: str, context: Context, **options: Unpack[RunOptions]) -> Result:
-    """Run any engine, yours included. The keywords are those of `ask`."""
+    """Run any engine, yours included.
+
+    engine     what kind of job it is
+    objective  the task in words
+    context    what code may look at, for example a FilesContext
+
+    The keywords are those of `ask`: model, budget, runs_dir and so on.
+    """
     settings = options.get("settings") or load_settings()
     return launch(spec_of(engine, objective, context, settings, options), settings)
 

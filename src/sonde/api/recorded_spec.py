@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,40 +30,45 @@ from sonde.tools import tool
 Tools = Sequence[Callable[..., Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """What a caller gives again: what could not be stored."""
+@contextmanager
+def rebuilt(started: RunStarted, settings: Settings, *, context: Any = None, tools: Tools = ()) -> Generator[RunSpec]:
+    """The same run: engine, question, context, budget, schema. What cannot be stored (data, functions) is given again.
 
-    settings: Settings
-    context: Any = None
-    tools: Tools = ()
-
-
-Builder = Callable[[RunStarted, Given], RunSpec]
-
-
-def rebuild(started: RunStarted, settings: Settings, *, context: Any = None, tools: Tools = ()) -> RunSpec:
-    """The same run: engine, question, context, budget, schema. What cannot be stored (data, functions) is given again."""
-    engine = started.settings.get("engine", started.run_type)
-    builder = BUILDERS.get(engine)
-    if builder is None:
-        raise ConfigError(f"this version cannot go on with a run of the engine {engine!r}")
-    return builder(started, Given(settings=settings, context=context, tools=tools))
-
-
-def _ask(started: RunStarted, given: Given) -> RunSpec:
+    `context` is the data of a question, the folder of a task, or where the traces of an investigation are now. What is opened for it is
+    closed at the end.
+    """
     recipe = started.settings
-    opened = sources(started, given.context)
-    return replace(
-        _recorded(started, ASK, opened.context, given.settings),
-        tools=_own_tools(recipe.get("tools"), given.tools),
-        schema=recipe.get("schema"),
-        variables=opened.variables,
-        input_ref=started.input_ref,
-        limits=Limits(**recipe.get("limits", {})),
-        earlier=recipe.get("earlier", ""),
-        played=earlier_runs(recipe.get("continues")),
-    )
+    match recipe.get("engine", started.run_type):
+        case "ask":
+            opened = sources(started, context)
+            yield replace(
+                _recorded(started, ASK, opened.context, settings),
+                tools=_own_tools(recipe.get("tools"), tools),
+                schema=recipe.get("schema"),
+                variables=opened.variables,
+                input_ref=started.input_ref,
+                limits=Limits(**recipe.get("limits", {})),
+                earlier=recipe.get("earlier", ""),
+                played=earlier_runs(recipe.get("continues")),
+            )
+        case "edit":
+            root = context or recipe.get("workspace")
+            if root is None:
+                raise ConfigError(
+                    "this run worked in an editor's workspace, which is not stored: give the folder again"
+                )
+            # Nobody is there to approve, so what is not recorded is not written and not run.
+            workspace = LocalWorkspace(Path(root), approve=reject, policy=Policy())
+            commands = tuple(recipe.get("commands", ()))
+            yield _recorded(started, EDIT, WorkspaceContext(workspace, commands=commands), settings)
+        case "rca" | "compliance" | "incident":
+            case = case_of(recipe, settings, context)
+            traces = case.open()
+            with closing(traces.store):
+                spec = case_spec(case, traces, settings, _options(started))
+                yield replace(spec, recipe=_without_version(recipe), backend=_backend(started))
+        case engine:
+            raise ConfigError(f"this version cannot go on with a run of the engine {engine!r}")
 
 
 def _recorded(started: RunStarted, engine: Engine, context: Context, settings: Settings) -> RunSpec:
@@ -105,25 +111,6 @@ def _without_version(recipe: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in recipe.items() if key != "version"}
 
 
-def _investigation(started: RunStarted, given: Given) -> RunSpec:
-    """An investigation; `context` is the path or address where the traces are now, when they have moved."""
-    recipe = started.settings
-    case = case_of(recipe, given.settings, given.context)
-    spec = case_spec(case, case.open(), given.settings, _options(started))
-    return replace(spec, recipe=_without_version(recipe), backend=_backend(started))
-
-
-def _edit(started: RunStarted, given: Given) -> RunSpec:
-    """A task in a folder. Nobody is there to approve, so what is not recorded is not written and not run."""
-    recipe = started.settings
-    root = given.context or recipe.get("workspace")
-    if root is None:
-        raise ConfigError("this run worked in an editor's workspace, which is not stored: give the folder again")
-    commands = tuple(recipe.get("commands", ()))
-    workspace = LocalWorkspace(Path(root), approve=reject, policy=Policy())
-    return _recorded(started, EDIT, WorkspaceContext(workspace, commands=commands), given.settings)
-
-
 def sources(started: RunStarted, context: Any) -> Opened:
     """The context of a recorded run, from its paths or from what the caller gives again."""
     if context is not None:
@@ -142,12 +129,3 @@ def sources(started: RunStarted, context: Any) -> Opened:
             f"this run read {gone[0]}, which is not there any more: put it back, or say where it is now with --context PATH"
         )
     return open_context(paths, code=bool(recorded.get("code")))
-
-
-BUILDERS: dict[str, Builder] = {
-    "ask": _ask,
-    "edit": _edit,
-    "rca": _investigation,
-    "compliance": _investigation,
-    "incident": _investigation,
-}

@@ -20,16 +20,16 @@ from sonde.api.changed import changed_sources
 from sonde.api.consent import require_caps, require_model, require_writeback
 from sonde.api.launch import launch
 from sonde.api.recipe import check_recipe
-from sonde.api.recorded_spec import rebuild
+from sonde.api.recorded_spec import rebuilt
 from sonde.api.result import Result
 from sonde.api.settings import Settings, load_settings
 from sonde.core.budget import Budget
 from sonde.core.cancellation import Stop
+from sonde.core.canonical import hash_value
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.events import (
     ROOT,
     AnyEvent,
-    Event,
     RunEnded,
     RunStarted,
     StatusChanged,
@@ -128,19 +128,19 @@ def resume(
     if recorded.run_dir.is_running():
         raise ConfigError(f"run {recorded.run_dir.run_id} is still being worked on by another process")
     writes = require_writeback(recorded.started, context, writeback)
-    spec = rebuild(recorded.started, chosen, context=context, tools=tools)
-    require_caps(spec, chosen, limits or Limits())
-    spec = replace(
-        _asking(spec, model, sub_model, chosen),
-        writeback=spec.writeback if writes else None,
-        on_event=on_event,
-        on_text=on_text,
-        cancel=cancel or Stop(),
-        clock=clock or SystemClock(),
-        run_dir=recorded.run_dir,
-        needs_files=True,
-    )
-    return _resumed(spec, chosen, recorded.events, go_live=go_live)
+    with rebuilt(recorded.started, chosen, context=context, tools=tools) as built:
+        require_caps(built, chosen, limits or Limits())
+        spec = replace(
+            _asking(built, model, sub_model, chosen),
+            writeback=built.writeback if writes else None,
+            on_event=on_event,
+            on_text=on_text,
+            cancel=cancel or Stop(),
+            clock=clock or SystemClock(),
+            run_dir=recorded.run_dir,
+            needs_files=True,
+        )
+        return _resumed(spec, chosen, recorded.events, go_live=go_live)
 
 
 def _allowing(settings: Settings | None, knobs: Mapping[str, float | None]) -> Settings:
@@ -206,38 +206,31 @@ def replay(
     live = None if words_only else SystemClock()
     recording = Recording(recorded.events, strict=not words_only, words_only=words_only, live=live)
     silent = RecordedModel(recorded.started.model or "none", [])
-    spec = rebuild(recorded.started, chosen, context=context, tools=tools)
-    require_caps(spec, chosen, limits or Limits())
-    ends: list[RunEnded] = []
-
-    def listen(event: Event) -> None:
-        if isinstance(event, RunEnded):
-            ends.append(event)
-        if on_event is not None:
-            on_event(event)
-
-    spec = replace(
-        spec,
-        model=silent if recorded.started.model else None,
-        sub_model=_silent(recorded.started),
-        writeback=None,
-        on_event=listen,
-        in_memory=True,
-        recording=recording,
-    )
     record: RunRecord | None = None
-    try:
-        record = launch(spec, chosen).record
-        differences = [*recording.differences, *_compare_end(recorded.ended, ends[-1])]
-    except Diverged as diverged:
-        differences = [*recording.differences, Difference(diverged.where, diverged.recorded, diverged.now)]
+    with rebuilt(recorded.started, chosen, context=context, tools=tools) as built:
+        require_caps(built, chosen, limits or Limits())
+        spec = replace(
+            built,
+            model=silent if recorded.started.model else None,
+            sub_model=_silent(recorded.started),
+            writeback=None,
+            on_event=on_event,
+            in_memory=True,
+            recording=recording,
+        )
+        try:
+            record = launch(spec, chosen).record
+            differences = [*recording.differences, *_compare_end(recorded.ended, record)]
+        except Diverged as diverged:
+            differences = [*recording.differences, Difference(diverged.where, diverged.recorded, diverged.now)]
+        changed = changed_sources(recorded.events, spec.context) if differences else ()
     return Replayed(
         run_id=recorded.run_dir.run_id,
         differences=tuple(differences),
         record=record,
         replies=sum(type(event).__name__ == "ModelReplied" for event in recorded.events),
         host_calls=sum(type(event).__name__ == "HostReturned" for event in recorded.events),
-        changed=changed_sources(recorded.events, spec.context) if differences else (),
+        changed=changed,
     )
 
 
@@ -247,12 +240,13 @@ def _silent(started: RunStarted) -> Model | None:
     return RecordedModel(started.sub_model or "none", [])
 
 
-def _compare_end(then: RunEnded | None, now: RunEnded) -> list[Difference]:
+def _compare_end(then: RunEnded | None, now: RunRecord) -> list[Difference]:
     found: list[Difference] = []
     if then is not None and then.status != now.status:
-        found.append(Difference("the status", then.status, now.status))
-    if then is not None and then.output_hash and then.output_hash != now.output_hash:
-        found.append(Difference("the final value", then.output_hash, now.output_hash))
+        found.append(Difference("the status", then.status, now.status.value))
+    output = now.output_ref.sha256 or hash_value(None)
+    if then is not None and then.output_hash and then.output_hash != output:
+        found.append(Difference("the final value", then.output_hash, output))
     return found
 
 
@@ -280,16 +274,16 @@ def branch(
         which = f"has turns 1 to {max(turns)}" if turns else "has no turns: no model was asked"
         raise ConfigError(f"the run {which}; --turn {turn} is none to go on from")
     kept = before_turn(recorded.events, turn)
-    spec = rebuild(recorded.started, chosen, context=context, tools=tools)
-    require_caps(spec, chosen, limits or Limits())
-    spec = replace(
-        _asking(spec, model, sub_model, chosen),
-        recipe={**spec.recipe, "branched_from": recorded.run_dir.run_id, "branched_at": turn, "writeback": False},
-        writeback=None,  # trying something else must not replace what the run said; `publish` does when wanted
-        runs_dir=Path(runs_dir or chosen.runs_dir),
-        on_event=on_event,
-        on_text=on_text,
-        cancel=cancel or Stop(),
-        recording=Recording(kept),
-    )
-    return launch(spec, chosen)
+    with rebuilt(recorded.started, chosen, context=context, tools=tools) as built:
+        require_caps(built, chosen, limits or Limits())
+        spec = replace(
+            _asking(built, model, sub_model, chosen),
+            recipe={**built.recipe, "branched_from": recorded.run_dir.run_id, "branched_at": turn, "writeback": False},
+            writeback=None,  # trying something else must not replace what the run said; `publish` does when wanted
+            runs_dir=Path(runs_dir or chosen.runs_dir),
+            on_event=on_event,
+            on_text=on_text,
+            cancel=cancel or Stop(),
+            recording=Recording(kept),
+        )
+        return launch(spec, chosen)

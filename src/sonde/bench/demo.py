@@ -19,7 +19,7 @@ from typing import Any, cast
 import msgspec
 
 from sonde.api.launch import launch
-from sonde.api.recorded_spec import rebuild
+from sonde.api.recorded_spec import rebuilt
 from sonde.api.result import Result
 from sonde.api.settings import Settings
 from sonde.bench.log import write_log
@@ -110,21 +110,29 @@ def prepare(family: str, folder: Path) -> Path:
 def play(recording: DemoScript, folder: Path, *, settings: Settings, on_event: OnEvent | None = None) -> Result:
     """Run a recording again below a folder: data in `data/`, the run in `runs/`."""
     started = began(recording, prepare(str(recording.started["run_type"]), folder / "data"))
-    spec = rebuild(started, settings)
-    if recording.started["run_type"] == "edit":
-        root = Path(started.settings["workspace"])
-        spec = replace(spec, context=WorkspaceContext(LocalWorkspace(root, approve=accept)))
     silent = RecordedModel(f"{recording.model} (recorded)", [])
     words = Recording(list(_replies(recording)), words_only=True)
-    spec = replace(spec, model=silent, sub_model=None, runs_dir=folder / "runs", on_event=on_event, recording=words)
-    return launch(spec, settings)
+    with rebuilt(started, settings) as built:
+        context = built.context
+        if recording.started["run_type"] == "edit":
+            context = WorkspaceContext(LocalWorkspace(Path(started.settings["workspace"]), approve=accept))
+        spec = replace(
+            built,
+            context=context,
+            model=silent,
+            sub_model=None,
+            runs_dir=folder / "runs",
+            on_event=on_event,
+            recording=words,
+        )
+        return launch(spec, settings)
 
 
 def without_model(recording: DemoScript, folder: Path, *, settings: Settings) -> Result:
     """The same run with no model: what rules and search alone can say, marked CODE."""
     started = began(recording, prepare(str(recording.started["run_type"]), folder / "data"))
-    spec = replace(rebuild(started, settings), model=None, sub_model=None, runs_dir=folder / "runs")
-    return launch(spec, settings)
+    with rebuilt(started, settings) as spec:
+        return launch(replace(spec, model=None, sub_model=None, runs_dir=folder / "runs"), settings)
 
 
 def began(recording: DemoScript, place: Path) -> RunStarted:

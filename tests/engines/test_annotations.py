@@ -94,7 +94,7 @@ def test_a_server_that_refuses_makes_the_run_partial_and_publish_mends_it(
     assert (error.code, error.stage, error.retryable) == ("WRITEBACK_FAILED", "rca_writeback", True)
     assert found.report is not None, "the report stands"
     assert found.run_dir is not None
-    settings = sonde.Settings()
+    settings = sonde.Settings(source=server.url)
     again = sonde.publish_run(found.run_dir, settings=settings)
     assert (again.status, again.record.status) == ("failed", "partial")
     server.refuse = None

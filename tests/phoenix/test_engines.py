@@ -128,7 +128,7 @@ def test_a_second_run_replaces_and_publishing_again_changes_nothing(url: str, tm
     primary = on_server(url, "trace", TRACE)["rca.primary"]
     assert (primary["result"]["score"], primary["metadata"]["run_id"]) == (0.9, second.record.run_id)
     assert second.run_dir is not None
-    done = sonde.publish_run(second.run_dir, settings=sonde.Settings())
+    done = sonde.publish_run(second.run_dir, source=url, settings=sonde.Settings())
     assert (done.status, done.record.status) == ("succeeded", "succeeded")
     assert on_server(url, "trace", TRACE)["rca.primary"]["id"] == primary["id"]
 

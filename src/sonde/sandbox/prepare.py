@@ -69,7 +69,13 @@ class Preparation:
             return ExecFault(kind="syntax", message=message, line=line, hint="Write it as an escape in a string.")
         if not self._profile.gated:
             return Prepared(code=code)
-        offered = self._offered(code, defined)
+        offered: Collection[str] | None = self._functions or ()
+        if self._functions is None and self._host is not None:  # the host serves any name that nobody else has
+            offered = None
+            if self._profile.lifts_tool_calls:
+                tree = parse(code)
+                called = set[str]() if isinstance(tree, Refusal) else called_names(tree)
+                offered = called - gate.PYTHON_BUILTINS - {*FINISH_NAMES, *defined}
         refusals = gate.check(code, self._profile, offered, defined=defined)
         if refusals:
             return _gate_fault(refusals)
@@ -80,17 +86,6 @@ class Preparation:
         calls, seconds = self._lifted.host_calls, self._lifted.host_s
         usage = result.usage
         return replace(result, usage=replace(usage, host_calls=usage.host_calls + calls, host_s=usage.host_s + seconds))
-
-    def _offered(self, code: str, defined: Collection[str]) -> Collection[str] | None:
-        """The host functions that this code may call; None: any name that nobody else has."""
-        if self._functions is not None or self._host is None:
-            return self._functions or ()
-        if not self._profile.lifts_tool_calls:
-            return None
-        tree = parse(code)
-        return (
-            () if isinstance(tree, Refusal) else called_names(tree) - gate.PYTHON_BUILTINS - {*FINISH_NAMES, *defined}
-        )
 
     def _lift(self, code: str, offered: Collection[str]) -> Prepared | ExecFault:
         """Serve the tool calls of the code, and put their results where the calls were."""

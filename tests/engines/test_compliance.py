@@ -25,9 +25,8 @@ from trace_cases import (
 
 import sonde
 from sonde.bench import origin30
-from sonde.engines.compliance import COMPLIANCE
+from sonde.engines.compliance import COMPLIANCE, verdict_of
 from sonde.engines.reports import ComplianceReport, ControlFinding, PassFail
-from sonde.engines.verdicts import verdict_of
 from sonde.errors import ConfigError
 
 FAILED, FORMAT, RETRIEVAL = "execution.hard_failures", "output.format.review", "retrieval.quality.review"

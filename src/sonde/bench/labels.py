@@ -16,7 +16,7 @@ from sonde.bench.metrics import category_rows
 from sonde.bench.seeded import HEALTHY
 from sonde.bench.suite import BenchCase, fits, json_in
 from sonde.contexts.traces.rules import LABELS
-from sonde.engines.refs import fields_of
+from sonde.engines.submission import fields_of
 from sonde.errors import ConfigError
 
 PLAIN = """Below are the spans of a failed LLM trace, one JSON object a line. Name the root cause with one of these labels: {labels}.

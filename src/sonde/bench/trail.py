@@ -13,7 +13,7 @@ from typing import Any
 
 from sonde.bench.metrics import Pair, Row, category_rows, overlap, plain_name, weighted_f1
 from sonde.bench.suite import BenchCase, fits, json_in
-from sonde.engines.refs import fields_of, items_of
+from sonde.engines.submission import fields_of, items_of
 from sonde.engines.taxonomies import Taxonomy, load_taxonomy
 from sonde.errors import ConfigError
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sonde.bench.suite import BenchCase, fits, json_in
 from sonde.contexts.traces.importers.whowhen import agent_of, trace_id_of
-from sonde.engines.refs import fields_of
+from sonde.engines.submission import fields_of
 from sonde.errors import ConfigError
 
 PLAIN = """Below is a conversation of several agents that failed to solve a problem. Name the agent that made the mistake that is directly

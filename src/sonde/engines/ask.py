@@ -19,6 +19,7 @@ from sonde.core.calls import CallRef, how_to_cite
 from sonde.core.canonical import clip, jsonable
 from sonde.core.evidence import Citation, Excerpt, Refuted, merge
 from sonde.core.schema import violations
+from sonde.engines.submission import fields_of, items_of
 from sonde.errors import Fault
 from sonde.runtime.engine import Conclusion, Engine, Gathered, Problem
 from sonde.runtime.feedback import was_shown
@@ -34,7 +35,7 @@ LOOKED_UP_LINES = 200
 
 
 class Pointer(NamedTuple):
-    """Lines that a final value points at, and what for; a call of a tool has its ref for a path, and no lines beside it."""
+    """Lines that a final value points at, and what for; for a tool call, `path` is its ref and the lines are 0."""
 
     path: str
     start_line: int
@@ -54,13 +55,24 @@ def conclude(value: Any, gathered: Gathered, *, look: bool = True) -> Conclusion
         if wrong:
             reason = "the final value does not fit the schema: " + "; ".join(wrong)
             return Conclusion(output=None, text=text, problems=(Problem(gate="schema", reason=reason),))
-    noted = [_pointer(citation) for citation in gathered.citations if not citation.fallback]
+    noted = [
+        Pointer(c.path, c.start_line, c.end_line, c.signal)
+        if CallRef.read(c.ref) is None
+        else Pointer(c.ref, 0, 0, c.signal)
+        for c in gathered.citations
+        if not c.fallback
+    ]
     citations, refuted = _prove([*noted, *pointers], gathered, look=look)
     problems.extend(Problem(gate="evidence", reason=reason) for reason in refuted)
     if not text.strip() and value in (None, "", [], {}):
         problems.append(Problem(gate="schema", reason="the final value is empty"))
     if not citations and not refuted:
-        problems.append(Problem(gate="citations", reason=_uncited(gathered)))
+        reason = (
+            "the answer has no citation: write [path:start-end] in it for lines that you have read and that prove it"
+        )
+        if given := gathered.registry.given:
+            reason += f"; {how_to_cite(given, _refs(gathered))}"
+        problems.append(Problem(gate="citations", reason=reason))
     output = {
         "answer": text,
         "value": jsonable(value),
@@ -76,28 +88,12 @@ def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
     proved, refuted = _prove(pointers, gathered, look=True)
     citations = tuple(merge(gathered.citations, proved))
     problems = tuple(Problem(gate="evidence", reason=reason) for reason in refuted)
-    return Conclusion(output=jsonable(value), text=text, citations=citations, gaps=_gaps(value), problems=problems)
-
-
-def _gaps(value: Any) -> tuple[str, ...]:
-    named = cast("Mapping[str, Any]", value).get("gaps") if isinstance(value, Mapping) else None
-    return tuple(str(gap) for gap in cast("list[Any]", named)) if isinstance(named, list) else ()
-
-
-def _uncited(gathered: Gathered) -> str:
-    reason = "the answer has no citation: write [path:start-end] in it for lines that you have read and that prove it"
-    given = gathered.registry.given
-    return f"{reason}; {how_to_cite(given, _refs(gathered))}" if given else reason
+    gaps = tuple(str(gap) for gap in items_of(fields_of(value).get("gaps")))
+    return Conclusion(output=jsonable(value), text=text, citations=citations, gaps=gaps, problems=problems)
 
 
 def _refs(gathered: Gathered) -> list[str]:
     return [excerpt.ref for excerpt in gathered.prover.log.excerpts()]
-
-
-def _pointer(citation: Citation) -> Pointer:
-    if CallRef.read(citation.ref) is not None:
-        return Pointer(citation.ref, 0, 0, citation.signal)
-    return Pointer(citation.path, citation.start_line, citation.end_line, citation.signal)
 
 
 def _read(value: Any, given: Sequence[str]) -> tuple[str, list[Pointer]]:
@@ -130,7 +126,10 @@ def _pointers(items: Iterable[Any], given: Sequence[str]) -> list[Pointer]:
 
 
 def _inline(text: str, given: Sequence[str]) -> list[Pointer]:
-    found = [Pointer(ref, 0, 0) for ref in _calls(text, given)]
+    """Places cited in a text. A ref of a call may be invented; one that names no tool of the user is prose."""
+    parts = [part.strip() for found in _CALLS.findall(text) for part in re.split(r"[,;]", found)]
+    refs = [part for part in parts if part.startswith("tool:")]
+    found = [Pointer(ref, 0, 0) for ref in refs if CallRef.read(ref) is not None or ref.split(":")[1] in given]
     for path, places in _INLINE.findall(text):
         if "." in path or "/" in path:
             for place in places.split(","):
@@ -139,32 +138,24 @@ def _inline(text: str, given: Sequence[str]) -> list[Pointer]:
     return found
 
 
-def _calls(text: str, given: Sequence[str]) -> list[str]:
-    """Refs of calls, also invented ones; what names no tool of the user is prose."""
-    parts = [part.strip() for found in _CALLS.findall(text) for part in re.split(r"[,;]", found)]
-    refs = [part for part in parts if part.startswith("tool:")]
-    return [ref for ref in refs if CallRef.read(ref) is not None or ref.split(":")[1] in given]
-
-
 def _prove(pointers: Iterable[Pointer], gathered: Gathered, *, look: bool) -> tuple[list[Citation], list[str]]:
     proved: list[Citation] = []
     refuted: list[str] = []
     for pointer in dict.fromkeys(pointers):
-        found = _proved(pointer, gathered, look=look)
+        if pointer.path.startswith("tool:"):
+            found = gathered.prover.call(pointer.path, signal=pointer.signal)
+        else:
+            found = gathered.prover.lines(pointer.path, pointer.start_line, pointer.end_line, signal=pointer.signal)
+            if isinstance(found, Refuted) and pointer.path in gathered.registry.given:
+                how = how_to_cite([pointer.path], _refs(gathered))
+                found = Refuted(f"{pointer.path} is a tool and no file; {how}")
+            elif isinstance(found, Refuted) and found.unseen and look:
+                found = _looked_up(pointer, found, gathered)
         if isinstance(found, Refuted):
             refuted.append(found.reason)
         else:
             proved.append(found)
     return merge(proved), refuted
-
-
-def _proved(pointer: Pointer, gathered: Gathered, *, look: bool) -> Citation | Refuted:
-    if pointer.path.startswith("tool:"):
-        return gathered.prover.call(pointer.path, signal=pointer.signal)
-    found = gathered.prover.lines(pointer.path, pointer.start_line, pointer.end_line, signal=pointer.signal)
-    if isinstance(found, Refuted) and pointer.path in gathered.registry.given:
-        return Refuted(f"{pointer.path} is a tool and no file; {how_to_cite([pointer.path], _refs(gathered))}")
-    return _looked_up(pointer, found, gathered) if isinstance(found, Refuted) and found.unseen and look else found
 
 
 def _looked_up(pointer: Pointer, refuted: Refuted, gathered: Gathered) -> Citation | Refuted:
@@ -186,7 +177,13 @@ def _looked_up(pointer: Pointer, refuted: Refuted, gathered: Gathered) -> Citati
 
 def fallback(gathered: Gathered) -> Conclusion:
     """The passages that bear on the question, ranked and cited; honest about being no answer."""
-    passages = _passages(gathered)
+    passages: list[Citation] = []
+    if "search" in gathered.registry.names and gathered.objective.strip():
+        passages = _found(gathered.objective, gathered)
+        if not passages and _TROUBLE.search(
+            gathered.objective
+        ):  # a question about trouble seldom has the words of errors
+            passages = _found(_SIGNS, gathered)
     kept = [citation for citation in gathered.citations if not citation.fallback]
     citations = tuple(merge(kept, passages))
     lines = [f"- {c.place}: {c.snippet}" for c in citations]
@@ -203,7 +200,7 @@ def fallback(gathered: Gathered) -> Conclusion:
 
 
 def _nothing(gathered: Gathered) -> str:
-    """Why there is nothing to show: nothing to look into, or other words than the data's."""
+    """Why nothing can be shown: no data, or data that uses other words."""
     head = "No model has answered this question, and "
     if not isinstance(gathered.context, FilesContext):
         return head + "nothing that was given shares a word with it."
@@ -216,15 +213,8 @@ def _nothing(gathered: Gathered) -> str:
     )
 
 
-def _passages(gathered: Gathered) -> list[Citation]:
-    """The best passages for the question's words; where there are none and it asks about trouble, for the words of trouble."""
-    if "search" not in gathered.registry.names or not gathered.objective.strip():
-        return []
-    found = _found(gathered.objective, gathered)
-    return found if found or not _TROUBLE.search(gathered.objective) else _found(_SIGNS, gathered)
-
-
 def _found(query: str, gathered: Gathered) -> list[Citation]:
+    """The best passages for the words of a query, proved."""
     try:
         result = gathered.registry.call("search", {"query": query, "limit": PASSAGES})
     except Fault:
@@ -241,8 +231,8 @@ def _found(query: str, gathered: Gathered) -> list[Citation]:
 
 
 def _heart(excerpt: Excerpt, query: str, gathered: Gathered) -> tuple[int, int]:
-    """The lines of a passage that fit the query best: the first with the most of its words, and those just after it. Neither the first
-    nor the last of them is blank, unless the whole passage is.
+    """The lines of a passage that fit the query best: the first with most of its words, and those just after it. Neither the first
+    nor the last line is blank, unless the whole passage is.
     """
     lines = (gathered.prover.reread(excerpt) or "").casefold().split("\n")
     words = {stem(word.casefold()) for word in words_of(query)}

@@ -1,25 +1,38 @@
-"""The `compliance` engine: each applicable control judged once, by rule and, where there is a model, by a sub-call that
+"""The `compliance` engine: each applicable control is judged once, by rule and, if a model runs, by a sub-call that
 may only be stricter.
 
-`insufficient_evidence` by rule stands whatever a model thinks; a model can make a verdict more severe, never milder.
-Any fail makes the trace non_compliant; else anything insufficient, or nothing applicable, makes it needs_review.
+`insufficient_evidence` by rule stands whatever a model thinks; a model can make a proved verdict more severe, never milder.
+Any fail makes the trace non_compliant; otherwise anything insufficient, or nothing applicable, makes it needs_review. The result
+says whether any model's word is in it, so nobody claims a judgement that was overruled.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from sonde.contexts.controls import MAX_CONTROLS, Control, infer_scope
 from sonde.contexts.traces.context import LOOKING, TracesContext
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
-from sonde.engines.controls_rule import Ruled, rule, see
-from sonde.engines.refs import fields_of, items_of, number, prove_refs, texts, unfit_confidence
-from sonde.engines.verdicts import SEVERITY_OF, Judging
+from sonde.core.evidence import merge
+from sonde.engines.controls_rule import rule, see
+from sonde.engines.pages import compliance_page
+from sonde.engines.reports import ComplianceReport, ControlFinding, Verdict
+from sonde.engines.submission import (
+    conclude_report,
+    fields_of,
+    items_of,
+    number,
+    prove_refs,
+    prove_reply,
+    report_gaps,
+    texts,
+    unfit_confidence,
+)
 from sonde.runtime.actions import DELEGATION_KEYS
-from sonde.runtime.engine import Conclusion, Engine, Gathered, Prefilter, Problem
+from sonde.runtime.engine import Conclusion, Engine, Gate, Gathered, Prefilter, Problem
 from sonde.runtime.prompts import prompt_file
 
 COMPLIANCE_BUDGET = Budget(
@@ -31,6 +44,9 @@ COMPLIANCE_BUDGET = Budget(
     max_cost_usd=None,
     max_wall_time_sec=180,
 )
+SEVERITY_OF = {"pass": 0, "not_applicable": 1, "insufficient_evidence": 2, "fail": 3}
+OPEN = ("insufficient_evidence", "fail")  # verdicts that need a remedy
+NONE_APPLY = "control.no_applicable_controls"
 
 
 def selected(gathered: Gathered, limit: int = MAX_CONTROLS) -> list[Control]:
@@ -46,37 +62,35 @@ def selected(gathered: Gathered, limit: int = MAX_CONTROLS) -> list[Control]:
 
 
 def prefilter(gathered: Gathered) -> Prefilter:
-    """The applicable controls with what rules say of each, as variables and in words."""
+    """The applicable controls with what rules say about each, as variables and in words."""
     context = cast("TracesContext", gathered.context)
     trace_id = str(gathered.params["trace_id"])
     seen = see(context.store, trace_id)
     ruled = [rule(control, seen) for control in selected(gathered)]
-    rows = [_row(each) for each in ruled]
+    rows = [
+        {
+            **each.control.row(),
+            "pass_fail": each.pass_fail,
+            "confidence": each.confidence,
+            "why": each.why,
+            "missing_evidence": list(each.missing),
+            "evidence": [{"kind": e.kind.value, "ref": e.ref} for e in each.excerpts],
+        }
+        for each in ruled
+    ]
     lines = [f"- {r['control_id']} ({r['severity']}): by rule {r['pass_fail']}: {r['why']}" for r in rows]
     text = f"Controls that apply ({len(rows)}), with what rules say:\n" + ("\n".join(lines) or "none")
+    every = len(selected(gathered, limit=sys.maxsize))
+    left = every - MAX_CONTROLS
+    unjudged = (
+        [f"{left} of {every} controls that apply were not judged: at most {MAX_CONTROLS} are"] if left > 0 else []
+    )
     return Prefilter(
         variables={"trace_id": trace_id, "controls": rows, "controls_version": gathered.params["controls_version"]},
         text=text,
         excerpts=tuple(excerpt for each in ruled for excerpt in each.excerpts),
-        gaps=(*_unjudged(gathered), *seen.gaps, *context.store.gaps(trace_id)),
+        gaps=(*unjudged, *seen.gaps, *context.store.gaps(trace_id)),
     )
-
-
-def _unjudged(gathered: Gathered) -> list[str]:
-    every = len(selected(gathered, limit=sys.maxsize))
-    left = every - MAX_CONTROLS
-    return [f"{left} of {every} controls that apply were not judged: at most {MAX_CONTROLS} are"] if left > 0 else []
-
-
-def _row(ruled: Ruled) -> dict[str, Any]:
-    return {
-        **ruled.control.row(),
-        "pass_fail": ruled.pass_fail,
-        "confidence": ruled.confidence,
-        "why": ruled.why,
-        "missing_evidence": list(ruled.missing),
-        "evidence": [{"kind": e.kind.value, "ref": e.ref} for e in ruled.excerpts],
-    }
 
 
 def conclude(value: Any, gathered: Gathered) -> Conclusion:
@@ -84,20 +98,22 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
     fields = fields_of(value)
     given = fields.get("findings") or fields.get("controls_evaluated")
     listed = items_of(given) or ([fields] if "control_id" in fields else [])
-    judging = Judging(gathered=gathered, gaps=texts(fields.get("gaps")))
+    judgement = Judgement(gathered=gathered, gaps=texts(fields.get("gaps")))
     judged = {**judged_below(gathered), **_most_severe(fields_of(item) for item in listed)}
-    known = [row["control_id"] for row in judging.rows]
+    known = [row["control_id"] for row in judgement.rows]
     for name in judged:
         if name not in known:
-            judging.wrong("schema", f"{name} is not one of the controls that apply: {', '.join(known) or 'none does'}")
+            judgement.wrong(
+                "schema", f"{name} is not one of the controls that apply: {', '.join(known) or 'none does'}"
+            )
     if not judged and known:
         reason = f"findings is empty: judge each control that applies: {', '.join(known)}"
         return Conclusion(output=None, problems=(Problem(gate="schema", reason=reason),))
-    return judging.report(judged)
+    return judgement.report(judged)
 
 
 def _most_severe(findings: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """By control; of two verdicts on one control the more severe."""
+    """By control; the more severe of two verdicts on one control."""
     chosen: dict[str, Mapping[str, Any]] = {}
     for each in findings:
         name = str(each.get("control_id") or "")
@@ -111,15 +127,117 @@ def _severity(finding: Mapping[str, Any]) -> int:
 
 
 def judged_below(gathered: Gathered) -> dict[str, Mapping[str, Any]]:
-    """What sub-calls have judged."""
+    """The verdicts of sub-calls."""
     return _most_severe(result for result in gathered.subcalls if result.get("pass_fail") in SEVERITY_OF)
+
+
+@dataclass(slots=True, kw_only=True)
+class Judgement:
+    """The rule's verdicts and the model's on their way into one report; `adopted` says whether a model's word is in it."""
+
+    gathered: Gathered
+    problems: list[Problem] = field(default_factory=list[Problem])
+    gaps: list[str] = field(default_factory=list[str])
+    adopted: bool = False
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The controls that apply, as the pre-filter found them."""
+        return cast("list[dict[str, Any]]", self.gathered.prefilter.variables.get("controls", []))
+
+    def wrong(self, gate: Gate, reason: str) -> None:
+        """Tell the model."""
+        self.problems.append(Problem(gate=gate, reason=reason))
+
+    def report(self, judged: Mapping[str, Mapping[str, Any]]) -> Conclusion:
+        """Every control that applies, once, by rule and by the model where that is stricter."""
+        findings = [self.finding(row, judged.get(row["control_id"])) for row in self.rows]
+        version = str(self.gathered.params["controls_version"])
+        if not findings:
+            self.gaps.append(f"no control of {version} applies to this trace")
+            none = {"control_id": NONE_APPLY, "pass_fail": "not_applicable", "severity": "low", "confidence": 0.4}
+            findings = [ControlFinding.model_validate({"controls_version": version, **none})]
+        draft = {
+            "trace_id": str(self.gathered.params["trace_id"]),
+            "controls_version": version,
+            "controls_evaluated": findings,
+            "overall_verdict": verdict_of(findings),
+            "overall_confidence": round(min(finding.confidence for finding in findings), 4),
+            "gaps": report_gaps(self.gaps, self.gathered),
+        }
+        concluded = conclude_report(ComplianceReport, draft, compliance_page, self.problems)
+        return replace(concluded, by_model=self.adopted)
+
+    def finding(self, row: Mapping[str, Any], model: Mapping[str, Any] | None) -> ControlFinding:
+        """One control: the rule's verdict, or the model's when it is at least as severe and proved."""
+        ruled = self._ruled(row)
+        if model is None:
+            return ruled
+        name, wanted = ruled.control_id, str(model.get("pass_fail", ""))
+        if wanted not in SEVERITY_OF:
+            self.wrong("schema", f"{name}: pass_fail must be one of {', '.join(SEVERITY_OF)}; not {wanted!r:.40}")
+            return ruled
+        if ruled.pass_fail == "insufficient_evidence" or SEVERITY_OF[wanted] < SEVERITY_OF[ruled.pass_fail]:
+            if wanted != ruled.pass_fail:
+                self.gaps.append(f"{name}: the model said {wanted}; the rule's {ruled.pass_fail} stands")
+            return ruled
+        own, refuted = prove_refs(model.get("evidence_refs"), self.gathered.prover)
+        missing = texts(model.get("missing_evidence"))
+        self.problems += unfit_confidence(model, f"{name}: ")
+        for reason in refuted:
+            self.wrong("evidence", f"{name}: {reason}")
+        if wanted == "fail" and not own and ruled.pass_fail != "fail":
+            self.wrong("evidence", f"{name}: a fail needs evidence_refs that a tool returned")
+            return ruled
+        if wanted == "insufficient_evidence" and not missing:
+            self.wrong("evidence", f"{name}: insufficient_evidence needs missing_evidence")
+            return ruled
+        self.adopted = True
+        remediation = str(model.get("remediation") or row["remediation_template"])
+        return ruled.model_copy(
+            update={
+                "pass_fail": wanted,
+                "confidence": number(model.get("confidence"), ruled.confidence),
+                "evidence_refs": merge(own, ruled.evidence_refs),
+                "missing_evidence": missing if wanted == "insufficient_evidence" else [],
+                "remediation": remediation if wanted in OPEN else "",
+                "rationale": str(model.get("rationale") or ruled.rationale),
+            }
+        )
+
+    def _ruled(self, row: Mapping[str, Any]) -> ControlFinding:
+        """The rule's verdict. If what it saw has changed since, its fail has no proof and becomes insufficient evidence."""
+        refs, refuted = prove_refs(row["evidence"], self.gathered.prover)
+        verdict, missing = row["pass_fail"], list(row["missing_evidence"])
+        if verdict == "fail" and not refs:
+            verdict, missing = "insufficient_evidence", refuted or ["the violation cannot be read again"]
+        return ControlFinding(
+            controls_version=str(row["controls_version"]),
+            control_id=str(row["control_id"]),
+            pass_fail=verdict,
+            severity=row["severity"],
+            confidence=row["confidence"],
+            evidence_refs=refs,
+            missing_evidence=missing,
+            remediation=str(row["remediation_template"]) if verdict in OPEN else "",
+            rationale=str(row["why"]),
+        )
+
+
+def verdict_of(findings: Sequence[ControlFinding]) -> Verdict:
+    """The trace's verdict from those of its controls."""
+    words = {finding.pass_fail for finding in findings}
+    if "fail" in words:
+        return "non_compliant"
+    if "insufficient_evidence" in words or words <= {"not_applicable"}:
+        return "needs_review"
+    return "compliant"
 
 
 def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
     """What a control's sub-call hands back."""
-    fields = fields_of(value) or {"rationale": value}
-    proved, refuted = prove_refs(fields.get("evidence_refs"), gathered.prover)
-    gaps = [*texts(fields.get("gaps")), *refuted]
+    reply = prove_reply(value, gathered, only="rationale")
+    fields = reply.fields
     output: dict[str, Any] = {
         "control_id": str(fields.get("control_id") or gathered.params.get("control_id") or ""),
         "pass_fail": str(fields.get("pass_fail", "")),
@@ -127,21 +245,19 @@ def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
         "rationale": str(fields.get("rationale", "")),
         "covered_requirements": texts(fields.get("covered_requirements")),
         "missing_evidence": texts(fields.get("missing_evidence")),
-        "evidence_refs": [ref.model_dump(mode="json") for ref in proved],
-        "gaps": gaps,
+        "evidence_refs": reply.ref_rows,
+        "gaps": reply.gaps,
     }
     problems = unfit_confidence(fields)
-    problems += [] if proved else [Problem(gate="evidence", reason=reason) for reason in refuted]
     if output["pass_fail"] not in SEVERITY_OF:
         problems.insert(0, Problem(gate="schema", reason=f"pass_fail must be one of {', '.join(SEVERITY_OF)}"))
-    text = f"{output['control_id']}: {output['pass_fail']}: {output['rationale']}"
-    return Conclusion(output=output, text=text, evidence=tuple(proved), gaps=tuple(gaps), problems=tuple(problems))
+    return reply.conclusion(output, f"{output['control_id']}: {output['pass_fail']}: {output['rationale']}", problems)
 
 
 def fallback(gathered: Gathered) -> Conclusion:
     """The rules' report, with what finished sub-calls have proved on top."""
-    judging = Judging(gathered=gathered, gaps=[gathered.reason or "no model looked at this trace"])
-    return replace(judging.report(judged_below(gathered)), problems=())
+    judgement = Judgement(gathered=gathered, gaps=[gathered.reason or "no model looked at this trace"])
+    return replace(judgement.report(judged_below(gathered)), problems=())
 
 
 COMPLIANCE = Engine(

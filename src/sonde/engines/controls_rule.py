@@ -1,4 +1,4 @@
-"""What rules alone say of a control: is its evidence there, does a pattern match, are too many spans in error.
+"""What rules alone say about a control: is its evidence there, does a pattern match, are too many spans in error.
 
 A rule fails a control only with a proved place, and says `insufficient_evidence` when what the control requires is
 not in the trace. Bounded: at most MAX_SPANS spans are opened, failed ones first, one at a time, and the first
@@ -73,64 +73,55 @@ class Ruled:
 
 
 def see(store: TraceStore, trace_id: str) -> Seen:
-    """Open a bounded part of a trace: failed spans first, then the others, in the order of time."""
+    """Open a bounded part of a trace: failed spans first, then the others, in the order of time.
+
+    Spans are kept only in short; the excerpts point into the whole ones.
+    """
     summaries = store.summaries(trace_id)
     chosen = sorted(summaries, key=lambda s: (s.status != "ERROR" and not s.exception, s.order))[:MAX_SPANS]
-    left = len(summaries) - len(chosen)
-    seen = _Seeing()
+    spans: list[Span] = []
+    cut: list[str] = []
+    tool_io: list[Excerpt] = []
+    chunks: list[Excerpt] = []
+    messages: list[Excerpt] = []
+    attributes: list[Excerpt] = []
     for summary in sorted(chosen, key=lambda s: s.order):
-        seen.add(store.span(summary.span_id))
+        span = store.span(summary.span_id)
+        short = shortened(span)
+        spans.append(short)
+        if short.attributes != span.attributes:
+            cut.append(summary.span_id)
+        tool = tool_io_of(span)
+        tool_io += artifact_excerpts(EvidenceKind.TOOL_IO, span, [tool] if tool else [])
+        if len(chunks) < SHOWN:
+            chunks += artifact_excerpts(EvidenceKind.RETRIEVAL_CHUNK, span, chunks_of(span)[:SHOWN])
+        if span.summary.kind == "LLM" and len(messages) < SHOWN:
+            messages += artifact_excerpts(EvidenceKind.MESSAGE, span, messages_of(span)[:SHOWN])
+        if span.attributes and len(attributes) < SHOWN:
+            attributes.append(content_excerpt(span))
+    gaps: list[str] = []
+    if left := len(summaries) - len(chosen):
+        gaps.append(f"{left} of {len(summaries)} spans were not opened by the rules")
+    if cut:
+        named = ", ".join(cut[:SHOWN]) + (" and others" if len(cut) > SHOWN else "")
+        gaps.append(
+            f"of {len(cut)} spans only the first {READ_CHARS} characters of each text were read by the rules: {named}"
+        )
     return Seen(
         store=store,
-        spans=tuple(seen.spans),
+        spans=tuple(spans),
         error_count=sum(summary.status == "ERROR" for summary in summaries),
         errors=tuple(span_excerpt(s) for s in chosen if s.status == "ERROR"),
-        tool_io=tuple(seen.tool_io),
-        chunks=tuple(seen.chunks),
-        messages=tuple(seen.messages),
-        attributes=tuple(seen.attributes),
-        gaps=(
-            *([f"{left} of {len(summaries)} spans were not opened by the rules"] if left else []),
-            *_unread(seen.cut),
-        ),
+        tool_io=tuple(tool_io),
+        chunks=tuple(chunks),
+        messages=tuple(messages),
+        attributes=tuple(attributes),
+        gaps=tuple(gaps),
     )
 
 
-class _Seeing:
-    """Keeps pointers into whole spans, and the spans themselves only in short."""
-
-    def __init__(self) -> None:
-        self.spans: list[Span] = []
-        self.tool_io: list[Excerpt] = []
-        self.chunks: list[Excerpt] = []
-        self.messages: list[Excerpt] = []
-        self.attributes: list[Excerpt] = []
-        self.cut: list[str] = []
-
-    def add(self, span: Span) -> None:
-        """Look at one span; nothing long of it is kept."""
-        short = shortened(span)
-        self.spans.append(short)
-        self.cut += [span.summary.span_id] if short.attributes != span.attributes else []
-        tool = tool_io_of(span)
-        self.tool_io += artifact_excerpts(EvidenceKind.TOOL_IO, span, [tool] if tool else [])
-        if len(self.chunks) < SHOWN:
-            self.chunks += artifact_excerpts(EvidenceKind.RETRIEVAL_CHUNK, span, chunks_of(span)[:SHOWN])
-        if span.summary.kind == "LLM" and len(self.messages) < SHOWN:
-            self.messages += artifact_excerpts(EvidenceKind.MESSAGE, span, messages_of(span)[:SHOWN])
-        if span.attributes and len(self.attributes) < SHOWN:
-            self.attributes.append(content_excerpt(span))
-
-
-def _unread(cut: list[str]) -> list[str]:
-    if not cut:
-        return []
-    named = ", ".join(cut[:SHOWN]) + (" and others" if len(cut) > SHOWN else "")
-    return [f"of {len(cut)} spans only the first {READ_CHARS} characters of each text were read by the rules: {named}"]
-
-
 def rule(control: Control, seen: Seen) -> Ruled:
-    """What the rules say of one control."""
+    """What the rules say about one control."""
     hits = [(span, found) for span in seen.spans if (found := control.violations(_text(span, control.look_in)))]
     if hits:
         first, found = hits[0]
@@ -151,7 +142,7 @@ def rule(control: Control, seen: Seen) -> Ruled:
 
 
 def _text(span: Span, places: tuple[str, ...]) -> str:
-    """What patterns are matched against, all or the named places: each text is short already."""
+    """What patterns are matched against: the whole span, or the named places. Each text is short already."""
     if places:
         return "\n".join(text for place, text in _placed(span) if place in places)[:MAX_CHARS]
     tool = tool_io_of(span)
@@ -162,7 +153,7 @@ def _text(span: Span, places: tuple[str, ...]) -> str:
 
 
 def _placed(span: Span) -> Iterator[tuple[str, str]]:
-    """The texts of a span, each with where it stands."""
+    """The texts of a span, each with its place."""
     tool = tool_io_of(span)
     if tool is not None:
         yield "tool_input", f"{span.summary.name}\n{tool.row['input']}"

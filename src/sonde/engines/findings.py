@@ -1,51 +1,48 @@
 """Findings: every distinct failure of a trace, each with its category, its span and proved evidence.
 
 Duplicates (same category at the same span) are merged; a claim without proof is dropped and named. Exactly one is the first failure.
+Without a model a rule claims the steps whose error fits the patterns of a category: it finds what announces itself (a refused
+request, a crash, a malformed call) and nothing that needs judgement.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from sonde.contexts.traces.rules import LABELS
-from sonde.engines.refs import fields_of, number, prove_refs
+from sonde.contexts.traces.transcript import Transcript
 from sonde.engines.reports import Finding
+from sonde.engines.submission import fields_of, items_of, number, prove_refs
 from sonde.engines.taxonomies import Taxonomy
 from sonde.runtime.engine import Gathered
 
 IMPACTS = frozenset({"high", "medium", "low"})
+QUOTED = 200
 
 
 def conclude_findings(items: Any, gathered: Gathered, taxonomy: Taxonomy | None) -> tuple[list[Finding], list[str]]:
     """The findings that hold, in the order given, and the reasons why others do not."""
-    listed = cast("list[Any]", items) if isinstance(items, list) else []
-    kept: list[Finding] = []
+    kept: dict[tuple[str, str], Finding] = {}
     places: dict[int, int] = {}
     reasons: list[str] = []
-    for index, item in enumerate(listed):
+    for index, item in enumerate(items_of(items)):
         found = _finding(item, gathered, taxonomy)
         if isinstance(found, str):
             reasons.append(f"findings[{index}]: {found}")
             continue
-        same = next((at for at, each in enumerate(kept) if _same(each, found)), None)
-        if same is None:
-            kept.append(found)
-        places[_name(item, index)] = len(kept) - 1 if same is None else same
-    return _linked(kept, places), reasons
-
-
-def _name(item: Any, index: int) -> int:
-    """What `caused_by` calls a finding: the id that the model gave it, otherwise its index."""
-    given = fields_of(item).get("id")
-    return given if isinstance(given, int) and not isinstance(given, bool) else index
-
-
-def _same(one: Finding, other: Finding) -> bool:
-    return (one.category, one.span_id) == (other.category, other.span_id)
+        same = (found.category, found.span_id)
+        kept.setdefault(same, found)
+        # `caused_by` names a finding by the id that the model gave it, otherwise by its index.
+        given = fields_of(item).get("id")
+        name = given if isinstance(given, int) and not isinstance(given, bool) else index
+        places[name] = list(kept).index(same)
+    return _linked(list(kept.values()), places), reasons
 
 
 def _finding(item: Any, gathered: Gathered, taxonomy: Taxonomy | None) -> Finding | str:
+    """A claim as a finding, or why it is none."""
     fields = fields_of(item)
     if not fields:
         return "a finding is an object with category, span_id, why and evidence_refs"
@@ -60,7 +57,15 @@ def _finding(item: Any, gathered: Gathered, taxonomy: Taxonomy | None) -> Findin
     why = str(fields.get("why") or fields.get("description") or "").strip()
     if not why or not span_id:
         return "it needs span_id and why"
-    judged = _checked(category, span_id, gathered, taxonomy)
+    # The runtime knows what the sceptic said of this claim; the model's own word for it is ignored.
+    checked = [
+        each
+        for each in gathered.checked
+        if each.get("verified")
+        and each.get("span_id") == span_id
+        and _category(str(each.get("category", "")), taxonomy) == category
+    ]
+    judged = max(checked, key=lambda each: number(each.get("confidence")), default=None)
     impact = str(fields.get("impact", "medium")).lower()
     cause = fields.get("caused_by")
     return Finding(
@@ -74,18 +79,6 @@ def _finding(item: Any, gathered: Gathered, taxonomy: Taxonomy | None) -> Findin
         verified=judged is not None,
         confidence=number((judged or fields).get("confidence"), 0.5),
     )
-
-
-def _checked(category: str, span_id: str, gathered: Gathered, taxonomy: Taxonomy | None) -> Mapping[str, Any] | None:
-    """What the sceptic said of a claim: whether it is verified is known to the runtime and not taken from the model."""
-    same = (
-        each
-        for each in gathered.checked
-        if each.get("verified")
-        and each.get("span_id") == span_id
-        and _category(str(each.get("category", "")), taxonomy) == category
-    )
-    return max(same, key=lambda each: number(each.get("confidence")), default=None)
 
 
 def _category(name: str, taxonomy: Taxonomy | None) -> str | None:
@@ -102,19 +95,30 @@ def _linked(findings: list[Finding], places: Mapping[int, int]) -> list[Finding]
         for at, each in enumerate(findings)
         if at != first and each.caused_by is not None and each.caused_by in places
     }
-    for at in range(len(findings)):
-        if _leads_back(at, causes):
-            del causes[at]
+    for start in range(len(findings)):
+        seen: set[int] = set()
+        at = causes.get(start)
+        while at is not None and at not in seen:
+            seen.add(at)
+            at = causes.get(at)
+        if start in seen:
+            del causes[start]
     return [
         each.model_copy(update={"first_failure": at == first, "caused_by": causes.get(at)})
         for at, each in enumerate(findings)
     ]
 
 
-def _leads_back(start: int, causes: Mapping[int, int]) -> bool:
-    seen: set[int] = set()
-    at = causes.get(start)
-    while at is not None and at not in seen:
-        seen.add(at)
-        at = causes.get(at)
-    return start in seen
+def claims_by_rule(transcript: Transcript, taxonomy: Taxonomy) -> list[dict[str, Any]]:
+    """One claim for each step whose error fits a category. A tool's step is left out if the call before it reports the same error."""
+    found: list[dict[str, Any]] = []
+    told = ""
+    for step in transcript.steps:
+        category = taxonomy.category_of(step.around) if step.around else None
+        core = re.sub(r"^[\w.]+: ", "", step.around.strip())  # without the exception's name that wrappers put before it
+        if category is None or (step.kind == "TOOL" and told and core in told):
+            continue
+        told = step.around
+        why = f"it ended in an error: {' '.join(step.around.split())[:QUOTED]}"
+        found.append({"id": len(found), "category": category, "span_id": step.span_id, "why": why, "confidence": 0.35})
+    return found

@@ -7,11 +7,9 @@ ascends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast, get_args
-
-from pydantic import ValidationError
 
 from sonde.contexts.configs import change_type
 from sonde.contexts.traces.context import LOOKING
@@ -21,8 +19,18 @@ from sonde.core.evidence import EvidenceKind, EvidenceRef, merge
 from sonde.core.plurals import plural
 from sonde.engines.incident_window import prefilter, seconds
 from sonde.engines.pages import incident_page
-from sonde.engines.refs import fields_of, items_of, misfit, number, prove_refs, report_gaps, texts, unfit_confidence
 from sonde.engines.reports import ChangeType, IncidentDossier
+from sonde.engines.submission import (
+    conclude_report,
+    fields_of,
+    items_of,
+    number,
+    prove_refs,
+    prove_reply,
+    report_gaps,
+    texts,
+    unfit_confidence,
+)
 from sonde.runtime.actions import DELEGATION_KEYS
 from sonde.runtime.engine import Conclusion, Engine, Gathered, Problem
 from sonde.runtime.prompts import prompt_file
@@ -48,22 +56,37 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
     problems = unfit_confidence(fields)
     change, demoted = _change(fields_of(fields.get("suspected_change")), gathered, problems)
     hypotheses = _proved(fields.get("hypotheses"), "hypotheses", gathered, problems)
+    ranked = [*sorted(hypotheses, key=_rank), *demoted]
+    events = _proved(fields.get("timeline"), "timeline", gathered, problems)
+    timeline: Rows = [
+        {"timestamp": _moment(e), "event": str(e.get("event") or "").strip(), "evidence_refs": e["refs"]}
+        for e in events
+    ]
     draft = {
         "incident_id": str(gathered.params["incident_id"]),
         "incident_summary": str(fields.get("incident_summary") or fields.get("summary") or "").strip(),
         "impacted_components": texts(fields.get("impacted_components")),
-        "timeline": _timeline(_proved(fields.get("timeline"), "timeline", gathered, problems)),
+        "timeline": sorted(timeline, key=lambda row: row["timestamp"]),
         "representative_traces": _representatives(gathered, fields.get("representative_traces")),
         "suspected_change": change,
-        "hypotheses": _ranked([*sorted(hypotheses, key=_rank), *demoted]),
+        "hypotheses": [
+            {
+                "rank": rank,
+                "statement": str(each.get("statement") or "").strip(),
+                "evidence_refs": each["refs"],
+                "confidence": number(each.get("confidence"), 0.5),
+            }
+            for rank, each in enumerate(ranked, 1)
+        ],
         "recommended_actions": [_action(each) for each in items_of(fields.get("recommended_actions"))],
         "confidence": number(fields.get("confidence"), 0.5),
         "gaps": report_gaps(texts(fields.get("gaps")), gathered),
     }
-    return _dossier(draft, problems)
+    return conclude_report(IncidentDossier, draft, incident_page, problems)
 
 
 def _proved(items: Any, name: str, gathered: Gathered, problems: list[Problem]) -> Rows:
+    """The rows that have evidence, each with its proved `refs`; the others become problems."""
     kept: Rows = []
     for index, item in enumerate(items_of(items)):
         fields = fields_of(item)
@@ -77,16 +100,8 @@ def _proved(items: Any, name: str, gathered: Gathered, problems: list[Problem]) 
     return kept
 
 
-def _timeline(events: Rows) -> Rows:
-    """In the order of time; an event whose time cannot be read has that of its evidence."""
-    rows: Rows = [
-        {"timestamp": _moment(e), "event": str(e.get("event") or "").strip(), "evidence_refs": e["refs"]}
-        for e in events
-    ]
-    return sorted(rows, key=lambda row: row["timestamp"])
-
-
 def _moment(event: Mapping[str, Any]) -> str:
+    """When it happened; an event whose time cannot be read takes that of its evidence."""
     try:
         return seconds(us_of_text(str(event.get("timestamp") or "")))
     except (ValueError, OverflowError):
@@ -97,18 +112,6 @@ def _moment(event: Mapping[str, Any]) -> str:
 def _rank(hypothesis: Mapping[str, Any]) -> float:
     rank = hypothesis.get("rank")
     return float(rank) if isinstance(rank, int | float) and not isinstance(rank, bool) else float("inf")
-
-
-def _ranked(hypotheses: Sequence[Mapping[str, Any]]) -> Rows:
-    return [
-        {
-            "rank": rank,
-            "statement": str(each.get("statement") or "").strip(),
-            "evidence_refs": each["refs"],
-            "confidence": number(each.get("confidence"), 0.5),
-        }
-        for rank, each in enumerate(hypotheses, 1)
-    ]
 
 
 def _representatives(gathered: Gathered, given: Any) -> Rows:
@@ -156,35 +159,11 @@ def _action(item: Any) -> dict[str, Any]:
     }
 
 
-def _dossier(draft: dict[str, Any], problems: list[Problem]) -> Conclusion:
-    try:
-        report = IncidentDossier.model_validate(draft)
-    except ValidationError as error:
-        return Conclusion(output=None, problems=(misfit("dossier", error), *problems))
-    return Conclusion(
-        output=report.model_dump(mode="json"),
-        text=incident_page(report),
-        evidence=tuple(all_refs(report)),
-        gaps=tuple(report.gaps),
-        problems=tuple(problems),
-    )
-
-
-def all_refs(report: IncidentDossier) -> list[EvidenceRef]:
-    """Every reference of a dossier, once."""
-    groups = [each.evidence_refs for each in (*report.timeline, *report.hypotheses, *report.representative_traces)]
-    return merge(*groups, report.suspected_change.evidence_refs)
-
-
 def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
     """What the sub-call for one trace hands back."""
-    fields = fields_of(value) or {"summary": value}
-    proved, refuted = prove_refs(fields.get("evidence_refs"), gathered.prover)
-    gaps = [*texts(fields.get("gaps")), *refuted]
-    output = {**fields, "evidence_refs": [ref.model_dump(mode="json") for ref in proved], "gaps": gaps}
-    text = str(fields.get("summary") or fields.get("statement") or "")
-    problems = () if proved else tuple(Problem(gate="evidence", reason=reason) for reason in refuted)
-    return Conclusion(output=output, text=text, evidence=tuple(proved), gaps=tuple(gaps), problems=problems)
+    reply = prove_reply(value, gathered, only="summary")
+    output = {**reply.fields, "evidence_refs": reply.ref_rows, "gaps": reply.gaps}
+    return reply.conclusion(output, str(reply.fields.get("summary") or reply.fields.get("statement") or ""))
 
 
 def fallback(gathered: Gathered) -> Conclusion:
@@ -192,7 +171,7 @@ def fallback(gathered: Gathered) -> Conclusion:
     variables = gathered.prefilter.variables
     events = cast("Rows", variables.get("timeline", []))
     first = events[0]["event"] if events else "no span is in error"
-    told = [
+    hypotheses: Rows = [
         {
             "statement": str(each["summary"]),
             "evidence_refs": each["evidence_refs"],
@@ -201,46 +180,37 @@ def fallback(gathered: Gathered) -> Conclusion:
         for each in gathered.subcalls
         if each.get("status") == "succeeded" and each.get("evidence_refs") and each.get("summary")
     ]
-    suspect = _last_before(cast("Rows", variables.get("config_changes", [])), events)
-    began = [
-        {"statement": f"The incident began with: {first}", "confidence": 0.45, "evidence_refs": event["evidence_refs"]}
-        for event in events[:1]
-    ]
+    by_model = bool(hypotheses)
+    for event in events[:1]:
+        began = f"The incident began with: {first}"
+        hypotheses.append({"statement": began, "confidence": 0.45, "evidence_refs": event["evidence_refs"]})
+    # The last change that came before the first error: a suspicion of time, not of cause.
+    changes = cast("Rows", variables.get("config_changes", []))
+    before = [change for change in changes if events and change["created_at"] <= events[0]["timestamp"]]
+    suspect: dict[str, Any] = {"change_type": "unknown", "summary": "no change before the first error is known"}
+    if before:
+        last = before[-1]
+        suspect = {
+            "change_type": change_type(last["paths"]),
+            "change_ref": last["target_snapshot_id"],
+            "diff_ref": last["diff_ref"],
+            "summary": f"the last change before the first error; no model judged it: {last['summary']}",
+            "evidence_refs": [{"kind": "CONFIG_DIFF", "ref": last["diff_ref"]}],
+        }
+        blamed = f"The {suspect['change_type']} change {suspect['change_ref']} may have caused it"
+        hypotheses.append({"statement": blamed, "evidence_refs": suspect["evidence_refs"], "confidence": 0.35})
     count = len(cast("Rows", variables.get("representatives", [])))
     value = {
         "incident_summary": f"By rule, without a model: {plural(count, 'representative trace')}; {first}.",
         "impacted_components": sorted({event["component"] for event in events}),
         "timeline": events,
-        "suspected_change": suspect
-        or {"change_type": "unknown", "summary": "no change before the first error is known"},
-        "hypotheses": [*told, *began, *_blamed(suspect)],
+        "suspected_change": suspect,
+        "hypotheses": hypotheses,
         "recommended_actions": [{"priority": "P1", "action": "Look at the representative traces"}],
         "confidence": 0.35,
         "gaps": [gathered.reason or "no model looked at this incident"],
     }
-    return replace(conclude(value, gathered), problems=(), by_model=bool(told))
-
-
-def _last_before(changes: Rows, events: Rows) -> dict[str, Any] | None:
-    """The last change that came before the first error, with its diff: a suspicion of time, not of cause."""
-    before = [change for change in changes if events and change["created_at"] <= events[0]["timestamp"]]
-    if not before:
-        return None
-    last = before[-1]
-    return {
-        "change_type": change_type(last["paths"]),
-        "change_ref": last["target_snapshot_id"],
-        "diff_ref": last["diff_ref"],
-        "summary": f"the last change before the first error; no model judged it: {last['summary']}",
-        "evidence_refs": [{"kind": "CONFIG_DIFF", "ref": last["diff_ref"]}],
-    }
-
-
-def _blamed(suspect: Mapping[str, Any] | None) -> Rows:
-    if suspect is None:
-        return []
-    statement = f"The {suspect['change_type']} change {suspect['change_ref']} may have caused it"
-    return [{"statement": statement, "evidence_refs": suspect["evidence_refs"], "confidence": 0.35}]
+    return replace(conclude(value, gathered), problems=(), by_model=by_model)
 
 
 INCIDENT = Engine(

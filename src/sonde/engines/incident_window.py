@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.filters import parse_filter
-from sonde.contexts.traces.representatives import Representative, facts_of, representatives
+from sonde.contexts.traces.representatives import facts_of, representatives
 from sonde.contexts.traces.span import SpanSummary, time_text
 from sonde.contexts.traces.store import TraceQuery
 from sonde.contexts.traces.views import span_excerpt
@@ -25,32 +25,24 @@ MAX_FAILED = 200
 MAX_TRACES = 200
 TIMELINE_SHOWN = 6
 CHANGES_SHOWN = 4
-Spans = Mapping[str, Sequence[SpanSummary]]
 
 
 def prefilter(gathered: Gathered) -> Prefilter:
     """Representatives, the first errors in time and the config changes of the window."""
     context = cast("TracesContext", gathered.context)
-    chosen, spans, gaps = _choose(context, gathered.params)
+    gaps: list[str] = []
+    found = {trace_id: context.store.summaries(trace_id) for trace_id in _trace_ids(context, gathered.params, gaps)}
+    facts = [facts_of(trace_id, spans) for trace_id, spans in found.items() if spans]
+    chosen = representatives(facts, cast("Sequence[str]", gathered.params.get("trace_ids", ())))
     if not chosen:
         raise EvidenceValidationFailed("no trace lies in this window; widen --from and --to, or name trace ids")
-    timeline = _timeline(spans)
+    spans = {each.facts.trace_id: found[each.facts.trace_id] for each in chosen}
+    for trace_id in spans:
+        gaps += [f"{trace_id}: {gap}" for gap in context.store.gaps(trace_id)]
+    failed = [span for each in spans.values() for span in each if span.status == "ERROR"]
+    timeline = sorted(failed, key=lambda span: span.order)[:TIMELINE_SHOWN]
     changes, diffs = _changes(context, gathered.params, seconds(timeline[0].start_us) if timeline else "", gaps)
     roots = [span for each in chosen for span in spans[each.facts.trace_id] if span.span_id == each.facts.root_span_id]
-    shown = (span_excerpt(span) for span in (*roots, *timeline))
-    return Prefilter(
-        variables={
-            "representatives": [each.row() for each in chosen],
-            "timeline": [event_of(span) for span in timeline],
-            "config_changes": changes,
-        },
-        text=_words(chosen, timeline, changes),
-        excerpts=(*shown, *diffs),
-        gaps=tuple(gaps),
-    )
-
-
-def _words(chosen: Sequence[Representative], timeline: Sequence[SpanSummary], changes: Sequence[Any]) -> str:
     lines = ["Representative traces:", *(f"- {each.facts.trace_id}: {each.why_selected}" for each in chosen)]
     if timeline:
         lines.append("First errors in time:")
@@ -60,22 +52,20 @@ def _words(chosen: Sequence[Representative], timeline: Sequence[SpanSummary], ch
     if changes:
         lines.append("Config changes:")
     lines += [f"- {c['base_snapshot_id']} -> {c['target_snapshot_id']}: {c['summary']}" for c in changes]
-    return "\n".join(lines)
-
-
-def _choose(context: TracesContext, params: Mapping[str, Any]) -> tuple[list[Representative], Spans, list[str]]:
-    gaps: list[str] = []
-    found = {trace_id: context.store.summaries(trace_id) for trace_id in _trace_ids(context, params, gaps)}
-    facts = [facts_of(trace_id, spans) for trace_id, spans in found.items() if spans]
-    chosen = representatives(facts, cast("Sequence[str]", params.get("trace_ids", ())))
-    spans = {each.facts.trace_id: found[each.facts.trace_id] for each in chosen}
-    for trace_id in spans:
-        gaps += [f"{trace_id}: {gap}" for gap in context.store.gaps(trace_id)]
-    return chosen, spans, gaps
+    return Prefilter(
+        variables={
+            "representatives": [each.row() for each in chosen],
+            "timeline": [event_of(span) for span in timeline],
+            "config_changes": changes,
+        },
+        text="\n".join(lines),
+        excerpts=(*(span_excerpt(span) for span in (*roots, *timeline)), *diffs),
+        gaps=tuple(gaps),
+    )
 
 
 def _trace_ids(context: TracesContext, params: Mapping[str, Any], gaps: list[str]) -> list[str]:
-    """The named traces, then the failed ones of the window wherever in it they lie, then others; only the named without a window."""
+    """The named traces; with a window also its failed traces, wherever in it they lie, and then others."""
     found = dict.fromkeys(cast("Sequence[str]", params.get("trace_ids", ())))
     query = cast("TraceQuery | None", params.get("query"))
     if query is not None and query.condition is None:
@@ -99,11 +89,6 @@ def _page_through(context: TracesContext, query: TraceQuery, most: int, what: st
         gaps.append(f"only the first {seen} {what} of the window were looked at; narrow it with a filter")
 
 
-def _timeline(traces: Spans) -> list[SpanSummary]:
-    failed = [span for spans in traces.values() for span in spans if span.status == "ERROR"]
-    return sorted(failed, key=lambda span: span.order)[:TIMELINE_SHOWN]
-
-
 def event_of(span: SpanSummary) -> dict[str, Any]:
     """A failed span as an event of the timeline."""
     return {
@@ -124,7 +109,7 @@ def seconds(microseconds: int) -> str:
 def _changes(
     context: TracesContext, params: Mapping[str, Any], first_error: str, gaps: list[str]
 ) -> tuple[list[dict[str, Any]], tuple[Excerpt, ...]]:
-    """The last changes up to the end of the window, what came after it cannot have caused it; and the last before the first error."""
+    """The last changes up to the end of the window (later ones cannot have caused it), and the last before the first error."""
     query = cast("TraceQuery | None", params.get("query"))
     end = None if query is None or query.end_us is None else seconds(query.end_us)
     snapshots = context.configs.list_config_snapshots(str(params.get("project") or ""), end_time=end)

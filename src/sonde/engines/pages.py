@@ -1,6 +1,6 @@
 """Reports for people, as Markdown. With a `link`, spans and traces open where they live.
 
-Words of models and traces stand on one line each and cannot open a tag, a link or a table cell of their own.
+Words of models and traces stay on one line each and cannot open a tag, a link or a table cell.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sonde.core.evidence import EvidenceRef
-from sonde.engines.reports import ComplianceReport, Finding, IncidentDossier, RCAReport
+from sonde.engines.reports import ComplianceReport, IncidentDossier, RCAReport
 
 Link = Callable[[str, str | None], str | None]
 
@@ -46,22 +46,15 @@ def rca_page(report: RCAReport, link: Link = no_link) -> str:
         lines += ["", "## Findings"]
     for place, finding in enumerate(report.findings):
         first = " (first failure)" if finding.first_failure else ""
+        odds = f"{finding.impact} impact, {'checked' if finding.verified else 'not checked'}, {finding.confidence:.2f}"
         cause = f", caused by {finding.caused_by}" if finding.caused_by is not None else ""
         span = _linked(finding.span_id, link(report.trace_id, finding.span_id))
-        lines.append(
-            f"{place}. **{inline(finding.category)}** at {span}{first}{cause}: {inline(finding.why)} ({_odds(finding)})"
-        )
+        lines.append(f"{place}. **{inline(finding.category)}** at {span}{first}{cause}: {inline(finding.why)} ({odds})")
     if report.decisive is not None:
         decisive = report.decisive
         lines += ["", f"Decisive: {inline(decisive.agent)}, step {decisive.step}: {inline(decisive.why)}"]
     lines += _section("Remediation", report.remediation) + _section("Gaps", report.gaps)
     return "\n".join(lines) + "\n"
-
-
-def _odds(finding: Finding) -> str:
-    """The impact, and whether somebody who doubted it agrees."""
-    checked = "checked" if finding.verified else "not checked"
-    return f"{finding.impact} impact, {checked}, {finding.confidence:.2f}"
 
 
 def compliance_page(report: ComplianceReport, link: Link = no_link) -> str:

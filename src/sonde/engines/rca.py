@@ -21,8 +21,18 @@ from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.evidence import EvidenceRef, independent, merge, refs_of
 from sonde.engines.findings import conclude_findings
 from sonde.engines.pages import rca_page
-from sonde.engines.refs import fields_of, items_of, misfit, number, prove_refs, report_gaps, texts, unfit_confidence
 from sonde.engines.reports import Decisive, RCAReport
+from sonde.engines.submission import (
+    conclude_report,
+    fields_of,
+    items_of,
+    number,
+    prove_refs,
+    prove_reply,
+    report_gaps,
+    texts,
+    unfit_confidence,
+)
 from sonde.engines.taxonomies import Taxonomy
 from sonde.runtime.actions import DELEGATION_KEYS
 from sonde.runtime.engine import Conclusion, Engine, Gathered, Prefilter, Problem
@@ -78,87 +88,67 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
     taxonomy = cast("Taxonomy | None", gathered.params.get("taxonomy"))
     problems = unfit_confidence(fields)
     findings, wrong = conclude_findings(fields.get("findings"), gathered, taxonomy)
-    proved, refuted = prove_refs(fields.get("evidence_refs"), gathered.prover)
-    label = _label(fields)
-    refs = proved or merge(*(finding.evidence_refs for finding in findings)) or _refs_below(label, gathered)
+    refs, refuted = prove_refs(fields.get("evidence_refs"), gathered.prover)
     problems += [Problem(gate="evidence", reason=reason) for reason in (*refuted, *wrong)]
-    decisive, unread = _decisive(fields.get("decisive"))
-    draft = {
-        "trace_id": str(gathered.params["trace_id"]),
-        "primary_label": label,
-        "summary": str(fields.get("summary") or "").strip(),
-        "confidence": _carried(number(fields.get("confidence"), 0.5), refs, problems),
-        "evidence_refs": refs,
-        "remediation": texts(fields.get("remediation")),
-        "gaps": report_gaps([*texts(fields.get("gaps")), *unread], gathered),
-        "findings": findings,
-        "taxonomy": taxonomy.name if taxonomy else "sonde",
-        "decisive": decisive,
-        "coverage": _coverage(gathered),
-    }
-    return _report(draft, refs, problems)
-
-
-def _carried(confidence: float, refs: list[EvidenceRef], problems: list[Problem]) -> float:
-    """The confidence that the evidence can carry; what it cannot is told."""
+    label = _label(fields)
+    # A submission without references of its own stands on its findings, or on what sub-calls proved for its label.
+    refs = refs or merge(*(finding.evidence_refs for finding in findings))
+    refs = refs or merge(
+        *(prove_refs(r.get("evidence_refs"), gathered.prover)[0] for r in gathered.subcalls if r.get("label") == label)
+    )
+    confidence = number(fields.get("confidence"), 0.5)
     if not refs:
         reason = "evidence_refs is empty: point at spans or artifacts you looked at"
         problems.append(Problem(gate="evidence", reason=reason))
     elif confidence >= SURE and independent(refs) < 2:
         reason = "a confidence of 0.5 or more needs two independent evidence_refs; add one or lower the confidence"
         problems.append(Problem(gate="evidence", reason=reason))
-    return _at_most(confidence, refs)
+    gaps = texts(fields.get("gaps"))
+    decisive = None
+    if fields.get("decisive") is not None:
+        try:
+            decisive = Decisive.model_validate(fields["decisive"])
+        except ValidationError:
+            gaps.append("decisive was not an object with agent, step, span_id and why, and was left out")
+    if label not in LABELS:
+        problems.insert(0, _unknown_label("primary_label", label))
+    if label not in LABELS or not refs:
+        return Conclusion(output=None, problems=tuple(problems))
+    draft = {
+        "primary_label": label,
+        "summary": str(fields.get("summary") or "").strip(),
+        "confidence": confidence,
+        "evidence_refs": refs,
+        "remediation": texts(fields.get("remediation")),
+        "gaps": report_gaps(gaps, gathered),
+        "findings": findings,
+        "taxonomy": taxonomy.name if taxonomy else "sonde",
+        "decisive": decisive,
+    }
+    return _report(draft, gathered, problems)
 
 
-def _at_most(confidence: float, refs: list[EvidenceRef]) -> float:
-    return confidence if independent(refs) >= 2 else min(confidence, UNSURE)
+def _report(draft: Mapping[str, Any], gathered: Gathered, problems: list[Problem]) -> Conclusion:
+    """The report, with what was looked at; its confidence is at most what the references can carry."""
+    confidence, refs = cast("float", draft["confidence"]), cast("list[EvidenceRef]", draft["evidence_refs"])
+    context = cast("TracesContext", gathered.context)
+    trace_id = str(gathered.params["trace_id"])
+    seen = {e.span_id for e in gathered.prover.log.excerpts() if e.span_id}
+    whole = {
+        **draft,
+        "trace_id": trace_id,
+        "confidence": confidence if independent(refs) >= 2 else min(confidence, UNSURE),
+        "coverage": {
+            "spans": len(context.store.summaries(trace_id)),
+            "looked_at": len(seen),
+            "span_ids": sorted(seen)[:200],
+        },
+    }
+    return conclude_report(RCAReport, whole, rca_page, problems)
 
 
 def _label(fields: Mapping[str, Any]) -> str:
     return str(fields.get("primary_label") or fields.get("label") or "")
-
-
-def _refs_below(label: str, gathered: Gathered) -> list[EvidenceRef]:
-    """What sub-calls have proved for the label that the root chose."""
-    groups = (
-        prove_refs(r.get("evidence_refs"), gathered.prover)[0] for r in gathered.subcalls if r.get("label") == label
-    )
-    return merge(*groups)
-
-
-def _decisive(given: Any) -> tuple[Decisive | None, list[str]]:
-    if given is None:
-        return None, []
-    try:
-        return Decisive.model_validate(given), []
-    except ValidationError:
-        return None, ["decisive was not an object with agent, step, span_id and why, and was left out"]
-
-
-def _coverage(gathered: Gathered) -> dict[str, Any]:
-    context = cast("TracesContext", gathered.context)
-    seen = {e.span_id for e in gathered.prover.log.excerpts() if e.span_id}
-    total = len(context.store.summaries(str(gathered.params["trace_id"])))
-    return {"spans": total, "looked_at": len(seen), "span_ids": sorted(seen)[:200]}
-
-
-def _report(draft: dict[str, Any], refs: list[EvidenceRef], problems: list[Problem]) -> Conclusion:
-    if draft["primary_label"] not in LABELS:
-        problems.insert(0, _unknown_label("primary_label", draft["primary_label"]))
-        return Conclusion(output=None, problems=tuple(problems))
-    if not refs:
-        return Conclusion(output=None, problems=tuple(problems))
-    try:
-        report = RCAReport.model_validate(draft)
-    except ValidationError as error:
-        return Conclusion(output=None, problems=(misfit("report", error), *problems))
-    return Conclusion(
-        output=report.model_dump(mode="json"),
-        text=rca_page(report),
-        evidence=tuple(report.evidence_refs),
-        gaps=tuple(report.gaps),
-        problems=tuple(problems),
-    )
 
 
 def _unknown_label(field: str, label: str) -> Problem:
@@ -167,23 +157,20 @@ def _unknown_label(field: str, label: str) -> Problem:
 
 def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
     """What a hypothesis sub-call hands back: label, confidence, proved evidence, facts, gaps; batches hand back findings."""
-    fields = fields_of(value) or {"summary": value}
-    proved, refuted = prove_refs(fields.get("evidence_refs"), gathered.prover)
-    facts, gaps = texts(fields.get("supporting_facts")), [*texts(fields.get("gaps")), *refuted]
+    reply = prove_reply(value, gathered, only="summary")
+    fields, facts = reply.fields, texts(reply.fields.get("supporting_facts"))
     output: dict[str, Any] = {
         "label": _label(fields) or str(gathered.params.get("candidate_label") or ""),
         "confidence": number(fields.get("confidence"), 0.0),
-        "evidence_refs": [ref.model_dump(mode="json") for ref in proved],
+        "evidence_refs": reply.ref_rows,
         "supporting_facts": facts,
-        "gaps": gaps,
+        "gaps": reply.gaps,
         "findings": items_of(fields.get("findings")),
     }
-    text = str(fields.get("summary") or "; ".join(facts) or output["label"])
     problems = unfit_confidence(fields)
-    problems += [] if proved else [Problem(gate="evidence", reason=reason) for reason in refuted]
     if output["label"] not in LABELS and not output["findings"]:
         problems.insert(0, _unknown_label("label", output["label"]))
-    return Conclusion(output=output, text=text, evidence=tuple(proved), gaps=tuple(gaps), problems=tuple(problems))
+    return reply.conclusion(output, str(fields.get("summary") or "; ".join(facts) or output["label"]), problems)
 
 
 def winner(results: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -202,46 +189,39 @@ def winner(results: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 
 def fallback(gathered: Gathered) -> Conclusion:
-    """The best sub-call if one has proved something, else the rule's report, marked CODE."""
+    """The best sub-call if it proved something, otherwise the rule's report, marked CODE."""
     best = winner(gathered.subcalls)
-    proved = prove_refs(best["evidence_refs"], gathered.prover)[0] if best is not None else []
-    return _of_winner(best, proved, gathered) if best is not None and proved else _of_rule(gathered)
-
-
-def _of_rule(gathered: Gathered) -> Conclusion:
+    refs = prove_refs(best["evidence_refs"], gathered.prover)[0] if best is not None else []
+    if best is not None and refs:
+        label = str(best["label"])
+        draft = {
+            "primary_label": label,
+            "summary": str(best.get("summary") or label),
+            "confidence": number(best.get("confidence")),
+            "evidence_refs": refs,
+            "remediation": [REMEDIES[label]],
+            "gaps": report_gaps([f"taken from the best sub-call: {gathered.reason}"], gathered),
+        }
+        found = _report(draft, gathered, [])
+        return replace(found, by_model=found.output is not None)
     rule = cast("Mapping[str, Any]", gathered.prefilter.variables.get("rule") or {})
-    proved, _ = prove_refs(rule.get("evidence"), gathered.prover)
-    if not proved:
+    refs, _ = prove_refs(rule.get("evidence"), gathered.prover)
+    if not refs:
         log, reread = gathered.prover.log, gathered.prover.reread
-        proved = refs_of([e for e in gathered.prefilter.excerpts if not log.prove(e, reread)])[:1]
+        refs = refs_of([e for e in gathered.prefilter.excerpts if not log.prove(e, reread)])[:1]
+    if not refs:
+        return Conclusion(output=None)
     label = str(rule.get("label") or "instruction_failure")
     why = str(rule.get("why") or "nothing was found").removesuffix("…").rstrip()
     draft = {
-        "trace_id": str(gathered.params["trace_id"]),
         "primary_label": label,
         "summary": f"By rule, without a model: {why}.",
-        "confidence": _at_most(number(rule.get("confidence"), 0.35), proved),
-        "evidence_refs": proved,
+        "confidence": number(rule.get("confidence"), 0.35),
+        "evidence_refs": refs,
         "remediation": [REMEDIES[label] if rule.get("span_id") else NOTHING_TO_MEND],
         "gaps": report_gaps([gathered.reason or "no model looked at this trace"], gathered),
-        "coverage": _coverage(gathered),
     }
-    return _report(draft, proved, [])
-
-
-def _of_winner(best: Mapping[str, Any], proved: list[EvidenceRef], gathered: Gathered) -> Conclusion:
-    draft = {
-        "trace_id": str(gathered.params["trace_id"]),
-        "primary_label": best["label"],
-        "summary": str(best.get("summary") or best["label"]),
-        "confidence": _at_most(number(best.get("confidence")), proved),
-        "evidence_refs": proved,
-        "remediation": [REMEDIES[str(best["label"])]],
-        "gaps": report_gaps([f"taken from the best sub-call: {gathered.reason}"], gathered),
-        "coverage": _coverage(gathered),
-    }
-    found = _report(draft, proved, [])
-    return replace(found, by_model=found.output is not None)
+    return _report(draft, gathered, [])
 
 
 RCA = Engine(

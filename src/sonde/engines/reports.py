@@ -1,7 +1,7 @@
 """The three reports, field by field as the contract has them. Fields added since are optional, and the minor version says so.
 
 A report is built by an engine from what a model submitted or a rule found; hashes in it are the runtime's. Validation
-here is about form only: whether evidence exists is proved before, by `engines.refs`.
+here is about form only: whether evidence exists is proved before, by `engines.submission`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sonde.core.evidence import EvidenceRef
+from sonde.core.evidence import EvidenceRef, merge
 
 REPORT_VERSION = "1.1.0"
 
@@ -70,6 +70,10 @@ class RCAReport(Report):
     decisive: Decisive | None = None
     coverage: dict[str, int | list[str]] | None = None
 
+    def refs(self) -> list[EvidenceRef]:
+        """The references that the record keeps."""
+        return self.evidence_refs
+
 
 class ControlFinding(BaseModel):
     """The verdict on one control."""
@@ -96,6 +100,10 @@ class ComplianceReport(Report):
     overall_verdict: Verdict
     overall_confidence: float = Field(ge=0, le=1)
     gaps: list[str] = []
+
+    def refs(self) -> list[EvidenceRef]:
+        """The references of all controls, each once."""
+        return merge(*(finding.evidence_refs for finding in self.controls_evaluated))
 
 
 class TimelineEvent(BaseModel):
@@ -164,3 +172,8 @@ class IncidentDossier(Report):
     recommended_actions: list[RecommendedAction] = []
     confidence: float = Field(ge=0, le=1)
     gaps: list[str] = []
+
+    def refs(self) -> list[EvidenceRef]:
+        """Every reference of the dossier, once."""
+        groups = [each.evidence_refs for each in (*self.timeline, *self.hypotheses, *self.representative_traces)]
+        return merge(*groups, self.suspected_change.evidence_refs)

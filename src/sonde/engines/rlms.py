@@ -1,8 +1,8 @@
 """The `rlms` engine: what a role of an agent loop should know about a list of files, as highlights and proved citations.
 
-A final value is judged as `ask` judges it, so that both give the same value and citations for the same replies. On top of that,
-highlights inside the value join those that the code has kept, and citations may be optional. Without a final value there is no
-output: an agent loop must not take a guess of ours for a finding.
+It judges a final value as `ask` does, so both give the same value and citations for the same replies. In addition, highlights inside
+the value join those that the code has kept, and citations may be optional. Without a final value it gives no output: an agent loop
+must not take our guess for a finding.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from sonde.core.budget import Budget
 from sonde.core.canonical import canonical_json, jsonable
 from sonde.engines.ask import conclude as conclude_answer, conclude_child
+from sonde.engines.submission import fields_of, items_of
 from sonde.runtime.engine import Conclusion, Engine, Gathered, Prefilter
 from sonde.runtime.prompts import prompt_file
 
@@ -51,7 +52,9 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
         problems = tuple(problem for problem in problems if problem.gate != "citations")
     output = conclusion.output
     if output is not None:
-        output = {**output, "highlights": merge_highlights(gathered.highlights, _highlights_in(value))}
+        items = items_of(fields_of(value).get("highlights"))
+        own = [item if isinstance(item, str) else canonical_json(jsonable(item)) for item in items]
+        output = {**output, "highlights": merge_highlights(gathered.highlights, own)}
     return replace(conclusion, output=output, problems=problems, citations=conclusion.citations[:MAX_CITATIONS])
 
 
@@ -59,12 +62,6 @@ def merge_highlights(*groups: Iterable[str]) -> list[str]:
     """Each once, in order, at most 80 of at most 240 characters."""
     texts = [text.strip()[:HIGHLIGHT_CHARS] for group in groups for text in group]
     return [text for text in dict.fromkeys(texts) if text][:MAX_HIGHLIGHTS]
-
-
-def _highlights_in(value: Any) -> list[str]:
-    found = cast("Mapping[str, Any]", value).get("highlights") if isinstance(value, Mapping) else None
-    items = cast("list[Any]", found) if isinstance(found, list) else []
-    return [item if isinstance(item, str) else canonical_json(jsonable(item)) for item in items]
 
 
 def prefilter(gathered: Gathered) -> Prefilter:

@@ -1,7 +1,7 @@
-"""The sceptic: claims about a trace are given to somebody who doubts them and who does not see how sure their author is.
+"""The sceptic: a reader who doubts claims about a trace and does not see how sure their author is.
 
-He gets the rules, the task and the steps: all of them while they are short, otherwise the outline with the steps that the claims name and
-the steps just before those. What comes back are odds; a claim that nobody judged keeps the confidence it came with and is not verified.
+It gets the rules, the task and the steps: all of them while they are short, otherwise the outline, the steps that the claims name and
+those just before them. It answers with odds; a claim that it did not judge keeps its confidence and is not verified.
 """
 
 from __future__ import annotations
@@ -9,22 +9,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from sonde.contexts.traces.transcript import Transcript
 from sonde.core.canonical import jsonable
-from sonde.engines.refs import fields_of, number
+from sonde.engines.submission import fields_of, items_of, number
 from sonde.runtime.engine import Review
 
 GROUP = 24
 SHOWN_CHARS = 100_000
 OUTLINE_CHARS = 20_000
+# What would tell the sceptic how sure the author is, and numbers that are not the sceptic's.
 HIDDEN = frozenset({"confidence", "verified", "doubt", "first_failure", "impact", "id", "caused_by"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sceptic:
-    """Checks claims about one trace. `words` is the prompt that stands before claims and steps."""
+    """Checks claims about one trace. `words` is the prompt before the claims and the steps."""
 
     words: str
     transcript: Transcript
@@ -35,7 +36,10 @@ class Sceptic:
 
     def questions(self, claims: Sequence[Mapping[str, Any]]) -> list[str]:
         """One prompt for each group of claims."""
-        numbered = [{"claim": at, **_bare(claim)} for at, claim in enumerate(claims)]
+        numbered = [
+            {"claim": at, **{str(key): jsonable(value) for key, value in claim.items() if key not in HIDDEN}}
+            for at, claim in enumerate(claims)
+        ]
         groups = [numbered[at : at + GROUP] for at in range(0, len(numbered), GROUP)]
         return [
             f"{self.words}\n{json.dumps(group, ensure_ascii=False)}\n\n{self._steps({str(each.get('span_id')) for each in group})}"
@@ -62,23 +66,13 @@ def judged(claims: Sequence[Mapping[str, Any]], answers: Sequence[str]) -> list[
         for each in listed(answer):
             if isinstance(each.get("claim"), int) and "odds" in each:
                 verdicts[each["claim"]] = each
-    return [_with_verdict(claim, verdicts.get(at)) for at, claim in enumerate(claims)]
-
-
-def _with_verdict(claim: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> dict[str, Any]:
-    if verdict is None:
-        return {**claim, "confidence": number(claim.get("confidence"), 0.5), "doubt": "", "verified": False}
-    return {
-        **claim,
-        "confidence": number(verdict["odds"], 0.5),
-        "doubt": str(verdict.get("why", "")),
-        "verified": True,
-    }
-
-
-def _bare(claim: Mapping[str, Any]) -> dict[str, Any]:
-    """A claim without what would tell the sceptic how sure its author is, and without numbers that are not the sceptic's."""
-    return {str(key): jsonable(value) for key, value in claim.items() if key not in HIDDEN}
+    checked: list[dict[str, Any]] = []
+    for at, claim in enumerate(claims):
+        verdict = verdicts.get(at, {})
+        odds = verdict["odds"] if verdict else claim.get("confidence")
+        doubt = str(verdict.get("why", ""))
+        checked.append({**claim, "confidence": number(odds, 0.5), "doubt": doubt, "verified": bool(verdict)})
+    return checked
 
 
 def listed(text: str) -> list[dict[str, Any]]:
@@ -90,13 +84,9 @@ def listed(text: str) -> list[dict[str, Any]]:
             found, _ = decoder.raw_decode(text, at)
         except ValueError:
             found = None
-        except RecursionError:  # a model that repeats itself: thousands of brackets, each of which would be tried
+        except RecursionError:  # a model that repeats itself writes thousands of brackets; do not try each
             return []
-        objects = (
-            [fields for each in cast("list[Any]", found) if (fields := fields_of(each))]
-            if isinstance(found, list)
-            else []
-        )
+        objects = [fields for each in items_of(found) if (fields := fields_of(each))]
         if objects:
             return objects
         at = text.find("[", at + 1)

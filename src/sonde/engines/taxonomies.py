@@ -7,7 +7,7 @@ the words of an error by which a rule knows it when there is no model: {name: Sl
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -38,14 +38,14 @@ class Taxonomy:
     guide: str = ""
 
     def find(self, name: str) -> str | None:
-        """The category of this name, however it is spelt; None when there is none."""
+        """The category of this name in any spelling, or None."""
         wanted = _plain(name)
         return next(
             (n for each in self.categories if (n := each.name) == name or (wanted and _plain(n) == wanted)), None
         )
 
     def category_of(self, error: str) -> str | None:
-        """The first category one of whose patterns is in the words of an error."""
+        """The first category with a pattern that matches an error's words."""
         fits = (each.name for each in self.categories if any(pattern.search(error) for pattern in each.patterns))
         return next(fits, None)
 
@@ -65,7 +65,7 @@ def load_taxonomy(name: str | Path) -> Taxonomy:
         return _parse(shipped.read_text("utf-8"), f"{name}.yaml")
     path = Path(name)
     if not path.is_file():
-        raise ConfigError(f"there is no taxonomy {str(name)!r}; shipped are sonde and trail, or give a YAML file")
+        raise ConfigError(f"no taxonomy {str(name)!r}; use sonde, trail or a YAML file")
     try:
         return _parse(path.read_text("utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
@@ -80,43 +80,35 @@ def _parse(text: str, source: str) -> Taxonomy:
     match data:
         case {"name": str(name), "categories": [*items], **rest} if items:
             categories = tuple(_category(item, source) for item in items)
-            _refuse_repeated(categories, source)
-            return Taxonomy(name=name, categories=categories, guide=str(rest.get("guide", "")))
         case _:
             raise ConfigError(
                 f"{source}: a taxonomy has a name and a list of categories, each with name and definition"
             )
-
-
-def _refuse_repeated(categories: Sequence[Category], source: str) -> None:
-    """Of two names that differ in spelling only, nobody could say which is meant."""
     seen: dict[str, str] = {}
-    for each in categories:
+    for each in categories:  # names that differ only in spelling would be ambiguous
         spelt = _plain(each.name) or each.name
         if spelt in seen:
             raise ConfigError(
                 f"{source}: {seen[spelt]!r} and {each.name!r} are the same name; give each category its own"
             )
         seen[spelt] = each.name
+    return Taxonomy(name=name, categories=categories, guide=str(rest.get("guide", "")))
 
 
 def _category(item: Any, source: str) -> Category:
     match item:
         case {"name": str(name), "definition": str(definition), **rest} if name.strip():
-            if unknown := [field for field in rest if field != "patterns"]:
-                raise ConfigError(f"{source}: {name}: unknown field {unknown[0]}; a category may have patterns")
-            return Category(
-                name, " ".join(definition.split()), _patterns(rest.get("patterns", []), f"{source}: {name}")
-            )
+            where = f"{source}: {name}"
         case _:
             shown = cast("Mapping[str, Any]", item)
             raise ConfigError(f"{source}: a category has name and definition, not {shown!r:.100}")
-
-
-def _patterns(given: Any, where: str) -> tuple[Pattern, ...]:
+    if unknown := [field for field in rest if field != "patterns"]:
+        raise ConfigError(f"{where}: unknown field {unknown[0]}; a category may have patterns")
+    given = rest.get("patterns", [])
     if not isinstance(given, list):
         raise ConfigError(f"{where}: patterns is a list of regular expressions, not {given!r:.80}")
     try:
-        return tuple(compiled(str(each), any_case=True) for each in cast("list[Any]", given))
+        patterns = tuple(compiled(str(each), any_case=True) for each in cast("list[Any]", given))
     except ValueError as error:
         raise ConfigError(f"{where}: patterns is a list of regular expressions as RE2 takes them: {error}") from None
+    return Category(name, " ".join(definition.split()), patterns)

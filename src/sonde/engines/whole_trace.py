@@ -2,8 +2,8 @@
 
 Both are the `rca` engine with other words and more variables: a transcript (see `contexts.traces.transcript`), whole in the
 prompt when it is short, otherwise in parts with ready prompts for batched sub-calls, and a sceptic who checks the claims. Every shown
-step is noted as evidence. The report's coverage says which steps were read, and by whom: it is taken from the prompts that were really
-sent, not from what the model says. The words are files in `prompts`.
+step is noted as evidence. The report's coverage says who read which steps, judged by the prompts that were really sent and not by
+what the model says. The words are files in `prompts`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from sonde.core.budget import CONTRACT_MAXIMA
 from sonde.core.canonical import sha256_text
 from sonde.core.evidence import Excerpt
 from sonde.engines import rca
-from sonde.engines.by_rule import claims_by_rule
-from sonde.engines.findings import conclude_findings
+from sonde.engines.findings import claims_by_rule, conclude_findings
 from sonde.engines.pages import rca_page
-from sonde.engines.refs import fields_of, number
 from sonde.engines.reports import RCAReport
 from sonde.engines.sceptic import Sceptic
+from sonde.engines.submission import fields_of, number
 from sonde.engines.taxonomies import Taxonomy
 from sonde.runtime.engine import Conclusion, Engine, Gathered, Prefilter, Problem
 from sonde.runtime.prompts import fill, prompt_file
@@ -36,12 +35,12 @@ ROOT_OUTLINE_CHARS = 40_000
 TASK_CHARS = 3_000
 ENDING_CHARS = 800
 STEP_CHARS = 6_000
-KEPT = 0.4  # the odds from which on a claim is submitted
+KEPT = 0.4  # claims with at least these odds are submitted
 GUIDE_PLACE, KEPT_PLACE = "{{guide}}", "{{kept}}"
 
 
 def engine_for(params: Mapping[str, Any], context: TracesContext) -> Engine:
-    """The engine that fits: the one that lists findings where a taxonomy is given, the one for conversations, or the plain one."""
+    """The engine that fits: with a taxonomy the one that lists findings, else the one for conversations or the plain one."""
     if params.get("taxonomy"):
         return FINDINGS
     return DECISIVE if is_conversation(context, str(params["trace_id"])) else rca.RCA
@@ -158,30 +157,24 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
 
 def conclude_decisive(value: Any, gathered: Gathered) -> Conclusion:
     """The same for a conversation: the step decides who the agent is and what the evidence is."""
-    placed = _placed(fields_of(value), gathered)
-    concluded = rca.conclude(placed, gathered)
-    if not fields_of(placed.get("decisive")).get("span_id"):
-        concluded = replace(concluded, problems=(_no_step(gathered), *concluded.problems))
-    return _covered(concluded, gathered)
-
-
-def _no_step(gathered: Gathered) -> Problem:
-    steps = sorted(cast("Mapping[int, str]", gathered.prefilter.variables.get("span_of", {})))
-    known = f"{steps[0]} to {steps[-1]}" if steps else "of which there are none"
-    return Problem(gate="schema", reason=f'decisive is {{"step": number, "why": "..."}}, with a step {known}')
-
-
-def _placed(fields: dict[str, Any], gathered: Gathered) -> dict[str, Any]:
+    fields = fields_of(value)
     decisive = fields_of(fields.get("decisive"))
     spans = cast("Mapping[int, str]", gathered.prefilter.variables.get("span_of", {}))
-    span_id = spans.get(_step_number(decisive.get("step")))
-    if span_id is None:
-        return fields
-    context = cast("TracesContext", gathered.context)
-    agent = str(context.store.span(span_id).attributes.get("agent.name") or decisive.get("agent") or "")
-    placed = {**decisive, "step": _step_number(decisive["step"]), "agent": agent, "span_id": span_id}
-    refs = fields.get("evidence_refs") or [span_id, f"{span_id}:attributes"]
-    return {**fields, "decisive": placed, "evidence_refs": refs}
+    step = _step_number(decisive.get("step"))
+    span_id = spans.get(step)
+    if span_id is not None:
+        context = cast("TracesContext", gathered.context)
+        agent = str(context.store.span(span_id).attributes.get("agent.name") or decisive.get("agent") or "")
+        decisive = {**decisive, "step": step, "agent": agent, "span_id": span_id}
+        refs = fields.get("evidence_refs") or [span_id, f"{span_id}:attributes"]
+        fields = {**fields, "decisive": decisive, "evidence_refs": refs}
+    concluded = rca.conclude(fields, gathered)
+    if not decisive.get("span_id"):
+        steps = sorted(spans)
+        known = f"{steps[0]} to {steps[-1]}" if steps else "of which there are none"
+        wrong = Problem(gate="schema", reason=f'decisive is {{"step": number, "why": "..."}}, with a step {known}')
+        concluded = replace(concluded, problems=(wrong, *concluded.problems))
+    return _covered(concluded, gathered)
 
 
 def _step_number(value: Any) -> int:
@@ -192,7 +185,7 @@ def _step_number(value: Any) -> int:
 
 
 def fallback(gathered: Gathered) -> Conclusion:
-    """What the plain engine says, with the claims that the sceptic let stand if there are any, otherwise with those of a rule."""
+    """What the plain engine says, with the claims that the sceptic let stand, or a rule's if none stood."""
     spoken = rca.fallback(gathered)
     if spoken.output is None:
         return spoken
@@ -237,7 +230,7 @@ def coverage(gathered: Gathered) -> dict[str, Any]:
     }
 
 
-# Reading takes more than looking: a slow model needs a minute for each of some ten calls, and all steps are read two or three times.
+# Reading costs more than looking: a slow model needs a minute per call for about ten calls, and each step is read two or three times.
 READING_BUDGET = rca.RCA_BUDGET.override(max_subcalls=60, max_tokens_total=600_000, max_wall_time_sec=1800)
 READING_MAXIMA = CONTRACT_MAXIMA.override(max_tokens_total=2_000_000, max_wall_time_sec=7200)
 READING = replace(

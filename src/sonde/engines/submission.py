@@ -1,24 +1,27 @@
-"""Evidence and fields as models write them, turned into proved references and plain values.
+"""What `rca`, `compliance` and `incident` share: fields and evidence as a model writes them, and the report they become.
 
 A model may point by `{"kind": ..., "ref": ...}`, by a bare ref (`tool:<span_id>`, `message:<span_id>:0`, a span id),
-or by a span id in a dict. Whatever form, the pointer must be in this run's log and its text, read again, must hash
-the same. Hashes that a model writes are not looked at.
+or by a span id in a dict. In every form, the pointer must be in this run's log and its text, read again, must hash
+the same. Hashes that a model writes are ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
 from sonde.core.canonical import clip
 from sonde.core.evidence import EvidenceKind, EvidenceRef, Refuted, merge
-from sonde.runtime.engine import Gathered, Problem, Prover
+from sonde.engines.reports import ComplianceReport, IncidentDossier, RCAReport
+from sonde.runtime.engine import Conclusion, Gathered, Problem, Prover
 
 KINDS = frozenset(kind.value for kind in EvidenceKind)
 MAX_GAPS = 100
 GAP_CHARS = 500
+AnyReport = TypeVar("AnyReport", RCAReport, ComplianceReport, IncidentDossier)
 
 
 def prove_refs(items: Any, prover: Prover) -> tuple[list[EvidenceRef], list[str]]:
@@ -36,7 +39,7 @@ def prove_refs(items: Any, prover: Prover) -> tuple[list[EvidenceRef], list[str]
 
 
 def prove_ref(item: Any, prover: Prover) -> EvidenceRef | Refuted:
-    """One pointer of whatever form."""
+    """One pointer in any form."""
     match item:
         case {"kind": str(kind), "ref": str(ref), **_rest} if kind in KINDS:
             return prover.ref(kind, ref)
@@ -105,7 +108,61 @@ def report_gaps(own: Iterable[str], gathered: Gathered) -> list[str]:
     return kept if len(gaps) <= MAX_GAPS else [*kept, f"{len(gaps) - MAX_GAPS} more gaps are not listed"]
 
 
-def misfit(what: str, error: ValidationError) -> Problem:
-    """Why a report does not fit its schema, field by field."""
-    reasons = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:6])
-    return Problem(gate="schema", reason=f"the {what} does not fit its schema: {reasons}")
+def conclude_report(
+    kind: type[AnyReport], draft: Mapping[str, Any], page: Callable[[AnyReport], str], problems: list[Problem]
+) -> Conclusion:
+    """The report that a draft makes; a draft that does not fit the schema makes none, and the problem names each field."""
+    try:
+        report = kind.model_validate(draft)
+    except ValidationError as error:
+        what = "dossier" if kind is IncidentDossier else "report"
+        reasons = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:6])
+        misfit = Problem(gate="schema", reason=f"the {what} does not fit its schema: {reasons}")
+        return Conclusion(output=None, problems=(misfit, *problems))
+    return Conclusion(
+        output=report.model_dump(mode="json"),
+        text=page(report),
+        evidence=tuple(report.refs()),
+        gaps=tuple(report.gaps),
+        problems=tuple(problems),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvedReply:
+    """What a sub-call handed back: its fields, the references that hold, and what it leaves open.
+
+    Refuted references are problems only when none holds; otherwise they are gaps.
+    """
+
+    fields: Mapping[str, Any]
+    refs: list[EvidenceRef]
+    gaps: list[str]
+    problems: list[Problem]
+
+    @property
+    def ref_rows(self) -> list[dict[str, Any]]:
+        """The references as data."""
+        return [ref.model_dump(mode="json") for ref in self.refs]
+
+    def conclusion(self, output: Mapping[str, Any], text: str, problems: Iterable[Problem] = ()) -> Conclusion:
+        """What the parent gets; `problems` stand before those of the evidence."""
+        return Conclusion(
+            output=output,
+            text=text,
+            evidence=tuple(self.refs),
+            gaps=tuple(self.gaps),
+            problems=(*problems, *self.problems),
+        )
+
+
+def prove_reply(value: Any, gathered: Gathered, *, only: str) -> ProvedReply:
+    """A sub-call's final value; one that is no object counts as its field `only`."""
+    fields = fields_of(value) or {only: value}
+    proved, refuted = prove_refs(fields.get("evidence_refs"), gathered.prover)
+    return ProvedReply(
+        fields=fields,
+        refs=proved,
+        gaps=[*texts(fields.get("gaps")), *refuted],
+        problems=[] if proved else [Problem(gate="evidence", reason=reason) for reason in refuted],
+    )

@@ -19,7 +19,7 @@ from sonde.core.status import RunStatus
 from sonde.errors import BudgetExceeded, Cancelled, ModelOutputInvalid, RunError, ToolFault
 from sonde.models.base import Message, Model, estimate_tokens
 from sonde.runs.recording import Diverged
-from sonde.runtime.model_calls import Place, Question, ask
+from sonde.runtime.model_calls import Question, ask
 from sonde.runtime.parallel import in_parallel
 
 if TYPE_CHECKING:
@@ -110,9 +110,10 @@ class Delegation:
         self.scope.check_depth(self.scope.depth + 1)
         self.scope.charge(subcalls=1)
         self._started(path, prompt, "query", {})
-        question = Question(messages=(Message("system", QUERY_SYSTEM), Message("user", prompt)), max_output_tokens=room)
+        messages = (Message("system", QUERY_SYSTEM), Message("user", prompt))
+        question = Question(session=path, turn=0, messages=messages, max_output_tokens=room)
         try:
-            replied = ask(self.run, self.scope, self.model, Place(session=path, turn=0), question)
+            replied = ask(self.run, self.scope, self.model, question)
         except Diverged:
             raise
         except RunError as error:

@@ -68,6 +68,9 @@ class Prefilter:
     review: Review | None = None
 
 
+NO_PREFILTER = Prefilter()
+
+
 class Prover:
     """Turns pointers into proved citations and references; only what this run has seen passes."""
 

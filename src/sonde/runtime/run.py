@@ -43,7 +43,7 @@ from sonde.models.base import Model
 from sonde.runs.recorder import Recorder
 from sonde.runs.recording import Diverged, EarlierRuns, Recording
 from sonde.runs.rundir import RunDir
-from sonde.runtime.engine import Conclusion, Engine, Gathered, Prefilter, Prover
+from sonde.runtime.engine import NO_PREFILTER, Conclusion, Engine, Gathered, Prefilter, Prover
 from sonde.runtime.finish import Outcome
 from sonde.runtime.prompts import template_hash
 from sonde.runtime.session import Session
@@ -171,7 +171,7 @@ class Run:
         self._advance(RunStatus.RUNNING)
         mistake: UsageError | None = None
         try:
-            prefilter = Prefilter()
+            prefilter = NO_PREFILTER
             if engine.prefilter is not None:
                 prefilter = engine.prefilter(self._gathered(prefilter, ""))
                 self.log.note(prefilter.excerpts)

@@ -42,12 +42,12 @@ from sonde.runtime.actions import (
 )
 from sonde.runtime.code_runner import Coder
 from sonde.runtime.delegate import Delegation, Errand
-from sonde.runtime.engine import Prefilter
+from sonde.runtime.engine import NO_PREFILTER, Prefilter
 from sonde.runtime.finish import Outcome, best_effort, conclude, gate_checked, settled, stopped_here
 from sonde.runtime.forms import FORMS, REPETITION, ReplyForm
 from sonde.runtime.host import Host
 from sonde.runtime.memory import Exchange, Memory, Observation
-from sonde.runtime.model_calls import FIRST, FOLDED, REGENERATED, Place, Question, ask, given_up
+from sonde.runtime.model_calls import FIRST, FOLDED, REGENERATED, Question, ask, given_up
 
 if TYPE_CHECKING:
     from sonde.runtime.run import Run
@@ -57,7 +57,7 @@ class Session:
     """One loop. `errand` is None for the root."""
 
     def __init__(
-        self, run: Run, scope: Scope, path: str, errand: Errand | None = None, prefilter: Prefilter | None = None
+        self, run: Run, scope: Scope, path: str, errand: Errand | None = None, prefilter: Prefilter = NO_PREFILTER
     ) -> None:
         self.shared = run
         self.spec = run.spec
@@ -67,10 +67,9 @@ class Session:
         self.engine = run.spec.engine
         self.objective = errand.objective if errand else run.spec.objective
         self.model = (run.sub_model if errand else run.model) or run.model
-        self.prefilter = prefilter or Prefilter()
+        self.prefilter = prefilter
         self.delegation = Delegation(run=run, scope=scope, session=path, spawn=self._spawn)
         self.host = Host(self.delegation, self.prefilter.review)
-        self.guard = SandboxGuard(run.registry.names, delegation_keys=self.engine.delegation_keys)
         self.coder = Coder(run, self.host, path, self._variables())
         self.memory = Memory()
         self.form: ReplyForm = FORMS[run.spec.mode](self)
@@ -90,6 +89,11 @@ class Session:
             )
         schema = self.spec.schema
         return self.engine.final_example if schema is None else feedback.schema_example(schema)
+
+    @property
+    def guard(self) -> SandboxGuard:
+        """Which typed actions are allowed here."""
+        return SandboxGuard(self.shared.registry.names, delegation_keys=self.engine.delegation_keys)
 
     def run(self) -> Outcome:
         """The loop, until there is an outcome."""
@@ -192,13 +196,15 @@ class Session:
         assert self.model is not None, "a run without a model has no session"
         messages, kept = self.history.take(self.form.urgent())
         question = Question(
+            session=self.path,
+            turn=self.memory.turn,
+            ordinal=ordinal,
             messages=(*messages, *extra),
             kept=kept if not extra else len(messages),
             schema=self.form.schema(),
             max_output_tokens=self.form.reply_tokens(),
         )
-        place = Place(session=self.path, turn=self.memory.turn, ordinal=ordinal)
-        replied = ask(self.shared, self.scope, self.model, place, question)
+        replied = ask(self.shared, self.scope, self.model, question)
         self.memory.cut = replied.finish_reason == "length"
         return replied.text
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from journey import Person
 
 LOOK = """
@@ -16,7 +15,6 @@ print(json.dumps({"names": dir(sonde), "turns": answer.usage.iterations, "tokens
 """
 
 
-@pytest.mark.xfail(reason="issue 17, point 1: dir(sonde) is bare and an answer has no usage")
 def test_dir_shows_what_there_is_and_an_answer_knows_its_usage(person: Person) -> None:
     person.write("notes.md", "The pump failed at noon.\n")
 

@@ -65,7 +65,7 @@ def test_the_first_signal_lets_the_run_end_by_itself(number: signal.Signals) -> 
     out, err = process.communicate(timeout=30)
 
     assert (out, process.returncode) == ("stopping\ncomplete\n", 0)
-    assert "once more kills" in err
+    assert "Ctrl-C again kills" in err
 
 
 def test_the_second_signal_kills() -> None:

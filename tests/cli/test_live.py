@@ -12,8 +12,7 @@ from cli_streams import started, subcall, turn, whole_run
 from hypothesis import given, settings, strategies as st
 from rich.console import Console
 
-from sonde.cli.live import Lines, open_view
-from sonde.cli.progress import Progress
+from sonde.cli.live import Lines, RunProgress, open_view
 from sonde.cli.screen import draw
 from sonde.cli.text import printable
 from sonde.core import events
@@ -28,14 +27,14 @@ def lines_of(stream: Iterable[Event]) -> str:
     return out.getvalue()
 
 
-def progress_of(stream: Iterable[Event]) -> Progress:
-    progress = Progress()
+def progress_of(stream: Iterable[Event]) -> RunProgress:
+    progress = RunProgress()
     for event in stream:
         progress.add(event)
     return progress
 
 
-def drawn(progress: Progress, height: int = 30) -> str:
+def drawn(progress: RunProgress, height: int = 30) -> str:
     console = Console(file=io.StringIO(), width=100, height=height, force_terminal=False)
     with console.capture() as captured:
         console.print(draw(progress, 3.0, height))
@@ -53,7 +52,7 @@ def test_plain_lines_tell_turns_code_output_subcalls_and_what_is_left() -> None:
         "  | print(1)",
         "  > 1",
         "  root/1.1 succeeded: it is 1",
-        "  attempt 1 failed, the next follows in 1.5 s: 429 from the server",
+        "  attempt 1 failed, retrying in 1.5 s: 429 from the server",
         "warning: no price is known for scripted",
         "turn 2 (7 turns · 800 tokens · $0.4800 left)",
         "  | FINAL('payments')",

@@ -1,1 +1,1 @@
-"""The command line: one file a command in `commands/`, found by its name; nothing heavy is imported before a command runs."""
+"""The command line: one file per command in `commands/`, found by its name. Nothing heavy is imported before a command runs."""

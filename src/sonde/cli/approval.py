@@ -1,4 +1,4 @@
-"""Asking a person at a terminal about a change: the diff, then yes, no with a reason, or all."""
+"""Asks a person at a terminal about a change: shows the diff, takes yes, no with a reason, or all."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sonde.contexts.workspace import Approval, Approve, Plan, accept, reject
 INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this module waits (cli/interrupt.py)
 
 COLORS = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
-QUESTION = "Apply this change? [y]es, [n]o, [a]ll of this task: "
+QUESTION = "Apply this change? [y]es, [n]o, [a]ll for this task: "
 
 
 def approval(*, yes: bool, stdin: TextIO | None = None, stderr: TextIO | None = None) -> Approve:
-    """Who is asked: nobody with --yes, nobody where no person can answer (then nothing is written), else the person."""
+    """Who approves: everything is accepted with --yes and rejected where nobody can answer; otherwise the person is asked."""
     if yes:
         return accept
     asked, shown = stdin or sys.stdin, stderr or sys.stderr
@@ -33,8 +33,13 @@ class AtTerminal:
         self._all = False
 
     def __call__(self, plan: Plan) -> Approval:
-        """The person's word; the end of input is a no."""
-        self._say(f"\n{self._colored(plan.diff())}\n{printable(plan.summary())}\n")
+        """What the person decides; the end of input is a no."""
+        shown: list[str] = []
+        for line in printable(plan.diff()).splitlines():
+            color = COLORS.get(line[:1], "") if self._color and not line.startswith(("+++", "---")) else ""
+            shown.append(f"{color}{line}\x1b[0m" if color else line)
+        diff = "\n".join(shown)
+        self._say(f"\n{diff}\n{printable(plan.summary())}\n")
         if self._all:
             return Approval(accepted=True)
         answer = self._ask(QUESTION).lower()
@@ -50,11 +55,3 @@ class AtTerminal:
     def _say(self, text: str) -> None:
         self._out.write(text)
         self._out.flush()
-
-    def _colored(self, diff: str) -> str:
-        lines = printable(diff).splitlines()
-        return "\n".join(self._line(line) for line in lines)
-
-    def _line(self, line: str) -> str:
-        color = COLORS.get(line[:1], "") if self._color and not line.startswith(("+++", "---")) else ""
-        return f"{color}{line}\x1b[0m" if color else line

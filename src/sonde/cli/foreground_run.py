@@ -1,65 +1,200 @@
-"""One run from the command line: model line, live view, Ctrl-C, answer, exit code. Shared by every command that ends in an answer.
+"""Runs from the command line: model line, live view, Ctrl-C, answer or report, exit code. Shared by every command that starts a run.
 
-The answer goes to stdout; the model line, progress, notes and errors go to stderr. With --json one object goes to stdout and nothing
-goes anywhere else.
+The answer or report goes to stdout; the model line, progress, notes and errors go to stderr. With --json, one object goes to stdout and
+nothing to stderr; several reports are one object per line.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event as Flag
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
-from sonde.cli.answer import as_object, error_line, print_answer, summary_line
 from sonde.cli.interrupt import soft_stop
-from sonde.cli.live import View, open_view
+from sonde.cli.live import OnText, View, open_view
 from sonde.cli.options import OutputOptions
-from sonde.cli.text import printable
+from sonde.cli.text import link, links_shown, one_line, printable
+from sonde.core.budget import shown_cost
+from sonde.core.events import Event
+from sonde.core.plurals import plural
+from sonde.errors import UsageError
 
 if TYPE_CHECKING:
-    from sonde import Result
+    from sonde import Investigation, Result
     from sonde.api.settings import Settings
+    from sonde.core.evidence import Citation
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """What a run is given by the terminal: where its events and text go, and how it is told to stop."""
+class RunHooks(TypedDict):
+    """What the terminal gives a run: where its events and text go, and how it is stopped."""
 
-    view: View
+    on_event: Callable[[Event], None]
+    on_text: OnText | None
     cancel: Flag
 
 
 def run_with_view(
     output: OutputOptions,
     settings: Settings,
-    start: Callable[[Watch], Result],
+    start: Callable[[RunHooks], Result],
     *,
     roots: Sequence[Path] = (),
     model_line: str | None = None,
 ) -> int:
-    """Start it, show it, print what came of it; the exit code."""
+    """Start a run, show it live, print its answer; the exit code."""
     silent = output.json or output.quiet
     if not silent:
-        for line in (model_line or settings.model_line(), *(f"note: {note}" for note in settings.notes)):
-            print(printable(line), file=sys.stderr)
+        print_model_line(settings, model_line)
     with soft_stop() as cancel, open_view(sys.stderr, silent=silent) as view:
-        answer = start(Watch(view, cancel))
-    _print(answer, output, roots)
+        answer = start(hooks_of(view, cancel))
+    print_answer(answer, output, roots)
     return 1 if answer.status == "failed" else 0
 
 
-def _print(answer: Result, output: OutputOptions, roots: Sequence[Path]) -> None:
+def investigate_each(
+    output: OutputOptions, settings: Settings, starts: Sequence[Callable[[RunHooks], Investigation]]
+) -> int:
+    """Run investigations one after the other and print each report when it is there; the worst exit code.
+
+    A refused one does not keep the others from running.
+    """
+    silent = output.json or output.quiet
+    if not silent:
+        print_model_line(settings)
+    found: list[Investigation] = []
+    refused: list[str] = []
+    with soft_stop() as cancel:
+        for start in starts:
+            try:
+                with open_view(sys.stderr, silent=silent) as view:
+                    found.append(start(hooks_of(view, cancel)))
+                _print_report(found[-1], output, several=len(starts) > 1, first=len(found) == 1)
+            except UsageError as error:
+                refused.append(error.message)
+            if cancel.is_set():
+                break
+    if refused:
+        raise UsageError("; ".join(dict.fromkeys(refused)))
+    return 1 if any(each.status == "failed" for each in found) else 0
+
+
+def print_model_line(settings: Settings, line: str | None = None) -> None:
+    """Say on stderr which model will be used, and what is odd about the settings."""
+    for each in (line or settings.model_line(), *(f"note: {note}" for note in settings.notes)):
+        print(printable(each), file=sys.stderr)
+
+
+def hooks_of(view: View, cancel: Flag) -> RunHooks:
+    """The keywords with which a run reports to this view."""
+    return {"on_event": view.on_event, "on_text": view.on_text, "cancel": cancel}
+
+
+def print_answer(
+    answer: Result, output: OutputOptions, roots: Sequence[Path] = (), *, changed: Sequence[str] | None = None
+) -> None:
+    """The text with its citations and gaps, or one object with --json. A file or pipe gets the text exactly as it is.
+
+    `changed` are the files that an edit wrote; None for runs that write none.
+    """
     if output.json:
         from sonde.runs.rundir import pretty_json
 
-        sys.stdout.write(pretty_json(as_object(answer)).decode())
+        record = answer.record
+        shown = {
+            "answer": answer.text,
+            "value": answer.value,
+            "citations": [citation.model_dump(mode="json") for citation in answer.citations],
+            "gaps": list(answer.gaps),
+            "status": str(answer.status),
+            "annotator_kind": answer.annotator_kind,
+            "usage": record.runtime_ref.usage.model_dump(mode="json"),
+            "model": record.runtime_ref.model_name,
+            "error": record.error.model_dump(mode="json") if record.error else None,
+            "run_id": record.run_id,
+            "run_dir": str(answer.run_dir) if answer.run_dir else None,
+        }
+        sys.stdout.write(pretty_json(shown if changed is None else {**shown, "changed": list(changed)}).decode())
         return
-    print_answer(answer, sys.stdout, roots, quiet=output.quiet)
-    wrong = error_line(answer)
-    if wrong is not None and (answer.status == "failed" or not output.quiet):
-        print(wrong, file=sys.stderr)
+    text = printable(answer.text) if sys.stdout.isatty() else answer.text
+    parts = [text.rstrip("\n")] if text else []
+    if answer.citations and not output.quiet:
+        linked = links_shown(sys.stdout)
+        rows = [
+            f"  [{number}] {_place(citation, roots, linked=linked)}  {one_line(citation.snippet, 100)}".rstrip()
+            for number, citation in enumerate(answer.citations, 1)
+        ]
+        parts.append("\n".join(["Citations:", *rows]))
+    if answer.gaps and not output.quiet:
+        parts.append("\n".join(["Gaps:", *(f"  - {one_line(gap, 300)}" for gap in answer.gaps)]))
+    sys.stdout.write("\n\n".join(parts) + "\n" if parts else "")
+    sys.stdout.flush()
+    _print_error(answer, output)
     if not output.quiet:
-        print(summary_line(answer), file=sys.stderr)
+        if changed is not None:
+            print(printable(f"changed: {', '.join(changed) or 'nothing'}"), file=sys.stderr)
+        print(_summary(answer), file=sys.stderr)
+
+
+def _print_report(found: Investigation, output: OutputOptions, *, several: bool, first: bool) -> None:
+    if output.json:
+        shown = {
+            "report": found.report,
+            "annotator_kind": found.annotator_kind,
+            "status": str(found.status),
+            "run_dir": str(found.run_dir) if found.run_dir else None,
+        }
+        print(json.dumps(shown, ensure_ascii=False, sort_keys=True, indent=None if several else 2), flush=True)
+        return
+    text = printable(found.text) if sys.stdout.isatty() else found.text
+    print(("" if first else "\n") + (text.rstrip("\n") or "no report"), flush=True)
+    _print_error(found, output)
+    if not output.quiet:
+        for gap in found.gaps:
+            if gap not in found.text and found.status != "failed":
+                print(f"gap: {one_line(gap, 300)}", file=sys.stderr)
+        print(f"judged by {found.annotator_kind} · {_summary(found)}", file=sys.stderr)
+
+
+def _place(citation: Citation, roots: Sequence[Path], *, linked: bool) -> str:
+    """`path:line` or `path:line-line`; with a link where the file is found."""
+    if not citation.path:
+        called = citation.place if citation.ref in citation.place else f"{citation.place} [{citation.ref}]"
+        return one_line(called, 300)
+    lines = f"{citation.start_line}" + (f"-{citation.end_line}" if citation.end_line > citation.start_line else "")
+    shown = one_line(f"{citation.path}:{lines}", 400) + (" (fallback)" if citation.fallback else "")
+    target = find_cited(citation.path, roots) if linked else None
+    return link(shown, target, citation.start_line) if target else shown
+
+
+def find_cited(path: str, roots: Sequence[Path]) -> Path | None:
+    """The file that a citation means: below one of the asked folders, one of the asked files, or the path itself."""
+    candidates = [root / path for root in roots if root.is_dir()]
+    candidates += [root for root in roots if root.name == Path(path).name]
+    candidates += [root.parent / path for root in roots]
+    candidates.append(Path(path))
+    return next((candidate.resolve() for candidate in candidates if candidate.is_file()), None)
+
+
+def _print_error(answer: Result, output: OutputOptions) -> None:
+    """Say on stderr what went wrong; after a partial run only if its gaps do not already say it."""
+    error, failed = answer.record.error, answer.status == "failed"
+    if error is not None and (failed or not (output.quiet or error.message in answer.gaps)):
+        print(f"sonde: {error.code}: {one_line(error.message, 600)}", file=sys.stderr)
+
+
+def _summary(answer: Result) -> str:
+    """One line on how the run went."""
+    usage = answer.record.runtime_ref.usage
+    tokens = usage.tokens_in + usage.tokens_out
+    parts = [
+        str(answer.status),
+        plural(usage.iterations, "turn"),
+        plural(usage.llm_subcalls, "sub-call"),
+        plural(tokens, "token"),
+        shown_cost(usage.cost_usd, tokens),
+    ]
+    where = f" · {printable(str(answer.run_dir))}" if answer.run_dir else ""
+    return " · ".join(parts) + where

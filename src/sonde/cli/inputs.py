@@ -1,4 +1,4 @@
-"""What commands read besides flags: paths, standard input, schema files. Each mistake is a ConfigError that says what to write instead."""
+"""What commands read besides flags: paths, standard input, programs, schema files. A ConfigError says what to write instead."""
 
 from __future__ import annotations
 
@@ -28,10 +28,19 @@ IN_MEMORY_PIECES = 32
 
 
 def sources(words: list[str], *, code: bool = False) -> list[Any]:
-    """What `api.ask` takes as context: the paths, or one context of them together with standard input."""
+    """What `sonde.ask` takes as context: the paths, or one context of the paths and standard input."""
     paths = [word for word in words if word != "-"]
-    for path in paths:
-        _check(path)
+    for path in paths:  # an unreadable file would pass for one without an answer
+        if not path.strip():
+            raise ConfigError("a path is empty; give files or folders (. is this one), or - for standard input")
+        try:
+            exists = Path(path).exists()
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        if exists and not os.access(path, os.R_OK):
+            raise ConfigError(f"{path} cannot be read: permission denied")
+        if not exists and not any(sign in path for sign in "*?["):
+            raise ConfigError(f"{path} does not exist; give files or folders, or - for standard input")
     if "-" not in words:
         return [Path(path) for path in paths]
     if code:
@@ -39,26 +48,23 @@ def sources(words: list[str], *, code: bool = False) -> list[Any]:
     return [_with_stdin(paths)]
 
 
-def _check(path: str) -> None:
-    """Refuse what cannot be looked at: an unreadable file would be taken for one without an answer."""
-    if not path.strip():
-        raise ConfigError("a path is empty; give files or folders (. is this one), or - for standard input")
-    try:
-        exists = Path(path).exists()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    if exists and not os.access(path, os.R_OK):
-        raise ConfigError(f"{path} cannot be read: permission denied")
-    if not exists and not any(sign in path for sign in "*?["):
-        raise ConfigError(f"{path} does not exist; give files or folders, or - for standard input")
-
-
 def _with_stdin(paths: list[str]) -> FilesContext:
-    """A context of the paths and of standard input, which goes into a file of its own when it is large."""
+    """A context of the paths and standard input, which goes into a temporary file if it is large."""
     from sonde.api.sources import STDIN_NAME
     from sonde.contexts.files import FilesContext
 
-    pieces = _stdin_pieces()
+    if sys.stdin.isatty():
+        raise ConfigError(
+            "- reads standard input, which is the keyboard here; try: some-program | sonde ask QUESTION -"
+        )
+
+    def decoded() -> Iterator[str]:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        while data := sys.stdin.buffer.read(PIECE_BYTES):
+            yield decoder.decode(data)
+        yield decoder.decode(b"", final=True)
+
+    pieces = decoded()
     head = "".join(itertools.islice(pieces, IN_MEMORY_PIECES))
     first_of_rest = next(pieces, None)
     if first_of_rest is None:
@@ -67,18 +73,20 @@ def _with_stdin(paths: list[str]) -> FilesContext:
     with Path(folder, STDIN_NAME).open("w", encoding="utf-8", newline="") as file:
         file.writelines(itertools.chain([head, first_of_rest], pieces))
     context = FilesContext([*paths, str(Path(folder, STDIN_NAME))])
-    weakref.finalize(context, shutil.rmtree, folder, ignore_errors=True)  # when nobody holds it, at exit at the latest
+    weakref.finalize(
+        context, shutil.rmtree, folder, ignore_errors=True
+    )  # when nobody holds the context, at exit at the latest
     return context
 
 
 def piped(*, silent: bool) -> bool:
-    """Whether something comes through a pipe or a redirected file. A pipe that has said nothing yet is waited for."""
+    """Whether something comes through a pipe or a redirected file. Waits for a pipe that has sent nothing yet."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):  # closed, or replaced by something that is no file
+    except (AttributeError, OSError, ValueError):  # closed, or replaced by something that is not a file
         return False
     if stat.S_ISFIFO(mode) and not silent and not select.select([sys.stdin], [], [], 1.0)[0]:
-        print("note: no PATH was given, so standard input is read; waiting for it", file=sys.stderr)
+        print("note: no PATH was given; waiting for standard input", file=sys.stderr)
     regular = stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
     return regular and bool(cast("io.BufferedReader", sys.stdin.buffer).peek(1))
 
@@ -88,25 +96,13 @@ def one_source(word: str | None) -> Any:
     return None if word is None else sources([word])[0]
 
 
-def _stdin_pieces() -> Iterator[str]:
-    """Standard input, a piece at a time; bytes that are not UTF-8 are replaced."""
-    if sys.stdin.isatty():
-        raise ConfigError(
-            "- reads standard input, which is the keyboard here; try: some-program | sonde ask QUESTION -"
-        )
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    while data := sys.stdin.buffer.read(PIECE_BYTES):
-        yield decoder.decode(data)
-    yield decoder.decode(b"", final=True)
-
-
 def read_program(file: str) -> str:
     """The text of a program from a file or from standard input."""
     if not file.strip():
-        raise ConfigError("the program's file is empty; give its path, or - for standard input")
+        raise ConfigError("the path of the program is empty; give one, or - for standard input")
     try:
         data = _bounded(sys.stdin.buffer, file) if file == "-" else _contents(Path(file))
-        return data.decode("utf-8-sig")  # with or without the mark that some editors put first, as Python reads it
+        return data.decode("utf-8-sig")  # with or without a byte order mark, as Python reads it
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -119,10 +115,10 @@ def _contents(path: Path) -> bytes:
 
 
 def _bounded(stream: BinaryIO, name: str) -> bytes:
-    """What a stream holds; one without an end, such as /dev/zero, is refused before it fills the memory."""
+    """All of a stream. An endless one, such as /dev/zero, is refused before it fills the memory."""
     data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise ConfigError(f"{name} holds more than {MAX_BYTES >> 20} MiB, which is too much for a program or a schema")
+        raise ConfigError(f"{name} is larger than {MAX_BYTES >> 20} MiB, too much for a program or a schema")
     return data
 
 

@@ -1,9 +1,9 @@
 """Ctrl-C: the first one asks the run to end with the best it has, the second one kills it.
 
-The run looks at `cancel` between its steps, and setting it interrupts the model calls of all threads. While the main thread waits for a
-model, for code, for a person's yes or for a pipe it cannot look, so there, and only there, the signal breaks the waiting off by
-KeyboardInterrupt, which the run takes as a cancel too. Modules and packages that wait say so themselves, by `INTERRUPTIBLE = True`.
-Anywhere else an exception could leave a record half written. SIGTERM counts as a Ctrl-C, so that a service manager gets a complete
+The run checks `cancel` between its steps, and setting it interrupts the model calls of all threads. While the main thread waits for a
+model, for code, for a person's yes or for a pipe it cannot check. There, and only there, the signal ends the wait with a
+KeyboardInterrupt, which the run also takes as a cancel. Modules and packages that wait say so with `INTERRUPTIBLE = True`.
+Anywhere else an exception could leave a record half written. SIGTERM counts as Ctrl-C, so that a service manager gets a complete
 record too.
 """
 
@@ -23,20 +23,23 @@ from sonde.core.cancellation import Stop
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = "\x1b[?25h"
 _OURS = f"{sonde.__name__}."
-_STOPPING = "sonde: stopping; the answer so far follows (once more kills)\n"
+_STOPPING = "sonde: stopping; the answer so far follows (Ctrl-C again kills)\n"
 
 
 @contextmanager
 def soft_stop(said: str | None = _STOPPING) -> Generator[threading.Event]:
-    """An event that the first Ctrl-C sets, with a word about it; outside the main thread nothing is caught."""
+    """An event that the first Ctrl-C sets; `said` is then printed. Outside the main thread no signal is caught."""
     cancel = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield cancel
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if cancel.is_set():
-            _die(number)
+        if cancel.is_set():  # die of the signal itself, so that the caller sees how; children go with us
+            if sys.stderr.isatty():
+                _say(_SHOW_CURSOR)
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
         cancel.set()
         _say(said or "")
         if _is_waiting(frame):
@@ -63,13 +66,5 @@ def _is_waiting(frame: FrameType | None) -> bool:
 
 
 def _say(text: str) -> None:
-    """Written past the buffers: a signal may arrive while one of them is being written."""
+    """Write past the buffers: the signal may have arrived while one of them was being written."""
     os.write(sys.stderr.fileno(), text.encode())
-
-
-def _die(number: int) -> None:
-    """Die of the signal itself, so that the caller sees how; children go with us."""
-    if sys.stderr.isatty():
-        _say(_SHOW_CURSOR)
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)

@@ -1,7 +1,9 @@
 """The live view: what a run does while it does it, drawn from its events alone.
 
-`open_view(stream, ...)` gives a screen that redraws itself on a terminal, plain lines elsewhere, and nothing when asked for silence. Its
-`on_event` may be called from several threads. Text of models, tools and files is made harmless first.
+`open_view(stream, ...)` gives a screen that redraws itself on a terminal, plain lines elsewhere, and nothing if silence is wanted.
+`on_event` may be called from several threads. Text from models, tools and files is made harmless first.
+
+`RunProgress` is the fold of the events that both views draw. It keeps the latest of everything; the history is in the journal.
 """
 
 from __future__ import annotations
@@ -9,9 +11,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, TextIO
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TextIO
 
-from sonde.cli.progress import Progress, output_of
 from sonde.cli.text import links_shown, one_line, some_lines
 from sonde.core import events
 from sonde.core.events import ROOT, Event
@@ -22,10 +24,125 @@ CODE_LINES = 16
 OUTPUT_LINES = 10
 
 
+@dataclass(slots=True)
+class Branch:
+    """One session of the tree."""
+
+    session: str
+    objective: str
+    mode: str = "rlm"
+    status: str = "running"
+    turn: int = 0
+    children: list[str] = field(default_factory=list[str])
+
+
+class RunProgress:
+    """What a run looks like right now: the tree of sessions, the latest code and output, what is left.
+
+    Feed it every event in order; read the fields.
+    """
+
+    def __init__(self) -> None:
+        self.branches: dict[str, Branch] = {ROOT: Branch(ROOT, "")}
+        self.model = ""
+        self.question = ""
+        self.budget: dict[str, Any] = {}
+        self.turns = self.tool_calls = self.subcalls = self.tokens = self.citations = 0
+        self.cost_usd = 0.0
+        self.estimated = False
+        self.doing = "starting"
+        self.session = ROOT
+        self.code = self.output = self.words = ""
+        self.notes: list[str] = []
+        self.status = "running"
+
+    def add(self, event: Event) -> None:
+        """Take one event in."""
+        match event:
+            case events.RunStarted():
+                self.model, self.question, self.budget = event.model or "no model", event.objective, event.budget
+                self.branches[ROOT].objective = event.objective
+            case events.SubcallStarted():
+                branch = self.branch(event.session)
+                branch.objective, branch.mode = event.objective, event.mode
+                self.subcalls += 1
+            case events.SubcallEnded():
+                self.branch(event.session).status = event.status
+            case events.TurnStarted():
+                self.branch(event.session).turn = event.turn
+                self.turns += 1
+                self.session, self.doing = event.session, "thinking"
+                self.code = self.output = self.words = ""
+            case events.ModelReplied():
+                self.tokens += event.tokens_in + event.tokens_out
+                self.cost_usd += event.cost_usd or 0.0
+                self.estimated |= event.estimated
+            case events.ModelFailed():
+                again = "" if event.wait_s is None else f", retrying in {event.wait_s:.1f} s"
+                self.tokens += event.tokens_in
+                self.notes.append(f"attempt {event.attempt} failed{again}: {event.message}")
+            case events.CodeStarted():
+                self.session, self.code, self.doing = event.session, event.code, "running code"
+            case events.CodeRan():
+                self.output, self.doing = output_of(event), "thinking"
+            case events.HostReturned():
+                self.tool_calls += event.tool
+                self.doing = f"{event.name}()"
+            case events.Cited():
+                self.citations += 1
+            case events.Noted():
+                self.notes.append(event.text)
+            case events.RunEnded():
+                self.status = self.branches[ROOT].status = self.doing = event.status
+            case _:
+                pass
+
+    def knows(self, event: Event) -> bool:
+        """Whether this note was already shown."""
+        return isinstance(event, events.Noted) and event.text in self.notes
+
+    def hear(self, session: str, piece: str) -> None:
+        """Take in a piece of a reply; only the end of the shown session's text is kept."""
+        if session == self.session:
+            self.words = (self.words + piece)[-4000:]
+
+    def left(self) -> dict[str, float | None]:
+        """Turns, tokens and money left for the whole run; None where there is no limit."""
+        used = {"max_iterations": self.turns, "max_tokens_total": self.tokens, "max_cost_usd": self.cost_usd}
+        limits = {name: self.budget.get(name) for name in used}
+        return {name: None if limit is None else max(0, limit - used[name]) for name, limit in limits.items()}
+
+    def left_line(self) -> str:
+        """What is left, in words. Money is left out where tokens cost nothing or have no known price."""
+        left, about = self.left(), "about " if self.estimated else ""
+        turns, tokens, money = left["max_iterations"], left["max_tokens_total"], left["max_cost_usd"]
+        parts = [] if turns is None else [plural(int(turns), "turn")]
+        if tokens is not None:
+            parts.append(about + plural(int(tokens), "token"))
+        if money is not None and (self.cost_usd or not self.tokens):
+            parts.append(f"${money:.4f}")
+        return " · ".join(parts) + " left" if parts else "no limits"
+
+    def branch(self, session: str) -> Branch:
+        """The session's place in the tree; an unannounced one hangs below the root."""
+        known = self.branches.get(session)
+        if known is None:
+            known = self.branches[session] = Branch(session, "")
+            parent = session.rpartition("/")[0]
+            self.branches[parent if parent in self.branches else ROOT].children.append(session)
+        return known
+
+
+def output_of(event: events.CodeRan) -> str:
+    """What a block printed, and its fault if it had one."""
+    fault = f"{event.fault.get('kind', 'fault')}: {event.fault.get('message', '')}" if event.fault else ""
+    return "\n".join(part.rstrip() for part in (event.stdout, event.stderr, fault) if part.strip())
+
+
 class View(Protocol):
     """Takes events; what it does with them is its own business."""
 
-    progress: Progress
+    progress: RunProgress
 
     def on_event(self, event: Event) -> None:
         """Show one event."""
@@ -38,12 +155,12 @@ class View(Protocol):
 
 
 class Silent:
-    """Counts, shows nothing: `--json` and `--quiet`."""
+    """Counts and shows nothing: `--json` and `--quiet`."""
 
     on_text: OnText | None = None
 
     def __init__(self) -> None:
-        self.progress = Progress()
+        self.progress = RunProgress()
 
     def on_event(self, event: Event) -> None:
         """Take it in."""
@@ -51,12 +168,12 @@ class Silent:
 
 
 class Lines:
-    """One or a few plain lines an event: for logs, pipes and dumb terminals."""
+    """A few plain lines per event: for logs, pipes and dumb terminals."""
 
     on_text: OnText | None = None
 
     def __init__(self, stream: TextIO) -> None:
-        self.progress = Progress()
+        self.progress = RunProgress()
         self._stream = stream
         self._lock = threading.Lock()
 
@@ -71,7 +188,7 @@ class Lines:
             self._stream.flush()
 
 
-def describe(event: Event, progress: Progress) -> list[str]:
+def describe(event: Event, progress: RunProgress) -> list[str]:
     """The lines of one event; most events have none."""
     place = "" if event.session == ROOT else f"{event.session} "
     match event:

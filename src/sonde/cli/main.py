@@ -1,6 +1,6 @@
-"""The door: what runs first, so that Ctrl-C ends the program quietly while Python is still importing the rest of it.
+"""The entry point. It imports nothing at its top, so that Ctrl-C ends the program quietly while Python still imports the rest.
 
-It imports nothing at its top. What Python does before it reads this file is out of its reach.
+What Python does before it reads this file is out of its reach.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The program: finds the command, runs it, and turns errors into a message and an exit code.
+"""The program: find the command, run it, turn errors into a message and an exit code.
 
-Exit codes: 0 succeeded or partial, 1 failed, 2 usage or configuration (`sonde rlms` keeps its own). Only the file of the typed command is
+Exit codes: 0 succeeded or partial, 1 failed, 2 usage or configuration (`sonde rlms` has its own). Only the file of the typed command is
 imported, and those files import nothing heavy, so `sonde --help` stays fast.
 """
 
@@ -56,7 +56,7 @@ class CommandFile(Protocol):
 
 
 def command_names() -> list[str]:
-    """The commands that exist, in the order of the help; those it does not know come last."""
+    """All commands in the order of the help; those not in _ORDER come last."""
     names = [module.name for module in pkgutil.iter_modules(commands.__path__)]
     return sorted(names, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
 
@@ -86,22 +86,42 @@ def _version(wanted: bool) -> None:
 
 
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="The version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     del version  # its callback has answered
 
 
+class _Unheard(io.FileIO):
+    """Descriptor 2 when its reader may have left: messages about a run are lost, the run and its answer are not."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Typer leaves by SystemExit with the exit code; what Sonde or the system refuses comes back here."""
+    """Run one command. Typer leaves by SystemExit with the exit code; errors of Sonde and of the system are handled here."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    _fill_closed_streams()
-    _keep_on_unheard()
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # the caller closed it; fill its number, or one of our files would get it
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+    if sys.stderr is sys.__stderr__ and not sys.stderr.isatty():
+        said = io.BufferedWriter(_Unheard(sys.stderr.fileno(), "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(said, encoding=sys.stderr.encoding, line_buffering=True)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character shows its number
             stream.reconfigure(errors="backslashreplace")
     json = "--json" in words[: words.index("--") if "--" in words else None]
     try:
-        _run_command(words)
+        names = command_names()
+        try:
+            build([words[0]] if words and words[0] in names else names)(words, prog_name="sonde")
+        finally:
+            sys.stdout.flush()  # a full disk behind it can be reported here, but not when the interpreter exits
     except SystemExit as ended:
         misread = getattr(ended.__context__, "format_message", None)  # typer has said on stderr what it cannot read
         if json and misread is not None:
@@ -116,43 +136,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run_command(words: list[str]) -> None:
-    names = command_names()
-    try:
-        build([words[0]] if words and words[0] in names else names)(words, prog_name="sonde")
-    finally:
-        sys.stdout.flush()  # here a full disk behind it can still be told; at the interpreter's end it could not
-
-
-def _fill_closed_streams() -> None:
-    """A caller may have closed one of the three: then it is nowhere, so that no file of ours gets its number."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
-
-
-class _Unheard(io.FileIO):
-    """Descriptor 2 when whoever read it may have left: what is said about a run is lost, the run and its answer are not."""
-
-    def write(self, data: Any, /) -> int:
-        try:
-            return super().write(data)
-        except BrokenPipeError:
-            return memoryview(data).nbytes
-
-
-def _keep_on_unheard() -> None:
-    if sys.stderr is sys.__stderr__ and not sys.stderr.isatty():
-        said = io.BufferedWriter(_Unheard(sys.stderr.fileno(), "w", closefd=False))
-        sys.stderr = io.TextIOWrapper(said, encoding=sys.stderr.encoding, line_buffering=True)
-
-
 def _unwritable(error: OSError, *, json: bool) -> int:
-    """A place that cannot be used; or a disk that is full, a reader that has gone: then what stdout still holds is dropped."""
+    """Report a path that cannot be used, a full disk, or a reader that has left; then what stdout still holds is dropped."""
     if error.filename and error.errno in _NO_SUCH_PLACE:
         return _refuse(f"{error.filename}: {error.strerror}; give another path", 2, json=json)
     if error.errno == errno.ENAMETOOLONG:
-        return _refuse(f"{error.filename}: no name of a file or folder is that long", 2, json=json)
+        return _refuse(f"{error.filename}: this name is too long for a file or folder", 2, json=json)
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if error.errno == errno.EPIPE:
@@ -170,7 +159,7 @@ def _refuse(message: str, code: int, *, json: bool = False) -> int:
 
 
 def _print_refusal(message: str, code: int) -> None:
-    """Whoever asked for an object gets one, also when there is nothing else to tell."""
+    """With --json, stdout gets an object even if all it can say is what went wrong."""
     from sonde.core.canonical import canonical_json
 
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The live display on a terminal. Imported, and rich with it, only when there is a terminal to draw on.
+"""The live display on a terminal. It is imported, and rich with it, only if there is a terminal to draw on.
 
 `draw` is a pure function from progress to a picture; `Screen` shows it a few times a second and wipes it at the end.
 """
@@ -17,7 +17,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 from rich.tree import Tree
 
-from sonde.cli.progress import Branch, Progress
+from sonde.cli.live import Branch, RunProgress
 from sonde.cli.text import one_line, printable, some_lines
 from sonde.core.events import ROOT, Event, Noted
 from sonde.core.plurals import plural
@@ -29,7 +29,7 @@ class Screen:
     """A display that never scrolls the terminal; only warnings stay when it closes."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.progress = Progress()
+        self.progress = RunProgress()
         self._lock = threading.Lock()
         self._started = time.monotonic()
         self._console = Console(file=stream)
@@ -63,33 +63,25 @@ class Screen:
         self._live.stop()
 
 
-def draw(progress: Progress, elapsed_s: float, height: int) -> RenderableType:
+def draw(progress: RunProgress, elapsed_s: float, height: int) -> RenderableType:
     """Head, tree, code, output, what is left; never taller than the terminal."""
     room = max(4, height - 4)
     code_rows = room // 3
-    code = _block(progress.code, code_rows, python=True) or _block(progress.words, code_rows)
-    output = _block(progress.output, room // 4)
-    tree = _tree(progress, room - code_rows - room // 4)
-    return Group(_head(progress, elapsed_s), tree, *code, *output, _foot(progress))
-
-
-def _head(progress: Progress, elapsed_s: float) -> Text:
     head = Text(no_wrap=True, overflow="ellipsis")
     head.append(one_line(progress.question, 80), style="bold")
     head.append(f"  {printable(progress.model)}  {elapsed_s:.0f} s", style="dim")
-    return head
-
-
-def _foot(progress: Progress) -> Text:
+    tree = _tree(progress, room - code_rows - room // 4)
+    code = _block(progress.code, code_rows, python=True) or _block(progress.words, code_rows)
+    output = _block(progress.output, room // 4)
     used = [plural(progress.tool_calls, "tool call"), plural(progress.citations, "citation")]
     foot = Text(f"{progress.left_line()} · {' · '.join(used)}", style="dim", no_wrap=True, overflow="ellipsis")
     if progress.notes:
         foot.append(f"\n{one_line(progress.notes[-1], 160)}", style="yellow")
-    return foot
+    return Group(head, tree, *code, *output, foot)
 
 
-def _tree(progress: Progress, rows: int) -> Tree:
-    """The sessions that matter most when there is no room for all: those that still run, then the latest."""
+def _tree(progress: RunProgress, rows: int) -> Tree:
+    """The tree of sessions. If they do not all fit, those that still run come first, then the latest."""
     sessions = [session for session in progress.branches if session != ROOT]
     latest = sorted(sessions, key=lambda session: progress.branches[session].status == "running")[::-1]
     shown = set(latest[: max(rows - 2, 0)])
@@ -100,14 +92,14 @@ def _tree(progress: Progress, rows: int) -> Tree:
     return root
 
 
-def _grow(tree: Tree, progress: Progress, session: str, shown: set[str]) -> int:
-    """Hang the shown sessions below their parents; how many found a place."""
+def _grow(tree: Tree, progress: RunProgress, session: str, shown: set[str]) -> int:
+    """Hang the shown sessions below their parents; returns how many were drawn."""
     children = [child for child in progress.branches[session].children if child in shown]
     below = [_grow(tree.add(_label(progress.branches[child], progress)), progress, child, shown) for child in children]
     return len(children) + sum(below)
 
 
-def _label(branch: Branch, progress: Progress) -> Text:
+def _label(branch: Branch, progress: RunProgress) -> Text:
     mark, colour = _MARKS.get(branch.status, ("✗", "red"))
     label = Text(no_wrap=True, overflow="ellipsis")
     label.append(f"{mark} ", style=colour)

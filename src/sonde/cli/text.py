@@ -1,7 +1,7 @@
 """Text on its way to a terminal: made harmless, cut to size, linked.
 
-What a model, a tool or a file says may hold escape sequences that move the cursor, set the clipboard or fake output. `printable` takes
-their power away. It promises nothing about the sense of the text.
+Text from a model, a tool or a file may hold escape sequences that move the cursor, set the clipboard or fake output. `printable`
+disarms them. It promises nothing about the meaning of the text.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def one_line(text: str, width: int) -> str:
 
 
 def clipped(text: str, limit: int) -> str:
-    """The beginning and the end of a text: what was wrong stands in front, what to do about it at the end."""
+    """The start and the end of a text: messages begin with what was wrong and end with what to do about it."""
     half = limit // 2
     return text if len(text) <= limit else f"{text[:half]} … {text[-half:]}"
 
 
 def some_lines(text: str, limit: int, *, tail: bool = False) -> list[str]:
-    """The first (or last) lines, with a line that says how many are missing."""
+    """The first (or last) lines, and a line that says how many are missing."""
     lines = printable(text).rstrip().split("\n")
     if len(lines) <= limit:
         return lines

@@ -15,7 +15,7 @@ from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
     from sonde import Answer
-    from sonde.cli.foreground_run import Watch
+    from sonde.cli.foreground_run import RunHooks
 
 Question = Annotated[str, typer.Argument(metavar="QUESTION", help="What you want to know.")]
 Paths = Annotated[
@@ -104,7 +104,7 @@ def ask(
             print(printable(f"skipped: {opened.left_out}"), file=sys.stderr)
     roots = [Path(word) for word in words if word != "-"]
 
-    def start(watch: Watch) -> Answer:
+    def start(hooks: RunHooks) -> Answer:
         return sonde.ask(
             question,
             *context,
@@ -113,9 +113,7 @@ def ask(
             schema=schema,
             continue_from=how.continue_from,
             unsafe=how.unsafe,
-            on_event=watch.view.on_event,
-            on_text=watch.view.on_text,
-            cancel=watch.cancel,
+            **hooks,
         )
 
     return run_with_view(output, settings, start, roots=roots)

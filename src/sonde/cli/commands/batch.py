@@ -114,7 +114,10 @@ def batch(
     silent = output.json or output.quiet
     _begin(settings, folder, items, silent=silent)
     _warn_of_prices(settings, capped=budget.max_cost_usd is not None and not silent)
-    with soft_stop("sonde: stopping; items in flight are paused (once more kills)\n") as cancel, _shown(silent) as show:
+    with (
+        soft_stop("sonde: stopping; items in flight are paused (Ctrl-C again kills)\n") as cancel,
+        _shown(silent) as show,
+    ):
         outcome = run_batch(items, folder, settings, options, cancel=cancel, on_progress=show)
     issues = compare(group(outcome.results), earlier, complete=not outcome.left)
     report, skipped = write_report(outcome, issues)

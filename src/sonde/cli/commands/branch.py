@@ -20,7 +20,7 @@ from sonde.cli.options import (
 
 if TYPE_CHECKING:
     from sonde import Result
-    from sonde.cli.foreground_run import Watch
+    from sonde.cli.foreground_run import RunHooks
 
 
 def register(app: typer.Typer) -> None:
@@ -48,18 +48,18 @@ def branch(
 
     settings = settings_of(model, budget, place, backend=allowed.backend)
 
-    def start(watch: Watch) -> Result:
+    def start(hooks: RunHooks) -> Result:
         return rerun.branch(
             run,
             turn,
             model=model.model,
             sub_model=model.sub_model,
             context=one_source(context),
-            on_event=watch.view.on_event,
-            on_text=watch.view.on_text,
-            cancel=watch.cancel,
             settings=settings,
             limits=allowed.limits(),
+            on_event=hooks["on_event"],
+            on_text=hooks["on_text"],
+            cancel=hooks["cancel"],
         )
 
     return run_with_view(output, settings, start, model_line=f"branching {run} at turn {turn}")

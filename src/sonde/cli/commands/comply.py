@@ -9,11 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, filled, settings_of, spread
-from sonde.cli.reports import CaseOptions, ReportOptions, SourceOptions, TraceIds
+from sonde.cli.options import (
+    BudgetOptions,
+    InvestigationOptions,
+    ModelOptions,
+    PlaceOptions,
+    ReportOptions,
+    SourceOptions,
+    TraceIds,
+    filled,
+    settings_of,
+    spread,
+)
 
 if TYPE_CHECKING:
-    from sonde import Investigation, RunOptions
+    from sonde import Investigation
+    from sonde.cli.foreground_run import RunHooks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +55,7 @@ def comply(
     *,
     against: ControlOptions,
     source: SourceOptions,
-    how: CaseOptions,
+    how: InvestigationOptions,
     model: ModelOptions,
     budget: BudgetOptions,
     place: PlaceOptions,
@@ -55,11 +66,11 @@ def comply(
     Example: sonde comply 4f1c2b… --source traces.jsonl --controls v1
     """
     import sonde
-    from sonde.cli.reports import investigate_each
+    from sonde.cli.foreground_run import investigate_each
 
     settings = settings_of(source, model, budget, place, mode=how.mode, sandbox_profile=how.sandbox_profile)
 
-    def start(trace_id: str, options: RunOptions) -> Investigation:
+    def start(trace_id: str, hooks: RunHooks) -> Investigation:
         return sonde.comply(
             trace_id,
             settings.source,
@@ -68,7 +79,9 @@ def comply(
             controls_files=against.controls_file or (),
             overrides=against.control or (),
             writeback=not how.no_writeback,
-            **options,
+            settings=settings,
+            unsafe=how.unsafe,
+            **hooks,
         )
 
-    return investigate_each(output, settings, how, [partial(start, each) for each in dict.fromkeys(trace_ids)])
+    return investigate_each(output, settings, [partial(start, each) for each in dict.fromkeys(trace_ids)])

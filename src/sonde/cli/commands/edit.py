@@ -5,17 +5,14 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sonde.cli.options import BudgetOptions, ModelOptions, OutputOptions, PlaceOptions, settings_of, spread
 from sonde.cli.text import printable
 
-if TYPE_CHECKING:
-    from sonde import Edited
-
-Task = Annotated[str, typer.Argument(metavar="TASK", help="What shall be done.")]
+Task = Annotated[str, typer.Argument(metavar="TASK", help="What to do.")]
 Folder = Annotated[Path, typer.Argument(metavar="PATH", help="The folder to work in.")]
 
 
@@ -29,7 +26,7 @@ class EditOptions:
         list[str] | None, typer.Option(metavar="PREFIX", help="A command that the task may run; can be repeated.")
     ] = None
     command_cwd: Annotated[
-        list[str] | None, typer.Option(metavar="DIR", help="A folder of PATH in which commands may run, besides PATH.")
+        list[str] | None, typer.Option(metavar="DIR", help="Another folder inside PATH in which commands may run.")
     ] = None
 
 
@@ -47,12 +44,13 @@ def edit(
     place: PlaceOptions,
     output: OutputOptions,
 ) -> int:
-    """Change files to do a task; every change is shown as a diff and written only after your yes.
+    """Change files to do a task; you see every change as a diff and it is written only if you say yes.
 
     Example: sonde edit "Add a function that normalizes whitespace in sample.ts and update its test" examples/demo-workspace
     """
     from sonde.api.edit_run import edit as run_edit
     from sonde.cli.approval import approval
+    from sonde.cli.foreground_run import print_answer
     from sonde.cli.interrupt import soft_stop
     from sonde.cli.live import Lines, Silent
     from sonde.contexts.workspace import reject
@@ -65,7 +63,8 @@ def edit(
         print(printable(settings.model_line()), file=sys.stderr)
         if approve is reject and settings.model is not None:
             print(
-                "note: nobody can be asked here, so no change will be written; --yes approves them all", file=sys.stderr
+                "note: nobody can be asked here, so no change will be written; --yes approves all changes",
+                file=sys.stderr,
             )
     view = Silent() if silent else Lines(sys.stderr)
     with soft_stop() as cancel:
@@ -79,24 +78,7 @@ def edit(
             budget=LARGE_BUDGET if how.large else None,
             on_event=view.on_event,
             cancel=cancel,
-            **asdict(budget),  # a limit that was typed holds within the larger budget too
+            **asdict(budget),  # typed limits also apply to the larger budget
         )
-    _print(done, output, path)
+    print_answer(done, output, [path], changed=done.changed)
     return 1 if done.status == "failed" else 0
-
-
-def _print(done: Edited, output: OutputOptions, path: Path) -> None:
-    from sonde.cli.answer import as_object, error_line, print_answer, summary_line
-
-    if output.json:
-        from sonde.runs.rundir import pretty_json
-
-        sys.stdout.write(pretty_json({**as_object(done), "changed": list(done.changed)}).decode())
-        return
-    print_answer(done, sys.stdout, [path], quiet=output.quiet)
-    wrong = error_line(done)
-    if wrong is not None and (done.status == "failed" or not output.quiet):
-        print(wrong, file=sys.stderr)
-    if not output.quiet:
-        print(printable(f"changed: {', '.join(done.changed) or 'nothing'}"), file=sys.stderr)
-        print(summary_line(done), file=sys.stderr)

@@ -8,11 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, WindowOptions, filled, settings_of, spread
-from sonde.cli.reports import CaseOptions, ReportOptions, SourceOptions
+from sonde.cli.options import (
+    BudgetOptions,
+    InvestigationOptions,
+    ModelOptions,
+    PlaceOptions,
+    ReportOptions,
+    SourceOptions,
+    WindowOptions,
+    filled,
+    settings_of,
+    spread,
+)
 
 if TYPE_CHECKING:
-    from sonde import Investigation, RunOptions
+    from sonde import Investigation
+    from sonde.cli.foreground_run import RunHooks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +47,7 @@ def incident(
     *,
     window: IncidentOptions,
     source: SourceOptions,
-    how: CaseOptions,
+    how: InvestigationOptions,
     model: ModelOptions,
     budget: BudgetOptions,
     place: PlaceOptions,
@@ -47,11 +58,11 @@ def incident(
     Example: sonde incident --project checkout --from 2026-11-01T00:00Z --to 2026-11-01T06:00Z
     """
     import sonde
-    from sonde.cli.reports import investigate_each
+    from sonde.cli.foreground_run import investigate_each
 
     settings = settings_of(source, model, budget, place, mode=how.mode, sandbox_profile=how.sandbox_profile)
 
-    def start(options: RunOptions) -> Investigation:
+    def start(hooks: RunHooks) -> Investigation:
         return sonde.incident(
             settings.source,
             project=settings.project,
@@ -61,7 +72,9 @@ def incident(
             trace_ids=window.trace or (),
             configs=window.configs,
             writeback=not how.no_writeback,
-            **options,
+            settings=settings,
+            unsafe=how.unsafe,
+            **hooks,
         )
 
-    return investigate_each(output, settings, how, [start])
+    return investigate_each(output, settings, [start])

@@ -7,11 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, filled, settings_of, spread
-from sonde.cli.reports import CaseOptions, ReportOptions, SourceOptions, TraceIds
+from sonde.cli.options import (
+    BudgetOptions,
+    InvestigationOptions,
+    ModelOptions,
+    PlaceOptions,
+    ReportOptions,
+    SourceOptions,
+    TraceIds,
+    filled,
+    settings_of,
+    spread,
+)
 
 if TYPE_CHECKING:
-    from sonde import Investigation, RunOptions
+    from sonde import Investigation
+    from sonde.cli.foreground_run import RunHooks
 
 Taxonomy = Annotated[
     str | None,
@@ -28,7 +39,7 @@ def rca(
     *,
     taxonomy: Taxonomy = None,
     source: SourceOptions,
-    how: CaseOptions,
+    how: InvestigationOptions,
     model: ModelOptions,
     budget: BudgetOptions,
     place: PlaceOptions,
@@ -41,18 +52,20 @@ def rca(
     Example: sonde rca 4f1c2b… --source http://localhost:6006 --project checkout
     """
     import sonde
-    from sonde.cli.reports import investigate_each
+    from sonde.cli.foreground_run import investigate_each
 
     settings = settings_of(source, model, budget, place, mode=how.mode, sandbox_profile=how.sandbox_profile)
 
-    def start(trace_id: str, options: RunOptions) -> Investigation:
+    def start(trace_id: str, hooks: RunHooks) -> Investigation:
         return sonde.rca(
             trace_id,
             settings.source,
             project=settings.project,
             taxonomy=taxonomy,
             writeback=not how.no_writeback,
-            **options,
+            settings=settings,
+            unsafe=how.unsafe,
+            **hooks,
         )
 
-    return investigate_each(output, settings, how, [partial(start, each) for each in dict.fromkeys(trace_ids)])
+    return investigate_each(output, settings, [partial(start, each) for each in dict.fromkeys(trace_ids)])

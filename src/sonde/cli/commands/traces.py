@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 
-from sonde.cli.options import WindowOptions, filled, settings_of, spread
-from sonde.cli.reports import SourceOptions
+from sonde.cli.options import SourceOptions, WindowOptions, filled, settings_of, spread
 from sonde.cli.text import one_line, printable
 from sonde.core.plurals import plural
 from sonde.errors import ConfigError, ToolFault

@@ -190,8 +190,8 @@ def test_a_query_that_was_stopped_names_the_command_that_goes_on_with_the_same_i
     model = ["--model", "openai:gpt-4o-mini", "--base-url", "http://127.0.0.1:9/v1"]
     stopped = scene.query("--all-errors", "--source", str(traces), *model, "--max-cost-usd", "0.0000001", "--quiet")
     assert stopped.returncode == 1
-    again = next(line for line in stopped.stderr.splitlines() if "goes on from here" in line)
-    manifest = again.partition("; sonde batch ")[2].removesuffix(" goes on from here")
+    again = next(line for line in stopped.stderr.splitlines() if "continues from here" in line)
+    manifest = again.partition("; sonde batch ")[2].removesuffix(" continues from here")
 
     done = scene.query(manifest, "--json")
 

@@ -63,7 +63,7 @@ def test_a_limit_that_is_typed_holds_within_the_larger_budget(folder: Path) -> N
 def test_where_nobody_can_answer_it_says_so_before_it_begins_and_nothing_is_written(folder: Path) -> None:
     done = sonde_edit(folder)
 
-    assert "--yes approves them all" in done.stderr
+    assert "--yes approves all changes" in done.stderr
     assert "normalizeWhitespace" not in (folder / "sample.ts").read_text()
     assert "changed: nothing" in done.stderr
 

@@ -70,7 +70,7 @@ def test_prune_asks_first_and_keeps_the_newest(place: Place) -> None:
     assert place.data("runs", "prune", "--keep", "1", "--dry-run")["pruned"] == [old]
     assert place.run("runs", "prune", "--keep", "1", stdin="n\n").returncode == 0
     assert len(place.data("runs", "list")["runs"]) == 2
-    assert "1 run gone" in place.run("runs", "prune", "--keep", "1", "--yes").stdout
+    assert "1 run deleted" in place.run("runs", "prune", "--keep", "1", "--yes").stdout
     assert [run["run_id"] for run in place.data("runs", "list")["runs"]] == [new]
 
 
@@ -93,7 +93,7 @@ def test_an_export_can_be_imported_elsewhere_and_a_redacted_one_says_so(place: P
     assert place.run("export", run, "-o", "x.tar.gz").returncode == 0
     assert run in place.run("runs", "import", "x.tar.gz", "--runs-dir", "elsewhere").stdout
     assert place.data("runs", "show", run, "--runs-dir", "elsewhere")["run_id"] == run
-    assert "look before you publish" in place.run("export", run, "--redact", "-o", "y.tar.gz").stderr
+    assert "check the file before you share it" in place.run("export", run, "--redact", "-o", "y.tar.gz").stderr
     assert place.run("export", run, "--html", "-o", "z.html").stdout.strip().endswith("z.html")
 
 

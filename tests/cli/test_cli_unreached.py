@@ -106,7 +106,7 @@ def test_an_empty_path_is_a_usage_error_and_never_the_current_folder(
     shown = sonde(*words, empty, cwd=folder)
 
     assert shown.returncode == 2
-    assert "it is empty; give a path" in shown.stderr
+    assert "the path is empty; give one" in shown.stderr
     assert {path.name for path in folder.iterdir()} == {"logs"}
 
 
@@ -141,7 +141,7 @@ def test_one_of_something_is_not_several(folder: Path) -> None:
 
     assert "batch: 1 item in" in batch.stderr
     assert "1 of 1 item finished" in (next((folder / "runs").glob("batch-*")) / "report.md").read_text()
-    assert pruned.stdout.endswith("1 run gone\n")
+    assert pruned.stdout.endswith("1 run deleted\n")
 
 
 TRIPWIRE = """

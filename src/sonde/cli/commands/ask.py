@@ -21,7 +21,7 @@ Question = Annotated[str, typer.Argument(metavar="QUESTION", help="What you want
 Paths = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="PATH", help="Files, folders, quoted globs; - is standard input. Without any, a pipe is read."
+        metavar="PATH", help="Files, folders, quoted globs; - is standard input. Without a path, a pipe is read."
     ),
 ]
 _GIVE_A_PATH = "give a PATH, for example: sonde ask 'QUESTION' logs/"
@@ -29,23 +29,25 @@ _GIVE_A_PATH = "give a PATH, for example: sonde ask 'QUESTION' logs/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskOptions:
-    """How the question is worked on."""
+    """How the question is answered."""
 
     code: Annotated[bool, typer.Option("--code", help="Treat the paths as source code: nav_outline and friends.")] = (
         False
     )
-    schema: Annotated[Path | None, typer.Option(metavar="FILE", help="A JSON Schema that the answer must fit.")] = None
+    schema: Annotated[Path | None, typer.Option(metavar="FILE", help="A JSON Schema for the answer.")] = None
     continue_from: Annotated[
         str | None,
         typer.Option(
-            "--continue", metavar="RUN", help="A follow-up with the variables and history of that run: an id or last."
+            "--continue",
+            metavar="RUN",
+            help="Ask a follow-up with the variables and history of that run: an id or last.",
         ),
     ] = None
     mode: Annotated[
         str | None,
         typer.Option(
             metavar="code|actions|guided",
-            help="The form of the model's replies; otherwise what suits the model: guided for local:, code for others.",
+            help="The form of the model's replies. Default: guided for local: models, code for others.",
         ),
     ] = None
     sandbox_profile: Annotated[
@@ -54,10 +56,10 @@ class AskOptions:
     ] = None
     backend: Annotated[
         str | None,
-        typer.Option(metavar="kernel|monty", help="What runs the code; monty is an interpreter, no kernel layers."),
+        typer.Option(metavar="kernel|monty", help="What runs the code; monty is an interpreter without kernel layers."),
     ] = None
     unsafe: Annotated[
-        bool, typer.Option("--unsafe", help="Run code even where the kernel cannot confine it; recorded.")
+        bool, typer.Option("--unsafe", help="Run code even if the kernel cannot confine it; the record says so.")
     ] = False
 
 
@@ -93,9 +95,9 @@ def ask(
     if not (words or how.continue_from or how.code):
         words = ["-"] if piped(silent=silent) else []
         if not words and settings.model is None:
-            raise ConfigError(f"there is neither data to look at nor a model to ask; {_GIVE_A_PATH}")
+            raise ConfigError(f"no data to look at and no model to ask; {_GIVE_A_PATH}")
         if not words and not silent:
-            print(f"note: no PATH was given, so there is no data to look at; {_GIVE_A_PATH}", file=sys.stderr)
+            print(f"note: no PATH was given, so the model has no data to look at; {_GIVE_A_PATH}", file=sys.stderr)
     context = sources(words, code=how.code)
     if context:
         opened = open_context(context, code=how.code)

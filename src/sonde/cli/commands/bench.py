@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from sonde.bench.harness import BenchPlan
     from sonde.bench.suite import Suite
 
-Data = Annotated[Path, typer.Option(metavar="DIR", help="The folder of the benchmark's data.")]
-Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the first so many cases.")]
+Data = Annotated[Path, typer.Option(metavar="DIR", help="The folder with the benchmark's data.")]
+Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the first N cases.")]
 Only = Annotated[list[str] | None, typer.Option("--case", metavar="KEY", help="Only this case; repeatable.")]
 Baseline = Annotated[
     list[str] | None,
@@ -23,35 +23,39 @@ Baseline = Annotated[
         metavar="NAME", help="Also run plain; rule for traces; no-subcalls or retrieval for questions; repeatable."
     ),
 ]
-Sonde = Annotated[bool, typer.Option("--sonde/--no-sonde", help="Whether the engine with the model is run.")]
-Repeats = Annotated[int, typer.Option(metavar="N", min=1, help="How often each case is run.")]
-Out = Annotated[Path, typer.Option(metavar="DIR", help="Where results, runs and the page go; a stopped run goes on.")]
+Sonde = Annotated[bool, typer.Option("--sonde/--no-sonde", help="Whether to run Sonde itself.")]
+Repeats = Annotated[int, typer.Option(metavar="N", min=1, help="How often to run each case.")]
+Out = Annotated[
+    Path, typer.Option(metavar="DIR", help="Where results, runs and the page go; a stopped benchmark continues there.")
+]
 Join = Annotated[
     int | None,
-    typer.Option("--joined", metavar="N", min=2, help="Join every N traces to one: the same faults in longer traces."),
+    typer.Option(
+        "--joined", metavar="N", min=2, help="Join every N traces into one: the same faults in longer traces."
+    ),
 ]
-Make = Annotated[int | None, typer.Option(metavar="N", min=1, help="First write so many seeded traces into --data.")]
+Make = Annotated[int | None, typer.Option(metavar="N", min=1, help="First write N seeded traces into --data.")]
 Length = Annotated[
     list[str] | None, typer.Option(metavar="SIZE", help="Characters of context, e.g. 200k or 10M; repeatable.")
 ]
-Seeds = Annotated[
-    list[int] | None, typer.Option("--data-seed", metavar="N", help="What the data is made from; repeatable.")
+Seeds = Annotated[list[int] | None, typer.Option("--data-seed", metavar="N", help="The seed of the data; repeatable.")]
+Tree = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Python source; by default the standard library's asyncio.")
 ]
-Tree = Annotated[Path | None, typer.Option(metavar="DIR", help="Python source; the library's asyncio unless told.")]
 OUT = Path("bench-results")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeOptions:
-    """What data is made."""
+    """Which data to make."""
 
     length: Length = None
     seed: Seeds = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CaseOptions:
-    """Which cases are run, by which methods, how often, and where the results go."""
+class BenchCaseOptions:
+    """Which cases to run, by which methods, how often, and where the results go."""
 
     limit: Limit = None
     case: Only = None
@@ -72,7 +76,7 @@ def trail(
     *,
     data: Data,
     joined: Join = None,
-    how: CaseOptions,
+    how: BenchCaseOptions,
     model: ModelOptions,
     budget: BudgetOptions,
     place: UseOptions,
@@ -88,7 +92,7 @@ def trail(
     return _run(_plan(suite, how), model, place, budget)
 
 
-def whowhen(*, data: Data, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: UseOptions) -> int:
+def whowhen(*, data: Data, how: BenchCaseOptions, model: ModelOptions, budget: BudgetOptions, place: UseOptions) -> int:
     """Who&When: the decisive agent and step of failed multi-agent conversations.
 
     Example: sonde bench whowhen --data whowhen --model openai:gpt-4o-mini --limit 4 --baseline plain
@@ -99,7 +103,13 @@ def whowhen(*, data: Data, how: CaseOptions, model: ModelOptions, budget: Budget
 
 
 def seeded(
-    *, data: Data, make: Make = None, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: UseOptions
+    *,
+    data: Data,
+    make: Make = None,
+    how: BenchCaseOptions,
+    model: ModelOptions,
+    budget: BudgetOptions,
+    place: UseOptions,
 ) -> int:
     """Seeded traces: the primary label of traces whose one fault is known.
 
@@ -114,7 +124,9 @@ def seeded(
     return _run(_plan(Seeded(data), how), model, place, budget)
 
 
-def niah(*, asked: MadeOptions, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: UseOptions) -> int:
+def niah(
+    *, asked: MadeOptions, how: BenchCaseOptions, model: ModelOptions, budget: BudgetOptions, place: UseOptions
+) -> int:
     """S-NIAH: one number in a haystack.
 
     Example: sonde bench niah --length 200k --length 10M --baseline plain --model openai:gpt-4o-mini
@@ -123,7 +135,7 @@ def niah(*, asked: MadeOptions, how: CaseOptions, model: ModelOptions, budget: B
 
 
 def oolong(
-    *, asked: MadeOptions, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: UseOptions
+    *, asked: MadeOptions, how: BenchCaseOptions, model: ModelOptions, budget: BudgetOptions, place: UseOptions
 ) -> int:
     """OOLONG-style: count and compare what every line means.
 
@@ -133,7 +145,7 @@ def oolong(
 
 
 def pairs(
-    *, asked: MadeOptions, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: UseOptions
+    *, asked: MadeOptions, how: BenchCaseOptions, model: ModelOptions, budget: BudgetOptions, place: UseOptions
 ) -> int:
     """OOLONG-Pairs-style: all pairs of users with a property.
 
@@ -142,7 +154,9 @@ def pairs(
     return _ask("pairs", asked, how, (model, budget, place))
 
 
-def hops(*, asked: MadeOptions, how: CaseOptions, model: ModelOptions, budget: BudgetOptions, place: UseOptions) -> int:
+def hops(
+    *, asked: MadeOptions, how: BenchCaseOptions, model: ModelOptions, budget: BudgetOptions, place: UseOptions
+) -> int:
     """Multi-hop questions over 1,000 documents.
 
     Example: sonde bench hops --baseline retrieval --model openai:gpt-4o-mini
@@ -154,12 +168,12 @@ def code(
     *,
     tree: Tree = None,
     seed: Seeds = None,
-    how: CaseOptions,
+    how: BenchCaseOptions,
     model: ModelOptions,
     budget: BudgetOptions,
     place: UseOptions,
 ) -> int:
-    """Questions about a source tree, answered by ast.
+    """Questions about a source tree; ast knows the answers.
 
     Example: sonde bench code --tree src --baseline retrieval --model openai:gpt-4o-mini
     """
@@ -170,7 +184,7 @@ def code(
 
 
 def _ask(
-    name: str, asked: MadeOptions, how: CaseOptions, shared: tuple[ModelOptions, BudgetOptions, UseOptions]
+    name: str, asked: MadeOptions, how: BenchCaseOptions, shared: tuple[ModelOptions, BudgetOptions, UseOptions]
 ) -> int:
     from sonde.bench.tasks.family import questions
     from sonde.sandbox.base import parse_size
@@ -181,25 +195,21 @@ def _ask(
     return _run(_plan(suite, how), model, place, budget)
 
 
-def _plan(suite: Suite, how: CaseOptions) -> BenchPlan:
+def _plan(suite: Suite, how: BenchCaseOptions) -> BenchPlan:
     from sonde.bench.harness import BenchPlan
 
     return BenchPlan(
         suite=suite,
         out=how.out / suite.name,
-        methods=_methods(how.baseline, sonde=how.sonde),
+        methods=(*(("sonde",) if how.sonde else ()), *dict.fromkeys(how.baseline or ())),
         repeats=how.repeats,
         chosen=how.case or (),
         limit=how.limit,
     )
 
 
-def _methods(baseline: list[str] | None, *, sonde: bool) -> tuple[str, ...]:
-    return (*(("sonde",) if sonde else ()), *dict.fromkeys(baseline or ()))
-
-
 def _run(plan: BenchPlan, model: ModelOptions, place: UseOptions, budget: BudgetOptions) -> int:
-    """Run, print the table and keep it beside the results, with a page of plots."""
+    """Run, print the table, and keep it beside the results with a page of plots."""
     from sonde.bench.harness import Bench
     from sonde.bench.page import page
     from sonde.bench.summary import compared, markdown, summarise

@@ -1,4 +1,4 @@
-"""`sonde branch`: what if it had gone on another way from turn K?"""
+"""`sonde branch`: what if a run had taken another way from turn K?"""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 def branch(
     run: RunName,
     *,
-    turn: Annotated[int, typer.Option(metavar="K", help="The first turn that is done anew.")],
+    turn: Annotated[int, typer.Option(metavar="K", help="The first turn to do again.")],
     context: GivenAgain = None,
     allowed: AllowedAgain,
     budget: BudgetOptions,
@@ -38,7 +38,7 @@ def branch(
     place: PlaceOptions,
     output: OutputOptions,
 ) -> int:
-    """Go on another way from turn K of a run.
+    """Take a run another way from turn K.
 
     The new run shares the turns before K with the recorded one.
     """

@@ -1,4 +1,4 @@
-"""`sonde comply`: whether a trace keeps its controls."""
+"""`sonde comply`: does a trace comply with its controls?"""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlOptions:
-    """What traces are held against."""
+    """What traces are judged against."""
 
     controls: Annotated[
         str | None,
         typer.Option(
-            metavar="VERSION", parser=filled, help="The version of the controls [v1, or the only one of the files]."
+            metavar="VERSION", parser=filled, help="The version of the controls [v1, or the only one in the files]."
         ),
     ] = None
     controls_file: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Controls of your own, YAML or JSON; may be repeated.")
+        list[Path] | None, typer.Option(metavar="FILE", help="Your own controls, YAML or JSON; repeatable.")
     ] = None
     control: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID", help="Judge this control whether it applies or not; may be repeated."),
+        typer.Option(metavar="ID", help="Judge this control even if it does not apply; repeatable."),
     ] = None
 
 
@@ -61,7 +61,7 @@ def comply(
     place: PlaceOptions,
     output: ReportOptions,
 ) -> int:
-    """Judge traces against a library of controls: by rule, and by the model where that is stricter.
+    """Judge traces against a library of controls: by rule, and by the model where it is stricter.
 
     Example: sonde comply 4f1c2b… --source traces.jsonl --controls v1
     """

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import os
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, settings_of, spread
 from sonde.cli.text import printable
-
-if TYPE_CHECKING:
-    from sonde.api.settings import Settings
 
 
 def register(app: typer.Typer) -> None:
@@ -29,43 +28,33 @@ def config(
 ) -> None:
     """Show every setting and where it came from.
 
-    Flags win over the environment, that over the profile and then the top of sonde.toml, that over defaults.
+    Flags win over the environment, the environment over sonde.toml (the profile first, then the top), sonde.toml over defaults.
     """
     if action is not None:
-        _trust(action)
+        from sonde.api.config_file import project_file, trust
+
+        if action != "trust":
+            raise typer.BadParameter(
+                f"unknown action {action!r}; `sonde config trust` accepts this folder's sonde.toml"
+            )
+        path = project_file(Path.cwd())
+        if path is None:
+            raise typer.BadParameter("no sonde.toml here or above")
+        trust(path, os.environ)
+        print(printable(f"{path} is accepted as it is now; if it changes, accept it again"))
         return
     settings = settings_of(model, budget, place)
+    models = {name: entry.spec for name, entry in sorted(settings.models.items())}
     if json:
         from sonde.core.canonical import canonical_json
 
         rows = [{"name": name, "value": value, "source": source} for name, value, source in settings.rows()]
-        print(canonical_json({"settings": rows, "models": _models(settings), "files": settings.files}))
+        print(canonical_json({"settings": rows, "models": models, "files": settings.files}))
         return
     for name, value, source in settings.rows():
         print(printable(f"{name:23} {value:34} {source}"))
-    for name, spec in _models(settings).items():
+    for name, spec in models.items():
         print(printable(f"{'models.' + name:23} {spec:34} {settings.models[name].source}"))
     print(f"files: {', '.join(settings.files) or 'none (sonde.toml here or above, ~/.config/sonde/sonde.toml)'}")
     for note in settings.notes:
         typer.echo(f"note: {note}", err=True)
-
-
-def _trust(action: str) -> None:
-    import os
-    from pathlib import Path
-
-    from sonde.api.config_file import project_file, trust
-
-    if action != "trust":
-        raise typer.BadParameter(
-            f"{action!r} is not known here; `sonde config trust` accepts the sonde.toml of this folder"
-        )
-    path = project_file(Path.cwd())
-    if path is None:
-        raise typer.BadParameter("there is no sonde.toml here or above")
-    trust(path, os.environ)
-    print(printable(f"{path} is accepted as it is now; when it changes, accept it again"))
-
-
-def _models(settings: Settings) -> dict[str, str]:
-    return {name: entry.spec for name, entry in sorted(settings.models.items())}

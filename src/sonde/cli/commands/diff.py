@@ -1,4 +1,4 @@
-"""`sonde diff`: two runs side by side, ids and times aside."""
+"""`sonde diff`: two runs side by side, apart from ids and times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sonde.cli.options import PlaceOptions, settings_of, spread
 from sonde.cli.text import printable, some_lines
 
 if TYPE_CHECKING:
-    from sonde.runs.compare import Comparison, Evidence, FirstDifference, Pair
+    from sonde.runs.compare import Comparison, Evidence, Pair
 
 
 def register(app: typer.Typer) -> None:
@@ -23,13 +23,13 @@ def diff(
     left: Annotated[str, typer.Argument(metavar="A")],
     right: Annotated[str, typer.Argument(metavar="B")],
     *,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit 1 when they differ.")] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if they differ.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     place: PlaceOptions,
 ) -> int:
-    """Compare two runs, ids and times aside.
+    """Compare two runs, apart from ids and times.
 
-    Equal or the first difference, then cost, tokens, tools, evidence and answer.
+    Prints equal or the first difference, then cost, tokens, tools, evidence and answer.
     """
     from sonde.runs.compare import compare
     from sonde.runs.rundir import find_run, pretty_json
@@ -45,21 +45,18 @@ def diff(
 
 def _page(result: Comparison) -> Iterable[str]:
     yield f"A {result.left}\nB {result.right}"
-    yield "equal, ids and times aside" if result.equal else "different"
+    yield "equal, apart from ids and times" if result.equal else "different"
     if result.first_difference is not None:
-        yield from _parting(result.first_difference)
+        first = result.first_difference
+        yield f"\nfirst difference: {first.session}, {first.what}{', ' + first.field if first.field else ''}"
+        for name, side in (("A", first.left), ("B", first.right)):
+            yield from (f"  {name} {line}" for line in some_lines("(nothing)" if side is None else side, 12))
     yield from _table("numbers", result.numbers)
     yield from _table("tools", result.tools)
     yield from _sides("evidence", result.evidence)
     yield from _sides("citations", result.citations)
     yield "\nthe answers are the same" if result.same_answer else "\nthe answers differ:"
     yield from (f"  {line}" for line in result.answer_diff)
-
-
-def _parting(first: FirstDifference) -> Iterable[str]:
-    yield f"\nfirst difference: {first.session}, {first.what}{', ' + first.field if first.field else ''}"
-    for name, side in (("A", first.left), ("B", first.right)):
-        yield from (f"  {name} {line}" for line in some_lines("(nothing)" if side is None else side, 12))
 
 
 def _table(title: str, pairs: Sequence[Pair]) -> Iterable[str]:

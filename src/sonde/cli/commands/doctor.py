@@ -1,4 +1,4 @@
-"""`sonde doctor`: could untrusted code run safely here?"""
+"""`sonde doctor`: can untrusted code run safely here?"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXTRAS = {
     "cluster": "ray",
     "local": "xllamacpp",
 }
-"""Each extra and a module that is there when it is installed."""
+"""Each extra and a module that it installs."""
 
 
 def register(app: typer.Typer) -> None:
@@ -37,10 +37,10 @@ def register(app: typer.Typer) -> None:
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> int:
-    """Could untrusted code run safely here? Tried for real.
+    """Can untrusted code run safely here? Tries it for real.
 
     Prints layers, kernel, Python and versions.
-    Exit code 1 when untrusted code could not run safely.
+    Exit code 1 if untrusted code cannot run safely.
     """
     from sonde.sandbox.doctor import examine
 
@@ -79,7 +79,7 @@ def _page(found: Diagnosis) -> Iterable[str]:
 
 
 def mixed_up() -> str | None:
-    """What is wrong when the unrelated distribution `sonde` is installed too: its files and ours have the same names."""
+    """A warning if the unrelated distribution `sonde` is installed too: its files and ours have the same names."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
@@ -93,14 +93,13 @@ def mixed_up() -> str | None:
 
 
 def installed() -> dict[str, bool]:
-    """Which extras are here; found, not imported."""
-    return {name: _there(module) for name, module in EXTRAS.items()}
-
-
-def _there(module: str) -> bool:
+    """Which extras are installed; they are looked up, not imported."""
     from importlib.util import find_spec
 
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # its parent package is missing
-        return False
+    found: dict[str, bool] = {}
+    for name, module in EXTRAS.items():
+        try:
+            found[name] = find_spec(module) is not None
+        except ModuleNotFoundError:  # its parent package is missing
+            found[name] = False
+    return found

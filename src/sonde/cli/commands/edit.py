@@ -23,7 +23,7 @@ class EditOptions:
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Apply every change without asking.")] = False
     large: Annotated[bool, typer.Option("--large", help="The larger budget: 200,000 tokens, 5 minutes.")] = False
     allow_command: Annotated[
-        list[str] | None, typer.Option(metavar="PREFIX", help="A command that the task may run; can be repeated.")
+        list[str] | None, typer.Option(metavar="PREFIX", help="A command that the task may run; repeatable.")
     ] = None
     command_cwd: Annotated[
         list[str] | None, typer.Option(metavar="DIR", help="Another folder inside PATH in which commands may run.")

@@ -13,7 +13,7 @@ from sonde.cli.options import spread
 from sonde.cli.text import printable
 
 if TYPE_CHECKING:
-    from sonde.sandbox import ExecFault, ExecResult
+    from sonde.sandbox import ExecResult
 
 Share = Annotated[list[str] | None, typer.Option(metavar="NAME=PATH", help="A file as the variable NAME; repeatable.")]
 Profile = Annotated[str | None, typer.Option(metavar="P", help="open, analysis (default), strict, assign-only.")]
@@ -32,14 +32,14 @@ def exec_(
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory it may use, e.g. 512MiB.")] = "1GiB",
     backend: Annotated[
         str | None,
-        typer.Option(metavar="kernel|monty", help="What runs it; monty is an interpreter, no kernel layers."),
+        typer.Option(metavar="kernel|monty", help="What runs it; monty is an interpreter without kernel layers."),
     ] = None,
-    unsafe: Annotated[bool, typer.Option("--unsafe", help="Run it even where the kernel cannot confine it.")] = False,
+    unsafe: Annotated[bool, typer.Option("--unsafe", help="Run it even if the kernel cannot confine it.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> int:
     """Run a Python program in the sandbox.
 
-    It gets no files, no network and no processes.
+    It has no files, no network and no processes.
     Example: echo 'print(sum(range(10)))' | sonde exec -
     """
     from sonde.api.settings import load_settings
@@ -56,44 +56,35 @@ def exec_(
             box.share(name, path)
         result = box.execute(code)
     if json:
-        _print_object(result)
+        from sonde.runs.rundir import pretty_json
+
+        shown: dict[str, Any] = asdict(result) | {
+            "final": result.final and result.final.value,
+            "finished": bool(result.final),
+            "fault": result.fault and asdict(result.fault) | {"code": result.fault.code},
+        }
+        sys.stdout.write(pretty_json(shown).decode())
     else:
         _print_plainly(result)
     return 0 if result.ok else 1
 
 
-def _print_object(result: ExecResult) -> None:
-    from sonde.runs.rundir import pretty_json
-
-    shown: dict[str, Any] = asdict(result) | {
-        "final": result.final and result.final.value,
-        "finished": bool(result.final),
-        "fault": result.fault and asdict(result.fault) | {"code": result.fault.code},
-    }
-    sys.stdout.write(pretty_json(shown).decode())
-
-
 def _print_plainly(result: ExecResult) -> None:
-    """Its output where output goes, then the final value; what stopped it goes to stderr."""
+    """The program's output to stdout and stderr, then its final value; what stopped it goes to stderr."""
+    from sonde.core.canonical import canonical_json, jsonable
+
     for text, stream in ((result.stdout, sys.stdout), (result.stderr, sys.stderr)):
         stream.write(printable(text) if stream.isatty() else text)
         stream.flush()
     if result.final is not None:
         value = result.final.value
-        print(printable(value if isinstance(value, str) else _json(value)))
-    for line in [*result.warnings, *(_fault_lines(result.fault) if result.fault else [])]:
+        print(printable(value if isinstance(value, str) else canonical_json(jsonable(value))))
+    lines = list(result.warnings)
+    if fault := result.fault:
+        place = f" (line {fault.line})" if fault.line else ""
+        code = f" [{fault.code}]" if fault.kind == "violation" else ""
+        hint = fault.hint or ""
+        told = hint.partition("\n")[0] in fault.message  # a refusal already carries its example
+        lines += [f"{fault.kind}{place}: {fault.message}{code}", *([] if told else [hint])]
+    for line in lines:
         print(f"sonde: {printable(line)}", file=sys.stderr)
-
-
-def _json(value: Any) -> str:
-    from sonde.core.canonical import canonical_json, jsonable
-
-    return canonical_json(jsonable(value))
-
-
-def _fault_lines(fault: ExecFault) -> list[str]:
-    place = f" (line {fault.line})" if fault.line else ""
-    hint = fault.hint or ""
-    told = hint.partition("\n")[0] in fault.message  # a refusal carries its example
-    code = f" [{fault.code}]" if fault.kind == "violation" else ""
-    return [f"{fault.kind}{place}: {fault.message}{code}", *([] if told else [hint])]

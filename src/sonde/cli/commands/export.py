@@ -1,4 +1,4 @@
-"""`sonde export`: a run as one file that can be given away."""
+"""`sonde export`: a run as one file to share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from sonde.cli.options import PlaceOptions, RunName, settings_of, spread
 from sonde.errors import ConfigError
 
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where it goes; otherwise here, named by the run.")
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="The file to write; by default in this folder, named after the run."
+    ),
 ]
 
 
@@ -25,14 +28,14 @@ def export(
     *,
     output: Output = None,
     redact: Annotated[
-        bool, typer.Option("--redact", help="Take out what looks like a secret; not replayable.")
+        bool, typer.Option("--redact", help="Remove what looks like a secret; the run cannot be replayed then.")
     ] = False,
-    html: Annotated[bool, typer.Option("--html", help="One page that shows the run in any browser.")] = False,
+    html: Annotated[bool, typer.Option("--html", help="Write a page that shows the run in any browser.")] = False,
     place: PlaceOptions,
 ) -> None:
-    """Write a run as one file that can be given away.
+    """Write a run as one file to share.
 
-    It is a .tar.gz; `sonde runs import` unpacks it elsewhere. With --html it is a page to look at.
+    The file is a .tar.gz that `sonde runs import` unpacks elsewhere. With --html it is a page to look at.
     """
     from sonde.runs.export import export_run
     from sonde.runs.rundir import find_run
@@ -51,4 +54,4 @@ def export(
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error.strerror}; choose another place with -o FILE") from None
     if redact:
-        print("redacted by pattern, which misses things: look before you publish", file=sys.stderr)
+        print("secrets were removed by pattern, which misses some: check the file before you share it", file=sys.stderr)

@@ -32,7 +32,7 @@ class IncidentOptions(WindowOptions):
 
     trace: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID", parser=filled, help="Look at this trace in any case; may be repeated."),
+        typer.Option(metavar="ID", parser=filled, help="Always look at this trace; repeatable."),
     ] = None
     configs: Annotated[Path | None, typer.Option(metavar="DIR", help="Config snapshots: DIR/<tag>/metadata.json.")] = (
         None
@@ -53,7 +53,7 @@ def incident(
     place: PlaceOptions,
     output: ReportOptions,
 ) -> int:
-    """Write the dossier of an incident: timeline, hypotheses, suspected change, what to do; events and causes have proved evidence.
+    """Write an incident report: timeline, hypotheses, suspected change, what to do. Events and causes have proved evidence.
 
     Example: sonde incident --project checkout --from 2026-11-01T00:00Z --to 2026-11-01T06:00Z
     """

@@ -1,4 +1,4 @@
-"""`sonde publish`: the annotations of a finished investigation, written again."""
+"""`sonde publish`: write the annotations of a finished investigation again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def publish(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     place: PlaceOptions,
 ) -> int:
-    """Write a run's annotations to its Phoenix server; writing twice replaces. Exit code 1 when some could not be written.
+    """Write a run's annotations to its Phoenix server; writing again replaces them. Exit code 1 if some could not be written.
 
     Example: sonde publish last
     """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Taxonomy = Annotated[
     str | None,
-    typer.Option(metavar="NAME|FILE", parser=filled, help="List every failure too: sonde, trail, or a YAML file."),
+    typer.Option(metavar="NAME|FILE", parser=filled, help="Also list every failure: sonde, trail, or a YAML file."),
 ]
 
 
@@ -45,7 +45,7 @@ def rca(
     place: PlaceOptions,
     output: ReportOptions,
 ) -> int:
-    """Find the root cause of failed traces; every reference is proved. Works without a model, and then says so.
+    """Find the root cause of failed traces; every reference is proved. Also works without a model, and then says so.
 
     Example: sonde rca 4f1c2b… --source traces.jsonl
 

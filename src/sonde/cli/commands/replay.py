@@ -1,10 +1,10 @@
-"""`sonde replay`: run everything again against the recording and prove every hash."""
+"""`sonde replay`: run everything again against the recording and check every hash."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -21,10 +21,6 @@ from sonde.cli.options import (
 from sonde.cli.text import printable, some_lines
 from sonde.core.plurals import plural
 
-if TYPE_CHECKING:
-    from sonde.api.rerun import Replayed
-    from sonde.runs.recording import Difference
-
 SHOWN_NAMES = 10
 
 
@@ -36,7 +32,7 @@ def replay(
     run: RunName,
     *,
     words_only: Annotated[
-        bool, typer.Option("--words-only", help="Feed the replies by position though prompts have changed.")
+        bool, typer.Option("--words-only", help="Feed the replies by position even if prompts have changed.")
     ] = False,
     context: GivenAgain = None,
     allowed: AllowedAgain,
@@ -44,10 +40,10 @@ def replay(
     place: PlaceOptions,
     output: OutputOptions,
 ) -> int:
-    """Run a recording again and prove every hash.
+    """Run a recording again and check every hash.
 
     No model is asked.
-    Exit code 1 at the first difference; with --words-only differences are listed and it goes on.
+    Exit code 1 at the first difference; --words-only lists the differences and goes on.
     """
     from sonde.api import rerun
     from sonde.cli.inputs import one_source
@@ -63,11 +59,7 @@ def replay(
             settings=settings,
             limits=allowed.limits(),
         )
-    _print(found, output)
-    return 0 if found.equal or words_only else 1
-
-
-def _print(found: Replayed, output: OutputOptions) -> None:
+    code = 0 if found.equal or words_only else 1
     if output.json:
         from sonde.runs.rundir import pretty_json
 
@@ -81,18 +73,15 @@ def _print(found: Replayed, output: OutputOptions) -> None:
             "status": found.record.status.value if found.record else None,
         }
         sys.stdout.write(pretty_json(shown).decode())
-        return
+        return code
     proved = f"{plural(found.replies, 'model reply', 'model replies')} and {plural(found.host_calls, 'host call')}"
     print(f"{printable(found.run_id)}: {'every hash is the same' if found.equal else 'different'} ({proved})")
     for name in found.changed[:SHOWN_NAMES]:
-        print(f"{printable(name)} has changed since the run: a replay needs it as it was")
+        print(f"{printable(name)} has changed since the run; a replay needs it as it was")
     if len(found.changed) > SHOWN_NAMES:
         print(f"and {plural(len(found.changed) - SHOWN_NAMES, 'more file')} that the run read")
     for difference in found.differences:
-        _print_difference(difference)
-
-
-def _print_difference(difference: Difference) -> None:
-    print(printable(f"\n{difference.where}"))
-    for name, side in (("recorded", difference.recorded), ("now", difference.now)):
-        print("\n".join(f"  {name:8} {line}" for line in some_lines(str(side), 12)))
+        print(printable(f"\n{difference.where}"))
+        for name, side in (("recorded", difference.recorded), ("now", difference.now)):
+            print("\n".join(f"  {name:8} {line}" for line in some_lines(str(side), 12)))
+    return code

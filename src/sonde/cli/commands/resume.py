@@ -1,4 +1,4 @@
-"""`sonde resume`: go on with a run that was cut off."""
+"""`sonde resume`: continue a run that was cut off."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ def register(app: typer.Typer) -> None:
 def resume(
     run: RunName,
     *,
-    live: Annotated[bool, typer.Option("--live", help="Where code takes another path, go on from there.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="If code takes another path than recorded, go on from there.")
+    ] = False,
     writeback: Annotated[
-        bool | None, typer.Option("--writeback/--no-writeback", help="Whether annotations are written to the server.")
+        bool | None, typer.Option("--writeback/--no-writeback", help="Whether to write annotations to the server.")
     ] = None,
     context: GivenAgain = None,
     allowed: AllowedAgain,
@@ -41,7 +43,7 @@ def resume(
     place: PlaceOptions,
     output: OutputOptions,
 ) -> int:
-    """Go on with a killed run; no recorded reply is asked again."""
+    """Continue a killed run; no recorded reply is asked for again."""
     from sonde.api import rerun
     from sonde.cli.foreground_run import run_with_view
     from sonde.cli.inputs import one_source

@@ -25,24 +25,24 @@ OutputDir = Annotated[Path | None, typer.Option(metavar="DIR", help="The role's 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flags:
-    """Every flag of the worker. All are text here: what is wrong with them goes into result.json as well."""
+    """Every flag of the worker. All are text here, so that mistakes in them also go into result.json."""
 
     repo: Annotated[Text, typer.Option(metavar="DIR", help="The repository; programs run there. Required.")] = None
     loop_id: Annotated[Text, typer.Option(metavar="ID", help="The loop. Required.")] = None
     role: Annotated[Text, typer.Option(metavar="NAME", help="The role that is about to run. Required.")] = None
     iteration: Annotated[Text, typer.Option(metavar="N", help="The loop's iteration. Required.")] = None
-    context_file_list: Annotated[Text, typer.Option(metavar="FILE", help="Paths, one a line. Required.")] = None
+    context_file_list: Annotated[Text, typer.Option(metavar="FILE", help="Paths, one per line. Required.")] = None
     output_dir: Annotated[Text, typer.Option(metavar="DIR", help="…/rlms/iter-N/<role>. Required.")] = None
     max_steps: Annotated[Text, typer.Option(metavar="N", help="Steps of the root model. Required.")] = None
     max_depth: Annotated[Text, typer.Option(metavar="N", help="Deepest declared sub-call. Required.")] = None
     timeout_seconds: Annotated[Text, typer.Option(metavar="S", help="Hard wall-clock limit. Required.")] = None
-    max_subcalls: Annotated[Text, typer.Option(metavar="N", help="0: twice the steps.")] = None
+    max_subcalls: Annotated[Text, typer.Option(metavar="N", help="0 means twice the steps.")] = None
     root_command_json: Annotated[Text, typer.Option(metavar="JSON", help="The root model, as in '[\"codex\"]'.")] = None
     root_args_json: Annotated[Text, typer.Option(metavar="JSON", help="Its arguments, a JSON array.")] = None
     root_prompt_mode: Annotated[Text, typer.Option(metavar="stdin|file", help="How it gets its prompt.")] = None
-    subcall_command_json: Annotated[Text, typer.Option(metavar="JSON", help="The sub-call model; else the root.")] = (
-        None
-    )
+    subcall_command_json: Annotated[
+        Text, typer.Option(metavar="JSON", help="The sub-call model; by default the root.")
+    ] = None
     subcall_args_json: Annotated[Text, typer.Option(metavar="JSON", help="Its arguments, a JSON array.")] = None
     subcall_prompt_mode: Annotated[Text, typer.Option(metavar="stdin|file", help="How it gets its prompt.")] = None
     require_citations: Annotated[Text, typer.Option(metavar="BOOL", help="true (default) or false.")] = None
@@ -59,7 +59,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _alone(command: Callable[..., None]) -> Callable[..., None]:
-    """The command of a group itself: it runs only when no sub-command was typed."""
+    """The command of the group itself: it runs only if no sub-command was typed."""
 
     @functools.wraps(command)
     def run(context: typer.Context, **given: Any) -> None:
@@ -77,7 +77,9 @@ def rlms(
     *,
     fail_mode: Annotated[
         str | None,
-        typer.Option(metavar="MODE", help="warn_and_continue: warn and exit 0 on failure; fail_role: the code of it."),
+        typer.Option(
+            metavar="MODE", help="On failure: warn_and_continue warns and exits with 0, fail_role exits with its code."
+        ),
     ] = None,
     flags: Flags,
 ) -> int:
@@ -90,44 +92,39 @@ def rlms(
     from sonde.rlms.policy import role_goes_on
     from sonde.rlms.wrapper import invoke_from_shell
 
-    policy = _fail_mode(fail_mode)
+    if fail_mode not in (None, "warn_and_continue", "fail_role"):
+        raise ConfigError(f"--fail-mode {fail_mode!r}: write warn_and_continue or fail_role")
     code, result = invoke_from_shell(asdict(flags), os.environ)
     print(json.dumps(result))
     if code:
         print(f"sonde: rlms failed: {result['error_code']}: {result['error']}", file=sys.stderr)
-    if code and fail_mode is not None and role_goes_on(policy, ok=False):
-        print("sonde: warn_and_continue: the role goes on without it", file=sys.stderr)
+    if code and fail_mode is not None and role_goes_on(fail_mode, ok=False):
+        print("sonde: warn_and_continue: the role continues without it", file=sys.stderr)
         return 0
     return code
-
-
-def _fail_mode(given: str | None) -> Any:
-    if given not in (None, "warn_and_continue", "fail_role"):
-        raise ConfigError(f"--fail-mode is {given!r}; it is warn_and_continue or fail_role")
-    return given or "fail_role"
 
 
 def decide(
     *,
     config: Annotated[str, typer.Option(metavar="FILE", help="The loop's configuration, or its rlms section.")],
     role: Role,
-    context_file_list: Annotated[str, typer.Option(metavar="FILE", help="Paths, one a line.")],
+    context_file_list: Annotated[str, typer.Option(metavar="FILE", help="Paths, one per line.")],
     repo: Annotated[str, typer.Option(metavar="DIR", help="The repository.")] = ".",
     loop_id: LoopId = "",
     iteration: Annotated[int, typer.Option(metavar="N", help="The loop's iteration.")] = 0,
     request_file: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILE", help="Where the request keyword is looked for; otherwise in the listed files."),
+        typer.Option(metavar="FILE", help="Where to look for the request keyword; by default in the listed files."),
     ] = None,
     metadata_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Metadata to keep the decision with.")
+        str | None, typer.Option(metavar="FILE", help="Metadata to store with the decision.")
     ] = None,
     output_dir: OutputDir = None,
 ) -> int:
     """Say whether the worker should run for a role, and why; exit code 0 either way.
 
-    With --output-dir the decision is kept: in metadata.json, as an event, and as a skipped status.json when nothing
-    is to run.
+    With --output-dir the decision is kept: in metadata.json, as an event, and as a skipped status.json if nothing
+    should run.
 
     Example: sonde rlms decide --config loop.json --role planner --context-file-list files.txt --output-dir DIR
     """
@@ -151,13 +148,13 @@ def decide(
 def gate(
     *,
     output_dir: OutputDir = None,
-    status_file: Annotated[Path | None, typer.Option(metavar="FILE", help="status.json, when not in DIR.")] = None,
-    result_file: Annotated[Path | None, typer.Option(metavar="FILE", help="result.json, when not in DIR.")] = None,
+    status_file: Annotated[Path | None, typer.Option(metavar="FILE", help="status.json, if not in DIR.")] = None,
+    result_file: Annotated[Path | None, typer.Option(metavar="FILE", help="result.json, if not in DIR.")] = None,
     highlight_pattern: Annotated[
         str | None, typer.Option(metavar="REGEX", help="One of the highlights must match this (RE2).")
     ] = None,
 ) -> int:
-    """The canary gate: status ok, meant to run, result ok, a citation, and one that is not a fallback. Exit code 0 or 1.
+    """Check the canary gate: status ok, meant to run, result ok, a citation that is not a fallback. Exit code 0 or 1.
 
     Example: sonde rlms gate --output-dir .superloop/loops/demo/rlms/iter-1/planner
     """

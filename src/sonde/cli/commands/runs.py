@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,10 +15,9 @@ from sonde.cli.options import PlaceOptions, RunName, filled, settings_of, spread
 from sonde.cli.text import one_line, printable
 from sonde.core.budget import shown_cost
 from sonde.core.plurals import plural
+from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from sonde.runs.catalog import RunSummary
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -28,7 +28,7 @@ Status = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
+class RunFilter:
     """Which runs are listed, and how."""
 
     status: Status = None
@@ -48,24 +48,24 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="runs")
 
 
-def runs(context: typer.Context, *, wanted: Filter, place: PlaceOptions) -> int | None:
-    """List, show, prune and import runs; alone it lists."""
+def runs(context: typer.Context, *, wanted: RunFilter, place: PlaceOptions) -> int | None:
+    """List, show, prune and import runs; without a sub-command, list them."""
     return list_(wanted=wanted, place=place) if context.invoked_subcommand is None else None
 
 
-def list_(*, wanted: Filter, place: PlaceOptions) -> int:
-    """List runs, the newest first."""
+def list_(*, wanted: RunFilter, place: PlaceOptions) -> int:
+    """List runs, newest first."""
     from sonde.runs.catalog import list_runs
 
     runs_dir = settings_of(place).runs_dir
     found = list_runs(runs_dir, status=wanted.status, run_type=wanted.type_, text=wanted.text, limit=wanted.limit)
     if wanted.json:
-        _print_json({"runs": [_plain(summary) for summary in found]})
+        _print_json({"runs": [asdict(summary) | {"path": str(summary.path)} for summary in found]})
         return 0
     for summary in found:
         print(_line(summary))
     if not found:
-        print(f"no runs in {runs_dir} that fit; `sonde ask` makes one", file=sys.stderr)
+        print(f"no matching runs in {runs_dir}; `sonde ask` makes one", file=sys.stderr)
     return 0
 
 
@@ -79,7 +79,8 @@ def _line(summary: RunSummary) -> str:
 
 
 def show(run: RunName, *, json: AsJson = False, place: PlaceOptions) -> int:
-    """Show one run: its page of summary, or its record with --json."""
+    """Show one run: its summary page, or its record with --json."""
+    from sonde.runs.catalog import summarise
     from sonde.runs.rundir import SUMMARY, find_run
 
     found = find_run(settings_of(place).runs_dir, run)
@@ -87,17 +88,15 @@ def show(run: RunName, *, json: AsJson = False, place: PlaceOptions) -> int:
         _print_json(found.record().model_dump(mode="json"))
         return 0
     page = found.path / SUMMARY
-    print(printable(page.read_text("utf-8", "replace")) if page.is_file() else _unfinished(found.path))
+    if page.is_file():
+        print(printable(page.read_text("utf-8", "replace")))
+    else:
+        summary = summarise(found.path)
+        print(_line(summary))
+        if summary.status == "interrupted":
+            print(f"Continue it with: sonde resume {summary.run_id}")
     print(printable(f"folder: {found.path}"), file=sys.stderr)
     return 0
-
-
-def _unfinished(path: Path) -> str:
-    from sonde.runs.catalog import summarise
-
-    summary = summarise(path)
-    hint = f"\nIt goes on with: sonde resume {summary.run_id}" if summary.status == "interrupted" else ""
-    return f"{_line(summary)}{hint}"
 
 
 def prune(
@@ -107,52 +106,36 @@ def prune(
         str | None, typer.Option(metavar="AGE", parser=filled, help="Only runs older than 12h, 7d, 4w.")
     ] = None,
     status: Status = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
     json: AsJson = False,
     place: PlaceOptions,
 ) -> int:
-    """Delete run folders; those that are being written stay."""
+    """Delete run folders, except those that are being written."""
     from sonde.runs.catalog import prune as prune_runs
 
     if keep is None and older_than is None:
-        from sonde.errors import ConfigError
-
-        raise ConfigError("say what to prune: --keep 20 keeps the newest twenty, --older-than 7d deletes what is older")
-    runs_dir, before = settings_of(place).runs_dir, _moment(older_than) if older_than else None
+        raise ConfigError("say what to prune: --keep 20 keeps the newest twenty, --older-than 7d deletes older runs")
+    before = None
+    if older_than:
+        age = re.fullmatch(r"(\d{1,4})([hdw])", older_than)
+        if age is None:
+            raise ConfigError(f"--older-than {older_than}: write a number up to 9999 and h, d or w, e.g. 7d")
+        unit = {"h": "hours", "d": "days", "w": "weeks"}[age[2]]
+        before = datetime.now(UTC) - timedelta(**{unit: int(age[1])})
+    runs_dir = settings_of(place).runs_dir
     doomed = prune_runs(runs_dir, keep=keep, before=before, status=status, dry_run=True)
-    if (
-        not dry_run
-        and doomed
-        and (yes or json or typer.confirm(f"Delete {plural(len(doomed), 'run')} in {runs_dir}?", err=True))
-    ):
+    if doomed and not dry_run:
+        if not (yes or json or typer.confirm(f"Delete {plural(len(doomed), 'run')} in {runs_dir}?", err=True)):
+            return 0
         doomed = prune_runs(runs_dir, keep=keep, before=before, status=status)
-    elif not dry_run and doomed:
-        return 0
     if json:
         _print_json({"pruned": [summary.run_id for summary in doomed], "dry_run": dry_run})
-    else:
-        print(
-            "\n".join(
-                [
-                    *(_line(summary) for summary in doomed),
-                    f"{plural(len(doomed), 'run')} {'would go' if dry_run else 'gone'}",
-                ]
-            )
-        )
+        return 0
+    for summary in doomed:
+        print(_line(summary))
+    print(f"{plural(len(doomed), 'run')} {'would be deleted' if dry_run else 'deleted'}")
     return 0
-
-
-def _moment(age: str) -> datetime:
-    from datetime import UTC, datetime, timedelta
-
-    from sonde.errors import ConfigError
-
-    match = re.fullmatch(r"(\d{1,4})([hdw])", age)
-    if match is None:
-        raise ConfigError(f"--older-than {age}: write a number up to 9999 and h, d or w, e.g. 7d")
-    unit = {"h": "hours", "d": "days", "w": "weeks"}[match[2]]
-    return datetime.now(UTC) - timedelta(**{unit: int(match[1])})
 
 
 def import_(file: Annotated[Path, typer.Argument(metavar="FILE")], *, place: PlaceOptions) -> None:
@@ -160,10 +143,6 @@ def import_(file: Annotated[Path, typer.Argument(metavar="FILE")], *, place: Pla
     from sonde.runs.export import unpack_run
 
     print(unpack_run(file, settings_of(place).runs_dir).path)
-
-
-def _plain(summary: RunSummary) -> dict[str, Any]:
-    return asdict(summary) | {"path": str(summary.path)}
 
 
 def _print_json(value: Any) -> None:

@@ -15,7 +15,7 @@ from sonde.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """Which protocol, and what tasks may run."""
+    """Which protocol, and which commands tasks may run."""
 
     stdio: Annotated[
         bool, typer.Option("--stdio", help="JSON Lines, for the VS Code extension (docs/protocol.md).")
@@ -25,7 +25,7 @@ class ServeOptions:
     ] = False
     acp: Annotated[bool, typer.Option("--acp", help="Agent Client Protocol, for Zed, JetBrains and Neovim.")] = False
     allow_command: Annotated[
-        list[str] | None, typer.Option(metavar="PREFIX", help="A command that tasks may run; can be repeated.")
+        list[str] | None, typer.Option(metavar="PREFIX", help="A command that tasks may run; repeatable.")
     ] = None
 
 
@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
 
 @contextmanager
 def _needing(extra: str) -> Generator[None]:
-    """An import of what the extra of this name, a package of the same name, brings."""
+    """Around an import: says which extra is missing. Extra and package have the same name."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -26,11 +26,11 @@ TraceId = Annotated[str, typer.Argument(metavar="TRACE_ID")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted(WindowOptions):
-    """Which traces, how many, and in what form."""
+class TraceListOptions(WindowOptions):
+    """Which traces, how many, and in which form."""
 
-    after: Annotated[str | None, typer.Option(metavar="ID", parser=filled, help="Go on after this trace.")] = None
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 50
+    after: Annotated[str | None, typer.Option(metavar="ID", parser=filled, help="Continue after this trace.")] = None
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most this many.")] = 50
     json: AsJson = False
 
 
@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
 
 @contextlib.contextmanager
 def _opened(where: SourceOptions) -> Generator[tuple[TraceStore, str | None]]:
-    """The store behind --source and the project in it; what a store cannot find is the caller's mistake."""
+    """The store behind --source and its project. What the store cannot find is the caller's mistake."""
     from sonde.api.trace_source import project_in, source_of
     from sonde.contexts.traces.store import UnknownTrace
 
@@ -63,7 +63,7 @@ def _opened(where: SourceOptions) -> Generator[tuple[TraceStore, str | None]]:
         store.close()
 
 
-def _query(project: str | None, wanted: Wanted) -> TraceQuery:
+def _query(project: str | None, wanted: TraceListOptions) -> TraceQuery:
     from sonde.contexts.traces.catalog import query_of
 
     words = {"start": wanted.start, "end": wanted.end, "filter_expr": wanted.filter, "after": wanted.after}
@@ -75,13 +75,13 @@ def import_(
     *,
     json: AsJson = False,
 ) -> int:
-    """Index a file or a folder once; later commands on it start at once. Malformed records are counted, named and skipped."""
+    """Index a file or folder once, so that later commands start at once. Malformed records are counted, named and skipped."""
     from sonde.api.trace_source import cache_folder
     from sonde.contexts.traces.catalog import import_traces
 
     folder = cache_folder(os.environ)
     if folder is None:
-        raise ConfigError("there is no place to keep the index: set HOME or XDG_CACHE_HOME")
+        raise ConfigError("no folder for the index: set HOME or XDG_CACHE_HOME")
     found = import_traces(path, folder)
     if json:
         _print_json(found)
@@ -92,8 +92,8 @@ def import_(
     return 0
 
 
-def ls(*, where: SourceOptions, wanted: Wanted) -> int:
-    """List traces in the order of their start."""
+def ls(*, where: SourceOptions, wanted: TraceListOptions) -> int:
+    """List traces in order of their start."""
     with _opened(where) as (store, project):
         page = store.traces(_query(project, wanted))
     if wanted.json:
@@ -139,7 +139,7 @@ def search(
     trace: Annotated[
         str | None, typer.Option(metavar="ID", parser=filled, help="Search this trace; needed on a server.")
     ] = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Read attributes beyond the indexed 4 kB too.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also read attributes beyond the indexed 4 kB.")] = False,
     where: SourceOptions,
     json: AsJson = False,
 ) -> int:
@@ -159,7 +159,7 @@ def search(
     return 0
 
 
-def overview(*, where: SourceOptions, wanted: Wanted) -> int:
+def overview(*, where: SourceOptions, wanted: TraceListOptions) -> int:
     """Traces at a glance: kinds, error groups, latency."""
     from sonde.contexts.traces.catalog import overview as look
 
@@ -182,9 +182,9 @@ def export(
     trace_ids: Annotated[list[str], typer.Argument(metavar="TRACE_ID")],
     *,
     where: SourceOptions,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Otherwise stdout.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="By default stdout.")] = None,
 ) -> int:
-    """Write traces as OTel JSON Lines, which every command here reads again with equal hashes."""
+    """Write traces as OTel JSON Lines, which every command here reads back with the same hashes."""
     from sonde.contexts.traces.catalog import export_traces
 
     place = contextlib.nullcontext(sys.stdout) if output is None else _new_file(output)
@@ -196,11 +196,11 @@ def export(
 
 @contextlib.contextmanager
 def _new_file(path: Path) -> Generator[TextIO]:
-    """A file that was not there before, and is not there afterwards when writing it failed."""
+    """A new file; it is removed again if writing fails."""
     try:
         stream = path.open("x", encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{path} cannot be made: {error.strerror}; choose another place with -o FILE") from None
+        raise ConfigError(f"{path} cannot be created: {error.strerror}; choose another place with -o FILE") from None
     try:
         with stream:
             yield stream

@@ -1,4 +1,4 @@
-"""`sonde view`: run folders as a local page."""
+"""`sonde view`: look at run folders in a local page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from sonde.cli.options import PlaceOptions, settings_of, spread
 
-RunToShow = Annotated[str | None, typer.Argument(metavar="RUN", help="A run to open; otherwise the list.")]
+RunToShow = Annotated[str | None, typer.Argument(metavar="RUN", help="The run to open; by default the list of runs.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -19,11 +19,11 @@ def register(app: typer.Typer) -> None:
 def view(
     run: RunToShow = None,
     *,
-    port: Annotated[int, typer.Option(metavar="N", help="The port on loopback; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(metavar="N", help="The port on loopback; 0 picks a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     place: PlaceOptions,
 ) -> None:
-    """Look at runs in a local page, live while they go on.
+    """Look at runs in a local page, live while they run.
 
     It listens on this machine only, until Ctrl-C.
     """
@@ -39,11 +39,11 @@ def view(
     try:
         server = ViewerServer(runs_dir, port=port, named=[shown] if shown else (), cache=cache_folder(settings.environ))
     except (OSError, OverflowError) as error:
-        raise ConfigError(f"port {port} cannot be used: {error}; --port 0 takes a free one") from error
+        raise ConfigError(f"port {port} cannot be used: {error}; --port 0 picks a free one") from error
     with soft_stop(said=None) as stop, server:
         address = server.url_of(shown.run_id) if shown else server.url
         print(address, flush=True)
-        print("Ctrl-C ends it", file=sys.stderr)
+        print("Ctrl-C stops it", file=sys.stderr)
         if browser:
             typer.launch(address)
         stop.wait()

@@ -74,7 +74,7 @@ def test_of_many_broken_lines_the_screen_says_how_many_more_there_are_and_the_re
 
     assert done.returncode == 1
     assert done.stderr.count("is not an item and was skipped") == 20
-    assert "3 further lines" in done.stderr
+    assert "3 more lines" in done.stderr
     assert done.stdout.count("- line ") == 23
 
 

@@ -32,6 +32,7 @@ def bomb() -> bytes:
     return out + head + b"trailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, len(out))
 
 
+@pytest.mark.hostile_long
 @pytest.mark.xfail(
     reason="issue 18, point 4: documents are parsed in a confined process with limits of time and memory"
 )
@@ -39,7 +40,7 @@ def test_a_small_pdf_does_not_hold_a_run(victim: Victim) -> None:
     victim.write("report.pdf", bomb())
     victim.write("notes.txt", "the service is payments\n")
 
-    victim.cpu_seconds = 10
+    victim.cpu_seconds = 5
     done = victim.sonde("ask", "Which service?", ".", "--runs-dir", victim.own, "--max-wall-time-sec", "3")
 
     assert done.returncode == 0, done.stderr

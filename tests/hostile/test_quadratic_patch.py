@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from victim import Victim
 
 PATCHES = {
@@ -21,6 +22,7 @@ PATCHES = {
 }
 
 
+@pytest.mark.hostile_long
 def test_patches_made_to_take_hours_are_refused(victim: Victim) -> None:
     victim.write("a.txt", "one\n")
     victim.write("long.txt", ("ab" * 2_000 + "\n") * 2_000)

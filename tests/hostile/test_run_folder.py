@@ -64,6 +64,7 @@ def test_a_recording_raises_nothing(victim: Victim, forgery: tuple[dict[str, Any
     assert list(victim.own.iterdir()) == []
 
 
+@pytest.mark.hostile_long
 def test_a_recording_writes_nothing_to_a_server_and_sends_no_key(victim: Victim, listener: Listener) -> None:
     victim.write("t.jsonl", json.dumps(SPAN) + "\n")
     victim.environ = {"PHOENIX_API_KEY": KEY}

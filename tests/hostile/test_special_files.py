@@ -26,6 +26,7 @@ def plant(run: Path, name: str, kind: str, victim: Victim) -> None:
                 file.truncate(1 << 40)
 
 
+@pytest.mark.hostile_long
 @pytest.mark.parametrize("kind", ["zero", "pipe", "link", "hole"])
 def test_runs_are_listed_and_shown_whatever_lies_in_their_folders(victim: Victim, kind: str) -> None:
     (victim.home / "secret.txt").write_text(SECRET)

@@ -143,7 +143,7 @@ def test_a_failure_shows_paths_and_hides_keys(loop: Loop) -> None:
 
     called = loop.shell(root, env={"AGENT_TOKEN": "t-123456", "PLACE": str(loop.repo)})
 
-    assert f"{loop.repo} refused ***" in called.result["error"]
+    assert f"{loop.repo} refused [key removed]" in called.result["error"]
 
 
 def test_a_root_that_exits_3_is_a_failed_invocation_and_says_what_it_said(loop: Loop) -> None:

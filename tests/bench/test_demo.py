@@ -11,7 +11,7 @@ from sonde.api.settings import Settings
 from sonde.bench.demo import load, names, play, without_model
 from sonde.core.events import CodeRan, Event, SubcallStarted
 from sonde.errors import ConfigError
-from sonde.viewer.shelf import Shelf
+from sonde.viewer.server import Shelf
 
 
 @pytest.fixture(scope="module")

@@ -122,7 +122,8 @@ def test_a_run_is_listed_exported_and_shown(source: Path, tmp_path: Path) -> Non
 
     (line,) = list_runs(tmp_path / "runs")
     back = unpack_run(export_run(folder, tmp_path / "shared"), tmp_path / "other")
-    shown = shown_excerpts(RunStream(folder.path).everything())
+    stream = RunStream(folder.path)
+    shown = shown_excerpts(stream.full(range(stream.news()["total"])))
 
     assert (line.status, line.citations) == ("succeeded", 1)
     assert compare(folder, back).equal

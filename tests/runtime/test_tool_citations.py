@@ -24,7 +24,7 @@ from sonde.models.base import ModelRequest, Secret
 from sonde.runs.rundir import JOURNAL, RunDir
 from sonde.testing import ScriptedModel, run_in_memory
 from sonde.viewer import export_html
-from sonde.viewer.shelf import Shelf
+from sonde.viewer.server import Shelf
 
 NOTICE = "Dear staff,\nthe office closes at 17:00.\nThe canteen closes at 14:00."
 REF = re.compile(r"\[(tool:\w+:[0-9a-f]{8}-[0-9a-f]{8})\]")

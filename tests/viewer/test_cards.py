@@ -17,7 +17,7 @@ from sonde.models.base import ModelRequest
 from sonde.runs.rundir import RunDir
 from sonde.testing import ScriptedModel
 from sonde.viewer import export_html
-from sonde.viewer.shelf import Shelf
+from sonde.viewer.server import Shelf
 
 Cards = Callable[[Path], list[dict[str, Any]]]
 

@@ -13,7 +13,7 @@ from sonde.core.status import RunStatus
 from sonde.runs.rundir import RunDir
 from sonde.testing import ScriptedModel
 from sonde.viewer import export_html
-from sonde.viewer.shelf import Shelf
+from sonde.viewer.server import Shelf
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_slim_events_stay_small_whatever_a_run_holds(tmp_path: Path) -> None:
 
     stream = RunStream(run.path)
 
-    assert len(str(stream.slim()[0])) < 2_000
+    assert len(str(stream.news()["events"][0])) < 2_000
     assert stream.full([0])[0]["result"] == big
 
 
@@ -40,7 +40,7 @@ def test_what_is_read_in_pieces_is_what_is_read_at_once(tmp_path: Path) -> None:
             file.write(data[at : at + 1_711])
             pieces += stream.news(len(pieces) - 1)["events"]
 
-    assert pieces == RunStream(whole.path).slim()
+    assert pieces == RunStream(whole.path).news()["events"]
 
 
 def test_a_torn_end_is_said_once_the_run_is_over(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_journal_that_became_shorter_is_read_anew(tmp_path: Path) -> None:
     journal.close()
 
     assert stream.news()["total"] == before
-    assert stream.slim()[-1]["text"] == "resumed"
+    assert stream.news()["events"][-1]["text"] == "resumed"
 
 
 def test_a_missing_journal_is_no_run(tmp_path: Path) -> None:
@@ -93,4 +93,8 @@ def test_a_running_story_told_in_memory_is_the_story_on_disk(tmp_path: Path) -> 
     teller.start("a", "?")
     journal.close()
 
-    assert [each["type"] for each in RunStream(run.path).slim()] == ["run_started", "status_changed", "state_changed"]
+    assert [each["type"] for each in RunStream(run.path).news()["events"]] == [
+        "run_started",
+        "status_changed",
+        "state_changed",
+    ]

@@ -1,7 +1,7 @@
 """Sonde for MCP clients: tools ask, rca, comply, incident and runs over standard input and output.
 
-Each returns the cited result and the path of the run, reports progress turn by turn, and stops when the client cancels. Files are
-read only inside the folder in which the server was started, traces also from the Phoenix server that is set: the arguments are words of
+Each returns the cited result and the path of the run, reports progress turn by turn, and stops if the client cancels. Files are
+read only inside the folder in which the server was started, and traces also from the configured Phoenix server: the arguments come from
 a model, which may have been talked into something. The official SDK speaks the protocol and claims descriptors 0 and 1.
 Needs the extra `mcp`.
 """
@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -26,8 +25,8 @@ from pydantic import BaseModel, ConfigDict
 from sonde.api.ask_run import ask
 from sonde.api.consent import is_chosen_server
 from sonde.api.investigations import comply, incident, rca
-from sonde.api.launch import RunOptions, sonde_version
-from sonde.api.result import Answer, Investigation, Result
+from sonde.api.launch import sonde_version
+from sonde.api.result import Investigation, Result
 from sonde.api.settings import Settings
 from sonde.contexts.traces.catalog import is_server
 from sonde.contexts.workspace.paths import Root
@@ -48,7 +47,7 @@ T = TypeVar("T")
 
 
 class ToolReply(BaseModel):
-    """What a tool returns: the result, what it rests on, and where the run is."""
+    """What a tool returns: the result, its evidence, and where the run is."""
 
     model_config = ConfigDict(title="Result")
 
@@ -64,18 +63,10 @@ class ToolReply(BaseModel):
 
 
 class RunList(BaseModel):
-    """Earlier runs, the newest first, or one of them with its summary."""
+    """Earlier runs, newest first, or one of them with its summary."""
 
     runs: list[dict[str, Any]]
     summary: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """What a run is given: where its events go, and how it is told to stop."""
-
-    on_event: Callable[[Event], None]
-    cancel: threading.Event
 
 
 class Tools:
@@ -89,8 +80,8 @@ class Tools:
     async def ask(self, question: str, paths: list[str], context: Context) -> ToolReply:
         """Answer a question over files and folders, however large, with citations that are proved."""
         inside = [self._inside(path) for path in paths]
-        work = partial(ask, question, *inside, model=self._model, settings=self._settings)
-        return _answered(await watched(context, lambda watch: work(on_event=watch.on_event, cancel=watch.cancel)))
+        answer = await watched(context, partial(ask, question, *inside, model=self._model, settings=self._settings))
+        return _reply(answer, [each.model_dump(mode="json") for each in answer.citations])
 
     async def rca(
         self, trace_id: str, source: str, context: Context, project: str | None = None, writeback: bool = False
@@ -129,13 +120,14 @@ class Tools:
         return await self._investigate(context, partial(incident, self._source(source), **window))
 
     async def _investigate(self, context: Context, work: Callable[..., Investigation]) -> ToolReply:
-        return _investigated(await watched(context, lambda watch: work(**self._options(watch))))
+        found = await watched(context, partial(work, model=self._model, settings=self._settings))
+        return _reply(found, list(_refs(found.report).values()), found.report)
 
     async def runs(self, run: str | None = None, limit: int = 20) -> RunList:
         """List earlier runs, or show one by its id (or `last`)."""
         if run is None:
             found = list_runs(self._settings.runs_dir, limit=max(1, min(limit, 200)))
-            return RunList(runs=[_plain(asdict(each)) for each in found])
+            return RunList(runs=[{**asdict(each), "path": str(each.path)} for each in found])
         if "/" in run:
             raise ConfigError("name a run by its id; folders elsewhere are not shown here")
         folder = find_run(self._settings.runs_dir, run)
@@ -147,19 +139,11 @@ class Tools:
             "run_dir": str(folder.path),
         }
         page = folder.path / SUMMARY
-        shown = page.is_file() and not page.is_symlink()  # a link could lead to what is not ours to show
+        shown = page.is_file() and not page.is_symlink()  # a link could lead out of the run folder
         return RunList(runs=[row], summary=page.read_text("utf-8", "replace") if shown else None)
 
-    def _options(self, watch: Watch) -> RunOptions:
-        return {
-            "model": self._model,
-            "settings": self._settings,
-            "on_event": watch.on_event,
-            "cancel": watch.cancel,
-        }
-
     def _inside(self, path: str) -> Path:
-        """A path inside the working folder, also when it is given in full; secrets are refused by name."""
+        """A path inside the working folder, relative or absolute; secrets are refused by name."""
         given = Path(path)
         relative = given.relative_to(self._root.path).as_posix() if given.is_relative_to(self._root.path) else path
         if Path(relative).is_absolute() or relative.startswith("~"):
@@ -169,54 +153,42 @@ class Tools:
         return self._root.path / real
 
     def _source(self, source: str) -> str | Path:
-        """A file inside, or the user's server: who names it here is a model, and the user's key would go along."""
+        """A file inside, or the user's own server: a model names it here, and the user's key would go along."""
         if not is_server(source):
             return self._inside(source)
         if not is_chosen_server(source, self._settings):
             raise ConfigError(
-                f"{source} is not the server that is set; start `sonde serve --mcp` with SONDE_SOURCE={source}"
+                f"{source} is not the configured server; start `sonde serve --mcp` with SONDE_SOURCE={source}"
             )
         return source
 
 
-async def watched(context: Context, work: Callable[[Watch], T]) -> T:
-    """Run the work in a thread; tell the client how it goes, and the work when the client has had enough."""
+async def watched(context: Context, work: Callable[..., T]) -> T:
+    """Run the work in a thread, with the keywords `on_event` and `cancel`. Reports progress to the client; stops if the client cancels."""
     loop = asyncio.get_running_loop()
     cancel = Stop()
     count = itertools.count(1)
 
     def on_event(event: Event) -> None:
-        if text := _told(event):
+        match event:
+            case TurnStarted():
+                text = f"{event.session}: turn {event.turn}"
+            case SubcallStarted():
+                text = f"sub-call: {event.objective[:120]}"
+            case HostReturned() if event.tool:
+                text = f"{event.name}: {'ok' if event.ok else event.error}"
+            case ModelReplied():
+                text = f"{event.session}: {event.tokens_in + event.tokens_out} tokens"
+            case _:
+                text = ""
+        if text:
             asyncio.run_coroutine_threadsafe(context.report_progress(next(count), None, text), loop)
 
     try:
-        return await asyncio.shield(loop.run_in_executor(None, work, Watch(on_event, cancel)))
+        return await asyncio.shield(loop.run_in_executor(None, partial(work, on_event=on_event, cancel=cancel)))
     except asyncio.CancelledError:
         cancel.set()
         raise
-
-
-def _told(event: Event) -> str | None:
-    match event:
-        case TurnStarted():
-            return f"{event.session}: turn {event.turn}"
-        case SubcallStarted():
-            return f"sub-call: {event.objective[:120]}"
-        case HostReturned() if event.tool:
-            return f"{event.name}: {'ok' if event.ok else event.error}"
-        case ModelReplied():
-            return f"{event.session}: {event.tokens_in + event.tokens_out} tokens"
-        case _:
-            return None
-
-
-def _answered(answer: Answer) -> ToolReply:
-    citations = [each.model_dump(mode="json") for each in answer.citations]
-    return _result(answer, answer.text, None, citations)
-
-
-def _investigated(found: Investigation) -> ToolReply:
-    return _result(found, found.text, found.report, list(_refs(found.report).values()))
 
 
 def _refs(value: Any) -> dict[tuple[str, str], dict[str, Any]]:
@@ -234,11 +206,11 @@ def _refs(value: Any) -> dict[tuple[str, str], dict[str, Any]]:
     return found
 
 
-def _result(done: Result, text: str, report: dict[str, Any] | None, citations: list[dict[str, Any]]) -> ToolReply:
+def _reply(done: Result, citations: list[dict[str, Any]], report: dict[str, Any] | None = None) -> ToolReply:
     record = done.record
     return ToolReply(
         status=done.status.value,
-        text=text,
+        text=done.text,
         report=report,
         citations=citations,
         gaps=list(done.gaps),
@@ -249,14 +221,8 @@ def _result(done: Result, text: str, report: dict[str, Any] | None, citations: l
     )
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: value if isinstance(value, str | int | float | bool | None) else str(value) for name, value in row.items()
-    }
-
-
 def build(settings: Settings, folder: Path, model: Model | None = None) -> MCPServer:
-    """The server with its tools; `model` stands in for the one that the settings name."""
+    """The server with its tools; `model` replaces the one that the settings name."""
     server = MCPServer("sonde", version=sonde_version(), instructions=INSTRUCTIONS)
     tools = Tools(settings, folder, model)
     for function in (tools.ask, tools.rca, tools.comply, tools.incident, tools.runs):
@@ -265,7 +231,7 @@ def build(settings: Settings, folder: Path, model: Model | None = None) -> MCPSe
 
 
 def _explained(function: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
-    """The tool, whose errors say to the client what was wrong; the SDK tells the words of no other exception."""
+    """The tool, with errors that tell the client what was wrong: the SDK passes on the message of a ToolError only."""
 
     @wraps(function)
     async def call(*args: Any, **named: Any) -> T:

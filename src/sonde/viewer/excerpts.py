@@ -1,8 +1,8 @@
 """The text behind each citation of a run, for the page's evidence cards.
 
-A card shows exactly the text that its hash was made of, or no text at all. The text is read again from the source: files below the
-folders that the run was given, trace files, config snapshots. If that fails it is taken from what the run recorded. Either way it must
-have the cited hash. Nothing is fetched from a server: a run folder from a stranger must not make this machine call anyone.
+A card shows exactly the text that was hashed, or no text at all. The text is read again from the source: files in the folders that
+the run was given, trace files, config snapshots. If that fails, it comes from what the run recorded. Either way it must have the cited
+hash. Nothing is fetched from a server: a stranger's run folder must not make this machine call anyone.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ ResultOf = Callable[[int], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """One evidence card. `text` has the cited hash or is empty; `left_out` counts the characters that were too many for a card.
+    """One evidence card. `text` has the cited hash or is empty; `left_out` counts the characters that did not fit on the card.
 
     `state`: verified (read again just now), changed (the source has another text now), recorded (the source was not read, the run's
-    recording has the text), missing (neither has it). `snippet` is what the runtime noted when it proved the citation, and is unchecked.
+    recording has the text), missing (neither has it). `snippet` is what the runtime noted when it proved the citation; it is unchecked.
     """
 
     ref: str
@@ -83,7 +83,7 @@ def shown_excerpts(
     start = next((event for event in listed if event.get("type") == "run_started"), cast("Mapping[str, Any]", {}))
     cards: dict[str, Shown] = {}
     with ExitStack() as opened:
-        sources = _Sources(start, calls, opened, cache)
+        sources = _CitedSources(start, calls, opened, cache)
         for citation in _citations(listed):
             card = _card(citation, sources, calls, result_of or (lambda _number: None))
             cards.setdefault(card.ref, card)
@@ -91,20 +91,25 @@ def shown_excerpts(
 
 
 def _citations(events: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """What the code cited on its way, and what the output points at."""
+    """What the code cited, and what the output points at."""
     for event in events:
         if event.get("type") == "cited":
             yield event["citation"]
         elif event.get("type") == "run_ended":
             output: Any = event.get("output")
             answer = isinstance(output, dict) and isinstance(cast("dict[str, Any]", output).get("citations"), list)
-            yield from _pointers(output["citations"] if answer else output)  # the rest of an answer is the model's
+            yield from _pointers(
+                output["citations"] if answer else output
+            )  # the rest of an answer is the model's own words
 
 
 def _pointers(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Everything in a value that can be a citation: a final value may hold anything under the same names."""
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
-        if isinstance(fields.get("excerpt_hash"), str) and _sound(fields):
+        lines = (fields.get(name, 0) for name in ("start_line", "end_line"))
+        sound = all(isinstance(line, int) for line in lines) and isinstance(fields.get("path", ""), str)
+        if isinstance(fields.get("excerpt_hash"), str) and sound:
             yield fields
         else:
             for item in fields.values():
@@ -114,14 +119,8 @@ def _pointers(value: Any) -> Iterator[Mapping[str, Any]]:
             yield from _pointers(item)
 
 
-def _sound(fields: Mapping[str, Any]) -> bool:
-    """Whether this can be a citation: a final value may hold anything under the same names."""
-    lines = (fields.get(name, 0) for name in ("start_line", "end_line"))
-    return all(isinstance(line, int) for line in lines) and isinstance(fields.get("path", ""), str)
-
-
 def _card(
-    citation: Mapping[str, Any], sources: _Sources, calls: Sequence[Mapping[str, Any]], result_of: ResultOf
+    citation: Mapping[str, Any], sources: _CitedSources, calls: Sequence[Mapping[str, Any]], result_of: ResultOf
 ) -> Shown:
     path, start, end = (
         str(citation.get("path", "")),
@@ -200,7 +199,7 @@ def _recorded(result: Any, call: Mapping[str, Any], card: Shown) -> Iterator[str
                 yield _NUMBERED.sub("", "\n".join(lines))
 
 
-class _Sources:
+class _CitedSources:
     """What the run looked at, as it is on this machine now. A source is opened when the first citation needs it."""
 
     def __init__(
@@ -213,7 +212,7 @@ class _Sources:
         self._cache = cache
 
     def texts(self, citation: Mapping[str, Any]) -> list[str] | None:
-        """What stands at the cited place now, as often as the place can be meant; None when there is no such source here."""
+        """What the cited place holds now, for each file that the path may mean; None if the source is not here."""
         path, start = str(citation.get("path", "")), int(citation.get("start_line", 0))
         if citation.get("kind") == EvidenceKind.CONFIG_DIFF.value:
             return self._diffs(str(citation.get("ref")))
@@ -251,7 +250,7 @@ class _Sources:
         return None
 
     def _diffs(self, ref: str) -> list[str] | None:
-        """The diffs that this ref may mean: of the snapshots that the run compared, and of each with the next one."""
+        """The diffs that this ref may mean: between the snapshots that the run compared, and between each and the next."""
         folder = self._settings.get("configs")
         if not isinstance(folder, str):
             return None
@@ -279,7 +278,7 @@ def _roots(places: Sequence[Mapping[str, Any]]) -> Iterator[Path]:
 
 
 def _candidates(path: str, roots: Iterable[Path]) -> Iterator[Path]:
-    """The files that this cited path may mean; each lies below a root, or matches it, also after its links are followed."""
+    """The files that a cited path may mean; each is inside a root, or matches it, even after links are followed."""
     seen: set[Path] = set()
     for root in roots:
         for base in (root, *root.parents):
@@ -295,10 +294,10 @@ def _candidates(path: str, roots: Iterable[Path]) -> Iterator[Path]:
 
 
 def lines_of(file: Path, start: int, end: int) -> str | None:
-    r"""Lines of a file as a run reads them, from 1, both included, joined by `\n`; None when it has no such lines."""
+    r"""Lines of a file as a run reads them, from 1, both included, joined by `\n`; None if it has no such lines."""
     try:
         state = file.stat()
-        if not 0 < state.st_size <= LARGEST_FILE:  # 0: files of /proc say so, and may never end
+        if not 0 < state.st_size <= LARGEST_FILE:  # files in /proc say 0 and may never end
             return None
         with open_text(Entry(file.name, state.st_size, state.st_mtime_ns, str(file))) as text:
             index = LineIndex.of(text)

@@ -1,7 +1,7 @@
 """A run as one page that needs no server: the viewer's own files and the run's data in a single HTML file.
 
-The file loads nothing from anywhere; its policy allows exactly the script and the style that are in it, by their hashes. Texts longer than
-20,000 characters are cut. With `redact` what looks like a secret is taken out, as in `runs.export`.
+The file loads nothing; its policy allows only its own script and style, by their hashes. Texts longer than 20,000 characters are cut.
+`redact` removes what looks like a secret, as in `runs.export`.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def export_html(run: RunDir, target: str | Path, *, redact: bool = False, cache:
 
 
 def run_data(run: RunDir, *, redact: bool = False, cache: Path | None = None) -> dict[str, Any]:
-    """Everything that the page asks a server for."""
+    """Everything that the page would ask a server for."""
     events = redact_events(run.events()) if redact else run.events()
     if not events:
-        raise NoSuchRun(f"{run.path} was cut off before its first event: there is nothing to show")
+        raise NoSuchRun(f"{run.path} was cut off before its first event, so it has nothing to show")
     full = [{**as_dict(event), "n": number} for number, event in enumerate(events)]
     summary = asdict(summarise(run.path)) | {"path": run.run_id}
     shown = shown_excerpts(full, lambda number: full[number].get("result"), cache=cache)
@@ -78,7 +78,7 @@ def page(data: dict[str, Any]) -> str:
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    inside = msgspec.json.encode(data).decode().replace("<", "\\u003c")  # no </script> can end the data
+    inside = msgspec.json.encode(data).decode().replace("<", "\\u003c")  # so that no </script> can end the data
     head = (
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>\n'
         f'<script type="application/json" id="sonde-data">{inside}</script>'
@@ -92,13 +92,10 @@ def page(data: dict[str, Any]) -> str:
 
 
 def bundle() -> str:
-    """The page's modules as one: they import by name and export by name, so that dropping both words is enough."""
-    return "\n".join(_plain(_static(f"{name}.js")) for name in MODULES)
-
-
-def _plain(module: str) -> str:
-    without = re.sub(r"^import \{[^}]*\} from \"[^\"]*\";\n", "", module, flags=re.MULTILINE)
-    return re.sub(r"^export (?=async function|function|class|const)", "", without, flags=re.MULTILINE)
+    """The page's modules as one: they import and export by name, so that removing the imports and the word `export` is enough."""
+    text = "\n".join(_static(f"{name}.js") for name in MODULES)
+    text = re.sub(r"^import \{[^}]*\} from \"[^\"]*\";\n", "", text, flags=re.MULTILINE)
+    return re.sub(r"^export (?=async function|function|class|const)", "", text, flags=re.MULTILINE)
 
 
 def _static(name: str) -> str:

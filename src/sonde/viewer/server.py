@@ -1,14 +1,15 @@
 """A small web server over run folders, for one person on this machine.
 
-It listens on loopback only, answers only requests that name it by a loopback name (so that no foreign page can reach it by tricking DNS),
-only GET, and only with the page's own files and the runs of its shelf. The page may load nothing from elsewhere. It has no passwords:
-other users of this machine can read what it shows while it runs.
+It listens on loopback only and answers only GET requests that address it by a loopback name, so that no foreign page can reach it by
+tricking DNS. It serves only the page's own files and the runs on its shelf. The page may load nothing from elsewhere. There are no
+passwords: other users of this machine can read what it shows while it runs.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,8 +22,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import msgspec
 
 from sonde.errors import SondeError, UsageError
-from sonde.runs.rundir import NoSuchRun, RunDir
-from sonde.viewer.shelf import Shelf
+from sonde.runs.catalog import list_runs, summarise
+from sonde.runs.compare import compare
+from sonde.runs.rundir import NoSuchRun, RunDir, run_ids
+from sonde.viewer.excerpts import shown_excerpts
+from sonde.viewer.stream import RunStream
 
 STATIC = files("sonde.viewer") / "static"
 TYPES = {
@@ -42,17 +46,65 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 MOST_EVENTS = 500
+OPEN_RUNS = 32
 Query = Mapping[str, Sequence[str]]
 
 
+class Shelf:
+    """The runs that a viewer may show: those in one folder, and any that were named; nothing else can be asked for.
+
+    Ids are names of existing folders, compared as text, so that no path can be smuggled in.
+    """
+
+    def __init__(self, runs_dir: str | Path, named: Sequence[RunDir] = (), *, cache: Path | None = None) -> None:
+        self.runs_dir = Path(runs_dir)
+        self._cache = cache
+        self._named = {run.run_id: run for run in named}
+        self._streams: dict[str, RunStream] = {}
+        self._lock = threading.Lock()
+
+    def runs(self) -> list[dict[str, Any]]:
+        """All runs, newest first."""
+        listed = {run.run_id: run for run in list_runs(self.runs_dir)}
+        for run_id, run in self._named.items():
+            listed.setdefault(run_id, summarise(run.path))
+        return [asdict(run) | {"path": str(run.path)} for run in listed.values()]
+
+    def find(self, run_id: str) -> RunDir:
+        """The run with exactly this id."""
+        if run_id in self._named:
+            return self._named[run_id]
+        if run_id not in run_ids(self.runs_dir):
+            raise NoSuchRun(f"no run {run_id!r} here")
+        return RunDir(self.runs_dir / run_id)
+
+    def stream(self, run_id: str) -> RunStream:
+        """The run's journal, followed as it grows; the last few stay open."""
+        path = self.find(run_id).path
+        with self._lock:
+            if len(self._streams) >= OPEN_RUNS and run_id not in self._streams:
+                self._streams.pop(next(iter(self._streams)))
+            return self._streams.setdefault(run_id, RunStream(path))
+
+    def excerpts(self, run_id: str) -> list[dict[str, Any]]:
+        """The source texts that the run cites."""
+        stream = self.stream(run_id)
+        found = shown_excerpts(stream.light(), lambda number: stream.full([number])[0].get("result"), cache=self._cache)
+        return [each.as_dict() for each in found]
+
+    def compare(self, left: str, right: str) -> dict[str, Any]:
+        """Two runs side by side."""
+        return compare(self.find(left), self.find(right)).as_dict()
+
+
 class ViewerServer:
-    """Serves until closed. `url` is where; port 0 takes a free one; `cache` keeps indexes of trace files."""
+    """Serves until closed, at `url`. Port 0 picks a free one; `cache` keeps indexes of trace files."""
 
     def __init__(
         self, runs_dir: str | Path, *, port: int = 0, named: Sequence[RunDir] = (), cache: Path | None = None
     ) -> None:
         self.shelf = Shelf(runs_dir, named, cache=cache)
-        self._http = _Listener(self.shelf, port)
+        self._http = _ViewerListener(self.shelf, port)
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
 
     @property
@@ -85,11 +137,11 @@ class ViewerServer:
         self.close()
 
 
-class _Listener(ThreadingHTTPServer):
+class _ViewerListener(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, shelf: Shelf, port: int) -> None:
-        super().__init__(("127.0.0.1", port), _Exchange)
+        super().__init__(("127.0.0.1", port), _ViewerExchange)
         self.shelf = shelf
 
     @cached_property
@@ -98,37 +150,32 @@ class _Listener(ThreadingHTTPServer):
         return frozenset(f"{host}:{self.server_port}" for host in ("127.0.0.1", "localhost", "[::1]"))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that hangs up is no news."""
+        """Silent: browsers hang up all the time."""
 
 
-class _Exchange(BaseHTTPRequestHandler):
+class _ViewerExchange(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: _Listener  # pyright: ignore[reportIncompatibleVariableOverride]  # no other server makes these
+    server: _ViewerListener  # pyright: ignore[reportIncompatibleVariableOverride]  # no other server makes these
     server_version = "sonde"
     sys_version = ""
 
     def do_GET(self) -> None:
         try:
-            status, kind, body = self._answer()
+            if self.headers.get("Host", "") not in self.server.names:
+                words = b"this viewer answers to 127.0.0.1 and localhost only\n"
+                status, kind, body = HTTPStatus.FORBIDDEN, "text/plain", words
+            elif (address := urlsplit(self.path)).path.startswith("/api/"):
+                parts = tuple(unquote(part) for part in address.path.split("/")[2:])
+                answer = route(self.server.shelf, parts, parse_qs(address.query))
+                status, kind, body = HTTPStatus.OK, "application/json", msgspec.json.encode(answer)
+            else:
+                status, kind, body = static_file(address.path)
         except NoSuchRun as error:
             status, kind, body = HTTPStatus.NOT_FOUND, "application/json", _problem(error)
         except SondeError as error:
             status, kind, body = HTTPStatus.CONFLICT, "application/json", _problem(error)
         except Exception as error:  # noqa: BLE001  # the top of a request: the next one must still be served
             status, kind, body = HTTPStatus.INTERNAL_SERVER_ERROR, "application/json", _problem(error)
-        self._send(status, kind, body)
-
-    def _answer(self) -> tuple[HTTPStatus, str, bytes]:
-        if self.headers.get("Host", "") not in self.server.names:
-            return HTTPStatus.FORBIDDEN, "text/plain", b"this viewer answers to 127.0.0.1 and localhost only\n"
-        address = urlsplit(self.path)
-        if address.path.startswith("/api/"):
-            parts = tuple(unquote(part) for part in address.path.split("/")[2:])
-            answer = route(self.server.shelf, parts, parse_qs(address.query))
-            return HTTPStatus.OK, "application/json", msgspec.json.encode(answer)
-        return static_file(address.path)
-
-    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         self.send_response(status)
         for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
@@ -157,27 +204,20 @@ def route(shelf: Shelf, parts: Sequence[str], query: Query) -> Any:
         case ("runs",):
             return shelf.runs()
         case ("runs", run_id, "events"):
-            return shelf.stream(run_id).news(_number(query, "after", -1))
+            return shelf.stream(run_id).news(_number(query["after"][0]) if "after" in query else -1)
         case ("runs", run_id, "full"):
-            return shelf.stream(run_id).full(_numbers(query))
+            wanted = query.get("n", [""])[0].split(",")[:MOST_EVENTS]
+            return shelf.stream(run_id).full([_number(part) for part in wanted if part])
         case ("runs", run_id, "excerpts"):
             return shelf.excerpts(run_id)
         case ("compare", left, right):
             return shelf.compare(left, right)
         case _:
-            raise NoSuchRun("there is no such address")
+            raise NoSuchRun("no such address")
 
 
-def _number(query: Query, name: str, default: int) -> int:
-    return _parsed(query[name][0], int) if name in query else default
-
-
-def _numbers(query: Query) -> list[int]:
-    return [_parsed(part, int) for part in query.get("n", [""])[0].split(",")[:MOST_EVENTS] if part]
-
-
-def _parsed(text: str, kind: Callable[[str], int]) -> int:
+def _number(text: str) -> int:
     try:
-        return kind(text)
+        return int(text)
     except ValueError:
         raise UsageError(f"{text[:40]!r} is not a number") from None

@@ -1,14 +1,14 @@
 """One run as the page reads it: a slim event for every line of the journal, the whole one on demand, and what is new since.
 
-A slim event has its long texts cut and its data as a preview, so that ten thousand are a few megabytes. The file is read on from where
-reading stopped; when it became shorter or was replaced, it is read again from the start. Lines are checked as they are read.
+A slim event has its long texts cut and its data as a preview, so that ten thousand take a few megabytes. Reading continues where it
+stopped; if the file became shorter or was replaced, it starts again. Lines are checked as they are read.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -67,7 +67,7 @@ class RunStream:
 
     def news(self, after: int = -1) -> dict[str, Any]:
         """The slim events after a number, and how the run stands."""
-        running = is_being_written(self.path)  # asked before reading: the last events are then in what is read
+        running = is_being_written(self.path)  # asked before reading, so that the last events are read too
         with self._lock:
             self._refresh()
             return {
@@ -83,66 +83,51 @@ class RunStream:
         with self._lock:
             self._refresh()
             known = [number for number in numbers if 0 <= number < len(self._places)]
-            with open_plain(self.path) as file:
-                return [{**self._at(file.fileno(), number), "n": number} for number in known]
+            return [
+                {**msgspec.json.decode(line, type=dict[str, Any]), "n": number} for number, line in self._lines(known)
+            ]
 
     def light(self) -> list[dict[str, Any]]:
-        """What evidence needs of every event: where the run looked, what it cited, and which call showed it."""
+        """The parts of events that evidence needs: where the run looked, what it cited, and which call showed it."""
         with self._lock:
             self._refresh()
             wanted = [each["n"] for each in self._slim if each["type"] in WHOLE or each.get("excerpts")]
-            with open_plain(self.path) as file:
-                return [{**self._skim(file.fileno(), number), "n": number} for number in wanted]
+            return [
+                {**msgspec.structs.asdict(_light.decode(line)), "n": number} for number, line in self._lines(wanted)
+            ]
 
-    def slim(self) -> list[dict[str, Any]]:
-        """All slim events."""
-        return self.news()["events"]
-
-    def everything(self) -> list[dict[str, Any]]:
-        """All whole events."""
-        return self.full(range(len(self.slim())))
-
-    def _at(self, fd: int, number: int) -> dict[str, Any]:
-        start, size = self._places[number]
-        return msgspec.json.decode(os.pread(fd, size, start), type=dict[str, Any])
-
-    def _skim(self, fd: int, number: int) -> dict[str, Any]:
-        start, size = self._places[number]
-        return msgspec.structs.asdict(_light.decode(os.pread(fd, size, start)))
+    def _lines(self, numbers: Iterable[int]) -> Iterator[tuple[int, bytes]]:
+        with open_plain(self.path) as file:
+            for number in numbers:
+                start, size = self._places[number]
+                yield number, os.pread(file.fileno(), size, start)
 
     def _refresh(self) -> None:
+        """Read on from where reading stopped."""
         try:
             with open_plain(self.path) as file:
-                self._continue(file.fileno())
+                stat = os.fstat(file.fileno())
+                if stat.st_ino != self._read.inode or stat.st_size < self._read.offset:
+                    self._clear()
+                    self._read.inode = stat.st_ino
+                if self._read.tampered_line is not None or stat.st_size == self._read.offset:
+                    return
+                data = os.pread(file.fileno(), stat.st_size - self._read.offset, self._read.offset)
         except OSError as error:
             raise NoSuchRun(f"{self.path} cannot be read: {error.strerror}") from None
-
-    def _continue(self, fd: int) -> None:
-        stat = os.fstat(fd)
-        if stat.st_ino != self._read.inode or stat.st_size < self._read.offset:
-            self._clear()
-            self._read.inode = stat.st_ino
-        if self._read.tampered_line is not None or stat.st_size == self._read.offset:
-            return
-        data = os.pread(fd, stat.st_size - self._read.offset, self._read.offset)
         *lines, rest = data.split(b"\n")
         self._read.torn = bool(rest)
         for line in lines:
-            if not self._take(line):
-                break
-
-    def _take(self, line: bytes) -> bool:
-        if checked(self._read.sum, line) is None:
-            self._read.tampered_line = len(self._slim) + 1
-            return False
-        event = msgspec.json.decode(line, type=dict[str, Any])
-        if event.get("type") == "run_started":
-            refuse_newer(str(event.get("schema_version")), self.path)
-        self._places.append((self._read.offset, len(line)))
-        self._slim.append(slim(event, len(self._slim)))
-        self._read.sum = sum_of(line)
-        self._read.offset += len(line) + 1
-        return True
+            if checked(self._read.sum, line) is None:
+                self._read.tampered_line = len(self._slim) + 1
+                return
+            event = msgspec.json.decode(line, type=dict[str, Any])
+            if event.get("type") == "run_started":
+                refuse_newer(str(event.get("schema_version")), self.path)
+            self._places.append((self._read.offset, len(line)))
+            self._slim.append(slim(event, len(self._slim)))
+            self._read.sum = sum_of(line)
+            self._read.offset += len(line) + 1
 
 
 def slim(event: dict[str, Any], number: int) -> dict[str, Any]:

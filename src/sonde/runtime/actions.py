@@ -241,40 +241,31 @@ class SandboxGuard:
         if not isinstance(action, dict):
             raise SandboxViolation(f"an action is a JSON object, not {type(action).__name__}")
         found = cast("dict[str, Any]", action)
-        check = {
-            "tool_call": self._tool_call,
-            "delegate_subcall": self._delegate,
-            "synthesize": self._output,
-            "finalize": self._output,
-        }.get(cast("str", found.get("type")) if isinstance(found.get("type"), str) else "")
-        if check is None:
-            raise SandboxViolation(f"unknown action type {found.get('type')!r}")
-        check(found)
-
-    def _tool_call(self, action: dict[str, Any]) -> None:
-        name = action.get("tool_name")
-        if not isinstance(name, str) or name not in self.tools:
-            raise SandboxViolation(f"tool {name!r} is not allowed; allowed: {', '.join(sorted(self.tools))}")
-        self._object("args", action.get("args", {}))
-
-    def _delegate(self, action: dict[str, Any]) -> None:
-        if not isinstance(action.get("objective"), str) or not action["objective"].strip():
-            raise SandboxViolation("delegate_subcall needs an objective")
-        if not isinstance(action.get("use_planner"), bool):
-            raise SandboxViolation("delegate_subcall needs use_planner as true or false")
-        steps = action.get("actions")
-        if not action["use_planner"] and not isinstance(steps, list):
-            raise SandboxViolation("delegate_subcall without a planner needs a list of actions")
-        for step in cast("list[Any]", steps or []):
-            self.validate(step)
-        context = action.get("context", {})
-        self._object("context", context)
-        if self.delegation_keys is not None and (extra := set(context) - self.delegation_keys):
-            raise SandboxViolation(f"delegation context may not carry {', '.join(sorted(extra))}")
-
-    def _output(self, action: dict[str, Any]) -> None:
-        if action.get("output") is not None:
-            self._object("output", action["output"])
+        match found.get("type"):
+            case "tool_call":
+                name = found.get("tool_name")
+                if not isinstance(name, str) or name not in self.tools:
+                    raise SandboxViolation(f"tool {name!r} is not allowed; allowed: {', '.join(sorted(self.tools))}")
+                self._object("args", found.get("args", {}))
+            case "delegate_subcall":
+                if not isinstance(found.get("objective"), str) or not found["objective"].strip():
+                    raise SandboxViolation("delegate_subcall needs an objective")
+                if not isinstance(found.get("use_planner"), bool):
+                    raise SandboxViolation("delegate_subcall needs use_planner as true or false")
+                steps = found.get("actions")
+                if not found["use_planner"] and not isinstance(steps, list):
+                    raise SandboxViolation("delegate_subcall without a planner needs a list of actions")
+                for step in cast("list[Any]", steps or []):
+                    self.validate(step)
+                context = found.get("context", {})
+                self._object("context", context)
+                if self.delegation_keys is not None and (extra := set(context) - self.delegation_keys):
+                    raise SandboxViolation(f"delegation context may not carry {', '.join(sorted(extra))}")
+            case "synthesize" | "finalize":
+                if found.get("output") is not None:
+                    self._object("output", found["output"])
+            case kind:
+                raise SandboxViolation(f"unknown action type {kind!r}")
 
     @staticmethod
     def _object(name: str, value: Any) -> None:

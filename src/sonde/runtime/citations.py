@@ -86,11 +86,19 @@ class Citations:
         del snippet  # the runtime takes the text from the file, never from the model
         proved = self.run.prover.lines(path, start_line, end_line, signal=signal)
         if isinstance(proved, Refuted):
-            text = self._look(path, start_line, end_line)
+            if start_line < 1 or end_line < start_line:
+                raise ToolFault(
+                    f"{start_line}-{end_line} is not a range of lines; lines count from 1, for example 10 to 12"
+                )
+            args: dict[str, Any] = {"path": path, "start_line": start_line, "end_line": end_line}
+            if end_line - start_line >= 200:
+                args["rationale"] = "the code cites these lines"
+            read = self.run.registry.call("read_file", args)
+            self.run.log.note(each for each in read.excerpts if each.kind is EvidenceKind.FILE)
             proved = self.run.prover.lines(path, start_line, end_line, signal=signal)
             if isinstance(proved, Refuted):
                 raise ToolFault(proved.reason)
-            if not was_shown(text, "\n".join(self.shown)):
+            if not was_shown(str(read.result), "\n".join(self.shown)):
                 self.unseen.append(f"{path}:{start_line}-{end_line}: {proved.snippet}")
         self._cite(proved)
         return proved.snippet
@@ -130,15 +138,3 @@ class Citations:
                     citation=proved.model_dump(mode="json"),
                 )
             )
-
-    def _look(self, path: str, start_line: int, end_line: int) -> str:
-        if start_line < 1 or end_line < start_line:
-            raise ToolFault(
-                f"{start_line}-{end_line} is not a range of lines; lines count from 1, for example 10 to 12"
-            )
-        args: dict[str, Any] = {"path": path, "start_line": start_line, "end_line": end_line}
-        if end_line - start_line >= 200:
-            args["rationale"] = "the code cites these lines"
-        result = self.run.registry.call("read_file", args)
-        self.run.log.note(e for e in result.excerpts if e.kind is EvidenceKind.FILE)
-        return str(result.result)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sonde.runtime.run import Run
 
 SLOWER, STALLED_S = 10, 60
-"""How much longer recorded code may take when it runs again, on a slower or busier machine: so many times, and seconds more."""
+"""How much longer recorded code may take when it runs again on a slower or busier machine: a factor, and seconds on top."""
 LOST_CHARS = 1500
 
 
@@ -67,7 +67,10 @@ class Coder:
         printed: list[str] = []
         for number, code in enumerate(action.blocks, 1):
             result = self._block(code, action.reasoning, turn, number)
-            texts += self._told()
+            for lost in self._lost:  # the model hears once what its variables lack
+                self.run.note(lost)
+            texts += self._lost
+            self._lost = []
             texts.append(feedback.block_text(result, number=number, count=len(action.blocks)))
             printed.append(result.stdout)
             if result.final is not None:
@@ -96,25 +99,26 @@ class Coder:
         box.clock = CodeClock(start=clock)
         for name, value in self.host.counters().items():
             box.inject(name, value)
+        wall_s = max(0.05, min(self.run.spec.limits.wall_s, self.host.scope.deadline.remaining()))
+        before = self.run.spec.recording.at(CodeRan, self.session, turn, number)
+        if before is not None and (before.fault or {}).get("kind") != "timeout":
+            wall_s = self._patience()  # it was in time when it was recorded: a slower machine is no failure
         started = self.run.clock.now()
-        result = box.execute(code, wall_s=self._wall(turn, number))
+        result = box.execute(code, wall_s=wall_s)
         self._note_interception(code, result, turn, number)
         self.printed.append(result.stdout)  # whole: citations are proved by it
         ran = self._ran(result, turn, number, self.run.clock.now() - started)
-        result = replace(result, stdout=ran.stdout, stderr=ran.stderr, fault=_without_keys(result.fault, ran.fault))
-        if result.fault is not None and result.fault.kind == "violation":
-            raise SandboxViolation(result.fault.message)
-        return result
-
-    def _wall(self, turn: int, number: int) -> float:
-        """Seconds for a block. One that was in time when it was recorded has many more: a slower machine is no failure."""
-        recorded = self.run.spec.recording.at(CodeRan, self.session, turn, number)
-        if recorded is not None and (recorded.fault or {}).get("kind") != "timeout":
-            return self._patience()
-        return max(0.05, min(self.run.spec.limits.wall_s, self.host.scope.deadline.remaining()))
+        fault = result.fault
+        # Without the values of keys, if that is all that differs; a replay in which the code fails otherwise shows that.
+        if fault is not None and ran.fault is not None:
+            same = is_same_but_for_keys(canonical_json(asdict(fault)), canonical_json(ran.fault))
+            fault = ExecFault(**ran.fault) if same else fault
+        if fault is not None and fault.kind == "violation":
+            raise SandboxViolation(fault.message)
+        return replace(result, stdout=ran.stdout, stderr=ran.stderr, fault=fault)
 
     def _ran(self, result: ExecResult, turn: int, number: int, duration: float) -> CodeRan:
-        """What came of a block, as it is recorded: without the values of keys, and that is what the model sees."""
+        """What came of a block, as recorded: without the values of keys. That is what the model sees."""
         output_hash = sha256_text(f"{result.stdout}\0{result.stderr}")
         final = None if result.final is None else hash_value(jsonable(result.final.value))
         stopped = result.fault is not None and not result.fault.keeps_state  # what it had printed by then is chance
@@ -175,11 +179,8 @@ class Coder:
 
     def box(self) -> Box:
         """The sandbox, with everything in it that the prompt has named."""
-        if self._box is None:
-            self._box = self._open()
-        return self._box
-
-    def _open(self) -> Box:
+        if self._box is not None:
+            return self._box
         run = self.run
         earlier = self._earlier
         events = [event for each in earlier.recordings for event in each.events]
@@ -208,10 +209,11 @@ class Coder:
         except BaseException:
             box.close()
             raise
+        self._box = box
         return box
 
     def _limits(self) -> Limits:
-        """The run's limits; where recorded code runs again, the backstop on processor time is out of its way."""
+        """The run's limits; where recorded code runs again, the backstop on processor time is out of the way."""
         limits = self.run.spec.limits
         if limits.cpu_s is None and (self._earlier.recordings or len(self.run.spec.recording)):
             return replace(limits, cpu_s=2 * (SLOWER * limits.wall_s + STALLED_S))
@@ -222,7 +224,7 @@ class Coder:
         return min(self._limits().cpu_seconds, SLOWER * self.run.spec.limits.wall_s + STALLED_S)
 
     def _rebuild(self, box: Box) -> None:
-        """The variables of the runs that this one continues. The time that it takes is not the run's."""
+        """Rebuild the variables of the runs that this one continues. The time it takes does not count as the run's."""
         began = self.run.clock.now()
         missing = [f"the variables of {run}, which is not there any more" for run in self._earlier.missing]
         differing: list[str] = []
@@ -247,7 +249,7 @@ class Coder:
         self.gaps += self._lost
 
     def _rebuild_block(self, box: Box, recording: Recording, block: Block) -> tuple[str, str]:
-        """Run one recorded block again. Why it could not run, if so; and what came out otherwise than recorded."""
+        """Run one recorded block again. Returns why it could not run, and what came out different; "" for neither."""
         self._rebuilding, self._calls = (recording, block), block.calls
         for name, value in block.counters.items():
             box.inject(name, value)
@@ -269,7 +271,7 @@ class Coder:
         return "", "" if same else "what it printed"
 
     def _serve(self, name: str, args: Args) -> Any:
-        """A call of the code; while recorded code runs again for a follow-up, the recorded answer."""
+        """Serve a call of the code; while recorded code runs again for a follow-up, with the recorded answer."""
         if self._rebuilding is None:
             return self.host(name, args)
         recording, block = self._rebuilding
@@ -281,23 +283,8 @@ class Coder:
             raise ToolFault(recorded.error or "failed")
         return recorded.result
 
-    def _told(self) -> list[str]:
-        """What the model has to hear about its variables, once."""
-        lost, self._lost = self._lost, []
-        for text in lost:
-            self.run.note(text)
-        return lost
-
     def close(self) -> None:
         """End the worker."""
         if self._box is not None:
             self._box.close()
             self._box = None
-
-
-def _without_keys(fault: ExecFault | None, recorded: Mapping[str, Any] | None) -> ExecFault | None:
-    """The fault as recorded, if it is this one but for the values of keys; a replay in which the code fails otherwise shows that."""
-    if fault is None or recorded is None:
-        return fault
-    same = is_same_but_for_keys(canonical_json(asdict(fault)), canonical_json(recorded))
-    return ExecFault(**recorded) if same else fault

@@ -75,7 +75,11 @@ class Functions:
             functions += [self.llm_query, self.llm_batch, self.summarize]
         if self.review is not None:
             functions.append(self.check)
-        if self._may_delegate():
+        # The depth-stop rule: a child with at most one level left asks plain questions instead of making children. A root whose
+        # engine promises sub_rlm by name always has it: a call that is too deep is then a limit, and not an unknown name.
+        root, levels = self.scope.depth == 0, self.scope.budget.max_depth - self.scope.depth
+        promised = root and "sub_rlm" in (self.run.spec.engine.functions or ())
+        if promised or (self._may_ask() and (root or levels > 1)):
             functions += [self.sub_rlm, self.rlm_batch, self.delegate_subcall, self.delegate_batch]
         wanted = self.run.spec.engine.functions
         return [each for each in functions if each.__name__ in (wanted or FUNCTIONS)]
@@ -85,13 +89,6 @@ class Functions:
         return (
             self.scope.depth < budget.max_depth and budget.max_subcalls > 0 and self.run.spec.profile != "assign-only"
         )
-
-    def _may_delegate(self) -> bool:
-        """The depth-stop rule: a child with at most one level left asks plain questions instead of making children."""
-        if self.scope.depth == 0 and "sub_rlm" in (self.run.spec.engine.functions or ()):
-            return True  # promised by name: a call that is too deep is then a limit and not an unknown name
-        levels = self.scope.budget.max_depth - self.scope.depth
-        return self._may_ask() and (levels > 1 or self.scope.depth == 0)
 
     def _path(self, index: int | None = None) -> str:
         path = f"{self.site.session}/{self.site.turn}.{self.site.ordinal}"

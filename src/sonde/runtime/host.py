@@ -137,7 +137,14 @@ class Host:
         recorded = self.run.spec.recording.expect(HostReturned, *place, name=call.name, args_hash=hashed)
         self.scope.charge(tool_calls=1)
         if recorded is not None:
-            return self._recall(recorded)
+            self.run.log.note(msgspec.convert(each, Excerpt) for each in recorded.excerpts)
+            self.trace.append({"tool_name": recorded.name, "args_hash": recorded.args_hash, "ok": recorded.ok})
+            self.run.emit(recorded)
+            self._told(recorded)
+            if not recorded.ok:
+                ended = reached_before(self.run.spec.recording.error_of(self.site.session))
+                raise ended if ended and ended.message == recorded.error else ToolFault(recorded.error or "failed")
+            return recorded.result
         started = self.run.clock.now()
         try:
             result = self.run.registry.call(call.name, call.args)
@@ -147,34 +154,21 @@ class Host:
             self._failed(call, ToolFault(error.message), self.run.clock.now() - started)
             raise
         if call.name in self.run.registry.given:
-            result = self._citable(result)
+            # The text that is cited is what the record holds and the model sees.
+            value = self.run.recorder.cleaned(result.result)
+            own = excerpt_of_call(result.tool_name, result.args_hash, value)
+            others = [each for each in result.excerpts if each.kind is not own.kind]
+            result = replace(result, result=value, response_hash=hash_value(value), excerpts=(own, *others))
         self.run.log.note(result.excerpts)
         recorded = self._record(call, result)
         self._told(recorded)
         return recorded.result  # as recorded, without key values: what a replay will see
-
-    def _citable(self, result: CallResult) -> CallResult:
-        """What a user's tool returned, as the record will hold it and the model sees it: that is the text that is cited."""
-        value = self.run.recorder.cleaned(result.result)
-        own = excerpt_of_call(result.tool_name, result.args_hash, value)
-        others = [each for each in result.excerpts if each.kind is not own.kind]
-        return replace(result, result=value, response_hash=hash_value(value), excerpts=(own, *others))
 
     def _told(self, recorded: HostReturned) -> None:
         """Remarks for the model about a call: what was cut, and by which ref a user's tool is cited."""
         if recorded.truncated:
             self.site.notes.append(f"{recorded.name}: {recorded.truncated}")
         self.citations.remember(recorded)
-
-    def _recall(self, recorded: HostReturned) -> Any:
-        self.run.log.note(msgspec.convert(each, Excerpt) for each in recorded.excerpts)
-        self.trace.append({"tool_name": recorded.name, "args_hash": recorded.args_hash, "ok": recorded.ok})
-        self.run.emit(recorded)
-        self._told(recorded)
-        if not recorded.ok:
-            ended = reached_before(self.run.spec.recording.error_of(self.site.session))
-            raise ended if ended and ended.message == recorded.error else ToolFault(recorded.error or "failed")
-        return recorded.result
 
     def _failed(self, call: Call, fault: Fault, latency: float = 0.0) -> Fault:
         """The fault as it is recorded, without key values: that is what the code hears, so that a replay hears it too."""

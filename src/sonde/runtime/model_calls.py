@@ -1,7 +1,7 @@
 """Asking a model: recall from the recording or reserve, ask, retry, record and count.
 
 Every reply is recorded before anyone uses it, and counted before anything is done with it. Failed attempts count too.
-A reply that is recorded is not asked again: it is counted as it was. The models themselves know nothing of this.
+A recorded reply is not asked for again: it counts as it did. The models themselves know nothing of this.
 """
 
 from __future__ import annotations
@@ -10,22 +10,20 @@ import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from sonde.core.budget import Scope, reserved
 from sonde.core.canonical import hash_value
 from sonde.core.events import ROOT, ModelAsked, ModelFailed, ModelReplied, SubcallEnded
 from sonde.core.plurals import plural
 from sonde.core.redaction import REMOVED, is_same_but_for_keys
-from sonde.errors import BudgetExceeded, Cancelled, ModelCallFailed, RunError, SondeError, by_user, reached_before
+from sonde.errors import BudgetExceeded, Cancelled, ModelCallFailed, SondeError, by_user, reached_before
 from sonde.models.base import (
     Message,
     Model,
     ModelReply,
     ModelRequest,
-    OnText,
     TokenUsage,
     backoff,
     estimate_tokens,
@@ -44,8 +42,8 @@ FIRST, REGENERATED, FOLDED = 0, 1, 2  # the requests that a turn may make
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One request: where in the tree it stands (session path, turn, which request of that turn), the messages, how many of them an earlier
-    request of this session had already, and the form of the reply.
+    """One request: its place in the tree (session path, turn, which request of that turn), the messages, how many of them an earlier
+    request of this session already carried, and the form of the reply.
     """
 
     session: str
@@ -81,7 +79,12 @@ def ask(run: Run, scope: Scope, model: Model, question: Question) -> ModelReplie
     if recorded is not None:
         return recorded
     estimate = sum(estimate_tokens(message.content) + 4 for message in question.messages)
-    most = _affordable(scope, model, estimate, question.max_output_tokens)
+    most, left = question.max_output_tokens, scope.money_left()
+    bare, full = _cost(model, estimate, 0), _cost(model, estimate, most)
+    if left is not None and full > max(left, bare):
+        # Rather a shorter reply than none, unless the money left buys too little to say anything.
+        paid = int(most * (left - bare) / (full - bare))
+        most = paid if paid >= LEAST_OUTPUT else most
     with reserved(scope, estimate, most, _cost(model, estimate, most)) as reservation:
         run.emit(_asked(question, hashed, model, reservation.max_output_tokens))
         request = ModelRequest(
@@ -97,109 +100,84 @@ def ask(run: Run, scope: Scope, model: Model, question: Question) -> ModelReplie
     return replied
 
 
-def _affordable(scope: Scope, model: Model, tokens_in: int, most: int) -> int:
-    """Output that the money left pays for: a call is shortened rather than refused, unless too little would be left to say anything."""
-    left = scope.money_left()
-    bare, full = _cost(model, tokens_in, 0), _cost(model, tokens_in, most)
-    if left is None or full <= max(left, bare):
-        return most
-    paid = int(most * (left - bare) / (full - bare))
-    return paid if paid >= LEAST_OUTPUT else most
-
-
 def _cost(model: Model, tokens_in: int, tokens_out: int) -> float:
     return dearest(model.name, TokenUsage(tokens_in, tokens_out)) or 0.0
 
 
 def _as_recorded(run: Run, question: Question) -> Question:
-    """The question as the record shows it: a key that lies in the user's own data is not told to a model either."""
+    """The question as the record shows it: a model does not see keys that lie in the user's data either."""
     texts = [message.content for message in question.messages]
     cleaned = run.recorder.cleaned(texts)
     asked = run.spec.recording.at(ModelAsked, *question.slot)
     if asked is not None and len(asked.messages) == len(texts):  # a replay may not know the keys
-        cleaned = [_before(text, each["content"]) for text, each in zip(cleaned, asked.messages, strict=True)]
+        recorded = [each["content"] for each in asked.messages]
+        cleaned = [
+            then if REMOVED in then and is_same_but_for_keys(now, then) else now
+            for now, then in zip(cleaned, recorded, strict=True)
+        ]
     if cleaned == texts:
         return question
     messages = tuple(Message(each.role, text) for each, text in zip(question.messages, cleaned, strict=True))
     return replace(question, messages=messages)
 
 
-def _before(text: str, recorded: str) -> str:
-    return recorded if REMOVED in recorded and is_same_but_for_keys(text, recorded) else text
-
-
 def _recalled(run: Run, scope: Scope, model: Model, question: Question, *, hashed: str) -> ModelReplied | None:
-    """The recorded reply, counted as it was; raises what the recorded run met here instead. None when the model is to be asked."""
+    """The recorded reply, counted as it was; raises what the recorded run met here instead. None: ask the model."""
+    recording = run.spec.recording
     failed = _failed_before(run, question)
     refused = None if failed is not None and failed.too_long else _refused_before(run, question)
     recorded = None
-    if failed is None and run.spec.recording.at(ModelReplied, *question.slot) is not None:
+    if failed is None and recording.at(ModelReplied, *question.slot) is not None:
         texts = [message.content for message in question.messages[question.kept :]]
-        recorded = run.spec.recording.expect(ModelReplied, *question.slot, texts=texts, request_hash=hashed)
+        recorded = recording.expect(ModelReplied, *question.slot, texts=texts, request_hash=hashed)
     if failed is not None or recorded is not None:
         run.emit(_asked(question, hashed, model, question.max_output_tokens))
-    _recount_failures(run, scope, question)
+    # Recorded attempts count as they did, also those that a crash left without a reply.
+    for attempt in recording.failures(*question.slot):
+        scope.spend(tokens_in=attempt.tokens_in, tokens_out=0, cost_usd=0.0)
+        if not recording.resumed:  # a resumed run has them in its record already
+            run.emit(attempt)
     if recorded is not None:
         _count(run, scope, run.emit(recorded))
     if refused is not None:
         raise refused
+    if failed is not None and failed.cancelled:
+        raise by_user()
     if failed is not None:
-        raise _refail(failed)
+        raise ModelCallFailed(
+            failed.message, retryable=failed.retryable, too_long=failed.too_long, attempts=failed.attempt
+        )
     if recorded is None:
-        return run.spec.recording.expect(
-            ModelReplied, *question.slot
-        )  # none: a replay goes no further than the recorded run
-    _check_again(run, scope, question)
+        return recording.expect(ModelReplied, *question.slot)  # raises in a replay: it goes no further than its run
+    # A session that no limit ended has passed them: its parallel ones now land in another order.
+    end = None if recording.words_only else recording.end_of(question.session)
+    if end is None or isinstance(reached_before(end.error), BudgetExceeded):
+        scope.check_spent()
     return recorded
 
 
-def _check_again(run: Run, scope: Scope, question: Question) -> None:
-    """The limits after a recorded reply. A session that no limit ended has passed: its parallel ones now land in another order."""
-    end = None if run.spec.recording.words_only else run.spec.recording.end_of(question.session)
-    if end is None or isinstance(reached_before(end.error), BudgetExceeded):
-        scope.check_spent()
-
-
 def _failed_before(run: Run, question: Question) -> ModelFailed | None:
-    """The failure that ended this request in the recorded run. A resume asks again, unless the run has gone on from there: with the
-    failure of a sub-call, or after a conversation that was too long was folded and the model has replied.
+    """The failure that ended this request in the recorded run. A resume asks again, unless the run went on from there: with the
+    failure of a sub-call, or with a reply after the conversation, which was too long, was folded.
     """
     recording = run.spec.recording
     last = recording.given_up(*question.slot)
     if last is None or recording.strict or recording.words_only:
         return last
     folded = last.too_long and recording.at(ModelReplied, question.session, question.turn, FOLDED) is not None
-    failed = (
-        recording.at(SubcallEnded, question.session) is not None and not last.cancelled
-    )  # who resumes has changed their mind
+    # A cancelled sub-call is asked again: who resumes a run has changed their mind.
+    failed = recording.at(SubcallEnded, question.session) is not None and not last.cancelled
     return last if folded or failed else None
 
 
 def _refused_before(run: Run, question: Question) -> BudgetExceeded | None:
-    """The limit that ended the recorded session at this request: parallel calls that are done again meet it in another order."""
+    """The limit that ended the recorded session at this request: parallel calls that run again meet it in another order."""
     recording = run.spec.recording
     alone = question.turn == 0  # a plain query: nothing comes after its reply
     if recording.words_only or (recording.at(ModelReplied, *question.slot) is not None and not alone):
         return None
     reached = reached_before(recording.error_of(question.session))
     return reached if isinstance(reached, BudgetExceeded) and not isinstance(reached, Cancelled) else None
-
-
-def _recount_failures(run: Run, scope: Scope, question: Question) -> None:
-    """Recorded attempts count as they did, also those that a crash left without a reply; a resume has them in its record already."""
-    for failed in run.spec.recording.failures(*question.slot):
-        scope.spend(tokens_in=failed.tokens_in, tokens_out=0, cost_usd=0.0)
-        if not run.spec.recording.resumed:
-            run.emit(failed)
-
-
-def _refail(failed: ModelFailed) -> RunError:
-    """The failure that a replayed run met here."""
-    if failed.cancelled:
-        return by_user()
-    return ModelCallFailed(
-        failed.message, retryable=failed.retryable, too_long=failed.too_long, attempts=failed.attempt
-    )
 
 
 def given_up(failure: ModelCallFailed) -> ModelCallFailed:
@@ -232,8 +210,14 @@ def _asked(question: Question, hashed: str, model: Model, max_output_tokens: int
 def _attempt(
     run: Run, scope: Scope, model: Model, request: ModelRequest, *, question: Question, hashed: str
 ) -> tuple[ModelReply, int]:
-    attempt, before = _attempts_before(run, question)
-    _pause(run, _wait_left(run, question))
+    """The reply and the number of attempts it took, those before a crash included."""
+    failures = run.spec.recording.failures(*question.slot)
+    attempt = len(failures)
+    # A resume asks a model anew that was given up: only later attempts count towards the next giving up.
+    before = max((number for number, each in enumerate(failures, 1) if each.wait_s is None), default=0)
+    if failures and (asked_for := failures[-1].wait_s) is not None:
+        # A crash broke this wait off, and the server's wish still holds.
+        _pause(run, min(asked_for, failures[-1].at + asked_for - run.clock.utc().timestamp()))
     while True:
         attempt += 1
         run.check_cancel()
@@ -244,10 +228,28 @@ def _attempt(
         except ModelCallFailed as failure:
             latency = run.clock.now() - started
             _give_back(scope, failure.waited_s)
-            wait = _wait(run, scope, failure, attempt - before)
+            wait = None
+            if not run.cancel.is_set() and may_retry(attempt - before, retryable=failure.retryable):
+                pause = backoff(attempt - before, failure.retry_after, run.seed)
+                wait = pause if pause < scope.deadline.remaining() else None
             scope.spend(tokens_in=failure.tokens_in, tokens_out=0, cost_usd=0.0)
-            event = _failed(question, hashed, failure, attempt=attempt, wait=wait, latency=latency)
-            run.emit(msgspec.structs.replace(event, cancelled=run.cancel.is_set()))
+            run.emit(
+                ModelFailed(
+                    session=question.session,
+                    turn=question.turn,
+                    ordinal=question.ordinal,
+                    attempt=attempt,
+                    request_hash=hashed,
+                    message=failure.message,
+                    retryable=failure.retryable,
+                    wait_s=wait,
+                    tokens_in=failure.tokens_in,
+                    latency_s=latency,
+                    waited_s=failure.waited_s,
+                    too_long=failure.too_long,
+                    cancelled=run.cancel.is_set(),
+                )
+            )
             run.check_cancel()
             scope.check_spent()
             if wait is None:
@@ -259,32 +261,19 @@ def _attempt(
         return replace(reply, latency_s=reply.latency_s or run.clock.now() - started), attempt
 
 
-def _attempts_before(run: Run, question: Question) -> tuple[int, int]:
-    """Attempts that were made before a crash: all of them, and those after which the model was given up (a resume asks it anew)."""
-    failures = run.spec.recording.failures(*question.slot)
-    given_up_at = [number for number, each in enumerate(failures, 1) if each.wait_s is None]
-    return len(failures), max(given_up_at, default=0)
-
-
-def _wait_left(run: Run, question: Question) -> float:
-    """What is left of the wait for the next attempt that a crash has broken off: a server's wish holds after it too."""
-    last = next(reversed(run.spec.recording.failures(*question.slot)), None)
-    if last is None or last.wait_s is None:
-        return 0.0
-    return min(last.wait_s, last.at + last.wait_s - run.clock.utc().timestamp())
-
-
 def _pause(run: Run, seconds: float) -> None:
     if seconds > 0 and run.cancel.wait(min(seconds, threading.TIMEOUT_MAX)):
         run.check_cancel()
 
 
 def _complete(run: Run, scope: Scope, model: Model, request: ModelRequest, question: Question) -> ModelReply:
-    """One attempt. A Ctrl-C that breaks the waiting off is a stop like any other: what was sent is counted. So it is when a model
-    fails in a way of its own: that ends a sub-call as any failure does, and only in the root it is an error of the whole run.
+    """One attempt. Ctrl-C while waiting is a stop like any other, and what was sent counts. A model that raises an error of its own
+    ends a sub-call as any failure does; only in the root session is it an error of the whole run.
     """
+    heard = run.spec.on_text
+    on_text = None if heard is None else partial(heard, question.session)
     try:
-        return model.complete(request, deadline=scope.deadline, on_text=_listener(run, question))
+        return model.complete(request, deadline=scope.deadline, on_text=on_text)
     except SondeError:
         raise
     except Exception as error:  # foreign code: whatever it raises is an attempt that gave no reply
@@ -302,43 +291,6 @@ def _give_back(scope: Scope, seconds: float) -> None:
     if seconds:
         for each in scope.chain():
             each.deadline.add(seconds)
-
-
-def _wait(run: Run, scope: Scope, failure: ModelCallFailed, attempt: int) -> float | None:
-    if run.cancel.is_set() or not may_retry(attempt, retryable=failure.retryable):
-        return None
-    pause = backoff(attempt, failure.retry_after, run.seed)
-    return pause if pause < scope.deadline.remaining() else None
-
-
-def _listener(run: Run, question: Question) -> OnText | None:
-    on_text = run.spec.on_text
-    if on_text is None:
-        return None
-
-    def listen(piece: str) -> None:
-        on_text(question.session, piece)
-
-    return listen
-
-
-def _failed(
-    question: Question, hashed: str, failure: ModelCallFailed, *, attempt: int, wait: float | None, latency: float
-) -> ModelFailed:
-    return ModelFailed(
-        session=question.session,
-        turn=question.turn,
-        ordinal=question.ordinal,
-        attempt=attempt,
-        request_hash=hashed,
-        message=failure.message,
-        retryable=failure.retryable,
-        wait_s=wait,
-        tokens_in=failure.tokens_in,
-        latency_s=latency,
-        waited_s=failure.waited_s,
-        too_long=failure.too_long,
-    )
 
 
 def _record(run: Run, question: Question, hashed: str, reply: ModelReply, attempts: int) -> ModelReplied:

@@ -70,19 +70,15 @@ def support(answer: str, question: str, lines: Sequence[ShownLine]) -> Support:
 def _bearer(sentence: str, new: frozenset[str], asked: frozenset[str], lines: Iterable[ShownLine]) -> ShownLine | None:
     """The line that holds all new words, and most of the question's."""
     joined = [word for word in TOKEN.findall(sentence.casefold()) if not word.isalnum() and not terms(word) <= asked]
-    holding = [
-        (len(asked & terms(line.shown)), line)
-        for line in lines
-        if new <= _held(line, sentence, joined) and all(word in line.shown.casefold() for word in joined)
-    ]
+    holding: list[tuple[int, ShownLine]] = []
+    for line in lines:
+        # A line bears out its own words, those of its path if the sentence names the file, its number if it names the line.
+        path = line.path if any(word in line.path.casefold() for word in joined) else ""
+        number = line.number if re.search(rf"(?:\bline |:){line.number}\b", sentence) else ""
+        held = terms(f"{line.text} {number} {path}")
+        if new <= held and all(word in line.shown.casefold() for word in joined):
+            holding.append((len(asked & terms(line.shown)), line))
     return max(holding, key=lambda each: each[0])[1] if holding else None
-
-
-def _held(line: ShownLine, sentence: str, joined: Iterable[str]) -> frozenset[str]:
-    """What a line can bear out: its words, those of its path if the sentence names the file, its number if it names the line."""
-    path = line.path if any(word in line.path.casefold() for word in joined) else ""
-    number = line.number if re.search(rf"(?:\bline |:){line.number}\b", sentence) else ""
-    return terms(f"{line.text} {number} {path}")
 
 
 def about(lines: Iterable[ShownLine], question: str, *, share: float) -> list[ShownLine]:

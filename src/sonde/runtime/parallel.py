@@ -1,14 +1,14 @@
 """Many calls at once on a bounded number of threads, results in order.
 
-A cancel interrupts the model calls among them, and the threads end. Unlike the standard library's pool it can be left: what does not hear
-of a cancel (a model or a tool of the user) is left behind after a short grace on daemon threads, which end at their next step.
+A cancel interrupts the model calls among them, and the threads end. Unlike the standard library's pool, this one can be left: calls that
+do not hear of a cancel (a model or a tool of the user) stay behind after a short grace, on daemon threads that end at their next step.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 R = TypeVar("R")
@@ -31,8 +31,13 @@ class _CallBatch:
         self._lock = threading.Lock()
 
     def work(self) -> None:
-        """One thread's share: the next call that nobody has taken, until there is none."""
-        while (index := self._take()) is not None:
+        """One thread's share: the next call that nobody has taken, until none is left."""
+        while True:
+            with self._lock:
+                if self._next >= len(self.results) or self.ended.is_set() or self.cancel.is_set():
+                    return
+                index = self._next
+                self._next += 1
             try:
                 self.results[index] = self.one(index)
             except BaseException as error:  # noqa: BLE001  # the top of a worker: the caller raises it again
@@ -43,13 +48,6 @@ class _CallBatch:
                 self._open -= 1
                 if self._open == 0:
                     self.ended.set()
-
-    def _take(self) -> int | None:
-        with self._lock:
-            if self._next >= len(self.results) or self.ended.is_set() or self.cancel.is_set():
-                return None
-            self._next += 1
-            return self._next - 1
 
 
 def in_parallel(one: Callable[[int], R], count: int, at_once: int, cancel: threading.Event) -> list[R]:
@@ -65,13 +63,9 @@ def in_parallel(one: Callable[[int], R], count: int, at_once: int, cancel: threa
     if batch.error is not None:
         cancel.set()  # a violation, say: the others have nothing left to work for
     if cancel.is_set():
-        _let_end(threads)
+        until = time.monotonic() + GRACE_S
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
     if batch.error is not None:
         raise batch.error
     return cast("list[R]", batch.results)
-
-
-def _let_end(threads: Iterable[threading.Thread]) -> None:
-    until = time.monotonic() + GRACE_S
-    for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))

@@ -1,6 +1,6 @@
-"""One run: what it shall do (`RunSpec`), and its way from the first event to the last (`Run`): pre-filter, root session, status.
+"""One run: what to do (`RunSpec`), and the way from the first event to the last (`Run`): pre-filter, root session, status.
 
-Whatever happens there is an end on the stream: success, partial, failure, a violation, an error of ours, or the user's Ctrl-C.
+Whatever happens, the stream has an end: success, partial, failure, a violation, an error of ours, or the user's Ctrl-C.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ E = TypeVar("E", bound=Event)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """What is to be run, where it goes, and who watches. Everything is decided here but the models, which are opened when it starts."""
+    """What to run, where its files go, and who watches. Everything is decided here except the models, which are opened at the start."""
 
     engine: Engine
     objective: str
     context: Context
     budget: Budget
     model: str | Model | None = None
-    """None: nobody can be asked, and the engine's fallback answers."""
+    """None: the engine's fallback answers."""
     sub_model: str | Model | None = None
     """None: the root's model answers sub-calls too."""
     tools: Sequence[Callable[..., Any]] = ()
@@ -87,10 +87,10 @@ class RunSpec:
 
     runs_dir: Path = Path("artifacts/investigator_runs")
     run_dir: RunDir | None = None
-    """A folder that is there already; None: a new one in `runs_dir`, unless the run is in memory."""
+    """A folder that exists already; None: a new one in `runs_dir`, unless the run is in memory."""
     in_memory: bool = False
     needs_files: bool = False
-    """Whether a disk that fills up at the very end is an error. Otherwise it costs a gap and not the answer, which was paid for."""
+    """Whether a full disk at the very end is an error. Otherwise it costs a gap, not the answer, which was paid for."""
     secrets: Sequence[str] = ()
     on_event: OnEvent | None = None
     on_text: OnText | None = None
@@ -103,7 +103,7 @@ class RunSpec:
     earlier: str = ""
     played: EarlierRuns = field(default_factory=EarlierRuns)
     recording: Recording = field(default_factory=Recording)
-    """The run that is played again, as far as it goes."""
+    """The run to play again, as far as it goes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class Run:
 
     @property
     def clock(self) -> Clock:
-        """The clock of the recording that is played, else the real one."""
+        """The clock of the recording, if it has one, else the real one."""
         return self.spec.recording.clock or self.spec.clock
 
     @property
@@ -147,7 +147,7 @@ class Run:
         return None if event is None else shown_text(event.result)
 
     def emit(self, event: E) -> E:
-        """Put an event on the stream; use what comes back: it is what was recorded. Nobody speaks after the end."""
+        """Put an event on the stream. Use what comes back: it is what was recorded. After the end nobody speaks."""
         if self.over.is_set():
             raise Cancelled("the run is over", limit="cancelled")
         return self.recorder.emit(event)
@@ -176,7 +176,14 @@ class Run:
                 prefilter = engine.prefilter(self._gathered(prefilter, ""))
                 self.log.note(prefilter.excerpts)
             if self.model is None:
-                outcome = self._without_model(prefilter)
+                spoken = engine.fallback(self._gathered(prefilter, NO_MODEL))
+                gaps = tuple(dict.fromkeys((*spoken.gaps, *prefilter.gaps, NO_MODEL)))
+                outcome = Outcome(
+                    status=RunStatus.PARTIAL if spoken.output is not None else RunStatus.FAILED,
+                    conclusion=replace(spoken, gaps=gaps),
+                    annotator="CODE",
+                    error=None if spoken.output is not None else UnexpectedRuntimeError(NO_MODEL),
+                )
             else:
                 scope = Scope(budget, deadline, pooled_turns=engine.pooled_turns)
                 outcome = Session(self, scope, ROOT, prefilter=prefilter).run()
@@ -198,16 +205,6 @@ class Run:
             outcome = _failed(UnexpectedRuntimeError(f"{type(error).__name__}: {error}"))
         return replace(self._end(outcome, deadline), mistake=mistake)
 
-    def _without_model(self, prefilter: Prefilter) -> Outcome:
-        spoken = self.spec.engine.fallback(self._gathered(prefilter, NO_MODEL))
-        gaps = tuple(dict.fromkeys((*spoken.gaps, *prefilter.gaps, NO_MODEL)))
-        return Outcome(
-            status=RunStatus.PARTIAL if spoken.output is not None else RunStatus.FAILED,
-            conclusion=replace(spoken, gaps=gaps),
-            annotator="CODE",
-            error=None if spoken.output is not None else UnexpectedRuntimeError(NO_MODEL),
-        )
-
     def _gathered(self, prefilter: Prefilter, reason: str) -> Gathered:
         return Gathered(
             objective=self.spec.objective,
@@ -226,12 +223,20 @@ class Run:
 
     def _end(self, outcome: Outcome, deadline: Deadline) -> Outcome:
         error = None if outcome.error is None else outcome.error.row()
-        # The sub-calls that are left behind: calls of a model that did not hear of the stop.
+        # Sub-calls that were left behind: their model did not hear of the stop.
         status = "terminated_budget" if isinstance(outcome.error, BudgetExceeded) else "failed"
         summary = "the run has ended before it" if outcome.error is None else outcome.error.message
         for path in reversed(self.recorder.fold.open_subcalls):
             self.emit(SubcallEnded(session=path, call_id=path, status=status, summary=summary, error=error))
-        unwritten = self._write_back(outcome)
+        # Annotations are written before the end is on the stream. The end itself does not mention them, so that a later
+        # write-back can mend the record.
+        unwritten: WritebackFailed | None = None
+        if self.spec.writeback is not None and outcome.conclusion.output is not None:
+            wrote = self.spec.writeback(outcome.conclusion.output, outcome.annotator, self.run_id)
+            if wrote is not None:
+                self.emit(wrote)
+                if wrote.status != "succeeded":
+                    unwritten = WritebackFailed((wrote.error or {}).get("message", "failed"))
         if isinstance(outcome.error, BudgetExceeded):
             self._advance(RunStatus.TERMINATED_BUDGET, outcome.error)
         self._advance(outcome.status, outcome.error)
@@ -251,22 +256,12 @@ class Run:
         )
         if unwritten is None:
             return outcome
-        return replace(  # a success whose annotations are not written is partial, and may be tried again
+        return replace(  # a success whose annotations are not written is partial; writing them can be tried again
             outcome,
             status=RunStatus.PARTIAL if outcome.status is RunStatus.SUCCEEDED else outcome.status,
             conclusion=replace(outcome.conclusion, gaps=(*outcome.conclusion.gaps, unwritten.message)),
             error=outcome.error or unwritten,
         )
-
-    def _write_back(self, outcome: Outcome) -> WritebackFailed | None:
-        """Write annotations before the end is told. The end itself is told without it, so that a later write-back mends the record."""
-        if self.spec.writeback is None or outcome.conclusion.output is None:
-            return None
-        wrote = self.spec.writeback(outcome.conclusion.output, outcome.annotator, self.run_id)
-        if wrote is None:
-            return None
-        self.emit(wrote)
-        return None if wrote.status == "succeeded" else WritebackFailed((wrote.error or {}).get("message", "failed"))
 
     def _started(self) -> RunStarted:
         spec, model = self.spec, self.model.name if self.model else None

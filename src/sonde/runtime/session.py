@@ -1,8 +1,8 @@
 """THE loop: one node of the recursion tree, from an objective to an outcome.
 
-A turn is one model reply and what came of it. Limits are asked before a turn and after each reply. Faults go back to
+A turn is one model reply and what came of it. Limits are checked before a turn and after each reply. Faults go back to
 the model; a reached limit leads to the best that can be said; violations and a lost sandbox end the whole run. Sub-
-calls run this same loop one level down. What the model reads, and how its replies are read, is the business of `forms`.
+calls run this same loop one level down. `forms` decides what the model reads and how its replies are read.
 """
 
 from __future__ import annotations
@@ -70,7 +70,11 @@ class Session:
         self.prefilter = prefilter
         self.delegation = Delegation(run=run, scope=scope, session=path, spawn=self._spawn)
         self.host = Host(self.delegation, self.prefilter.review)
-        self.coder = Coder(run, self.host, path, self._variables())
+        state: dict[str, Any] = {"variables": {}, "evidence_refs": [], "hypothesis_candidates": []}
+        given = {**run.spec.variables, **prefilter.variables}
+        if errand is not None:
+            given = {**errand.context, "context": dict(errand.context)}
+        self.coder = Coder(run, self.host, path, {**state, **given})
         self.memory = Memory()
         self.form: ReplyForm = FORMS[run.spec.mode](self)
         self.history = self.form.opening()
@@ -98,12 +102,6 @@ class Session:
     def run(self) -> Outcome:
         """The loop, until there is an outcome."""
         try:
-            return self._loop()
-        finally:
-            self.coder.close()
-
-    def _loop(self) -> Outcome:
-        try:
             self.advance(LoopState.PLANNING)
             self.form.prepare()
             while True:
@@ -127,9 +125,11 @@ class Session:
         except RunError as error:
             self.advance(LoopState.FAILED)
             return best_effort(self, given_up(error) if isinstance(error, ModelCallFailed) else error)
+        finally:
+            self.coder.close()
 
     def turn(self) -> Outcome | None:
-        """One reply and what came of it; the outcome when its final value passes the gates, else the model hears why it does not."""
+        """One reply and what came of it; the outcome if its final value passes the gates. Otherwise the model hears why it does not."""
         self.begin_turn()
         observation = self.act(self.next_action())
         if observation.final is None:
@@ -147,7 +147,7 @@ class Session:
         if memory.forced == "iterations":
             self.scope.charge(iterations=1)
             raise AssertionError("a last turn leaves no further one")
-        # First of all: a replay charges no turn that was not made.
+        # First of all: a replay charges no turn that the recorded run did not take.
         started = self.spec.recording.expect(TurnStarted, self.path, memory.turn + 1)
         self.scope.charge(iterations=1)
         memory.turn += 1
@@ -180,9 +180,8 @@ class Session:
             return ahead
         try:
             text = self._ask(FIRST)
-        except (
-            ModelCallFailed
-        ) as failure:  # a conversation that is more than the model reads is folded once and asked again
+        except ModelCallFailed as failure:
+            # A conversation that is longer than the model reads is folded once, and the model asked again.
             if not failure.too_long or not self._compact(self.history.tokens() // 2):
                 raise
             text = self._ask(FOLDED)
@@ -215,13 +214,25 @@ class Session:
         match action:
             case RunCode():
                 self.advance(LoopState.ACTING)
-                observation = self._run_code(action)
+                ran = self.coder.execute(action, self.memory.turn)
+                unseen = [f"this block also printed what you have not seen yet:\n{ran.printed}"] if ran.printed else []
+                unseen += [f"it cites what you have not read yet: {each}" for each in self.host.citations.unseen]
+                observation = Observation(
+                    text="\n".join([*ran.texts, feedback.notes_text(self.host.site.notes)]).strip(),
+                    final=None if ran.final is None else Finalize(output=ran.final.value),
+                    unseen="\n".join(unseen),
+                )
             case CallTool():
                 self.advance(LoopState.ACTING)
                 observation = self.form.call(action)
             case Delegate():
                 self.advance(LoopState.DELEGATING)
-                observation = self._delegate(action)
+                actions = None if action.use_planner else action.actions
+                self.host.site.ordinal += 1
+                result = self.host.functions.run_child(
+                    Errand(objective=action.objective, context=action.context, actions=actions)
+                )
+                observation = Observation(text=feedback.value_text("delegate_subcall", result.as_dict()))
             case Synthesize():
                 self.memory.draft = action.output
                 return Observation(text="The draft is kept. Finish with a finalize action when it is ready.")
@@ -230,38 +241,17 @@ class Session:
                     text="", final=Finalize(output=self.memory.draft) if action.output is None else action
                 )
             case Say():
-                return self._said(action)
+                observation = self.form.said(action)
+                if observation.final is None:
+                    self.memory.prose += 1
+                    if self.memory.prose >= 2:
+                        raise ModelOutputInvalid("the model replied twice in a row without code or a usable action")
+                return observation
         self.advance(LoopState.PLANNING)
         return observation
 
-    def _run_code(self, action: RunCode) -> Observation:
-        ran = self.coder.execute(action, self.memory.turn)
-        text = "\n".join([*ran.texts, feedback.notes_text(self.host.site.notes)]).strip()
-        final = None if ran.final is None else Finalize(output=ran.final.value)
-        unseen = [f"this block also printed what you have not seen yet:\n{ran.printed}"] if ran.printed else []
-        unseen += [f"it cites what you have not read yet: {each}" for each in self.host.citations.unseen]
-        return Observation(text=text, final=final, unseen="\n".join(unseen))
-
-    def _delegate(self, action: Delegate) -> Observation:
-        errand = Errand(
-            objective=action.objective,
-            context=action.context,
-            actions=None if action.use_planner else action.actions,
-        )
-        self.host.site.ordinal += 1
-        result = self.host.functions.run_child(errand)
-        return Observation(text=feedback.value_text("delegate_subcall", result.as_dict()))
-
-    def _said(self, say: Say) -> Observation:
-        observation = self.form.said(say)
-        if observation.final is None:
-            self.memory.prose += 1
-            if self.memory.prose >= 2:
-                raise ModelOutputInvalid("the model replied twice in a row without code or a usable action")
-        return observation
-
     def settle(self, value: Any, unseen: str) -> Outcome | None:
-        """The outcome of a final value. Once it is held back if its block showed something unseen, and once if a gate refuses it."""
+        """The outcome of a final value. It is held back once if its block showed something unseen, and once if a gate refuses it."""
         memory = self.memory
         correctable = memory.forced in (None, REPETITION) and self._script is None
         if unseen and correctable and not memory.held_back and self.scope.left()["iterations"] > 1:
@@ -286,11 +276,11 @@ class Session:
         if memory.asked:
             turn = Exchange(number=memory.turn, reply=memory.last_words, outcome=text, observation=said)
             self.history.add(turn)
-        else:  # it has not heard the task yet, so this becomes part of it
+        else:  # the model has not heard the task yet, so this becomes part of it
             self.history.retell(said)
 
     def interrupted(self) -> Cancelled:
-        """The user's stop, which all the others hear of."""
+        """The user's stop; all other sessions hear of it."""
         self.shared.cancel.set()
         return by_user()
 
@@ -310,18 +300,12 @@ class Session:
         return turns > 0
 
     def advance(self, state: LoopState) -> None:
-        """Move the loop's state along its table; moves are on the stream."""
+        """Move the loop's state along its table, and put the move on the stream."""
         self.state = advance(LOOP_TRANSITIONS, self.state, state)
         self.memory.states += 1
         self.shared.emit(
             StateChanged(session=self.path, turn=self.memory.turn, state=state.value, ordinal=self.memory.states)
         )
-
-    def _variables(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"variables": {}, "evidence_refs": [], "hypothesis_candidates": []}
-        if self.errand is not None:
-            return {**state, **self.errand.context, "context": dict(self.errand.context)}
-        return {**state, **self.spec.variables, **self.prefilter.variables}
 
     def _spawn(self, path: str, errand: Errand, scope: Scope) -> Outcome:
         run = replace(self.shared, log=self.shared.log.copy())

@@ -1,8 +1,8 @@
-"""Budgets that are asked before spending and again after: one pool for the whole tree of sessions.
+"""Budgets, checked before spending and again after: one pool for the whole tree of sessions.
 
-A `Scope` is a limit with its own count; scopes nest, and a charge must fit every scope up to the run's. A child session gets a scope that
-is a fair share of what its parent has left. Tokens and money are reserved before a model is asked, so that parallel calls together cannot
-pass a limit by more than the replies in flight. Models and tools know nothing of this; the session charges them.
+A `Scope` is a limit with its own count. Scopes nest, and a charge must fit every scope up to the run's. A child session gets a fair share
+of what its parent has left. Tokens and money are reserved before a model is asked, so parallel calls together cannot exceed a limit by
+more than the replies in flight. Models and tools know nothing about this; the session charges for them.
 """
 
 from __future__ import annotations
@@ -41,11 +41,23 @@ class Budget:
     def __post_init__(self) -> None:
         if self.max_wall_time_sec is None:  # pyright: ignore[reportUnnecessaryComparison]  # so a record writes infinity
             object.__setattr__(self, "max_wall_time_sec", math.inf)
-        for field in fields(self):
-            object.__setattr__(self, field.name, _checked(field.name, getattr(self, field.name)))
+        for name in (field.name for field in fields(self)):
+            value, seed = getattr(self, name), name == "sampling_seed"
+            if value is None and (seed or name in _UNLIMITED):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+                raise ConfigError(f"{name} must be a number, not {value!r}")
+            if math.isinf(value) and name in _UNLIMITED and value > 0:
+                continue
+            if name not in _PARTS and value != value // 1:
+                raise ConfigError(f"{name} must be a whole number, not {value!r}")
+            if not seed and (value < 0 or (value == 0 and name in _NEEDED)):
+                raise ConfigError(f"{name} must be {'above' if name in _NEEDED else 'at least'} zero, not {value!r}")
+            if name not in _PARTS:
+                object.__setattr__(self, name, int(value))
 
     def override(self, maxima: Budget | None = None, **knobs: float | None) -> Budget:
-        """This budget with some knobs turned; above the contract's maximum is refused with the maximum named."""
+        """This budget with some knobs changed. A value above the contract's maximum raises an error that names the maximum."""
         given = {name: value for name, value in knobs.items() if value is not None}
         changed = replace(self, **given)  # type: ignore[arg-type]  # __post_init__ checks the types
         if maxima is not None:
@@ -58,22 +70,6 @@ class Budget:
     def as_dict(self) -> dict[str, Any]:
         """The knobs by name, as the record carries them."""
         return asdict(self)
-
-
-def _checked(name: str, value: Any) -> Any:
-    """The value of a knob, a count as a whole number; ConfigError says what belongs there."""
-    seed = name == "sampling_seed"
-    if value is None and (seed or name in _UNLIMITED):
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise ConfigError(f"{name} must be a number, not {value!r}")
-    if math.isinf(value) and name in _UNLIMITED and value > 0:
-        return value
-    if name not in _PARTS and value != value // 1:
-        raise ConfigError(f"{name} must be a whole number, not {value!r}")
-    if not seed and (value < 0 or (value == 0 and name in _NEEDED)):
-        raise ConfigError(f"{name} must be {'above' if name in _NEEDED else 'at least'} zero, not {value!r}")
-    return value if name in _PARTS else int(value)
 
 
 CONTRACT_MAXIMA = Budget(
@@ -110,7 +106,7 @@ class Usage:
 
 
 def shown_cost(usd: float, tokens: int) -> str:
-    """`$0.0123` for people; tokens that cost nothing came from a model whose price nobody knows."""
+    """`$0.0123` for people. Tokens that cost nothing came from a model without a known price."""
     return f"${usd:.4f}" if usd or not tokens else "cost unknown"
 
 
@@ -124,7 +120,7 @@ class Reservation:
 
 
 class Scope:
-    """A budget with its count. `charge`, `reserve` and `spend` ask this scope and all above it."""
+    """A budget with its count. `charge`, `reserve` and `spend` apply to this scope and all above it."""
 
     def __init__(
         self,
@@ -135,7 +131,7 @@ class Scope:
         depth: int = 0,
         pooled_turns: bool = True,
     ) -> None:
-        """With `pooled_turns` off, turns are counted for each session by itself; everything else is one pool all the same."""
+        """With `pooled_turns` off, each session counts its own turns; everything else is still one pool."""
         self.pooled_turns = pooled_turns
         self.budget = budget
         self.deadline = deadline
@@ -187,7 +183,7 @@ class Scope:
                 )
 
     def check_depth(self, depth: int) -> None:
-        """Raise when a sub-call at this depth is not allowed; remember how deep we went when it is."""
+        """Raise when a sub-call at this depth is not allowed; otherwise remember how deep we went."""
         if depth > self.budget.max_depth:
             raise RecursionLimitReached(
                 f"a sub-call at depth {depth} is deeper than max_depth {self.budget.max_depth}", limit="max_depth"
@@ -199,56 +195,42 @@ class Scope:
     def reserve(self, tokens_in: int, max_output_tokens: int, cost_usd: float = 0.0) -> Reservation:
         """Set tokens and money aside for one call; the output allowance shrinks to what is left, or the call is refused.
 
-        What other calls have set aside is mostly given back when they land: a call that would fit then waits for them.
+        Other calls give back most of what they reserved when they land; a call that would fit then waits for them.
         """
         with self._lock:
             while True:
                 self.check_time()
-                output = min(max_output_tokens, self._room(landed=True) - tokens_in)
+                free_once_landed = min(scope._tokens_free() + scope._reserved_tokens for scope in self.chain())
+                output = min(max_output_tokens, free_once_landed - tokens_in)
                 if output < 1:
-                    raise self._too_long(tokens_in)
+                    text = f"{max(free_once_landed, 0)} tokens are left and the prompt alone needs about {tokens_in}"
+                    raise RecursionLimitReached(f"max_tokens_total: {text}", limit="max_tokens_total")
+                affordable = True
                 for scope in self.chain():
-                    scope._require_money(cost_usd)
-                if self._room() - tokens_in >= output and all(scope._affords(cost_usd) for scope in self.chain()):
-                    return self._set_aside(tokens_in + output, cost_usd, output)
+                    limit, used = scope.budget.max_cost_usd, scope.usage.cost_usd
+                    if limit is None:
+                        continue
+                    if used >= limit > 0 or used + cost_usd > limit * 1.0001:
+                        text = f"max_cost_usd of {limit:g} would be passed: {used:.4f} is spent"
+                        raise RecursionLimitReached(text, limit="max_cost_usd")
+                    if scope._reserved_tokens and used + scope._reserved_cost + cost_usd > limit:
+                        affordable = False
+                tokens = tokens_in + output
+                if affordable and min(scope._tokens_free() for scope in self.chain()) >= tokens:
+                    for scope in self.chain():
+                        scope._reserved_tokens += tokens
+                        scope._reserved_cost += cost_usd
+                    return Reservation(tokens=tokens, cost_usd=cost_usd, max_output_tokens=output)
                 self._landed.wait(LANDING_S)
-
-    def _room(self, *, landed: bool = False) -> int:
-        """Tokens that are free now, or once every call in flight has landed for nothing."""
-        return min(scope._tokens_free() + (scope._reserved_tokens if landed else 0) for scope in self.chain())
-
-    def _too_long(self, tokens_in: int) -> RecursionLimitReached:
-        room = max(self._room(landed=True), 0)
-        text = f"max_tokens_total: {room} tokens are left and the prompt alone needs about {tokens_in}"
-        return RecursionLimitReached(text, limit="max_tokens_total")
-
-    def _set_aside(self, tokens: int, cost_usd: float, output: int) -> Reservation:
-        for scope in self.chain():
-            scope._reserved_tokens += tokens
-            scope._reserved_cost += cost_usd
-        return Reservation(tokens=tokens, cost_usd=cost_usd, max_output_tokens=output)
 
     def _tokens_free(self) -> int:
         return self.budget.max_tokens_total - self.usage.tokens_total - self._reserved_tokens
-
-    def _require_money(self, more: float) -> None:
-        limit, used = self.budget.max_cost_usd, self.usage.cost_usd
-        if limit is not None and (used >= limit > 0 or used + more > limit * 1.0001):
-            raise RecursionLimitReached(
-                f"max_cost_usd of {limit:g} would be passed: {used:.4f} is spent", limit="max_cost_usd"
-            )
 
     def money_left(self) -> float | None:
         """What may still be spent here and above; None where money is not limited."""
         with self._lock:
             limits = [(each.budget.max_cost_usd, each.usage.cost_usd) for each in self.chain()]
         return min((limit - used for limit, used in limits if limit is not None), default=None)
-
-    def _affords(self, more: float) -> bool:
-        limit = self.budget.max_cost_usd
-        if limit is None or self._reserved_tokens == 0:
-            return True
-        return self.usage.cost_usd + self._reserved_cost + more <= limit
 
     def release(self, reservation: Reservation) -> None:
         """Give back what was set aside."""
@@ -261,7 +243,7 @@ class Scope:
             self._landed.notify_all()
 
     def spend(self, *, tokens_in: int, tokens_out: int, cost_usd: float) -> None:
-        """Count what a reply (or a failed attempt) has cost. Does not raise: ask `check_spent` next."""
+        """Count what a reply (or a failed attempt) has cost. Does not raise: call `check_spent` next."""
         with self._lock:
             for scope in self.chain():
                 used = scope.usage
@@ -283,7 +265,7 @@ class Scope:
             self.check_time()
 
     def share(self, siblings: int, *, max_wall_time_sec: float | None = None) -> Scope:
-        """A child's scope: a fair share of what is left, with something kept back for the parent to finish."""
+        """A child's scope: a fair share of what is left, with a part kept back so that the parent can finish."""
         with self._lock:
             left = self.left()
             parts = max(siblings, 1) + 1
@@ -327,7 +309,7 @@ class Scope:
 
 @contextmanager
 def reserved(scope: Scope, tokens_in: int, max_output_tokens: int, cost_usd: float = 0.0) -> Generator[Reservation]:
-    """A reservation that is given back whatever happens."""
+    """A reservation that is always given back."""
     reservation = scope.reserve(tokens_in, max_output_tokens, cost_usd)
     try:
         yield reservation

@@ -1,7 +1,7 @@
-"""The fold of the event stream into the run record: nothing is in the record that is not in the stream.
+"""Folds the event stream into the run record; the record holds nothing that is not in the stream.
 
-`RecordFold.add(event)` for each event, `record()` at any time. Texts are clipped and lists bounded, with counts of what was left out, so
-that a record stays below 1 MB whatever the run did. The types are in `run_record`.
+Call `RecordFold.add(event)` for each event and `record()` at any time. Texts are clipped and lists bounded, and what was left out is
+counted, so a record stays below 1 MB whatever the run did. The types are in `run_record`.
 """
 
 from __future__ import annotations
@@ -98,85 +98,78 @@ class RecordFold:
 
     @property
     def open_subcalls(self) -> list[str]:
-        """The sub-calls that have begun and not ended, in the order of their beginnings."""
+        """The sub-calls that have started but not ended, in the order they started."""
         return [session for session, known in self._subcalls.items() if "completed_at" not in known]
 
     def add(self, event: Event) -> None:
         """Take one event in."""
         self._last_at = max(self._last_at, event.at)
         self._trajectory.add(event)
+        usage, metrics = self._usage, self._metrics
         match event:
             case RunStarted():
                 self._start = event
             case StatusChanged():
                 self._status, self._error = RunStatus(event.status), event.error or self._error
             case RunEnded():
-                self._ended(event)
+                self._end, self._status = event, RunStatus(event.status)
+                output: Any = event.output
+                listed: Any = cast("dict[str, Any]", output).get("citations") if isinstance(output, dict) else None
+                for citation in cast("list[Any]", listed) if isinstance(listed, list) else []:
+                    if isinstance(citation, dict):
+                        self._cite(cast("dict[str, Any]", citation))
             case WroteBack():
-                self._wrote_back(event)
+                self._written = event
+                metrics["writeback_succeeded"] += event.succeeded
+                metrics["writeback_failed"] += event.failed
             case StateChanged():
-                self._moved(event)
+                path = self._states.setdefault(event.session, [LoopState.INITIALIZED.value])
+                if event.state != LoopState.INITIALIZED:
+                    path.append(event.state)
             case Cited():
                 self._cite(event.citation)
             case Noted():
                 self._notes.append(clip(event.text, 500))
-            case _:
-                self._count(event)
-
-    def _count(self, event: Event) -> None:
-        match event:
             case TurnStarted():
-                self._usage["iterations"] += 1
+                usage["iterations"] += 1
             case HostReturned():
-                self._host(event)
+                self._evidence.update(dict.fromkeys(str(excerpt.get("ref", "")) for excerpt in event.excerpts))
+                if event.tool:
+                    usage["tool_calls"] += 1
+                    self._tool_latencies.append(event.latency_s)
             case ModelReplied():
-                self._replied(event)
+                usage["tokens_in"] += event.tokens_in
+                usage["tokens_out"] += event.tokens_out
+                usage["cost_usd"] += event.cost_usd or 0.0
+                metrics["model_latency_s"] += event.latency_s
+                metrics["model_calls"] += 1
+                metrics["tokens_cached"] += event.cached_in
+                self._unpriced = self._unpriced or event.cost_usd is None
             case ModelFailed():
-                self._spend(event.tokens_in, 0, 0.0, event.latency_s)
-                self._metrics["model_failures"] += 1
-            case SubcallStarted():
-                self._subcall(event)
-            case SubcallEnded():
-                self._subcall_ended(event)
+                usage["tokens_in"] += event.tokens_in
+                metrics["model_latency_s"] += event.latency_s
+                metrics["model_failures"] += 1
+            case SubcallStarted() | SubcallEnded():
+                self._add_subcall(event)
             case _:
                 pass
 
-    def _host(self, event: HostReturned) -> None:
-        self._evidence.update(dict.fromkeys(str(excerpt.get("ref", "")) for excerpt in event.excerpts))
-        if event.tool:
-            self._usage["tool_calls"] += 1
-            self._tool_latencies.append(event.latency_s)
-
-    def _replied(self, event: ModelReplied) -> None:
-        self._spend(event.tokens_in, event.tokens_out, event.cost_usd or 0.0, event.latency_s)
-        self._unpriced = self._unpriced or event.cost_usd is None
-        self._metrics["model_calls"] += 1
-        self._metrics["tokens_cached"] += event.cached_in
-
-    def _spend(self, tokens_in: int, tokens_out: int, cost_usd: float, latency_s: float) -> None:
-        self._usage["tokens_in"] += tokens_in
-        self._usage["tokens_out"] += tokens_out
-        self._usage["cost_usd"] += cost_usd
-        self._metrics["model_latency_s"] += latency_s
-
-    def _subcall(self, event: SubcallStarted) -> None:
-        self._usage["llm_subcalls"] += 1
-        self._usage["depth_reached"] = max(self._usage["depth_reached"], event.depth)
-        self._subcalls[event.session] = {
-            "call_id": event.call_id,
-            "parent_call_id": event.parent_call_id,
-            "depth": event.depth,
-            "objective": clip(event.objective, 500),
-            "input_ref_hash": event.input_ref_hash,
-            "started_at": moment(event.at),
-            "session": event.session,
-            "mode": event.mode,
-        }
-
-    def _subcall_ended(self, event: SubcallEnded) -> None:
-        known = self._subcalls.get(event.session)
-        if known is not None:
-            known |= {
+    def _add_subcall(self, event: SubcallStarted | SubcallEnded) -> None:
+        if isinstance(event, SubcallStarted):
+            self._usage["llm_subcalls"] += 1
+            self._usage["depth_reached"] = max(self._usage["depth_reached"], event.depth)
+            self._subcalls[event.session] = {
+                "call_id": event.call_id,
+                "parent_call_id": event.parent_call_id,
+                "depth": event.depth,
+                "objective": clip(event.objective, 500),
+                "input_ref_hash": event.input_ref_hash,
+                "started_at": moment(event.at),
+                "session": event.session,
+                "mode": event.mode,
+            }
+        elif event.session in self._subcalls:
+            self._subcalls[event.session] |= {
                 "completed_at": moment(event.at),
                 "status": event.status,
                 "summary": clip(event.summary, 500),
@@ -187,28 +180,13 @@ class RecordFold:
                 "cost_usd": event.cost_usd,
             }
 
-    def _moved(self, event: StateChanged) -> None:
-        path = self._states.setdefault(event.session, [LoopState.INITIALIZED.value])
-        if event.state != LoopState.INITIALIZED:
-            path.append(event.state)
-
-    def _ended(self, event: RunEnded) -> None:
-        self._end, self._status = event, RunStatus(event.status)
-        for citation in _citations_of(event.output):
-            self._cite(citation)
-
     def _cite(self, citation: dict[str, Any]) -> None:
         without_text = {name: value for name, value in citation.items() if name != "snippet"}
         key = tuple(str(citation.get(name, "")) for name in ("kind", "ref", "path", "start_line", "end_line"))
         self._citations.setdefault(key, without_text)
 
-    def _wrote_back(self, event: WroteBack) -> None:
-        self._written = event
-        self._metrics["writeback_succeeded"] += event.succeeded
-        self._metrics["writeback_failed"] += event.failed
-
     def status(self) -> RunStatus:
-        """The run's status, final once it has ended; a write-back that failed makes a success partial until one succeeds."""
+        """The run's status, final once it has ended. A failed write-back makes a success partial until one succeeds."""
         if self._end is None and not RUN_TRANSITIONS[self._status]:
             return RunStatus.RUNNING
         unwritten = self._written is not None and self._written.status != "succeeded"
@@ -216,12 +194,31 @@ class RecordFold:
 
     def record(self) -> RunRecord:
         """The record now. The run must have started."""
-        start = self._start
+        start, end, written = self._start, self._end, self._written
         if start is None:
             raise ValueError("no run_started event was folded; there is nothing to record")
-        input_ref = _input_ref(start)
+        asked = InputRef.model_validate(start.input_ref)
+        traces = that_fit(asked.trace_ids, LIST_BYTES)  # the first of thousands; the journal has them all
+        input_ref = asked.model_copy(
+            update={"trace_ids": traces, "trace_ids_omitted": len(asked.trace_ids) - len(traces)}
+        )
+        output_ref, writeback_ref = OutputRef(), WritebackRef()
+        if end is not None and (end.output is not None or end.status in ("succeeded", "partial")):
+            output_ref = OutputRef(
+                artifact_type=end.output_type,
+                artifact_path="result.json",
+                schema_version=start.schema_version,
+                sha256=end.output_hash or None,
+            )
+        if written is not None:
+            writeback_ref = WritebackRef(
+                phoenix_annotation_ids=written.annotation_ids[:LIST_LIMIT],
+                writeback_status=written.status,
+                annotation_names=sorted(set(written.names)),
+                annotator_kinds=sorted(set(written.annotator_kinds)),
+            )
         citations = that_fit(list(self._citations.values())[:LIST_LIMIT], CITATIONS_BYTES)
-        notes, gaps = self._notes, self._end.gaps if self._end else []
+        notes, gaps = self._notes, end.gaps if end else []
         kept_notes, kept_gaps = _kept(notes), _kept(gaps)
         return RunRecord(
             schema_version=start.schema_version,
@@ -229,15 +226,15 @@ class RecordFold:
             run_type=cast("RunType", start.run_type),
             status=self.status(),
             started_at=moment(start.at),
-            completed_at=moment(max(start.at, self._end.at)) if self._end else None,
+            completed_at=moment(max(start.at, end.at)) if end else None,
             dataset_ref=DatasetRef.model_validate(start.dataset_ref),
             input_ref=input_ref,
             runtime_ref=self._runtime_ref(start),
-            output_ref=self._output_ref(start),
-            writeback_ref=self._writeback_ref(),
+            output_ref=output_ref,
+            writeback_ref=writeback_ref,
             error=self._recorded_error(),
             objective=clip(start.objective, 2_000),
-            annotator_kind=self._end.annotator_kind if self._end else "CODE",
+            annotator_kind=end.annotator_kind if end else "CODE",
             gaps=kept_gaps,
             gaps_omitted=len(gaps) - len(kept_gaps),
             notes=kept_notes,
@@ -251,18 +248,16 @@ class RecordFold:
     def metrics(self) -> Metrics:
         """R116."""
         latencies = self._tool_latencies
+        since = self._start.at if self._start else self._last_at
         return Metrics.model_validate(
             self._metrics
             | {name: self._usage[name] for name in ("tool_calls", "depth_reached", "tokens_in", "tokens_out")}
             | {
-                "total_latency_s": self._end.elapsed_s if self._end else self._last_at - self._first_at(),
+                "total_latency_s": self._end.elapsed_s if self._end else self._last_at - since,
                 "tool_latency_s": math.fsum(latencies),
                 "tool_latency_p95_s": percentile(latencies, 95),
             }
         )
-
-    def _first_at(self) -> float:
-        return self._start.at if self._start else self._last_at
 
     def _runtime_ref(self, start: RunStarted) -> RuntimeRef:
         states, steps = self._states.get(ROOT, []), self._trajectory.steps()
@@ -291,28 +286,6 @@ class RecordFold:
             unsafe="unsafe" in start.layers or bool(start.settings.get("unsafe", False)),
         )
 
-    def _output_ref(self, start: RunStarted) -> OutputRef:
-        end = self._end
-        if end is None or (end.output is None and end.status not in ("succeeded", "partial")):
-            return OutputRef()
-        return OutputRef(
-            artifact_type=end.output_type,
-            artifact_path="result.json",
-            schema_version=start.schema_version,
-            sha256=end.output_hash or None,
-        )
-
-    def _writeback_ref(self) -> WritebackRef:
-        written = self._written
-        if written is None:
-            return WritebackRef()
-        return WritebackRef(
-            phoenix_annotation_ids=written.annotation_ids[:LIST_LIMIT],
-            writeback_status=written.status,
-            annotation_names=sorted(set(written.names)),
-            annotator_kinds=sorted(set(written.annotator_kinds)),
-        )
-
     def _recorded_error(self) -> RecordedError | None:
         status = self.status()
         unwritten = self._written.error if self._written and self._written.status != "succeeded" else None
@@ -321,11 +294,21 @@ class RecordFold:
             return None
         if error is not None:
             return RecordedError.model_validate(error | {"message": clip(str(error.get("message", "")), 4_000)})
-        return None if status is not RunStatus.FAILED else _unexplained()
+        if status is not RunStatus.FAILED:
+            return None
+        return RecordedError(
+            code=ErrorCode.UNEXPECTED_RUNTIME_ERROR,
+            message="the run ended as failed without naming an error",
+            stage="run_engine",
+            retryable=False,
+        )
 
     def _state(self, start: RunStarted, input_ref: InputRef) -> RunState:
-        used, seen = self._usage, list(self._evidence)
+        used, seen, end = self._usage, list(self._evidence), self._end
         ids = that_fit([clip(ref, 200) for ref in seen[:LIST_LIMIT]], LIST_BYTES)
+        output = end.output if end else None
+        if end is not None and output is not None and written_bytes(output) > INLINE_OUTPUT_BYTES:
+            output = {"artifact_path": "result.json", "sha256": end.output_hash}
         return RunState(
             run_id=start.run_id,
             engine_type=cast("RunType", start.run_type),
@@ -341,42 +324,13 @@ class RecordFold:
             artifacts=Artifacts(
                 intermediate_evidence_ids=ids,
                 intermediate_evidence_omitted=len(seen) - len(ids),
-                final_output=self._final_output(),
+                final_output=output,
             ),
         )
-
-    def _final_output(self) -> Any:
-        end = self._end
-        if end is None or end.output is None:
-            return None
-        small = written_bytes(end.output) <= INLINE_OUTPUT_BYTES
-        return end.output if small else {"artifact_path": "result.json", "sha256": end.output_hash}
 
 
 def _kept(texts: Sequence[str]) -> list[str]:
     return that_fit([clip(text, 500) for text in texts[:LIST_LIMIT]], LIST_BYTES)
-
-
-def _input_ref(start: RunStarted) -> InputRef:
-    """What was asked for; of thousands of traces the first, for the journal has them all."""
-    asked = InputRef.model_validate(start.input_ref)
-    kept = that_fit(asked.trace_ids, LIST_BYTES)
-    return asked.model_copy(update={"trace_ids": kept, "trace_ids_omitted": len(asked.trace_ids) - len(kept)})
-
-
-def _citations_of(output: Any) -> list[dict[str, Any]]:
-    listed: Any = cast("Any", output).get("citations") if isinstance(output, dict) else None
-    found = cast("list[Any]", listed) if isinstance(listed, list) else []
-    return [cast("dict[str, Any]", each) for each in found if isinstance(each, dict)]
-
-
-def _unexplained() -> RecordedError:
-    return RecordedError(
-        code=ErrorCode.UNEXPECTED_RUNTIME_ERROR,
-        message="the run ended as failed without naming an error",
-        stage="run_engine",
-        retryable=False,
-    )
 
 
 def moment(at: float) -> str:

@@ -2,16 +2,17 @@
 
 It knows type, enum, const, properties, required, additionalProperties, items, prefixItems, minItems, maxItems,
 uniqueItems, minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf, minLength, maxLength, pattern, anyOf,
-oneOf, allOf, not, and local $ref. A keyword it does not know, a rule that makes no sense (a type that is none, a pattern
-that cannot be read) and a $ref that leads nowhere or in a circle are refused when the schema is loaded, rather than passed
-over when a value is judged. Patterns are RE2's, so that no value takes long to judge. Words that only describe
-(title, format, …) are allowed.
+oneOf, allOf, not, and local $ref. Loading a schema refuses an unknown keyword, a rule that makes no sense (an unknown
+type, a pattern that does not compile) and a $ref that leads nowhere or in a circle, so that nothing is ignored later when
+a value is judged. Patterns are RE2's, so no value takes long to judge. Keywords that only describe (title, format, …)
+are allowed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from sonde.core.canonical import canonical_json, clip
@@ -35,8 +36,80 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 }
 
 
+def _is_multiple(number: float, of: float) -> bool:
+    if isinstance(number, int) and isinstance(of, int):
+        return number % of == 0
+    try:
+        return math.isclose(number / of, round(number / of))
+    except OverflowError:
+        return False  # beyond all floats, where nobody can tell
+
+
+_BOUNDS: dict[str, tuple[Any, Callable[[Any, Any], bool], str]] = {
+    "minItems": (list, operator.ge, "of a length of at least"),
+    "maxItems": (list, operator.le, "of a length of at most"),
+    "minLength": (str, operator.ge, "of a length of at least"),
+    "maxLength": (str, operator.le, "of a length of at most"),
+    "minimum": (int | float, operator.ge, "at least"),
+    "maximum": (int | float, operator.le, "at most"),
+    "exclusiveMinimum": (int | float, operator.gt, "above"),
+    "exclusiveMaximum": (int | float, operator.lt, "below"),
+    "multipleOf": (int | float, _is_multiple, "a multiple of"),
+}
+"""Keywords that bound a number or a length: what they apply to, when it fits, and what to say when it does not."""
+
+_KEYWORDS = frozenset(
+    {*_BOUNDS, "type", "enum", "const", "properties", "required", "additionalProperties", "items", "prefixItems"}
+    | {"uniqueItems", "pattern", "anyOf", "oneOf", "allOf", "not"}
+)
+
+
+def _is_number(rule: Any) -> bool:
+    return isinstance(rule, int | float) and not isinstance(rule, bool) and math.isfinite(rule)
+
+
+def _is_type(rule: Any) -> bool:
+    names = cast("list[Any]", rule) if isinstance(rule, list) else [rule]
+    return bool(names) and all(isinstance(name, str) and name in _TYPES for name in names)
+
+
+def _is_pattern(rule: Any) -> bool:
+    try:
+        return isinstance(rule, str) and bool(compiled(rule))
+    except ValueError:
+        return False
+
+
+_Rule = tuple[Callable[[Any], bool], str]
+_NUMBER: _Rule = (_is_number, "a number")
+_COUNT: _Rule = (
+    lambda rule: isinstance(rule, int) and not isinstance(rule, bool) and rule >= 0,
+    "a whole number from 0 on",
+)
+_PARTS: _Rule = (lambda rule: isinstance(rule, list) and bool(cast("list[Any]", rule)), "a list of schemas, not empty")
+_NAMED: _Rule = (lambda rule: isinstance(rule, dict), "an object of schemas")
+_TEXTS: _Rule = (
+    lambda rule: isinstance(rule, list) and all(isinstance(each, str) for each in cast("list[Any]", rule)),
+    "a list of names",
+)
+_RULES: dict[str, _Rule] = {
+    "$ref": (lambda rule: isinstance(rule, str), "text, such as #/$defs/Item"),
+    "type": (_is_type, f"one of {', '.join(_TYPES)}, or a list of them"),
+    "enum": (lambda rule: isinstance(rule, list), "a list of values"),
+    "required": _TEXTS,
+    "pattern": (_is_pattern, "a regular expression that RE2 reads (no look-around, no back-references)"),
+    "uniqueItems": (lambda rule: isinstance(rule, bool), "true or false"),
+    "multipleOf": (lambda rule: _is_number(rule) and rule > 0, "a number above 0"),
+    **dict.fromkeys(("properties", "$defs", "definitions"), _NAMED),
+    **dict.fromkeys(("anyOf", "oneOf", "allOf", "prefixItems"), _PARTS),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _NUMBER),
+    **dict.fromkeys(("minItems", "maxItems", "minLength", "maxLength"), _COUNT),
+}
+"""What the value of a keyword must be."""
+
+
 def load_schema(schema: Any) -> dict[str, Any]:
-    """The schema, if every part of it is understood; ConfigError names the place and the keyword otherwise."""
+    """The schema, if Sonde understands every part of it; otherwise a ConfigError names the place and the keyword."""
     if not isinstance(schema, dict):
         raise ConfigError(f"a JSON schema is an object, not {type(schema).__name__}")
     found = cast("dict[str, Any]", schema)
@@ -62,7 +135,7 @@ def _check_keywords(schema: Any, where: str) -> None:
 
 
 def _check_refs(schema: Any, root: Schema) -> None:
-    """Every $ref, wherever it stands, leads to a schema and not back to itself."""
+    """Check that every $ref leads to a schema and not back to itself."""
     if isinstance(schema, dict):
         _follow(schema, root, ())
         for key, value in cast("dict[str, Any]", schema).items():
@@ -71,7 +144,7 @@ def _check_refs(schema: Any, root: Schema) -> None:
 
 
 def _follow(schema: Any, root: Schema, above: tuple[str, ...]) -> None:
-    """Go on to whatever judges the same value; who goes deeper into the value comes to an end with it."""
+    """Follow all that judges the same value. Only there can a circle be endless: whatever goes deeper into a value ends with it."""
     if isinstance(schema, bool):
         return
     if not isinstance(schema, dict):
@@ -98,7 +171,7 @@ def _subschemas(key: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def violations(value: Any, schema: Schema, limit: int = 8) -> list[str]:
-    """What is wrong with a value, each with its place; empty when it fits."""
+    """What is wrong with a value, each with its place; empty when it fits. The model reads these lines."""
     return _judge(value, schema, schema, "value")[:limit]
 
 
@@ -109,10 +182,86 @@ def _judge(value: Any, schema: Any, root: Schema, where: str) -> list[str]:
         return [f"{where} is not allowed"]
     found = _judge(value, _resolve(schema["$ref"], root), root, where) if "$ref" in schema else list[str]()
     for key, rule in schema.items():
-        check = _KEYWORDS.get(key)
-        if check is not None:
-            found.extend(check(value, rule, schema, root, where))
+        match key:
+            case "type":
+                wanted = cast("list[str]", rule) if isinstance(rule, list) else [cast("str", rule)]
+                if not any(name in _TYPES and _TYPES[name](value) for name in wanted):
+                    found.append(f"{where} must be {' or '.join(wanted)}{_instead_of(value)}")
+            case "enum" | "const":
+                allowed = rule if key == "enum" else [rule]
+                if not any(canonical_json(each) == canonical_json(value) for each in allowed):
+                    found.append(f"{where} must be one of {canonical_json(allowed)}{_instead_of(value)}")
+            case "pattern" if isinstance(value, str):
+                if not compiled(rule).search(value.encode("utf-8", "replace").decode()):
+                    found.append(f"{where} does not match {rule!r}")
+            case "anyOf":
+                tries = [_judge(value, part, root, where) for part in rule]
+                found.extend(min(tries, key=len))
+            case "oneOf":
+                fitting = sum(not _judge(value, part, root, where) for part in rule)
+                if fitting != 1:
+                    found.append(f"{where} fits {fitting} of the alternatives, it must fit exactly one")
+            case "allOf":
+                found.extend(line for part in rule for line in _judge(value, part, root, where))
+            case "not":
+                if not _judge(value, rule, root, where):
+                    found.append(f"{where} is of a form that the schema excludes")
+            case _ if key in _BOUNDS:
+                kind, fits, words = _BOUNDS[key]
+                applies = isinstance(value, kind) and not isinstance(value, bool)
+                if applies and not fits(len(cast("Any", value)) if isinstance(value, str | list) else value, rule):
+                    found.append(f"{where} must be {words} {rule}")
+            case _ if isinstance(value, dict):
+                found.extend(_judge_fields(cast("dict[str, Any]", value), key, schema, root, where))
+            case _ if isinstance(value, list):
+                found.extend(_judge_items(cast("list[Any]", value), key, schema, root, where))
+            case _:
+                pass
     return found
+
+
+def _instead_of(value: Any) -> str:
+    return f", not {clip(repr(value), 80)}"
+
+
+def _judge_fields(value: dict[str, Any], key: str, schema: Schema, root: Schema, where: str) -> list[str]:
+    rule = schema[key]
+    match key:
+        case "properties":
+            return [
+                line
+                for name in rule
+                if name in value
+                for line in _judge(value[name], rule[name], root, f"{where}.{name}")
+            ]
+        case "required":
+            return [f"{where} lacks the field {name!r}" for name in rule if name not in value]
+        case "additionalProperties":
+            extra = [name for name in value if name not in schema.get("properties", {})]
+            if rule is False:
+                return [f"{where} has a field {name!r} that the schema does not have" for name in extra]
+            return [line for name in extra for line in _judge(value[name], rule, root, f"{where}.{name}")]
+        case _:
+            return []
+
+
+def _judge_items(value: list[Any], key: str, schema: Schema, root: Schema, where: str) -> list[str]:
+    rule = schema[key]
+    match key:
+        case "items":
+            first = len(schema.get("prefixItems", ()))
+            pairs = [(each, rule) for each in value[first:]]
+        case "prefixItems":
+            first, pairs = 0, list(zip(value, rule, strict=False))
+        case "uniqueItems" if rule and len({canonical_json(each) for each in value}) < len(value):
+            return [f"{where} has the same item twice"]
+        case _:
+            return []
+    return [
+        line
+        for index, (each, part) in enumerate(pairs, first)
+        for line in _judge(each, part, root, f"{where}[{index}]")
+    ]
 
 
 def _resolve(ref: str, root: Schema) -> Any:
@@ -126,183 +275,3 @@ def _resolve(ref: str, root: Schema) -> Any:
             except (KeyError, TypeError):
                 raise ConfigError(f"$ref {ref!r} points nowhere") from None
     return part
-
-
-def _type(value: Any, rule: Any, _schema: Any, _root: Schema, where: str) -> list[str]:
-    wanted = cast("list[str]", rule) if isinstance(rule, list) else [cast("str", rule)]
-    if any(name in _TYPES and _TYPES[name](value) for name in wanted):
-        return []
-    return [f"{where} must be {' or '.join(wanted)}, not {clip(repr(value), 80)}"]
-
-
-def _enum(value: Any, rule: Any, _schema: Any, _root: Schema, where: str) -> list[str]:
-    same = [each for each in rule if canonical_json(each) == canonical_json(value)]
-    return [] if same else [f"{where} must be one of {canonical_json(rule)}, not {clip(repr(value), 80)}"]
-
-
-def _const(value: Any, rule: Any, schema: Any, root: Schema, where: str) -> list[str]:
-    return _enum(value, [rule], schema, root, where)
-
-
-def _properties(value: Any, rule: Any, _schema: Any, root: Schema, where: str) -> list[str]:
-    if not isinstance(value, dict):
-        return []
-    known = cast("dict[str, Any]", value)
-    return [line for name in rule if name in known for line in _judge(known[name], rule[name], root, f"{where}.{name}")]
-
-
-def _required(value: Any, rule: Any, _schema: Any, _root: Schema, where: str) -> list[str]:
-    if not isinstance(value, dict):
-        return []
-    return [f"{where} lacks the field {name!r}" for name in rule if name not in value]
-
-
-def _additional(value: Any, rule: Any, schema: Any, root: Schema, where: str) -> list[str]:
-    if not isinstance(value, dict):
-        return []
-    extra = [name for name in cast("dict[str, Any]", value) if name not in schema.get("properties", {})]
-    if rule is False:
-        return [f"{where} has a field {name!r} that the schema does not have" for name in extra]
-    return [line for name in extra for line in _judge(value[name], rule, root, f"{where}.{name}")]
-
-
-def _items(value: Any, rule: Any, schema: Any, root: Schema, where: str) -> list[str]:
-    if not isinstance(value, list):
-        return []
-    first = len(schema.get("prefixItems", ()))
-    rest = cast("list[Any]", value)[first:]
-    return [line for index, each in enumerate(rest, first) for line in _judge(each, rule, root, f"{where}[{index}]")]
-
-
-def _prefix(value: Any, rule: Any, _schema: Any, root: Schema, where: str) -> list[str]:
-    if not isinstance(value, list):
-        return []
-    pairs = zip(cast("list[Any]", value), rule, strict=False)
-    return [line for index, (each, part) in enumerate(pairs) for line in _judge(each, part, root, f"{where}[{index}]")]
-
-
-def _bound(kind: type, measure: Callable[[Any], float], fits: Callable[[float, float], bool], words: str) -> Any:
-    def check(value: Any, rule: Any, _schema: Any, _root: Schema, where: str) -> list[str]:
-        numeric = kind is float and isinstance(value, int | float) and not isinstance(value, bool)
-        if not numeric and not isinstance(value, kind):
-            return []
-        return [] if fits(measure(value), rule) else [f"{where} must be {words} {rule}"]
-
-    return check
-
-
-def _itself(number: float) -> float:
-    """Not as a float: there are integers that none can hold."""
-    return number
-
-
-def _is_multiple(number: float, of: float) -> bool:
-    if isinstance(number, int) and isinstance(of, int):
-        return number % of == 0
-    try:
-        return math.isclose(number / of, round(number / of))
-    except OverflowError:
-        return False  # beyond all floats, where nobody can tell
-
-
-def _unique(value: Any, rule: Any, _schema: Any, _root: Schema, where: str) -> list[str]:
-    if not rule or not isinstance(value, list):
-        return []
-    texts = [canonical_json(each) for each in cast("list[Any]", value)]
-    return [] if len(set(texts)) == len(texts) else [f"{where} has the same item twice"]
-
-
-def _pattern(value: Any, rule: Any, _schema: Any, _root: Schema, where: str) -> list[str]:
-    if not isinstance(value, str) or compiled(rule).search(value.encode("utf-8", "replace").decode()):
-        return []
-    return [f"{where} does not match {rule!r}"]
-
-
-def _any_of(value: Any, rule: Sequence[Any], _schema: Any, root: Schema, where: str) -> list[str]:
-    tries = [_judge(value, part, root, where) for part in rule]
-    return [] if any(not lines for lines in tries) else min(tries, key=len)
-
-
-def _one_of(value: Any, rule: Sequence[Any], _schema: Any, root: Schema, where: str) -> list[str]:
-    fitting = sum(not _judge(value, part, root, where) for part in rule)
-    return [] if fitting == 1 else [f"{where} fits {fitting} of the alternatives, it must fit exactly one"]
-
-
-def _all_of(value: Any, rule: Sequence[Any], _schema: Any, root: Schema, where: str) -> list[str]:
-    return [line for part in rule for line in _judge(value, part, root, where)]
-
-
-def _not(value: Any, rule: Any, _schema: Any, root: Schema, where: str) -> list[str]:
-    return [] if _judge(value, rule, root, where) else [f"{where} is of a form that the schema excludes"]
-
-
-_KEYWORDS: dict[str, Callable[..., list[str]]] = {
-    "type": _type,
-    "enum": _enum,
-    "const": _const,
-    "properties": _properties,
-    "required": _required,
-    "additionalProperties": _additional,
-    "items": _items,
-    "prefixItems": _prefix,
-    "minItems": _bound(list, len, lambda n, rule: n >= rule, "of a length of at least"),
-    "maxItems": _bound(list, len, lambda n, rule: n <= rule, "of a length of at most"),
-    "uniqueItems": _unique,
-    "minimum": _bound(float, _itself, lambda n, rule: n >= rule, "at least"),
-    "maximum": _bound(float, _itself, lambda n, rule: n <= rule, "at most"),
-    "exclusiveMinimum": _bound(float, _itself, lambda n, rule: n > rule, "above"),
-    "exclusiveMaximum": _bound(float, _itself, lambda n, rule: n < rule, "below"),
-    "multipleOf": _bound(float, _itself, _is_multiple, "a multiple of"),
-    "minLength": _bound(str, len, lambda n, rule: n >= rule, "of a length of at least"),
-    "maxLength": _bound(str, len, lambda n, rule: n <= rule, "of a length of at most"),
-    "pattern": _pattern,
-    "anyOf": _any_of,
-    "oneOf": _one_of,
-    "allOf": _all_of,
-    "not": _not,
-}
-
-
-def _is_number(rule: Any) -> bool:
-    return isinstance(rule, int | float) and not isinstance(rule, bool) and math.isfinite(rule)
-
-
-def _is_count(rule: Any) -> bool:
-    return isinstance(rule, int) and not isinstance(rule, bool) and rule >= 0
-
-
-def _is_texts(rule: Any) -> bool:
-    return isinstance(rule, list) and all(isinstance(each, str) for each in cast("list[Any]", rule))
-
-
-def _is_type(rule: Any) -> bool:
-    names = cast("list[Any]", rule) if isinstance(rule, list) else [rule]
-    return bool(names) and all(isinstance(name, str) and name in _TYPES for name in names)
-
-
-def _is_pattern(rule: Any) -> bool:
-    try:
-        return isinstance(rule, str) and bool(compiled(rule))
-    except ValueError:
-        return False
-
-
-_Rule = tuple[Callable[[Any], bool], str]
-_NUMBER: _Rule = (_is_number, "a number")
-_COUNT: _Rule = (_is_count, "a whole number from 0 on")
-_PARTS: _Rule = (lambda rule: isinstance(rule, list) and bool(cast("list[Any]", rule)), "a list of schemas, not empty")
-_NAMED: _Rule = (lambda rule: isinstance(rule, dict), "an object of schemas")
-_RULES: dict[str, _Rule] = {
-    "$ref": (lambda rule: isinstance(rule, str), "text, such as #/$defs/Item"),
-    "type": (_is_type, f"one of {', '.join(_TYPES)}, or a list of them"),
-    "enum": (lambda rule: isinstance(rule, list), "a list of values"),
-    "required": (_is_texts, "a list of names"),
-    "pattern": (_is_pattern, "a regular expression that RE2 reads (no look-around, no back-references)"),
-    "uniqueItems": (lambda rule: isinstance(rule, bool), "true or false"),
-    "multipleOf": (lambda rule: _is_number(rule) and rule > 0, "a number above 0"),
-    **dict.fromkeys(("properties", "$defs", "definitions"), _NAMED),
-    **dict.fromkeys(("anyOf", "oneOf", "allOf", "prefixItems"), _PARTS),
-    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _NUMBER),
-    **dict.fromkeys(("minItems", "maxItems", "minLength", "maxLength"), _COUNT),
-}
-"""What the value of a keyword must be."""

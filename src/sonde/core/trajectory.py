@@ -1,7 +1,7 @@
-"""What the code did, turn by turn, as the record carries it (contracts 2.2): clipped, bounded, and saying what was left out.
+"""What the code did, turn by turn, as the record carries it (contracts 2.2): clipped, bounded, with a count of what was left out.
 
-The record must not grow with the context nor with the length of a run. Each text is clipped, each step keeps its first tool calls, and of
-a long run the first and the last steps stay. Every omission is counted. The journal holds everything; this is for reading.
+The record must not grow with the context or the length of a run. Each text is clipped, each step keeps its first tool calls, and a long
+run keeps its first and last steps. Every omission is counted. The journal holds everything; this is for reading.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Bounded:
         self.omitted = 0
 
     def add(self, item: dict[str, Any]) -> None:
-        """Keep it; something between the first and the last may go."""
+        """Keep it; an item between the first and the last may be dropped."""
         size = written_bytes(item)
         if not self._tail and self._head_bytes + size <= self._half:
             self._head.append(item)
@@ -102,14 +102,14 @@ class Bounded:
         return self._head + [item for _, item in self._tail]
 
     def copy(self) -> Bounded:
-        """The same, to be added to without changing this one."""
+        """A copy that can grow without changing this one."""
         other = copy(self)
         other._head, other._tail = list(self._head), deque(self._tail)
         return other
 
 
 def that_fit(items: Iterable[T], limit: int) -> list[T]:
-    """As many of the first items as fit into so many bytes; one that is too large is passed over."""
+    """As many of the first items as fit into `limit` bytes; one that is too large is skipped."""
     found: list[T] = []
     for item in items:
         size = written_bytes(item)
@@ -120,7 +120,7 @@ def that_fit(items: Iterable[T], limit: int) -> list[T]:
 
 
 def written_bytes(item: Any) -> int:
-    """How many bytes this takes in an indented file, at the depth of the record's lists."""
+    """How many bytes this takes in an indented file, at the depth where the record has its lists."""
     text = msgspec.json.format(msgspec.json.encode(item), indent=2)
     return len(text) + 6 * text.count(b"\n")
 
@@ -135,12 +135,21 @@ class Trajectory:
         self._answers: dict[str, str] = {}
 
     def add(self, event: Event) -> None:
-        """Take one event in; most are none of a step's."""
+        """Take one event in; most do not belong to a step."""
         match event:
             case CodeStarted():
-                self._start(event)
+                held = self._open.get(event.session)
+                if held is None or held["turn"] != event.turn or held["code"]:
+                    held = self._fresh(event.session, event.turn, event.block)
+                held |= {"block": event.block, "code": clip(event.code, CODE_LIMIT)}
+                held["reasoning"] = clip(event.reasoning, TEXT_LIMIT)
             case CodeRan():
-                self._ran(event)
+                step = self._step(event.session, event.turn)
+                both = event.stdout + (f"\n[stderr]\n{event.stderr}" if event.stderr else "")
+                step["output"] = clip(both, CODE_LIMIT)
+                if event.fault is not None:
+                    fault = f"{event.fault.get('kind', 'error')}: {event.fault.get('message', '')}"
+                    step["fault"] = clip(fault, TEXT_LIMIT)
             case HostReturned():
                 step = self._step(event.session, event.turn)
                 _keep(step, "tool_trace", lambda: tool_trace(event))
@@ -152,20 +161,6 @@ class Trajectory:
                 self._answered(event)
             case _:
                 pass
-
-    def _start(self, event: CodeStarted) -> None:
-        held = self._open.get(event.session)
-        if held is None or held["turn"] != event.turn or held["code"]:
-            held = self._fresh(event.session, event.turn, event.block)
-        held |= {"block": event.block, "code": clip(event.code, CODE_LIMIT)}
-        held["reasoning"] = clip(event.reasoning, TEXT_LIMIT)
-
-    def _ran(self, event: CodeRan) -> None:
-        step = self._step(event.session, event.turn)
-        both = event.stdout + (f"\n[stderr]\n{event.stderr}" if event.stderr else "")
-        step["output"] = clip(both, CODE_LIMIT)
-        if event.fault is not None:
-            step["fault"] = clip(f"{event.fault.get('kind', 'error')}: {event.fault.get('message', '')}", TEXT_LIMIT)
 
     def _answered(self, event: SubcallEnded) -> None:
         self._close(event.session)
@@ -216,7 +211,10 @@ def _keep(step: dict[str, Any], name: str, item: Callable[[], dict[str, Any]]) -
 
 
 def tool_trace(event: HostReturned) -> dict[str, Any]:
-    """A host call as the record shows it."""
+    """A host call as the record shows it. `result_keys` are those of the result, or of its first item."""
+    result: Any = event.result if event.ok else None
+    first: Any = cast("list[Any]", result)[0] if isinstance(result, list) and result else cast("Any", result)
+    keys = sorted(cast("dict[str, Any]", first))[:40] if isinstance(first, dict) else None
     return ToolTrace(
         call_id=f"{event.session}:{event.turn}.{event.ordinal}",
         tool_name=event.name,
@@ -225,7 +223,7 @@ def tool_trace(event: HostReturned) -> dict[str, Any]:
         response_hash=event.response_hash,
         status="ok" if event.ok else "error",
         result_preview=preview(event.result) if event.ok else None,
-        result_keys=_keys(event.result) if event.ok else None,
+        result_keys=None if keys is None else [clip(str(key), 80) for key in keys],
         error=None if event.error is None else clip(event.error, TEXT_LIMIT),
     ).model_dump(mode="json")
 
@@ -239,13 +237,6 @@ def preview_args(args: Any) -> Any:
     """The arguments as they are when small, else their clipped text under `clipped`."""
     text = msgspec.json.encode(args).decode()
     return args if len(text) <= TEXT_LIMIT else {"clipped": clip(text, TEXT_LIMIT)}
-
-
-def _keys(value: Any) -> list[str] | None:
-    first: Any = cast("list[Any]", value)[0] if isinstance(value, list) and value else cast("Any", value)
-    if not isinstance(first, dict):
-        return None
-    return [clip(str(key), 80) for key in sorted(cast("dict[str, Any]", first))[:40]]
 
 
 def parent_of(session: str) -> tuple[str, int] | None:

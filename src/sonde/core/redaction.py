@@ -1,8 +1,8 @@
-"""What must not be written or shown is taken out here, for journals, messages, errors and exports.
+"""Removes what must not be written or shown, for journals, messages, errors and exports.
 
-Known values of keys are found in the spellings in which they turn up: as they are, in a URL, in base64, in a JSON text
-(`secret_forms`). Only an export with `--redact` also loses what merely looks like a secret, by pattern (`redact_text`,
-`redact_value`). Text that UTF-8 cannot hold is made fit to be written.
+Known key values are found in every spelling in which they turn up: plain, in a URL, in base64, in a JSON text (`secret_forms`). Only an
+export with `--redact` also loses what merely looks like a secret, by pattern (`redact_text`, `redact_value`). Text that UTF-8 cannot
+hold is made writable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from sonde.core.events import Event, as_dict, encode
 
 REMOVED = "[key removed]"
-SHORTEST_SECRET = 8  # "none", "test" or "ollama" are dummies; taking such words out of content would falsify it
+SHORTEST_SECRET = 8  # "none", "test" or "ollama" are dummies; removing such words would falsify the content
 REDACTED = "[redacted]"
 
 SECRETS: Sequence[re.Pattern[str]] = [
@@ -35,21 +35,20 @@ SECRETS: Sequence[re.Pattern[str]] = [
     re.compile(r"(?i)(?<=bearer )[A-Za-z0-9._~+/=-]{12,}"),
     re.compile(r"(?<=://)[^\s/:@'\"]{1,100}:[^\s/@'\"]{1,200}(?=@)"),
 ]
-"""What is taken out wherever it stands."""
+"""What is removed wherever it is."""
 
 _NAMED = re.compile(
     r"""(?i)((?:password|passwd|secret|token|api[_-]?key|access[_-]?key|client[_-]?secret)["']?\s{0,4}[:=]\s{0,4}["']?)([^\s"',;]{4,})"""
 )
-"""A value that follows a telling name: the name stays."""
-
+"""A value after a telling name; the name stays."""
 
 _TELLING = re.compile(r"(?i)(?:password|passwd|secret|token|api[_-]?key|access[_-]?key|authorization)$")
-"""Names of fields whose text is taken out whole."""
+"""Names of fields whose whole text is removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecretForms:
-    """Key values in the spellings in which they turn up, longest first so that no part of one stays behind."""
+    """Key values in every spelling in which they turn up, longest first so that no part of one stays behind."""
 
     spellings: tuple[str, ...]
     encoded: tuple[bytes, ...]
@@ -62,7 +61,7 @@ class SecretForms:
 
 
 def secret_forms(secrets: Sequence[str]) -> SecretForms:
-    """The spellings of these values: as they are, in a URL, in base64, inside a JSON text."""
+    """The spellings of these values: plain, in a URL, in base64, inside a JSON text."""
     found: set[str] = set()
     for secret in secrets:
         if len(secret) >= SHORTEST_SECRET:
@@ -75,7 +74,7 @@ def secret_forms(secrets: Sequence[str]) -> SecretForms:
 
 
 def _quoted(text: str) -> str:
-    return msgspec.json.encode(_without_surrogates(text)).decode()[1:-1]
+    return msgspec.json.encode(without_surrogates(text)).decode()[1:-1]
 
 
 def encodable(event: Event) -> tuple[Event, bytes]:
@@ -83,22 +82,22 @@ def encodable(event: Event) -> tuple[Event, bytes]:
     try:
         return event, encode(event)
     except UnicodeEncodeError:
-        event = rewrite_text(event, _without_surrogates)
+        event = rewrite_text(event, without_surrogates)
         return event, encode(event)
 
 
 def clean_value(value: Any, forms: SecretForms) -> Any:
-    """Plain data as an event that carries it will be written; the same object when there is nothing to take out."""
+    """Plain data as an event that carries it will be written; the same object when nothing has to be removed."""
     try:
         line = msgspec.json.encode(value)
     except UnicodeEncodeError:
-        value = rewrite_value(value, _without_surrogates)
+        value = rewrite_value(value, without_surrogates)
         line = msgspec.json.encode(value)
     return rewrite_value(value, forms.remove) if any(form in line for form in forms.encoded) else value
 
 
 def is_same_but_for_keys(text: str, recorded: str) -> bool:
-    """Whether this text, of a replay that may not know the keys, is the recorded one before they were taken out."""
+    """Whether this text, from a replay that may not know the keys, is the recorded one before they were removed."""
     at = 0
     for piece in recorded.split(REMOVED):
         at = text.find(piece, at)
@@ -130,7 +129,8 @@ def rewrite_value(value: Any, change: Callable[[str], str]) -> Any:
             return value
 
 
-def _without_surrogates(text: str) -> str:
+def without_surrogates(text: str) -> str:
+    """The text with lone surrogates, which UTF-8 cannot hold, written as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

@@ -1,14 +1,12 @@
 """All runs of a folder: listed, filtered and pruned, fast.
 
-Only the record of each run is read, and of that only the few fields shown; a run without one (going on, or killed) is shown by the first
-line of its journal. Nothing is cached, so nothing is stale. Pruning deletes whole run folders, never one that is being written.
+Listing reads only the few fields it shows from each run's record. A run without a record (still running, or killed) is shown from the
+first line of its journal. Nothing is cached, so nothing is stale. Pruning deletes whole run folders, never one that is being written.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -90,22 +88,18 @@ def list_runs(
     limit: int | None = None,
 ) -> list[RunSummary]:
     """The runs, newest first; only those with this status, type, and text in their id, objective or model."""
-    wanted = [
-        summary
-        for run_id in reversed(run_ids(runs_dir))
-        if _fits(summary := summarise(Path(runs_dir) / run_id), status, run_type, text)
-    ]
+    wanted: list[RunSummary] = []
+    for run_id in run_ids(runs_dir):
+        summary = summarise(Path(runs_dir) / run_id)
+        searched = f"{summary.run_id}\n{summary.objective}\n{summary.model}".lower()
+        if (
+            status in (None, summary.status)
+            and run_type in (None, summary.run_type)
+            and (text is None or text.lower() in searched)
+        ):
+            wanted.append(summary)
     wanted.sort(key=lambda summary: (summary.started_at, summary.run_id), reverse=True)
     return wanted[:limit]
-
-
-def _fits(summary: RunSummary, status: str | None, run_type: str | None, text: str | None) -> bool:
-    haystack = f"{summary.run_id}\n{summary.objective}\n{summary.model}".lower()
-    return (
-        status in (None, summary.status)
-        and run_type in (None, summary.run_type)
-        and (text is None or text.lower() in haystack)
-    )
 
 
 def summarise(path: Path) -> RunSummary:
@@ -115,27 +109,25 @@ def summarise(path: Path) -> RunSummary:
         with open_plain(path / RECORD) as file:
             head = _heads.decode(file.read(MAX_RECORD))
     except (OSError, msgspec.MsgspecError):
-        return _unrecorded(path, running)
-    usage = head.runtime_ref.usage
-    return RunSummary(
-        run_id=path.name,
-        path=path,
-        status="running" if running else "interrupted" if head.completed_at is None else head.status,
-        run_type=head.run_type,
-        objective=head.objective,
-        model=head.runtime_ref.model_name or "",
-        started_at=head.started_at,
-        completed_at=head.completed_at,
-        iterations=usage.iterations,
-        subcalls=usage.llm_subcalls,
-        tokens=usage.tokens_in + usage.tokens_out,
-        cost_usd=usage.cost_usd,
-        seconds=head.metrics.total_latency_s,
-        citations=len(head.citations),
-    )
-
-
-def _unrecorded(path: Path, running: bool) -> RunSummary:
+        head = None
+    if head is not None:
+        usage = head.runtime_ref.usage
+        return RunSummary(
+            run_id=path.name,
+            path=path,
+            status="running" if running else "interrupted" if head.completed_at is None else head.status,
+            run_type=head.run_type,
+            objective=head.objective,
+            model=head.runtime_ref.model_name or "",
+            started_at=head.started_at,
+            completed_at=head.completed_at,
+            iterations=usage.iterations,
+            subcalls=usage.llm_subcalls,
+            tokens=usage.tokens_in + usage.tokens_out,
+            cost_usd=usage.cost_usd,
+            seconds=head.metrics.total_latency_s,
+            citations=len(head.citations),
+        )
     try:
         with open_plain(path / JOURNAL) as file:
             start = _starts.decode(file.readline(MAX_LINE))
@@ -160,22 +152,21 @@ def prune(
     status: str | None = None,
     dry_run: bool = False,
 ) -> list[RunSummary]:
-    """Delete runs: all but the newest `keep`, or those started before a time; with `status`, only such ones. What went is returned."""
+    """Delete runs: all but the newest `keep`, or those started before a time; with `status`, only such runs. Returns what was deleted."""
     if keep is None and before is None:
         raise ConfigError("say what to prune: keep=20 keeps the newest twenty, before=<time> deletes what is older")
     if keep is not None and keep < 0:
         raise ConfigError(f"keep is {keep}; it must be 0 or more")
-    doomed = list(_doomed(list_runs(runs_dir, status=status), keep, before))
+    border = None if before is None else moment(before.timestamp())
+    doomed = [
+        summary
+        for place, summary in enumerate(list_runs(runs_dir, status=status))
+        if (keep is None or place >= keep)
+        and (border is None or summary.started_at < border)
+        and summary.status != "running"
+        and not summary.path.is_symlink()  # a link's target is not ours
+    ]
     for summary in doomed:
         if not dry_run:
             shutil.rmtree(summary.path)
     return doomed
-
-
-def _doomed(runs: list[RunSummary], keep: int | None, before: datetime | None) -> Iterable[RunSummary]:
-    border = None if before is None else moment(before.timestamp())
-    for place, summary in enumerate(runs):
-        too_many = keep is None or place >= keep
-        too_old = border is None or summary.started_at < border
-        if too_many and too_old and summary.status != "running" and not os.path.islink(summary.path):  # noqa: PTH114  # a link's target is not ours
-            yield summary

@@ -1,7 +1,7 @@
-"""Two runs side by side, ids and times aside: equal, or the first difference; then what it cost, what was called, seen and answered.
+"""Two runs side by side, ignoring ids and times: equal, or the first difference; then cost, calls, evidence and answers.
 
 Sessions are compared one by one, because parallel sub-calls finish in any order; the difference that came first in the left run is shown.
-Retries of a model call and the fact of a resume are circumstances, not differences. Prompts show the time that is left: it is masked.
+Retries of a model call and a resume are circumstances, not differences. Prompts show how much time is left, so times in them are masked.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from typing import Any, cast
 
 from sonde.core.canonical import canonical_json, clip
@@ -34,7 +35,7 @@ _IDS = frozenset({"seq", "at", "run_id", "request_hash", "annotation_ids"})
 _TIMED = frozenset({"clock", "latency_s", "waited_s", "wait_s", "duration_s", "elapsed_s", "attempts"})
 _COUNTED = frozenset({"tokens_in", "tokens_out", "cached_in", "cost_usd", "left"})
 ASIDE = _IDS | _TIMED | _COUNTED
-"""Ids, times, and counts that follow from texts which are compared themselves; their sums stand in `numbers`."""
+"""Ids, times, and counts that follow from texts which are compared themselves; `numbers` has their sums."""
 
 SHOWN = 2_000
 _SHARES = frozenset({"seconds", "tokens", "cost_usd", "max_wall_time_sec", "max_tokens_total", "max_cost_usd"})
@@ -43,7 +44,7 @@ _TIMES = re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?Z?|\b\d+(?:\.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstDifference:
-    """Where the runs part, and what stands there on each side (None: nothing)."""
+    """Where the runs part, and what each side has there (None: nothing)."""
 
     session: str
     what: str
@@ -72,7 +73,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What `sonde diff` prints; `equal` is about the paths, ids and times aside."""
+    """What `sonde diff` prints; `equal` ignores ids and times."""
 
     left: str
     right: str
@@ -101,35 +102,42 @@ def compare_events(left: Sequence[AnyEvent], right: Sequence[AnyEvent]) -> Compa
     """Compare two streams."""
     difference = first_difference(left, right)
     one, other = fold(left), fold(right)
+    ours, theirs = one.runtime_ref.usage.model_dump(), other.runtime_ref.usage.model_dump()
+    for name in ("total_latency_s", "model_latency_s", "tool_latency_s"):
+        ours[name], theirs[name] = getattr(one.metrics, name), getattr(other.metrics, name)
+    our_calls, their_calls = (
+        Counter(event.name for event in events if isinstance(event, HostReturned)) for events in (left, right)
+    )
     answers = _answer(left), _answer(right)
+    one_lines, other_lines = (answer.splitlines() for answer in answers)
     return Comparison(
         left=one.run_id,
         right=other.run_id,
         equal=difference is None,
         first_difference=difference,
-        numbers=_numbers(one, other),
-        tools=_tools(left, right),
+        numbers=[Pair(name=name, left=ours[name], right=theirs[name]) for name in ours],
+        tools=[
+            Pair(name=name, left=our_calls[name], right=their_calls[name]) for name in sorted(our_calls | their_calls)
+        ],
         evidence=_evidence(_seen(left), _seen(right)),
         citations=_evidence(_cited(one), _cited(other)),
         same_answer=answers[0] == answers[1],
         left_answer=answers[0],
         right_answer=answers[1],
-        answer_diff=_diff(*answers),
+        answer_diff=list(difflib.unified_diff(one_lines, other_lines, "left", "right", n=2, lineterm="")),
     )
-
-
-def _diff(left: str, right: str) -> list[str]:
-    return list(difflib.unified_diff(left.splitlines(), right.splitlines(), "left", "right", n=2, lineterm=""))
 
 
 def first_difference(left: Iterable[AnyEvent], right: Iterable[AnyEvent]) -> FirstDifference | None:
     """The earliest place, in the left run's order, where the two are not the same."""
     ours, theirs = _by_session(left), _by_session(right)
-    found = [
-        place
-        for session in sorted(ours.keys() | theirs.keys())
-        if (place := _parting(session, ours.get(session, []), theirs.get(session, []))) is not None
-    ]
+    found: list[tuple[int, FirstDifference]] = []
+    for session in sorted(ours.keys() | theirs.keys()):
+        for mine, other in zip_longest(ours.get(session, []), theirs.get(session, [])):
+            difference = _difference(session, mine, other)
+            if difference is not None:
+                found.append(((mine or other).seq, difference))
+                break
     return min(found, key=lambda place: place[0])[1] if found else None
 
 
@@ -141,41 +149,31 @@ def _by_session(events: Iterable[AnyEvent]) -> dict[str, list[Event]]:
     return grouped
 
 
-def _parting(session: str, ours: list[Event], theirs: list[Event]) -> tuple[int, FirstDifference] | None:
-    for mine, other in zip(ours, theirs, strict=False):
-        difference = _difference(session, mine, other)
-        if difference is not None:
-            return mine.seq, difference
-    if len(ours) == len(theirs):
-        return None
-    longer = (ours if len(ours) > len(theirs) else theirs)[min(len(ours), len(theirs))]
-    only = clip(canonical_json(comparable(longer)), SHOWN)
-    sides = (only, None) if len(ours) > len(theirs) else (None, only)
-    return longer.seq, FirstDifference(session=session, what=_what(longer), field="", left=sides[0], right=sides[1])
-
-
-def _difference(session: str, mine: Event, other: Event) -> FirstDifference | None:
-    left, right = comparable(mine), comparable(other)
+def _difference(session: str, mine: Event | None, other: Event | None) -> FirstDifference | None:
+    left, right = (None if event is None else comparable(event) for event in (mine, other))
     if left == right:
         return None
-    name = next(key for key in (*left, *right) if left.get(key) != right.get(key))
-    if left["type"] != right["type"]:
-        name = "type"
-    sides = [clip(_text(side.get(name)), SHOWN) for side in (left, right)]
-    return FirstDifference(session=session, what=_what(mine), field=name, left=sides[0], right=sides[1])
-
-
-def _what(event: Event) -> str:
-    place = [f"{name} {getattr(event, name)}" for name in ("turn", "ordinal", "block") if hasattr(event, name)]
-    return " ".join([str(as_dict(event)["type"]), *place])
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else canonical_json(value)
+    name = ""
+    sides = [None if side is None else canonical_json(side) for side in (left, right)]
+    if left is not None and right is not None:
+        name = next(key for key in ("type", *left, *right) if left.get(key) != right.get(key))
+        values = (side.get(name) for side in (left, right))
+        sides = [value if isinstance(value, str) else canonical_json(value) for value in values]
+    shown = [None if side is None else clip(side, SHOWN) for side in sides]
+    what = mine or other
+    assert what is not None  # the two would be equal
+    place = [f"{part} {getattr(what, part)}" for part in ("turn", "ordinal", "block") if hasattr(what, part)]
+    return FirstDifference(
+        session=session,
+        what=" ".join([str(as_dict(what)["type"]), *place]),
+        field=name,
+        left=shown[0],
+        right=shown[1],
+    )
 
 
 def comparable(event: Event) -> dict[str, Any]:
-    """An event without what may differ between two runs that did the same: shares of a budget depend on the clock too."""
+    """An event without what may differ between two runs that did the same. Shares of a budget depend on the clock too."""
     fields = {name: value for name, value in as_dict(event).items() if name not in ASIDE}
     if isinstance(event, ModelAsked):
         fields["messages"] = [{**each, "content": _TIMES.sub("…", each["content"])} for each in event.messages]
@@ -192,18 +190,6 @@ def _timeless(left: Any) -> Any:
     if not isinstance(left, dict):
         return left
     return {name: value for name, value in cast("dict[str, Any]", left).items() if name not in _SHARES}
-
-
-def _numbers(left: RunRecord, right: RunRecord) -> list[Pair]:
-    ours, theirs = left.runtime_ref.usage.model_dump(), right.runtime_ref.usage.model_dump()
-    pairs = [Pair(name=name, left=ours[name], right=theirs[name]) for name in ours]
-    times = [(name, left.metrics, right.metrics) for name in ("total_latency_s", "model_latency_s", "tool_latency_s")]
-    return pairs + [Pair(name=name, left=getattr(a, name), right=getattr(b, name)) for name, a, b in times]
-
-
-def _tools(left: Iterable[AnyEvent], right: Iterable[AnyEvent]) -> list[Pair]:
-    ours, theirs = (Counter(e.name for e in events if isinstance(e, HostReturned)) for events in (left, right))
-    return [Pair(name=name, left=ours[name], right=theirs[name]) for name in sorted(ours | theirs)]
 
 
 def _seen(events: Iterable[AnyEvent]) -> set[str]:

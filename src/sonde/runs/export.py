@@ -1,7 +1,7 @@
 """A run as one file that can be given away: a .tar.gz of its folder with a manifest, the same bytes for the same run.
 
-`redact=True` takes out what looks like a secret, by pattern, from every file; prompts and replies are then no longer what they were, so the
-export says that it cannot be replayed, in its manifest and in its journal. Patterns miss things: look before you publish.
+`redact=True` removes what looks like a secret, by pattern, from every file. Prompts and replies are then no longer what they were, so the
+manifest and the journal say that the export cannot be replayed. Patterns miss things: look before you publish.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import io
 import tarfile
 import unicodedata
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,25 @@ def export_run(run: RunDir, target: str | Path, *, redact: bool = False) -> Path
     """Write the run as one file; a name without a suffix gets .tar.gz."""
     path = Path(target)
     path = path if path.suffix else path.with_name(f"{path.name}.tar.gz")
-    files = dict(_files(run))
+    content: dict[str, bytes] = {}
+    for source in (run.path / name for name in FILES):
+        if source.is_symlink():  # somebody else's folder could point at a key, and the export is given away
+            raise ConfigError(
+                f"{source} is a link, but a run's files are not; check where it leads before you export it"
+            )
+        if source.is_file():
+            with open_plain(source) as file:
+                content[source.name] = file.read()
     events = run.events()
-    content = _redacted(files, events) if redact else files
+    if redact:
+        clean = redact_events(events)
+        for name, data in content.items():
+            if name == RESULT:
+                content[name] = pretty_json(redact_value(msgspec.json.decode(data)))
+            elif name not in (JOURNAL, RECORD):
+                content[name] = redact_text(data.decode("utf-8", "replace")).encode()
+        content[JOURNAL] = journal_bytes(clean)
+        content[RECORD] = pretty_json(fold(clean).model_dump(mode="json"))
     manifest = {
         "schema_version": SCHEMA_VERSION,
         "run_id": fold(events).run_id,
@@ -43,29 +59,14 @@ def export_run(run: RunDir, target: str | Path, *, redact: bool = False) -> Path
         "replayable": not redact and is_replayable(events),
         "files": {name: hashlib.sha256(data).hexdigest() for name, data in content.items()},
     }
-    write_atomically(path, _packed(run.run_id, {MANIFEST: pretty_json(manifest), **content}))
+    buffer = io.BytesIO()
+    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as archive:
+        for name, data in {MANIFEST: pretty_json(manifest), **content}.items():
+            member = tarfile.TarInfo(f"{run.run_id}/{name}")
+            member.size, member.mode = len(data), 0o600
+            archive.addfile(member, io.BytesIO(data))
+    write_atomically(path, buffer.getvalue())
     return path
-
-
-def _files(run: RunDir) -> Iterable[tuple[str, bytes]]:
-    for path in (run.path / name for name in FILES):
-        if path.is_symlink():  # somebody else's folder could point at a key, and the export is given away
-            raise ConfigError(f"{path} is a link, and a run's files are not; look where it leads before you export it")
-        if path.is_file():
-            with open_plain(path) as file:
-                yield path.name, file.read()
-
-
-def _redacted(files: Mapping[str, bytes], events: Sequence[AnyEvent]) -> dict[str, bytes]:
-    clean = redact_events(events)
-    others = {name: _redacted_file(name, data) for name, data in files.items() if name not in (JOURNAL, RECORD)}
-    return others | {JOURNAL: journal_bytes(clean), RECORD: pretty_json(fold(clean).model_dump(mode="json"))}
-
-
-def _redacted_file(name: str, data: bytes) -> bytes:
-    if name == RESULT:
-        return pretty_json(redact_value(msgspec.json.decode(data)))
-    return redact_text(data.decode("utf-8", "replace")).encode()
 
 
 def redact_events(events: Iterable[AnyEvent]) -> list[Any]:
@@ -80,7 +81,7 @@ def redact_events(events: Iterable[AnyEvent]) -> list[Any]:
 
 
 def is_replayable(events: Iterable[AnyEvent]) -> bool:
-    """False for a run that was redacted: its hashes cannot be proved any more."""
+    """False for a redacted run: its hashes can no longer be proved."""
     return not any(isinstance(event, RunStarted) and event.settings.get("redacted") for event in events)
 
 
@@ -94,71 +95,51 @@ def journal_bytes(events: Iterable[Event]) -> bytes:
     return b"".join(lines)
 
 
-def _packed(folder: str, content: Mapping[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as archive:
-        for name, data in content.items():
-            member = tarfile.TarInfo(f"{folder}/{name}")
-            member.size, member.mode = len(data), 0o600
-            archive.addfile(member, io.BytesIO(data))
-    return buffer.getvalue()
-
-
-def unpack_run(source: str | Path, runs_dir: str | Path) -> RunDir:
-    """A run folder from an exported file; its hashes must be those of the manifest. Nothing but our own file names is written."""
-    content = dict(_members(Path(source)))
-    if MANIFEST not in content or JOURNAL not in content:
-        raise ConfigError(f"{source} is not an exported run: it has no {MANIFEST} or no {JOURNAL}")
-    manifest = _manifest(content.pop(MANIFEST), source)
-    for name in {**manifest.files, **content}:
-        if hashlib.sha256(content.get(name, b"")).hexdigest() != manifest.files.get(name):
-            raise ConfigError(f"{name} in {source} does not have the hash of its manifest: the file was changed")
-    run = RunDir.create(runs_dir, _folder_name(manifest.run_id))
-    for name, data in content.items():
-        write_atomically(run.path / name, data)
-    return run
-
-
-def _folder_name(run_id: str) -> str:
-    """A plain name in the runs folder: no path, nothing hidden, nothing that looks like an option or moves a cursor."""
-    name = "".join("_" if unicodedata.category(each)[0] == "C" else each for each in run_id.rpartition("/")[2])
-    return name.lstrip(".-")[:200] or "imported"
-
-
 class _Manifest(msgspec.Struct):
     run_id: str
     files: dict[str, str]
 
 
-def _manifest(data: bytes, source: str | Path) -> _Manifest:
+def unpack_run(source: str | Path, runs_dir: str | Path) -> RunDir:
+    """A run folder from an exported file; its hashes must be those of the manifest. Only our own file names are written."""
+    content: dict[str, bytes] = {}
     try:
-        return msgspec.json.decode(data, type=_Manifest)
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{source} is not an exported run: its {MANIFEST} cannot be read ({error})") from None
-
-
-def _members(source: Path) -> Iterable[tuple[str, bytes]]:
-    try:
-        with gzip.open(source) as zipped, tarfile.open(fileobj=_Bounded(zipped), mode="r|") as archive:
+        with gzip.open(source) as zipped, tarfile.open(fileobj=_CappedReader(zipped), mode="r|") as archive:
             for member in archive:
                 name = Path(member.name).name
                 if member.isreg() and name in (*FILES, MANIFEST):
                     file = archive.extractfile(member)
                     assert file is not None  # a file that is one
-                    yield name, file.read()
+                    content[name] = file.read()
     except (OSError, tarfile.TarError, EOFError, zlib.error) as error:
         raise ConfigError(f"{source} is not an exported run: {error}") from None
+    if MANIFEST not in content or JOURNAL not in content:
+        raise ConfigError(f"{source} is not an exported run: it has no {MANIFEST} or no {JOURNAL}")
+    try:
+        manifest = msgspec.json.decode(content.pop(MANIFEST), type=_Manifest)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{source} is not an exported run: its {MANIFEST} cannot be read ({error})") from None
+    for name in {**manifest.files, **content}:
+        if hashlib.sha256(content.get(name, b"")).hexdigest() != manifest.files.get(name):
+            raise ConfigError(f"{name} in {source} does not have the hash of its manifest: the file was changed")
+    # A plain name in the runs folder: no path, nothing hidden, nothing that looks like an option or moves a cursor.
+    last = manifest.run_id.rpartition("/")[2]
+    plain = "".join("_" if unicodedata.category(each)[0] == "C" else each for each in last).lstrip(".-")[:200]
+    run = RunDir.create(runs_dir, plain or "imported")
+    for name, data in content.items():
+        write_atomically(run.path / name, data)
+    return run
 
 
-class _Bounded(io.RawIOBase):
-    """What comes out of a small file may be huge, in its headers too: no more than this is ever unpacked."""
+class _CappedReader(io.RawIOBase):
+    """A small file may unpack to something huge, in its headers too: no more than MAX_UNPACKED is ever unpacked."""
 
     def __init__(self, zipped: gzip.GzipFile) -> None:
         self._zipped, self._left = zipped, MAX_UNPACKED
 
     def read(self, size: int = -1, /) -> bytes:
         if size > self._left:
-            raise ConfigError(f"the export unpacks to more than {MAX_UNPACKED >> 20} MiB; it is not taken for a run")
+            raise ConfigError(f"the export unpacks to more than {MAX_UNPACKED >> 20} MiB; a run is smaller")
         data = self._zipped.read(size)
         self._left -= len(data)
         return data

@@ -1,8 +1,8 @@
 """The recorder: the one door through which events enter a run.
 
 `emit` stamps an event, writes it to the journal, folds it into the record and tells the listeners, in this order and one event at a time.
-It gives back the event as recorded: use that one, not your own. After a resume, a step that is already recorded is not written again.
-A listener that raises is dropped with a note; it cannot hurt the run.
+It returns the event as recorded: use that one, not your own. After a resume, a step that is already recorded is not written again.
+A listener that raises is dropped with a note; it cannot harm the run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Recorder:
         listeners: Iterable[Listener] = (),
         recording: Recording | None = None,
     ) -> None:
-        """`recording`: the steps that stand in the journal already."""
+        """`recording`: the steps that are in the journal already."""
         self._clock = clock
         self._journal = journal
         self._listeners = list(listeners)
@@ -51,10 +51,16 @@ class Recorder:
             self._next = max(self._next, event.seq + 1)
 
     def emit(self, event: E) -> E:
-        """Record one event, unless this step is recorded already; the recorded event in either case."""
+        """Record one event, unless this step is recorded already; returns the recorded event in either case."""
         with self._lock:
             known = self._recording.same_step(event)
-            recorded = known if known is not None else self._write(event)
+            recorded = known
+            if recorded is None:
+                stamped = stamp(event, self._next, self._clock.utc().timestamp())
+                stamped = self._journal.write(stamped) if self._journal is not None else encodable(stamped)[0]
+                self._next += 1
+                self.fold.add(stamped)
+                recorded = cast("E", stamped)
             if isinstance(recorded, HostReturned):
                 self._returned.note(recorded, fresh=known is None)
             self._tell(recorded)
@@ -62,17 +68,10 @@ class Recorder:
             self._journal.sync()  # outside the lock: parallel replies then share one wait for the disk
         return recorded
 
-    def _write(self, event: E) -> E:
-        stamped = stamp(event, self._next, self._clock.utc().timestamp())
-        stamped = self._journal.write(stamped) if self._journal is not None else encodable(stamped)[0]
-        self._next += 1
-        self.fold.add(stamped)
-        return cast("E", stamped)
-
     def _tell(self, event: Event) -> None:
         for listener in tuple(self._listeners):
             if listener not in self._listeners:
-                continue  # dropped meanwhile: the note about another one was too much for it
+                continue  # dropped meanwhile: it failed on the note about another one
             try:
                 listener(event)
             except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises must not end the run
@@ -96,10 +95,10 @@ class Recorder:
 
 
 class ReturnedCalls:
-    """Where the results of citable calls stand in a run's record, so that a citation can be read again from there.
+    """Where the results of citable calls are in a run's record, so that a citation can be read again from there.
 
-    Of a run with a folder only the place in the journal is kept, and the line is read from the file each time; what a resume has taken over
-    is in memory anyway. A run in memory keeps the events themselves, the oldest dropped once their texts pass 64 million characters. A
+    A run with a folder keeps only the place in the journal and reads the line from the file each time; what a resume took over is in
+    memory anyway. A run in memory keeps the events themselves and drops the oldest once their texts pass 64 million characters. A
     recorded result that no longer has its recorded hash is not found. The recorder's lock guards it.
     """
 
@@ -117,10 +116,16 @@ class ReturnedCalls:
                 continue
             if fresh and self._journal is not None:
                 self._places[ref] = self._journal.last
-            elif fresh:
-                self._hold(ref, event)
-            else:
-                self._events[ref] = event
+                continue
+            self._events[ref] = event
+            if fresh:
+                self._left += self._held.pop(ref, 0)
+                self._held[ref] = len(shown_text(event.result))
+                self._left -= self._held[ref]
+                while self._left < 0:
+                    dropped, size = self._held.popitem(last=False)
+                    self._left += size
+                    del self._events[dropped]
 
     def find(self, ref: str) -> HostReturned | None:
         """The call as the record has it now; None when there is none, or when its result is not what was recorded."""
@@ -128,13 +133,3 @@ class ReturnedCalls:
         event = self._events.get(ref) if place is None or self._journal is None else self._journal.at(place)
         sound = isinstance(event, HostReturned) and hash_value(event.result) == event.response_hash
         return event if sound and isinstance(event, HostReturned) else None
-
-    def _hold(self, ref: str, event: HostReturned) -> None:
-        self._left += self._held.pop(ref, 0)
-        self._held[ref] = len(shown_text(event.result))
-        self._left -= self._held[ref]
-        self._events[ref] = event
-        while self._left < 0:
-            dropped, size = self._held.popitem(last=False)
-            self._left += size
-            del self._events[dropped]

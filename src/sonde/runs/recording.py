@@ -1,9 +1,9 @@
-"""The recording of a run: what was recorded where, asked in one way by whoever does the run again.
+"""The recording of a run: what was recorded where, with one way to ask for it when the run is done again.
 
-`at` says what stands at a place: a class of event and its key (session, turn, ordinal, ...). `expect` also holds what happens now against
-it. Resume plays what is there and goes on live after it. A replay is strict: where nothing is recorded, or something else was asked then,
-`Diverged` shows both sides. With `words_only` recorded replies are fed by position although our prompts have changed since; tools and code
-run live, and differences are collected. A follow-up runs the recorded blocks again.
+`at` returns what is recorded at a place: a class of event and its key (session, turn, ordinal, ...). `expect` also compares it with what
+happens now. Resume plays what is there and then continues live. A replay is strict: where nothing is recorded, or something else was asked
+then, `Diverged` shows both sides. With `words_only`, recorded replies are fed by position although our prompts have changed since; tools
+and code run live, and differences are collected. A follow-up runs the recorded blocks again.
 
 The recording also keeps the time (`RecordedClock`), so that what was in time then is in time again.
 """
@@ -48,9 +48,9 @@ E = TypeVar("E", bound=Event)
 SHOWN = 300
 """Characters of a line in which two requests differ."""
 NOTHING = "nothing"
-"""What a strict recording says that it holds where it has ended."""
+"""What a strict recording reports where it has ended."""
 TRACED_CALLS = 200
-"""Calls that the variable `tool_trace` lists, the latest."""
+"""How many calls, the latest, the variable `tool_trace` lists."""
 NOT_RUN = frozenset({"syntax", "gate"})
 UNDONE = frozenset({"timeout", "crash", "violation", "quota"})
 COMPARED = {
@@ -62,7 +62,7 @@ COMPARED = {
 
 
 class Diverged(RunError):
-    """The run took another path than the recorded one; `recorded` and `now` are the two sides, `place` session and turn."""
+    """The run took another path than the recorded one. `recorded` and `now` are the two sides, `place` is session and turn."""
 
     stage = "runtime_validation"
 
@@ -85,7 +85,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A block of the root session that left its mark on the state, with the variables that the runtime set for it."""
+    """A block of the root session that changed its state, with the variables that the runtime set for it."""
 
     started: CodeStarted
     ran: CodeRan
@@ -93,13 +93,13 @@ class Block:
     calls: int
     """Host calls of its turn before it."""
     last: bool
-    """Whether no block came after it. If one did, a final value was held back and is there as `held_final`."""
+    """Whether no block came after it. If one did, a final value was held back and is available as `held_final`."""
 
 
 class Recording:
-    """Recorded events by their place. Asking does not change it, so threads may share one; a run without a past has an empty one.
+    """Recorded events by their place. Reading does not change it, so threads may share one; a run without a past has an empty one.
 
-    `resumed`: the run goes on in the journal that holds these events. `live`: the machine's clock, where the recorded time is to be shown.
+    `resumed`: the run continues in the journal that holds these events. `live`: the machine's clock; given one, recorded time is shown.
     """
 
     def __init__(
@@ -117,9 +117,8 @@ class Recording:
         self.resumed = resumed
         self.clock = None if live is None else RecordedClock(live, events)
         self.differences: list[Difference] = []
-        self._by_key = {
-            event.key: event for event in events if event.key is not None
-        }  # a run that went on live: the last
+        # The last event of a key counts: a resumed run may have recorded a step again.
+        self._by_key = {event.key: event for event in events if event.key is not None}
         self._failures: dict[tuple[str, int, int], list[ModelFailed]] = {}
         for event in events:
             if isinstance(event, ModelFailed):
@@ -129,21 +128,21 @@ class Recording:
         return len(self._by_key)
 
     def same_step(self, event: E) -> E | None:
-        """The recorded event of the step that this one tells of."""
+        """The recorded event of the same step as this one."""
         found = None if event.key is None else self._by_key.get(event.key)
         return found if isinstance(found, type(event)) else None
 
     def at(self, kind: type[E], *place: Any) -> E | None:
-        """What is recorded here. With `words_only` tools and code run live, so nothing is said of them."""
+        """What is recorded here. With `words_only`, tools and code run live, so nothing is returned for them."""
         if self.words_only and kind in (HostReturned, CodeStarted, CodeRan):
             return None
         found = self._by_key.get((kind, *place))
         return found if isinstance(found, kind) else None
 
     def expect(self, kind: type[E], *place: Any, texts: Sequence[str] = (), **now: str | None) -> E | None:
-        """What is recorded here, if its fields have the values of `now` (None: whatever it is). A strict recording has to have something.
+        """What is recorded here, if its fields have the values of `now` (None: any value). A strict recording must have something.
 
-        Where the request is another one, the difference shows the first line of `texts`, its new messages, that is not the same.
+        If the request differs, the difference shows the first line of `texts`, its new messages, that is not the same.
         """
         found = self.at(kind, *place)
         if found is None and self.strict and not (self.words_only and kind in (HostReturned, CodeStarted, CodeRan)):
@@ -165,11 +164,11 @@ class Recording:
         return found
 
     def failures(self, session: str, turn: int, ordinal: int) -> Sequence[ModelFailed]:
-        """The attempts to ask a model here that gave no reply."""
+        """The attempts to ask a model here that got no reply."""
         return self._failures.get((session, turn, ordinal), [])
 
     def given_up(self, session: str, turn: int, ordinal: int) -> ModelFailed | None:
-        """The attempt after which the model was given up here; None when it replied in the end."""
+        """The attempt after which the run gave up on the model here; None when it replied in the end."""
         if self.at(ModelReplied, session, turn, ordinal) is not None:
             return None
         return next((each for each in reversed(self.failures(session, turn, ordinal)) if each.wait_s is None), None)
@@ -185,7 +184,7 @@ class Recording:
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """What made the state that the root session ended with: its blocks in order, but those that were undone."""
+        """What made the state that the root session ended with: its blocks in order, without those that were undone."""
         blocks: list[Block] = []
         fold = RecordFold()
         trace: deque[dict[str, Any]] = deque(maxlen=TRACED_CALLS)
@@ -208,7 +207,7 @@ class Recording:
                 case HostReturned():
                     calls = event.ordinal
                     trace.append({"tool_name": event.name, "args_hash": event.args_hash, "ok": event.ok})
-                case CodeRan() if started is not None and left_its_mark(event):
+                case CodeRan() if started is not None and changed_state(event):
                     blocks.append(
                         Block(started=started, ran=event, counters=counters, calls=before, last=event is runs[-1])
                     )
@@ -217,8 +216,8 @@ class Recording:
         return blocks
 
 
-def left_its_mark(ran: CodeRan) -> bool:
-    """Whether the session went on from a state that this block has changed. A turn that ran out of memory in Python has a traceback."""
+def changed_state(ran: CodeRan) -> bool:
+    """Whether the session continued from the state that this block left. A turn that ran out of memory in Python has a traceback."""
     fault = ran.fault or {}
     lost = fault.get("kind") == "memory" and not fault.get("traceback")
     return not lost and fault.get("kind") not in NOT_RUN | UNDONE
@@ -233,7 +232,7 @@ class EarlierRuns:
 
 
 def first_lines(recorded: Sequence[str], now: Sequence[str]) -> tuple[str, str]:
-    """The first line that is not the same in two lists of texts, as both have it; empty where there is none."""
+    """The first line that differs between two lists of texts, from both; empty when none does."""
     lines = ("\n".join(texts).splitlines() for texts in (recorded, now))
     pairs = (pair for pair in zip_longest(*lines, fillvalue="") if pair[0] != pair[1])
     left, right = next(pairs, ("", ""))
@@ -241,10 +240,10 @@ def first_lines(recorded: Sequence[str], now: Sequence[str]) -> tuple[str, str]:
 
 
 def before_turn(events: Sequence[AnyEvent], turn: int, session: str = ROOT) -> list[AnyEvent]:
-    """The events of a run up to (not including) a turn of a session: what a branch from there takes along."""
+    """The events of a run before a turn of a session: what a branch from there takes along."""
 
     def comes_later(event: Event) -> bool:
-        """Whether it is of that turn or later, or of a child made there, or ends the run."""
+        """Whether it belongs to that turn or later, or to a child made there, or ends the run."""
         if isinstance(event, RunEnded | WroteBack):
             return True
         if isinstance(event, StatusChanged):
@@ -264,15 +263,15 @@ def before_turn(events: Sequence[AnyEvent], turn: int, session: str = ROOT) -> l
 class RecordedClock:
     """The time of a run that is done again; it must hear every event of the run.
 
-    While the recording is played, every question about time gets the answer of then, however long playing takes. After the recorded events
-    time goes on from what the run has used. Parallel sessions are played in any order; of their times the latest is shown.
+    While the recording plays, the clock shows the recorded time, however long playing takes. After the recorded events, time continues
+    from what the run has used. Parallel sessions play in any order; the clock shows the latest of their times.
     """
 
     def __init__(self, live: Clock, events: Sequence[AnyEvent]) -> None:
         self._live = live
         times = list(_used_at(events))
         self.used = max(times, default=0.0)
-        """The wall time that the run has used, without its pauses between processes and its waiting for people."""
+        """The wall time that the run has used, without pauses between processes and waits for people."""
         self._times = {event.key: used for event, used in zip(events, times, strict=True)}
         self._to_come = {event.key for event in events if event.key is not None and not isinstance(event, Noted)}
         self._last = max((event.seq for event in events), default=-1)
@@ -288,13 +287,13 @@ class RecordedClock:
             return self.used + self._live.now() - self._live_since
 
     def utc(self) -> datetime:
-        """The time of day in UTC: that of now."""
+        """The current time of day in UTC."""
         return self._live.utc()
 
     def hear(self, event: Event) -> None:
-        """Go to the time of a recorded event; go on from the end with the last of them, or with the first that is new."""
+        """Move to the time of a recorded event; run live after the last of them, or from the first new one."""
         if isinstance(event, RunResumed | Noted):
-            return  # told by whoever does the run again
+            return  # emitted by whoever does the run again
         with self._lock:
             self._shown = max(self._shown, self._times.get(event.key, 0.0))
             if event.key is not None:
@@ -304,11 +303,11 @@ class RecordedClock:
 
 
 def _used_at(events: Sequence[AnyEvent]) -> Iterator[float]:
-    """The wall time used at each event. The first event, a turn of the root and a resume say it themselves."""
+    """The wall time used at each event. The first event, a turn of the root and a resume carry it themselves."""
     marked = since = waited = 0.0
     for event in events:
         if isinstance(event, Noted):
-            yield marked  # also said before the first turn, about what took no time of the run
+            yield marked  # a note may also come before the first turn, about what took none of the run's time
             continue
         if isinstance(event, RunStarted | RunResumed) or (isinstance(event, TurnStarted) and event.session == ROOT):
             marked, since, waited = getattr(event, "elapsed_s", 0.0), event.at, 0.0

@@ -1,7 +1,7 @@
 """The folder of one run, and how runs are found.
 
-`events.jsonl` is the truth and is appended to; the other files are views of it, each written whole or not at all (temporary file, sync,
-rename). A reader never sees half of one. Nothing here deletes a run; that is `listing.prune`.
+`events.jsonl` is the truth and only grows; the other files are views of it, each written whole or not at all (temporary file, sync,
+rename). A reader never sees half of one. Nothing here deletes a run; `catalog.prune` does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -21,6 +21,7 @@ from sonde.core.canonical import jsonable
 from sonde.core.deadline import Clock
 from sonde.core.events import AnyEvent
 from sonde.core.record import RecordFold, RunRecord
+from sonde.core.redaction import rewrite_value, without_surrogates
 from sonde.errors import ConfigError
 from sonde.runs.journal import (
     MAX_LINE,
@@ -43,7 +44,7 @@ _TIMED_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{9}")
 
 
 class NoSuchRun(ConfigError):
-    """There is no run of this name, or the folder is no run folder."""
+    """No run has this name, or the folder is not a run folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +80,13 @@ class RunDir:
         return Journal(self.journal_path, secrets)
 
     def read(self) -> JournalContents:
-        """What the journal holds; raises `NoSuchRun` where there is none."""
+        """What the journal holds; raises `NoSuchRun` without one."""
         if not self.journal_path.is_file():
             raise NoSuchRun(f"{self.path} is not a run folder: it has no {JOURNAL}")
         return read_journal(self.journal_path)
 
     def events(self) -> list[AnyEvent]:
-        """The events, of a journal that is as it was written."""
+        """The events; raises `JournalUnreadable` when the journal was changed after it was written."""
         held = self.read()
         if held.tampered_line is not None:
             raise JournalUnreadable(
@@ -99,7 +100,7 @@ class RunDir:
         return is_being_written(self.journal_path)
 
     def record(self) -> RunRecord:
-        """The record as written; folded anew from the journal when the run did not get that far."""
+        """The record as written, or folded from the journal when the run did not get that far."""
         path = self.path / RECORD
         if not path.is_file() and not path.is_symlink():
             return fold(self.read().events)
@@ -153,21 +154,9 @@ def pretty_json(value: Any) -> bytes:
     """Sorted keys, two spaces, a newline at the end: as every file of a run is written."""
     try:
         text = msgspec.json.encode(value, order="sorted")
-    except (TypeError, ValueError):  # not JSON-like after all, or a lone surrogate: written as well as it can be
-        text = msgspec.json.encode(_sound(jsonable(value)), order="sorted")
+    except (TypeError, ValueError):  # not JSON-like after all, or a lone surrogate: written as well as possible
+        text = msgspec.json.encode(rewrite_value(jsonable(value), without_surrogates), order="sorted")
     return msgspec.json.format(text, indent=2) + b"\n"
-
-
-def _sound(value: Any) -> Any:
-    match value:
-        case str():
-            return value.encode("utf-8", "backslashreplace").decode()
-        case list():
-            return [_sound(item) for item in cast("list[Any]", value)]
-        case dict():
-            return {_sound(key): _sound(item) for key, item in cast("dict[str, Any]", value).items()}
-        case _:
-            return value
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -183,15 +172,11 @@ def write_atomically(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             Path(beside).unlink()
         raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(fd)
+        os.fsync(folder)  # the rename itself
     finally:
-        os.close(fd)
+        os.close(folder)
 
 
 def new_run_id(clock: Clock) -> str:
@@ -213,7 +198,17 @@ def find_run(runs_dir: str | Path, id_or_path: str | Path) -> RunDir:
     ids = run_ids(runs_dir)
     if not ids:
         raise NoSuchRun(f"there are no runs in {runs_dir}; `sonde ask` makes one, --runs-dir names another place")
-    return RunDir(Path(runs_dir) / _matching(name, ids, runs_dir))
+    fitting = [name] if name in ids else [run_id for run_id in ids if run_id.startswith(name)]
+    if name == "last":
+        fitting = [_newest(ids, runs_dir)]
+    if len(fitting) > 1:
+        raise NoSuchRun(f"{name!r} begins {len(fitting)} run ids: {', '.join(fitting[:5])}; give more of it")
+    if not fitting:
+        newest = _newest(ids, runs_dir)
+        raise NoSuchRun(
+            f"there is no run {name!r} in {runs_dir}; the newest is {newest}, also called `last` (`sonde runs` lists them)"
+        )
+    return RunDir(Path(runs_dir) / fitting[0])
 
 
 class _Started(msgspec.Struct):
@@ -221,37 +216,22 @@ class _Started(msgspec.Struct):
 
 
 def _newest(ids: Sequence[str], runs_dir: str | Path) -> str:
-    """The run that began last. Its name says so, except for items of a batch, which are named after their ids."""
+    """The run that started last. Ids sort by time, except those of a batch, which are named after its items."""
     if all(_TIMED_ID.fullmatch(run_id) for run_id in ids):
         return ids[-1]
-    return max(ids, key=lambda run_id: (_began(Path(runs_dir, run_id, JOURNAL)), run_id))
 
+    def started(run_id: str) -> tuple[float, str]:
+        try:
+            with open_plain(Path(runs_dir, run_id, JOURNAL)) as file:
+                return msgspec.json.decode(file.readline(MAX_LINE), type=_Started).at, run_id
+        except (OSError, msgspec.DecodeError):
+            return 0.0, run_id
 
-def _began(journal: Path) -> float:
-    try:
-        with open_plain(journal) as file:
-            return msgspec.json.decode(file.readline(MAX_LINE), type=_Started).at
-    except (OSError, msgspec.DecodeError):
-        return 0.0
-
-
-def _matching(name: str, ids: Sequence[str], runs_dir: str | Path) -> str:
-    if name == "last":
-        return _newest(ids, runs_dir)
-    if name in ids:
-        return name
-    fitting = [run_id for run_id in ids if run_id.startswith(name)]
-    if len(fitting) == 1:
-        return fitting[0]
-    if fitting:
-        raise NoSuchRun(f"{name!r} begins {len(fitting)} run ids: {', '.join(fitting[:5])}; give more of it")
-    raise NoSuchRun(
-        f"there is no run {name!r} in {runs_dir}; the newest is {_newest(ids, runs_dir)}, also called `last` (`sonde runs` lists them)"
-    )
+    return max(ids, key=started)
 
 
 def run_ids(runs_dir: str | Path) -> list[str]:
-    """The ids of all runs in a folder, in order; those of `new_run_id` are then in the order of their times."""
+    """The ids of all runs in a folder, sorted; ids of `new_run_id` are then in order of time."""
     try:
         entries = [entry.name for entry in os.scandir(runs_dir) if not entry.name.startswith(".")]
     except FileNotFoundError:

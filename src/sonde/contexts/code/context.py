@@ -1,7 +1,7 @@
 """Source code as a context: an outline, scopes, symbols and search (nav_*), over one file or a whole repository.
 
-The nav tools answer a wrong name with text that begins with `Error:` and lists what there is, so that code which assigns their
-result goes on. The tools of `contexts.files` are there too. Only definitions are known: no types, references or call graphs.
+The nav tools answer a wrong name with text that begins with `Error:` and lists known names, so code that assigns their result goes on.
+The tools of `contexts.files` come too. Only definitions are known: no types, references or call graphs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 from sonde.contexts.base import SeenFields, SeenNames, SeenRows, SeenText, Shareable
 from sonde.contexts.code.finder import Finder, FoundSymbol
-from sonde.contexts.code.grammars import language_of
 from sonde.contexts.code.outline import chunks, folder_members, outline
+from sonde.contexts.code.symbols import language_of
 from sonde.contexts.files.context import FilesContext
 from sonde.contexts.files.lines import read_lines
 from sonde.core.deadline import Clock
@@ -50,7 +50,7 @@ class CodeContext:
         return [*(tool(function) for function in functions), *self.files.tools()]
 
     def describe(self) -> str:
-        """What there is, without its content."""
+        """What is here, without its content."""
         languages = Counter(language_of(entry.path) for entry in self._finder.sources)
         shown = ", ".join(f"{language} {count:,}" for language, count in languages.most_common(8)) or "none"
         return f"Source code. Files by language: {shown}.\n{self.files.describe()}"
@@ -81,9 +81,22 @@ class CodeContext:
 
         Example: info = nav_info()
         """
-        chars, lines = self._measure()
-        languages = Counter(language_of(entry.path) for entry in self._finder.sources)
-        count, exact = self._symbol_count()
+        chars = lines = 0
+        for entry in self.files.library.listing.texts:
+            try:
+                with self.files.library.open(entry) as text:
+                    lines += self.files.library.index(entry, text).total
+                    chars += text.count_characters()
+            except (ToolFault, OSError):
+                continue
+        sources = self._finder.sources
+        languages = Counter(language_of(entry.path) for entry in sources)
+        exact = sum(entry.size for entry in sources) <= _COUNTED_BYTES
+        count = (
+            sum(len(self._finder.parsed(entry.path).symbols) for entry in sources)
+            if exact
+            else self._finder.count_lines(_DEFINITION)
+        )
         info: dict[str, Any] = {
             "total_chars": chars,
             "total_lines": lines,
@@ -127,28 +140,12 @@ class CodeContext:
 
         Example: source = nav_read("Session.run")
         """
-        found = self._finder.find(symbol)
-        if len(found) == 1:
-            return self._source(symbol, found[0], chunk_index)
-        if not found:
+        every = self._finder.find(symbol)
+        if not every:
             return Observed(self._error(symbol))
-        return Observed(f"Error: {symbol!r} is defined {len(found)} times; name one: {self._listed(found)}")
-
-    def nav_search(self, pattern: str, max_results: int = 20) -> SeenRows:
-        """Lines that match a regular expression (RE2): [{text, line}], with the path in a repository.
-
-        Example: rows = nav_search("retry|backoff", max_results=10)
-        """
-        try:
-            seen = self.files.grep(pattern, max_matches=max_results)
-        except ToolFault as fault:
-            return Observed([{"text": f"Error: {fault.message}"[:_TEXT], "line": 0}])
-        rows = [{"text": row["text"][:_TEXT], "line": row["line"], "path": row["path"]} for row in seen.value]
-        if self._finder.single:
-            rows = [{"text": row["text"], "line": row["line"]} for row in rows]
-        return Observed(rows, seen.excerpts, seen.truncated)
-
-    def _source(self, symbol: str, found: FoundSymbol, chunk_index: int) -> Observed:
+        if len(every) > 1:
+            return Observed(f"Error: {symbol!r} is defined {len(every)} times; name one: {self._listed(every)}")
+        found = every[0]
         entry = self.files.library.entry(found.path)
         with self.files.library.open(entry) as text:
             index = self.files.library.index(entry, text)
@@ -166,36 +163,29 @@ class CodeContext:
         rest = f"\n# next: nav_read({symbol!r}, {chunk_index + 1})" if chunk_index + 1 < len(parts) else "\n# end"
         return Observed(f"{head} chunk {chunk_index + 1}/{len(parts)} of {symbol}\n{part.text}{rest}", (excerpt,))
 
-    def _error(self, name: str) -> str:
-        known = list(islice(self._near(name), _LISTED))
-        listed = f"Symbols: {', '.join(known)}" if known else "There are no symbols here; read_file shows the text."
-        return f"Error: nothing here is called {name!r}. {listed}"
+    def nav_search(self, pattern: str, max_results: int = 20) -> SeenRows:
+        """Lines that match a regular expression (RE2): [{text, line}], with the path in a repository.
 
-    def _near(self, name: str) -> Sequence[str]:
-        """Symbols to offer: those whose name resembles the wanted one first, then the first there are."""
+        Example: rows = nav_search("retry|backoff", max_results=10)
+        """
+        try:
+            seen = self.files.grep(pattern, max_matches=max_results)
+        except ToolFault as fault:
+            return Observed([{"text": f"Error: {fault.message}"[:_TEXT], "line": 0}])
+        rows = [{"text": row["text"][:_TEXT], "line": row["line"], "path": row["path"]} for row in seen.value]
+        if self._finder.single:
+            rows = [{"text": row["text"], "line": row["line"]} for row in rows]
+        return Observed(rows, seen.excerpts, seen.truncated)
+
+    def _error(self, name: str) -> str:
+        """Offers symbols whose name resembles the wanted one, then the first in the code."""
         wanted = name.rpartition(":")[2].rpartition(".")[2].lower()
         every = list(islice(self._finder.all_symbols(), 5_000))
         like = [(path, each) for path, each in every if wanted and wanted in each.name.lower()]
         ranked = [*like, *(pair for pair in every if pair not in like)] if len(like) < _LISTED else like
-        return [self._finder.qualified(path, each.name) for path, each in ranked[:_LISTED]]
+        known = [self._finder.qualified(path, each.name) for path, each in ranked[:_LISTED]]
+        listed = f"Symbols: {', '.join(known)}" if known else "There are no symbols here; read_file shows the text."
+        return f"Error: nothing here is called {name!r}. {listed}"
 
     def _listed(self, found: Sequence[FoundSymbol]) -> str:
         return ", ".join(self._finder.qualified(f.path, f.symbol.name) if f.symbol else f.path for f in found[:_LISTED])
-
-    def _measure(self) -> tuple[int, int]:
-        """Characters and lines of everything that is text."""
-        chars = lines = 0
-        for entry in self.files.library.listing.texts:
-            try:
-                with self.files.library.open(entry) as text:
-                    lines += self.files.library.index(entry, text).total
-                    chars += text.count_characters()
-            except (ToolFault, OSError):
-                continue
-        return chars, lines
-
-    def _symbol_count(self) -> tuple[int, bool]:
-        """How many symbols there are, and whether that was counted or estimated from lines that look like definitions."""
-        if sum(entry.size for entry in self._finder.sources) <= _COUNTED_BYTES:
-            return sum(len(self._finder.parsed(entry.path).symbols) for entry in self._finder.sources), True
-        return self._finder.count_lines(_DEFINITION), False

@@ -1,8 +1,8 @@
 """From a name to the symbol that is meant, in one file or a whole repository.
 
 In one file a symbol is called `Class.method`. In a repository it is called `path/file.py:Class.method` or
-`package.file.Class.method`; a bare `Class.method` is found too when only one file defines it. Files are parsed when a question
-needs them, and again only when they change.
+`package.file.Class.method`; a bare `Class.method` works too if only one file defines it. Files are parsed when a question needs them,
+and again only if they change.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sonde.contexts.code.grammars import language_of
-from sonde.contexts.code.symbols import Parsed, Symbol, parse
+from sonde.contexts.code.symbols import Parsed, Symbol, language_of, parse
 from sonde.contexts.files.context import FilesContext
 from sonde.contexts.files.file_list import Entry
-from sonde.contexts.files.grep import Hit, scan
+from sonde.contexts.files.grep import scan_file
 from sonde.contexts.files.text import Unreadable, signature
 from sonde.core.deadline import Deadline, SystemClock
-from sonde.core.patterns import Pattern, compiled, escaped
+from sonde.core.patterns import compiled, escaped
 
 _KEPT_FILES = 20_000
 _SOURCE_BYTES = 16_000_000
@@ -29,7 +28,7 @@ NAME_CHARS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundSymbol:
-    """A symbol and its file; a whole file when `symbol` is None."""
+    """A symbol and its file; the whole file if `symbol` is None."""
 
     path: str
     symbol: Symbol | None
@@ -42,6 +41,7 @@ class Finder:
         self._files = files
         self._parsed: OrderedDict[str, tuple[object, Parsed]] = OrderedDict()
         self._lock = threading.Lock()
+        self._unlimited = Deadline(SystemClock(), None)
 
     @property
     def sources(self) -> list[Entry]:
@@ -50,7 +50,7 @@ class Finder:
 
     @property
     def single(self) -> str | None:
-        """The path when the context is exactly one file."""
+        """The path, if the context is exactly one file."""
         entries = self._files.library.entries
         return next(iter(entries)) if len(entries) == 1 else None
 
@@ -62,7 +62,15 @@ class Finder:
             known = self._parsed.get(path)
         if known and known[0] == stamp:
             return known[1]
-        result = self._parse(entry)
+        language = language_of(entry.path)
+        try:
+            with self._files.library.open(entry) as text:
+                if text.size > _SOURCE_BYTES:
+                    result = Parsed(language=language, note="it is too large to parse; read it by lines")
+                else:
+                    result = parse(entry.path, text.decode(text.read(text.start, text.size)))
+        except (Unreadable, OSError) as error:
+            result = Parsed(language=language, note=str(error))
         with self._lock:
             self._parsed[path] = (stamp, result)
             while len(self._parsed) > _KEPT_FILES:
@@ -70,7 +78,7 @@ class Finder:
         return result
 
     def find(self, name: str) -> list[FoundSymbol]:
-        """Everything the name can mean, best reading first; empty when nothing is called so."""
+        """Everything the name can mean, best reading first."""
         name = name.strip()
         if len(name) > NAME_CHARS:
             return []
@@ -79,9 +87,8 @@ class Finder:
         path, mark, symbol = name.rpartition(":")
         if mark:
             return [found for each in self.paths(path) for found in self._in_file(each, symbol)]
-        whole = self.paths(name)
         return (
-            [FoundSymbol(path=each, symbol=None) for each in whole]
+            [FoundSymbol(path=each, symbol=None) for each in self.paths(name)]
             or list(self._by_module(name))
             or list(self._anywhere(name))
         )
@@ -93,12 +100,8 @@ class Finder:
         if plain in entries:
             return [plain]
         below = plain.replace(".", "/")
-        ends = [f"{below}{suffix}" for suffix in ("/__init__.py", ".py", ".pyi")]
-        return (
-            [path for path in entries if any(path == end or path.endswith(f"/{end}") for end in ends)][:20]
-            if plain
-            else []
-        )
+        ends = [f"{below}{suffix}" for suffix in ("/__init__.py", ".py", ".pyi") if plain]
+        return [path for path in entries if any(path == end or path.endswith(f"/{end}") for end in ends)][:20]
 
     def all_symbols(self) -> Iterator[tuple[str, Symbol]]:
         """Every symbol with its path; parses every file."""
@@ -109,15 +112,6 @@ class Finder:
     def qualified(self, path: str, name: str) -> str:
         """How to ask for a symbol."""
         return name if self.single else f"{path}:{name}"
-
-    def _parse(self, entry: Entry) -> Parsed:
-        try:
-            with self._files.library.open(entry) as text:
-                if text.size > _SOURCE_BYTES:
-                    return Parsed(language=language_of(entry.path), note="it is too large to parse; read it by lines")
-                return parse(entry.path, text.decode(text.read(text.start, text.size)))
-        except (Unreadable, OSError) as error:
-            return Parsed(language=language_of(entry.path), note=str(error))
 
     def _in_file(self, path: str, name: str) -> list[FoundSymbol]:
         if not name or name == path:
@@ -142,19 +136,12 @@ class Finder:
     def count_lines(self, pattern: str) -> int:
         """How many lines of source match."""
         wanted = compiled(pattern, by_line=True)
-        return sum(1 for entry in self.sources for _ in self._hits(entry, wanted))
+        return sum(1 for entry in self.sources for _ in scan_file(self._files.library, entry, wanted, self._unlimited))
 
     def _anywhere(self, name: str) -> Iterator[FoundSymbol]:
         """A bare name: only the files that hold its last part as a word are parsed."""
         last = name.rpartition(".")[2].partition("~")[0]
         pattern = compiled(rf"\b{escaped(last)}\b", by_line=True)
         for entry in self.sources:
-            if next(self._hits(entry, pattern), None):
+            if next(scan_file(self._files.library, entry, pattern, self._unlimited), None):
                 yield from self._in_file(entry.path, name)
-
-    def _hits(self, entry: Entry, pattern: Pattern) -> Iterator[Hit]:
-        try:
-            with self._files.library.open(entry) as text:
-                yield from scan(text, pattern, Deadline(SystemClock(), None))
-        except (Unreadable, OSError):
-            return

@@ -55,7 +55,11 @@ def chunks(text: str, first_line: int) -> list[Chunk]:
     parts: list[Chunk] = []
     held: list[str] = []
     size, line = 0, first_line
-    for piece in _pieces(text):
+    for piece in (
+        f"{whole}\n"[start : start + CHUNK_CHARS]
+        for whole in text.split("\n")
+        for start in range(0, len(whole) + 1, CHUNK_CHARS)
+    ):
         if held and size + len(piece) > CHUNK_CHARS:
             parts.append(_chunk(held, line))
             line += parts[-1].text.count("\n") + bool(held[-1].endswith("\n"))
@@ -63,13 +67,6 @@ def chunks(text: str, first_line: int) -> list[Chunk]:
         held.append(piece)
         size += len(piece)
     return [*parts, _chunk(held, line)] if held or not parts else parts
-
-
-def _pieces(text: str) -> Iterator[str]:
-    for line in text.split("\n"):
-        whole = f"{line}\n"
-        for start in range(0, len(whole), CHUNK_CHARS):
-            yield whole[start : start + CHUNK_CHARS]
 
 
 def _chunk(held: list[str], line: int) -> Chunk:

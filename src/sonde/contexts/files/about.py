@@ -1,4 +1,4 @@
-"""What the prompt and the user are told about files: numbers, kinds, first names, and what was left out. Never content."""
+"""What the prompt and the user hear about files: numbers, kinds, first names, and what was left out. Never content."""
 
 from __future__ import annotations
 
@@ -14,20 +14,36 @@ _NAMED = 40
 
 
 def describe(listing: Listing) -> str:
-    """The description of a listing, for the prompt."""
+    """The description of a listing, for the prompt: all files of a few, else the largest folders down to two levels."""
     entries = listing.entries.values()
-    lines = [f"{len(entries):,} files, {listing.total_bytes:,} bytes. Kinds: {_kinds(listing)}."]
-    shown = [
-        f"  {shown_name(entry.path)} ({entry.size:,} bytes)" for entry, _ in zip(entries, range(_NAMED), strict=False)
-    ]
-    lines += (
-        ["Files:", *shown] if len(entries) <= _NAMED else ["Folders (list_files() has all files):", *_folders(listing)]
-    )
-    return "\n".join([*lines, *_left_out(listing)])
+    suffixes = Counter(posixpath.splitext(path)[1].lower() or "no suffix" for path in listing.entries)
+    kinds = ", ".join(f"{kind} {count:,}" for kind, count in suffixes.most_common(8)) or "none"
+    lines = [f"{len(entries):,} files, {listing.total_bytes:,} bytes. Kinds: {kinds}."]
+    if len(entries) <= _NAMED:
+        lines += ["Files:", *(f"  {shown_name(entry.path)} ({entry.size:,} bytes)" for entry in entries)]
+    else:
+        files: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        for entry in entries:
+            folder = "/".join(entry.path.split("/")[:-1][:2]) or "."
+            files[folder] += 1
+            sizes[folder] += entry.size
+        lines.append("Folders (list_files() has all files):")
+        lines += [
+            f"  {shown_name(name)}/ ({files[name]:,} files, {size:,} bytes)" for name, size in sizes.most_common(_NAMED)
+        ]
+        if len(sizes) > _NAMED:
+            lines.append(f"  and {len(sizes) - _NAMED:,} more folders")
+    if listing.skipped:
+        skipped = ", ".join(f"{name} ({count})" for name, count in sorted(listing.skipped.items()))
+        lines.append(f"Folders skipped: {skipped}.")
+    reasons = Counter(listing.refused.values())
+    lines += [f"Not read: {count} ({reason})." for reason, count in sorted(reasons.items())]
+    return "\n".join(lines)
 
 
 def left_out(listing: Listing) -> str:
-    """What is there and not read, in one line for the user: `4 binary, 1 secret (.env)`; empty when everything is read."""
+    """What is left out, in one line for the user: `4 binary, 1 secret (.env)`; empty if everything is read."""
     kinds: list[str] = []
     if binary := len(listing.entries) - len(listing.texts):
         kinds.append(f"{binary:,} binary")
@@ -46,32 +62,3 @@ def left_out(listing: Listing) -> str:
 def shown_name(path: str) -> str:
     """A path on one line: names with line breaks or control characters are quoted."""
     return path if path.isprintable() else json.dumps(path)
-
-
-def _kinds(listing: Listing) -> str:
-    kinds = Counter(posixpath.splitext(path)[1].lower() or "no suffix" for path in listing.entries)
-    return ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common(8)) or "none"
-
-
-def _folders(listing: Listing) -> list[str]:
-    """The folders down to two levels with their files and bytes, the largest first."""
-    files: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    for entry in listing.entries.values():
-        folder = "/".join(entry.path.split("/")[:-1][:2]) or "."
-        files[folder] += 1
-        sizes[folder] += entry.size
-    rows = [
-        f"  {shown_name(name)}/ ({files[name]:,} files, {size:,} bytes)" for name, size in sizes.most_common(_NAMED)
-    ]
-    return rows + ([f"  and {len(sizes) - _NAMED:,} more folders"] if len(sizes) > _NAMED else [])
-
-
-def _left_out(listing: Listing) -> list[str]:
-    lines: list[str] = []
-    if listing.skipped:
-        folders = ", ".join(f"{name} ({count})" for name, count in sorted(listing.skipped.items()))
-        lines.append(f"Folders skipped: {folders}.")
-    reasons = Counter(listing.refused.values())
-    lines.extend(f"Not read: {count} ({reason})." for reason, count in sorted(reasons.items()))
-    return lines

@@ -1,9 +1,9 @@
 """Passages ranked by how well they fit a query (BM25, SQLite FTS5).
 
 Up to 32 MB of text are indexed once, on the first search, in a temporary database on disk or in `cache_dir` under a name that
-changes with the data. Above that no index is built: the files are scanned for the rarer words of the query and the passages around
-the hits are ranked. That is bounded (5,000 places), and the answer says when a bound was met. Words are matched without
-regard to case, accents or endings; words of the path count double, and names such as StatusChanged are taken apart.
+changes with the data. For more text, the files are scanned for the rarer words of the query and only the passages around the hits
+are ranked, at most 5,000; the answer says if that bound was met. Case, accents and endings of words do not matter; words of the
+path count double, and names such as StatusChanged are split.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def stem(word: str) -> str:
 
 
 def split_names(text: str) -> str:
-    """The text with names such as StatusChanged taken apart, so that each of their words is found."""
+    """The text with names such as StatusChanged split, so that each of their words is found."""
     return _HUMP.sub(r"\1 \2", text)
 
 
@@ -93,7 +93,7 @@ class Ranking:
 
     @classmethod
     def build(cls, found: Iterable[Passage], file: Path | None = None) -> Ranking:
-        """Index the passages, in a temporary database that goes away by itself, or at `file` for the next run to open."""
+        """Index the passages, in a temporary database that vanishes by itself, or at `file` for the next run to open."""
         if file is None:
             return cls(_fill(_connect(""), found))
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ class Ranking:
 
     @classmethod
     def open(cls, file: Path) -> Ranking:
-        """An index that an earlier run has built; sqlite3.DatabaseError when it is damaged."""
+        """An index that an earlier run built; sqlite3.DatabaseError if it is damaged."""
         database = _connect(f"{file.resolve().as_uri()}?mode=ro")
         database.execute("SELECT count(*) FROM place").fetchone()
         return cls(database)

@@ -1,15 +1,15 @@
 """Files, folders, globs and piped text as a context: listed, read, searched and ranked, with every line citable.
 
-A gigabyte or 100,000 files start at once and are never held in memory: listing opens nothing, reads and scans take what they need.
+A gigabyte or 100,000 files start at once and never fill memory: listing opens nothing, reads and scans take what they need.
 Up to 256 MB in 20,000 files are also shared whole as the variable CONTEXT; above that CONTEXT_INDEX is a table of offsets and
-`context_slice` brings bytes. It does not watch files: one that changes is read as it is, and its earlier citations no longer prove.
+`context_slice` reads bytes. Files are not watched: one that changes is read as it is, and earlier citations of it no longer hold.
 """
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,9 @@ from typing import Any
 from sonde.contexts.base import SeenFields, SeenNames, SeenRows, SeenText, Shareable
 from sonde.contexts.files.about import describe, shown_name
 from sonde.contexts.files.bm25 import words_of
-from sonde.contexts.files.file_list import Entry
-from sonde.contexts.files.grep import COUNTED, Grep, compile_pattern
+from sonde.contexts.files.grep import COUNTED, compile_pattern, grep_files
 from sonde.contexts.files.library import Library
-from sonde.contexts.files.lines import LineIndex, read_lines
+from sonde.contexts.files.lines import read_lines
 from sonde.contexts.files.search import Search
 from sonde.contexts.files.slices import READ_BYTES, read, reread_bytes, slice_bytes, with_numbers
 from sonde.contexts.files.text import Unreadable
@@ -36,7 +35,7 @@ SCAN_SECONDS = 60.0
 
 
 class FilesContext:
-    """Text files as a context. `texts` are further ones that exist in memory only (standard input, say)."""
+    """Text files as a context. `texts` are further ones that exist only in memory (standard input, say)."""
 
     def __init__(
         self,
@@ -72,12 +71,25 @@ class FilesContext:
         return describe(self.library.listing)
 
     def shared(self) -> Mapping[str, Shareable]:
-        """CONTEXT, text by path; or CONTEXT_INDEX, a table `offset<TAB>bytes<TAB>path`, when there is too much."""
+        """CONTEXT, text by path; or CONTEXT_INDEX, a table `offset<TAB>bytes<TAB>path`, if that is too much. Binary files are left out."""
         with self._lock:
-            if self._shared is None:
-                self._shared = (
-                    {"CONTEXT": dict(self._mappable())} if self._mapped() else {"CONTEXT_INDEX": self._table()}
-                )
+            if self._shared is not None:
+                return self._shared
+            listing = self.library.listing
+            if len(listing.texts) > SHARED_FILES or listing.text_bytes > SHARED_BYTES:
+                rows = zip(self._starts(), listing.entries.values(), strict=False)
+                table = "".join(f"{start}\t{entry.size}\t{shown_name(entry.path)}\n" for start, entry in rows)
+                self._shared = {"CONTEXT_INDEX": table}
+                return self._shared
+            texts: dict[str, Path | str] = {}
+            for entry in listing.texts:
+                try:
+                    with self.library.open(entry) as text:
+                        plain = text.is_plain()  # then its file is mapped as it is, else its text is copied
+                        texts[entry.path] = Path(entry.real) if plain else text.decode(text.read(text.start, text.size))
+                except Unreadable:
+                    continue
+            self._shared = {"CONTEXT": texts}
             return self._shared
 
     def fingerprint(self) -> str:
@@ -85,7 +97,7 @@ class FilesContext:
         return self.library.fingerprint()
 
     def locate(self, path: str) -> Path | None:
-        """Where a listed file is on disk, for links; None for text that is in memory only."""
+        """Where a listed file is on disk, for links; None for text that is only in memory."""
         entry = self.library.entries.get(path)
         return Path(entry.real) if entry and entry.real else None
 
@@ -114,7 +126,7 @@ class FilesContext:
             raise ToolFault(f"start is {start}; it counts from 0.")
         try:
             entries = self.library.matching(glob) if glob else list(self.library.entries.values())
-        except ToolFault as nothing:  # for a search a wrong glob is a fault; for a list that there is none is an answer
+        except ToolFault as nothing:  # a fault for a search, but an answer for a listing
             return Observed([], truncated=nothing.message)
         shown = [entry.path for entry in entries[start : start + LISTED]]
         after = start + len(shown)
@@ -163,8 +175,18 @@ class FilesContext:
         with self.library.open(entry) as text:
             index = self.library.index(entry, text)
             last = index.total if end_line is None else min(end_line, index.total)
-            self._check_range(entry, index, start_line, end_line)
-            self._check_rationale(entry, start_line, last, rationale)
+            if start_line < 1 or (end_line is not None and end_line < start_line):
+                raise ToolFault(
+                    f"lines {start_line} to {end_line} are no range: they count from 1 and start_line comes first."
+                )
+            if start_line > max(index.total, 1):
+                raise ToolFault(f"{entry.path} has {index.total:,} lines; start_line is {start_line:,}.")
+            count, limit = last - start_line + 1, self._rationale_over
+            if limit is not None and count > limit and not (rationale or "").strip():
+                raise ToolFault(
+                    f"{count:,} lines at once need a reason (more than {limit}): read fewer, or say why, as in "
+                    f"read_file({entry.path!r}, {start_line}, {last}, rationale='the function spans these lines')."
+                )
             seen = read(entry, text, index, start_line, last) if index.total else Observed("")
         return with_numbers(seen, start_line) if numbered else seen
 
@@ -178,9 +200,8 @@ class FilesContext:
         if not 1 <= max_matches <= COUNTED:
             raise ToolFault(f"max_matches is {max_matches}; it may be 1 to {COUNTED:,}.")
         compiled = compile_pattern(pattern, flags)
-        return Grep(self.library, max_matches, Deadline(self._clock, SCAN_SECONDS)).run(
-            compiled, self.library.chosen(path)
-        )
+        chosen = self.library.chosen(path)
+        return grep_files(self.library, chosen, compiled, max_matches, Deadline(self._clock, SCAN_SECONDS))
 
     def search(self, query: str, limit: int = 10) -> SeenRows:
         """Passages that fit the words of a query best, best first: [{path, start_line, end_line, text, score}].
@@ -210,55 +231,19 @@ class FilesContext:
         """
         if start < 0 or not 1 <= length <= READ_BYTES:
             raise ToolFault(f"start must be at least 0 and length 1 to {READ_BYTES:,}.")
-        entry, begin = (self.library.entry(path), start) if path else self._at(start)
+        if path:
+            entry, begin = self.library.entry(path), start
+        else:
+            starts = self._starts()
+            if start >= starts[-1]:
+                raise ToolFault(f"offset {start:,} is past the end of the context ({starts[-1]:,} bytes).")
+            number = bisect_right(starts, start) - 1
+            entry, begin = list(self.library.entries.values())[number], start - starts[number]
         with self.library.open(entry) as text:
             if begin >= text.size:
                 raise ToolFault(f"{entry.path} has {text.size:,} bytes; start must be below that.")
             return slice_bytes(entry, text, self.library.index(entry, text), begin, length)
 
-    def _mapped(self) -> bool:
-        listing = self.library.listing
-        return len(listing.texts) <= SHARED_FILES and listing.text_bytes <= SHARED_BYTES
-
-    def _mappable(self) -> Iterator[tuple[str, Path | str]]:
-        """Files that are UTF-8 throughout by their place, others by their text; binary ones not at all."""
-        for entry in self.library.listing.texts:
-            try:
-                with self.library.open(entry) as text:
-                    yield (
-                        entry.path,
-                        Path(entry.real) if text.is_plain() else text.decode(text.read(text.start, text.size)),
-                    )
-            except Unreadable:
-                continue
-
-    def _table(self) -> str:
-        rows = zip(self._starts(), self.library.entries.values(), strict=False)
-        return "".join(f"{start}\t{entry.size}\t{shown_name(entry.path)}\n" for start, entry in rows)
-
     def _starts(self) -> list[int]:
-        """Where each file begins if all stood one after the other, and where the last one ends."""
+        """Where each file begins if all are put end to end, and where the last one ends."""
         return list(accumulate((entry.size for entry in self.library.entries.values()), initial=0))
-
-    def _at(self, offset: int) -> tuple[Entry, int]:
-        starts = self._starts()
-        if offset >= starts[-1]:
-            raise ToolFault(f"offset {offset:,} is past the end of the context ({starts[-1]:,} bytes).")
-        number = bisect_right(starts, offset) - 1
-        return list(self.library.entries.values())[number], offset - starts[number]
-
-    def _check_range(self, entry: Entry, index: LineIndex, start_line: int, end_line: int | None) -> None:
-        if start_line < 1 or (end_line is not None and end_line < start_line):
-            raise ToolFault(
-                f"lines {start_line} to {end_line} are no range: they count from 1 and start_line comes first."
-            )
-        if start_line > max(index.total, 1):
-            raise ToolFault(f"{entry.path} has {index.total:,} lines; start_line is {start_line:,}.")
-
-    def _check_rationale(self, entry: Entry, first: int, last: int, rationale: str | None) -> None:
-        limit = self._rationale_over
-        if limit is not None and last - first + 1 > limit and not (rationale or "").strip():
-            raise ToolFault(
-                f"{last - first + 1:,} lines at once need a reason (more than {limit}): read fewer, or say why, as in "
-                f"read_file({entry.path!r}, {first}, {last}, rationale='the function spans these lines')."
-            )

@@ -1,8 +1,8 @@
-r"""Which files there are: folders walked, globs expanded, and everything that is left out with its reason.
+r"""Which files to read: folders walked, globs expanded, and everything that is left out with its reason.
 
-Nothing is opened here, so that 100,000 files are listed in about a second. Symlinks are followed to files below the same root only,
-never to folders. Names that are not UTF-8 are shown with `\xNN`. What the user names directly is taken, whatever it is called; what
-only a glob or a folder brings is judged. A file that two sources hold is listed once.
+Nothing is opened here, so 100,000 files are listed in about a second. Symlinks are followed only to files below the same root, never
+to folders. Names that are not UTF-8 are shown with `\xNN`. A file that the user names is taken, whatever its name; one that a glob or
+a folder brings is judged. A file that two sources share is listed once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import posixpath
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -66,7 +66,7 @@ class Listing:
         return sum(entry.size for entry in self.texts)
 
     def add(self, path: str, size: int, mtime_ns: int, real: str) -> None:
-        """One more file, unless another source has brought it; a second one of the same name gets a number."""
+        """One more file, unless another source brought it already; a second one of the same name gets a number."""
         if real and self._source_of.setdefault(real, self.source) != self.source:
             return
         name, number = path, 2
@@ -78,7 +78,7 @@ class Listing:
 
 
 class _SourcePath(NamedTuple):
-    """A file or folder to list. `base` is the folder in which a glob found it; None when the user named it."""
+    """A file or folder to list. `base` is the folder in which a glob found it; None if the user named it."""
 
     path: str
     real: str
@@ -86,7 +86,7 @@ class _SourcePath(NamedTuple):
 
 
 def list_sources(sources: Iterable[str | Path]) -> Listing:
-    """Everything below the given files, folders and globs; ConfigError for one that matches nothing."""
+    """Everything below the given files, folders and globs; ConfigError if one matches nothing."""
     found = dict.fromkeys(place for source in sources for place in _expand(os.fspath(source)))
     listing = Listing()
     folders = {place: None for place in found if place.base is None and Path(place.real).is_dir()}
@@ -110,17 +110,12 @@ def _expand(source: str) -> list[_SourcePath]:
             f"no such file or folder: {source!r}. Give an existing path, a quoted glob such as 'logs/**/*.log', or - for standard input."
         )
     files = [match for match in matches if not Path(match).is_dir()]
-    base = _base(source) if files else None
+    base = None
+    parts = source.split("/")
+    if files and glob.has_magic(parts[-1]):  # else it spells the names of the files that it means
+        plain = next(at for at, part in enumerate(parts) if glob.has_magic(part))
+        base = "/".join(parts[:plain]) or ("/" if source.startswith("/") else ".")
     return [_SourcePath(match, os.path.realpath(match), base) for match in files or matches]
-
-
-def _base(pattern: str) -> str | None:
-    """The folder in which a glob looks; None for one that spells the names of the files that it means."""
-    parts = pattern.split("/")
-    if not glob.has_magic(parts[-1]):
-        return None
-    plain = next(at for at, part in enumerate(parts) if glob.has_magic(part))
-    return "/".join(parts[:plain]) or ("/" if pattern.startswith("/") else ".")
 
 
 def _label(place: _SourcePath) -> str:
@@ -152,7 +147,15 @@ def _take(listing: Listing, place: _SourcePath, name: str) -> None:
     if stat.S_ISREG(state.st_mode):
         listing.add(name, state.st_size, state.st_mtime_ns, place.real)
         return
-    text = _drain(place.path)
+    try:
+        with Path(place.path).open("rb") as pipe:
+            text = pipe.read(_PIPED_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read {place.path!r}: {error.strerror}.") from None
+    if len(text) > _PIPED_BYTES:
+        raise ConfigError(
+            f"{place.path!r} gave more than {_PIPED_BYTES:,} bytes and is not a file: save it as one first."
+        )
     listing.piped[name] = text
     listing.add(name, len(text), 0, "")
 
@@ -173,43 +176,27 @@ def _find(listing: Listing, place: _SourcePath, name: str) -> None:
         _note(listing, Path(place.real), name)
 
 
-def _drain(place: str) -> bytes:
-    try:
-        with Path(place).open("rb") as pipe:
-            text = pipe.read(_PIPED_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"cannot read {place!r}: {error.strerror}.") from None
-    if len(text) > _PIPED_BYTES:
-        raise ConfigError(f"{place!r} gave more than {_PIPED_BYTES:,} bytes and is not a file: save it as one first.")
-    return text
-
-
 def _walk(listing: Listing, root: str, prefix: str) -> None:
     folders = [(root, prefix)]
     while folders:
         folder, shown = folders.pop()
         try:
             with os.scandir(folder) as items:
-                folders.extend(_sort_out(listing, items, root, shown))
+                for item in items:
+                    name = shown + _shown(item.name)
+                    if item.is_symlink():
+                        _follow(listing, item.path, name, root)
+                    elif not item.is_dir(follow_symlinks=False):
+                        if item.is_file(follow_symlinks=False):
+                            _note(listing, item, name)
+                        else:
+                            listing.refused[name] = NO_FILE
+                    elif item.name in SKIPPED_FOLDERS:
+                        listing.skipped[item.name] += 1
+                    else:
+                        folders.append((item.path, f"{name}/"))
         except OSError as error:
             listing.refused[shown or "."] = error.strerror or "unreadable"
-
-
-def _sort_out(listing: Listing, items: Iterator[os.DirEntry[str]], root: str, prefix: str) -> Iterator[tuple[str, str]]:
-    """Take the files of one folder; yield the folders below it."""
-    for item in items:
-        name = prefix + _shown(item.name)
-        if item.is_symlink():
-            _follow(listing, item.path, name, root)
-        elif item.is_dir(follow_symlinks=False):
-            if item.name in SKIPPED_FOLDERS:
-                listing.skipped[item.name] += 1
-            else:
-                yield item.path, f"{name}/"
-        elif not item.is_file(follow_symlinks=False):
-            listing.refused[name] = NO_FILE
-        else:
-            _note(listing, item, name)
 
 
 def _note(listing: Listing, item: os.DirEntry[str] | Path, name: str) -> None:

@@ -1,8 +1,8 @@
 """Lines that match a pattern, found at the speed of C in time linear in the text, whatever the pattern.
 
-RE2 looks at a line at a time (`^` and `$` are line ends, a match never spans two lines) and knows neither look-around nor back-
-references. Text is scanned in pieces of 1 MB that end at line ends. A single line longer than that is scanned piece by piece, so a
-match across two of its pieces can be missed.
+RE2 sees one line at a time (`^` and `$` are line ends, a match never spans two lines) and has neither look-around nor back-references.
+Text is scanned in pieces of 1 MB that end at line ends. A longer line is scanned piece by piece, so a match across two pieces can be
+missed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from sonde.contexts.files.file_list import Entry
@@ -87,18 +88,26 @@ def scan(text: Text, pattern: Pattern, deadline: Deadline) -> Iterator[Hit]:
             return
         if first is None:
             continue
-        line += _line_ends(text, counted, piece.offset)
+        for offset in range(counted, piece.offset, PIECE):
+            line += text.read(offset, min(PIECE, piece.offset - offset)).count(b"\n")
         counted = piece.offset
-        yield from _hits(piece, pattern, first, line)
+        found, here, data, done = first, line, piece.data, 0
+        while found is not None and found.start() < len(data):  # at len(data): the empty place after the last line end
+            begin = found.start()
+            start = data.rfind(b"\n", 0, begin) + 1
+            end = data.find(b"\n", begin)
+            end = len(data) if end < 0 else end
+            here += data.count(b"\n", done, start)
+            done = start
+            whole = (start > 0 or piece.begins) and (end < len(data) or piece.ends)
+            yield Hit(here, data[start:end], begin - start, whole)
+            found = pattern.search(data, end + 1) if end + 1 < len(data) else None
 
 
-def _hits(piece: _Piece, pattern: Pattern, first: Found, line: int) -> Iterator[Hit]:
-    counted = 0
-    for start, end, at in _matching(pattern, piece.data, first):
-        line += piece.data.count(b"\n", counted, start)
-        counted = start
-        whole = (start > 0 or piece.begins) and (end < len(piece.data) or piece.ends)
-        yield Hit(line, piece.data[start:end], at - start, whole)
+def scan_file(library: Library, entry: Entry, pattern: Pattern, deadline: Deadline) -> Iterator[Hit]:
+    """The same for a listed file; one that cannot be read has no matches."""
+    with suppress(Unreadable, OSError), library.open(entry) as text:
+        yield from scan(text, pattern, deadline)
 
 
 def _searched(text: Text, pattern: Pattern) -> Iterator[tuple[_Piece, Found | None]]:
@@ -116,19 +125,6 @@ def _searched(text: Text, pattern: Pattern) -> Iterator[tuple[_Piece, Found | No
         yield from ((piece, found.result()) for piece, found in ahead)
 
 
-def _matching(pattern: Pattern, data: bytes, found: Found | None) -> Iterator[tuple[int, int, int]]:
-    """Start and end of each matching line and where the match begins."""
-    while found is not None and found.start() < len(data):  # at len(data): the empty place after the last line end
-        begin = found.start()
-        start = data.rfind(b"\n", 0, begin) + 1
-        end = data.find(b"\n", begin)
-        end = len(data) if end < 0 else end
-        yield start, end, begin
-        if end + 1 >= len(data):
-            return
-        found = pattern.search(data, end + 1)
-
-
 def _pieces(text: Text) -> Iterator[_Piece]:
     offset, begins = text.start, True
     while offset < text.size:
@@ -142,68 +138,43 @@ def _pieces(text: Text) -> Iterator[_Piece]:
         offset, begins = offset + cut, ends
 
 
-def _line_ends(text: Text, begin: int, end: int) -> int:
-    return sum(text.read(offset, min(PIECE, end - offset)).count(b"\n") for offset in range(begin, end, PIECE))
-
-
-class Grep:
-    """One search through many files: the first matches in full, the others counted, within a time limit."""
-
-    def __init__(self, library: Library, wanted: int, deadline: Deadline) -> None:
-        self._library = library
-        self._wanted = wanted
-        self._deadline = deadline
-        self._rows: list[dict[str, Any]] = []
-        self._excerpts: list[Excerpt] = []
-        self._more = 0
-        self._failed: list[str] = []
-
-    def run(self, pattern: Pattern, entries: Sequence[Entry]) -> Observed:
-        """Search the files in order."""
-        stopped = None
-        for entry in entries:
-            self._look(pattern, entry, alone=len(entries) == 1)
-            if self._full():
-                stopped = entry.path
-                break
-        return Observed(self._rows, tuple(self._excerpts), self._left_off(stopped))
-
-    def _look(self, pattern: Pattern, entry: Entry, *, alone: bool) -> None:
+def grep_files(
+    library: Library, entries: Sequence[Entry], pattern: Pattern, wanted: int, deadline: Deadline
+) -> Observed:
+    """Search the files in order: the first `wanted` matches in full, the others counted, within a time limit."""
+    rows: list[dict[str, Any]] = []
+    excerpts: list[Excerpt] = []
+    failed: list[str] = []
+    more, stopped = 0, None
+    for entry in entries:
         try:
-            with self._library.open(entry) as text:
-                for hit in scan(text, pattern, self._deadline):
-                    self._take(entry, hit)
-                    if self._more > COUNTED:
-                        return
+            with library.open(entry) as text:
+                for hit in scan(text, pattern, deadline):
+                    if len(rows) >= wanted:
+                        more += 1
+                        if more > COUNTED:
+                            break
+                        continue
+                    rows.append({"path": entry.path, "line": hit.line, "text": hit.text})
+                    if hit.whole and len(hit.data) <= PIECE:
+                        line = hit.data.decode("utf-8", "replace")
+                        excerpts.append(Excerpt.of_lines(entry.path, hit.line, hit.line, line))
         except Unreadable as reason:
-            if alone:
+            if len(entries) == 1:
                 raise
             if not isinstance(reason, NotText):
-                self._failed.append(reason.message)
+                failed.append(reason.message)
         except OSError as error:
-            self._failed.append(f"{entry.path}: {error.strerror}.")
-
-    def _take(self, entry: Entry, hit: Hit) -> None:
-        if len(self._rows) >= self._wanted:
-            self._more += 1
-            return
-        self._rows.append({"path": entry.path, "line": hit.line, "text": hit.text})
-        if hit.whole and len(hit.data) <= PIECE:
-            line = hit.data.decode("utf-8", "replace")
-            self._excerpts.append(Excerpt.of_lines(entry.path, hit.line, hit.line, line))
-
-    def _full(self) -> bool:
-        return self._more > COUNTED or self._deadline.expired()
-
-    def _left_off(self, stopped: str | None) -> str | None:
-        said: list[str] = []
-        if self._more:
-            many = f"more than {COUNTED:,}" if self._more > COUNTED else f"{self._more:,}"
-            said.append(
-                f"{many} further matching lines were left off; narrow the pattern or path, or raise max_matches."
-            )
-        if stopped and self._more <= COUNTED:
-            said.append(f"The search ran out of time in {stopped!r}; search the files after it by path.")
-        if self._failed:
-            said.append(f"{len(self._failed)} files could not be searched: {' '.join(self._failed[:3])}")
-        return " ".join(said) or None
+            failed.append(f"{entry.path}: {error.strerror}.")
+        if more > COUNTED or deadline.expired():
+            stopped = entry.path
+            break
+    said: list[str] = []
+    if more:
+        many = f"more than {COUNTED:,}" if more > COUNTED else f"{more:,}"
+        said.append(f"{many} further matching lines were left off; narrow the pattern or path, or raise max_matches.")
+    if stopped and more <= COUNTED:
+        said.append(f"The search ran out of time in {stopped!r}; search the files after it by path.")
+    if failed:
+        said.append(f"{len(failed)} files could not be searched: {' '.join(failed[:3])}")
+    return Observed(rows, tuple(excerpts), " ".join(said) or None)

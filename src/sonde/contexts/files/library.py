@@ -42,7 +42,7 @@ class Library:
 
     @property
     def listing(self) -> Listing:
-        """What there is; the first call walks the folders."""
+        """What was found; the first call walks the folders."""
         with self._lock:
             if self._listing is None:
                 self._listing = self._list()
@@ -54,7 +54,7 @@ class Library:
         return self.listing.entries
 
     def entry(self, path: str) -> Entry:
-        """The file of this name; a ToolFault says why there is none and what comes near."""
+        """The file of this name; a ToolFault says why it is missing and what comes near."""
         found = self.entries.get(path) or self.entries.get(self._normal(path))
         if found:
             return found
@@ -63,12 +63,17 @@ class Library:
             raise ToolFault(
                 f"{path!r} is not read: {reason}. Only the user can allow it, by naming this file itself as a source."
             )
-        near = self._near(path)
+        # Files of the same name elsewhere, else files whose name contains this one's stem.
+        name = posixpath.basename(path.rstrip("/"))
+        stem = name.split(".")[0].lower()
+        same = [known for known in self.entries if posixpath.basename(known) == name]
+        like = [known for known in self.entries if stem and stem in posixpath.basename(known).lower()]
+        near = (same or like)[:5]
         hint = f" Did you mean {', '.join(map(repr, near))}?" if near else " list_files() shows what there is."
         raise ToolFault(f"there is no file {path!r} here.{hint}")
 
     def chosen(self, path: str | None) -> list[Entry]:
-        """One file, all below a folder, all that match a glob, or everything; a ToolFault when nothing does."""
+        """One file, all below a folder, all that match a glob, or everything; a ToolFault if that is nothing."""
         if path is None or path in ("", ".", "./", "*", "**"):
             return self.listing.texts
         name = self._normal(path)
@@ -93,7 +98,7 @@ class Library:
         return found
 
     def open(self, entry: Entry) -> Text:
-        """The text of a file, as it is now; Unreadable says why there is none."""
+        """The text of a file, as it is now; Unreadable says why it has none."""
         if not entry.real:
             return Text.of_bytes(self._memory(entry.path))
         converted = self._converted.get(signature(entry)) if self._converted else None
@@ -123,7 +128,7 @@ class Library:
         return self._indexes.get_or(signature(entry), lambda: LineIndex.of(text))
 
     def stamp(self) -> str:
-        """A hash of names, sizes and times: changes whenever a file was written."""
+        """A hash of names, sizes and times: it changes whenever a file is written."""
         return _digest(f"{e.path}\0{e.size}\0{e.mtime_ns}\0{self._memory_hash(e)}" for e in self.entries.values())
 
     def fingerprint(self) -> str:
@@ -131,9 +136,10 @@ class Library:
         entries = self.entries.values()
         if len(entries) > _HASHED_FILES or self.listing.total_bytes > _HASHED_BYTES:
             return self.stamp()
-        return _digest(f"{e.path}\0{e.size}\0{_content_hash(e) or self._memory_hash(e)}" for e in entries)
+        return _digest(f"{e.path}\0{e.size}\0{self._memory_hash(e) or _content_hash(e)}" for e in entries)
 
     def _list(self) -> Listing:
+        """Walk the folders; a library of other files overrides this."""
         listing = list_sources(self._sources) if self._sources else Listing()
         for name, data in self._texts.items():
             listing.add(name, len(data), 0, "")
@@ -153,14 +159,6 @@ class Library:
             if real.startswith(f"{root}/"):
                 return real.removeprefix(f"{root}/")
         return posixpath.normpath(path.replace("\\", "/")) if path else path
-
-    def _near(self, path: str) -> list[str]:
-        """Files of the same name elsewhere, else files whose name holds this one's stem."""
-        name = posixpath.basename(path.rstrip("/"))
-        stem = name.split(".")[0].lower()
-        same = [known for known in self.entries if posixpath.basename(known) == name]
-        like = [known for known in self.entries if stem and stem in posixpath.basename(known).lower()]
-        return (same or like)[:5]
 
 
 class _Recent(Generic[V]):
@@ -205,20 +203,20 @@ def glob_pattern(glob: str) -> Pattern:
 
 
 def _glob_source(glob: str) -> str:
-    tokens = re.findall(r"\*\*/|\*\*|\*|\?|\[[^\]]+\]|\{[^{}]*\}|.", glob, re.DOTALL)
-    return "".join(map(_glob_token, tokens))
-
-
-def _glob_token(token: str) -> str:
-    fixed = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}.get(token)
-    if fixed:
-        return fixed
-    if token[0] == "[" and len(token) > 2:
-        negated = token[1] in "!^"
-        return f"[{'^' if negated else ''}{escaped(token[2 if negated else 1 : -1]).replace(chr(92) + '-', '-')}]"
-    if token[0] == "{" and len(token) > 1:
-        return f"(?:{'|'.join(_glob_source(part) for part in token[1:-1].split(','))})"
-    return escaped(token)
+    fixed = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    source = ""
+    for token in re.findall(r"\*\*/|\*\*|\*|\?|\[[^\]]+\]|\{[^{}]*\}|.", glob, re.DOTALL):
+        if token in fixed:
+            source += fixed[token]
+        elif token[0] == "[" and len(token) > 2:
+            negated = token[1] in "!^"
+            signs = escaped(token[2 if negated else 1 : -1]).replace(r"\-", "-")
+            source += f"[{'^' if negated else ''}{signs}]"
+        elif token[0] == "{" and len(token) > 1:
+            source += f"(?:{'|'.join(_glob_source(part) for part in token[1:-1].split(','))})"
+        else:
+            source += escaped(token)
+    return source
 
 
 def _digest(rows: Iterable[str]) -> str:
@@ -229,8 +227,6 @@ def _digest(rows: Iterable[str]) -> str:
 
 
 def _content_hash(entry: Entry) -> str:
-    if not entry.real:
-        return ""
     try:
         with Path(entry.real).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

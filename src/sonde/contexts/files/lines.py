@@ -54,21 +54,4 @@ class LineIndex:
 def read_lines(text: Text, index: LineIndex, first: int, last: int) -> str:
     """Lines `first` to `last`, joined by newlines."""
     begin, end = index.offset(text, first), index.offset(text, last + 1)
-    return joined(text.decode(text.read(begin, end - begin)))
-
-
-def joined(lines: str) -> str:
-    """Whole lines without the end of the last one."""
-    return lines.removesuffix("\n")
-
-
-def last_line_within(index: LineIndex, text: Text, begin: int, limit: int) -> int | None:
-    """The last line that ends before `limit` when reading from the line start `begin`; None when not one does."""
-    head = text.read(begin, limit - begin)
-    end = head.rfind(b"\n")
-    return None if end < 0 else index.line_at(text, begin + end)
-
-
-def touched(index: LineIndex, text: Text, begin: int, end: int) -> tuple[int, int]:
-    """First and last line that hold any of the bytes `begin` up to `end`."""
-    return index.line_at(text, begin), index.line_at(text, max(end - 1, begin))
+    return text.decode(text.read(begin, end - begin)).removesuffix("\n")

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from sonde.contexts.files.bm25 import Passage, RankedPassage, Ranking, passages
-from sonde.contexts.files.file_list import Entry
-from sonde.contexts.files.grep import Hit, scan
+from sonde.contexts.files.grep import scan_file
 from sonde.contexts.files.library import Library
 from sonde.contexts.files.lines import read_lines
 from sonde.contexts.files.slices import READ_BYTES
 from sonde.contexts.files.text import Unreadable
 from sonde.core.deadline import Deadline
 from sonde.core.evidence import Excerpt, Observed
-from sonde.core.patterns import Pattern, compiled, escaped
+from sonde.core.patterns import compiled, escaped
 
 INDEXED_BYTES = 32_000_000
 INDEXED_FILES = 20_000
@@ -42,41 +42,30 @@ class Search:
 
     def run(self, words: list[str], limit: int, deadline: Deadline) -> Observed:
         """The best passages for the words."""
-        with self._lock:
-            if self._small():
-                return self._shown(self._whole_index().best(words, limit), words, None)
-            return self._among_hits(words, limit, deadline)
-
-    def _small(self) -> bool:
         listing = self._library.listing
-        return listing.text_bytes <= INDEXED_BYTES and len(listing.texts) <= INDEXED_FILES
+        with self._lock:
+            if listing.text_bytes > INDEXED_BYTES or len(listing.texts) > INDEXED_FILES:
+                return self._among_hits(words, limit, deadline)
+            if self._index is None:
+                self._index = self._whole_index()
+            return self._shown(self._index.best(words, limit), words, None)
 
     def _whole_index(self) -> Ranking:
-        if self._index is None:
-            self._index = self._cached() or Ranking.build(self._all_passages(), self._cache_file())
-        return self._index
-
-    def _cache_file(self) -> Path | None:
-        return self._cache_dir / f"search-3-{self._library.stamp()}.sqlite" if self._cache_dir else None
-
-    def _cached(self) -> Ranking | None:
-        file = self._cache_file()
-        try:
-            return Ranking.open(file) if file and file.exists() else None
-        except sqlite3.DatabaseError:
-            return None  # damaged: it is built again and replaced
+        """The index of an earlier run, or a new one."""
+        file = self._cache_dir / f"search-3-{self._library.stamp()}.sqlite" if self._cache_dir else None
+        if file and file.exists():
+            with suppress(sqlite3.DatabaseError):  # damaged: it is built again and replaced
+                return Ranking.open(file)
+        return Ranking.build(self._all_passages(), file)
 
     def _all_passages(self) -> Iterator[Passage]:
         for entry in self._library.listing.texts:
-            yield from passages(entry.path, self._lines(entry))
-
-    def _lines(self, entry: Entry) -> Iterable[str]:
-        try:
-            with self._library.open(entry) as text:
-                whole = text.decode(text.read(text.start, text.size)).removesuffix("\n")
-        except (Unreadable, OSError):
-            return ()
-        return whole.split("\n") if whole else ()
+            try:
+                with self._library.open(entry) as text:
+                    whole = text.decode(text.read(text.start, text.size)).removesuffix("\n")
+            except (Unreadable, OSError):
+                continue
+            yield from passages(entry.path, whole.split("\n") if whole else ())
 
     def _among_hits(self, words: list[str], limit: int, deadline: Deadline) -> Observed:
         expected = estimate_hits(self._library, words)
@@ -85,19 +74,32 @@ class Search:
         cut: list[str] = []
         ranking = Ranking.build(self._around(blocks, cut))
         try:
-            common = [word for word in words if word not in rare]
-            bounds = [_bounds(rare, common, complete, deadline), _unread(cut)]
-            return self._shown(ranking.best(words, limit), words, " ".join(filter(None, bounds)) or None)
+            places = ranking.best(words, limit)
         finally:
             ranking.close()
+        said: list[str] = []
+        common = [word for word in words if word not in rare]
+        if deadline.expired():
+            said.append("time ran out before all files were searched; grep for a rarer word narrows it.")
+        else:
+            if common:
+                said.append(f"{', '.join(common)}: too common in this much data to look for, used for the order only.")
+            if not complete:
+                said.append(
+                    f"Only the first {HITS:,} places with {', '.join(rare)} were ranked; use rarer words, or grep with path= for the rest."
+                )
+        if cut:
+            files = ", ".join(map(repr, list(dict.fromkeys(cut))[:3]))
+            said.append(f"Of very long lines only the beginning was ranked ({files}); grep looks at all of them.")
+        return self._shown(places, words, " ".join(said) or None)
 
     def _gather(self, words: list[str], deadline: Deadline) -> tuple[dict[str, set[int]], bool]:
-        """Blocks of lines by path that hold one of the words, and whether these are all there are."""
+        """Blocks of lines by path that contain one of the words, and whether these are all."""
         pattern = compiled("|".join(map(escaped, words)), by_line=True, any_case=True)
         blocks: dict[str, set[int]] = {}
         found = 0
         for entry in self._library.listing.texts:
-            for hit in self._hits(entry, pattern, deadline):
+            for hit in scan_file(self._library, entry, pattern, deadline):
                 blocks.setdefault(entry.path, set()).add(hit.line // _AROUND)
                 found += 1
                 if found >= HITS:
@@ -106,15 +108,8 @@ class Search:
                 return blocks, False
         return blocks, True
 
-    def _hits(self, entry: Entry, pattern: Pattern, deadline: Deadline) -> Iterator[Hit]:
-        try:
-            with self._library.open(entry) as text:
-                yield from scan(text, pattern, deadline)
-        except (Unreadable, OSError):
-            return
-
     def _around(self, hits: dict[str, set[int]], cut: list[str]) -> Iterator[Passage]:
-        """The lines around each hit, as blocks of 8 lines that a word was found in; `cut` is told where they are too long."""
+        """The blocks of 8 lines in which a word was found; adds the path to `cut` if they are too long."""
         for path, blocks in hits.items():
             try:
                 entry = self._library.entry(path)
@@ -132,24 +127,20 @@ class Search:
         rows: list[dict[str, Any]] = []
         excerpts: list[Excerpt] = []
         for place in places:
-            shown = self._text(place)
-            if shown is not None:
-                rows.append({**place._asdict(), "text": _window(shown, words), "score": round(place.score, 4)})
-                if len(shown) <= READ_BYTES:
-                    excerpts.append(Excerpt.of_lines(place.path, place.start_line, place.end_line, shown))
+            try:
+                entry = self._library.entry(place.path)
+                with self._library.open(entry) as text:
+                    shown = read_lines(text, self._library.index(entry, text), place.start_line, place.end_line)
+            except (Unreadable, OSError):
+                continue
+            rows.append({**place._asdict(), "text": _window(shown, words), "score": round(place.score, 4)})
+            if len(shown) <= READ_BYTES:
+                excerpts.append(Excerpt.of_lines(place.path, place.start_line, place.end_line, shown))
         return Observed(rows, tuple(excerpts), bounds)
-
-    def _text(self, place: RankedPassage) -> str | None:
-        try:
-            entry = self._library.entry(place.path)
-            with self._library.open(entry) as text:
-                return read_lines(text, self._library.index(entry, text), place.start_line, place.end_line)
-        except (Unreadable, OSError):
-            return None
 
 
 def _window(text: str, words: list[str]) -> str:
-    """The passage, or of a very long one the part around the rarest of the words."""
+    """The passage, or the part of a very long one around the rarest of the words."""
     if len(text) <= _SHOWN_CHARS:
         return text
     lowered = text.lower()
@@ -160,43 +151,17 @@ def _window(text: str, words: list[str]) -> str:
     return f"{'…' if begin else ''}{text[begin:end]}{'…' if end < len(text) else ''}"
 
 
-def _unread(cut: list[str]) -> str | None:
-    if not cut:
-        return None
-    files = ", ".join(map(repr, list(dict.fromkeys(cut))[:3]))
-    return f"Of very long lines only the beginning was ranked ({files}); grep looks at all of them."
-
-
 def estimate_hits(library: Library, words: list[str]) -> dict[str, float]:
     """How often each word may occur in all, judged by up to 16 MB taken evenly from the whole."""
     entries = library.listing.texts
     chosen = entries[:: max(1, len(entries) // _SAMPLES)]
+    parts = max(1, _SAMPLES // len(chosen))
     counts, seen = dict.fromkeys(words, 0), 0
     for entry in chosen:
-        for part in _parts(library, entry, max(1, _SAMPLES // len(chosen))):
-            seen += len(part)
-            for word in words:
-                counts[word] += part.count(word.encode())
+        with suppress(Unreadable, OSError), library.open(entry) as text:
+            for offset in range(text.start, text.size, max(text.size // parts, _SAMPLE_BYTES)):
+                part = text.utf8(text.read(offset, _SAMPLE_BYTES)).lower()
+                seen += len(part)
+                for word in words:
+                    counts[word] += part.count(word.encode())
     return {word: count * library.listing.text_bytes / max(seen, 1) for word, count in counts.items()}
-
-
-def _parts(library: Library, entry: Entry, number: int) -> Iterator[bytes]:
-    try:
-        with library.open(entry) as text:
-            for offset in range(text.start, text.size, max(text.size // number, _SAMPLE_BYTES)):
-                yield text.utf8(text.read(offset, _SAMPLE_BYTES)).lower()
-    except (Unreadable, OSError):
-        return
-
-
-def _bounds(rare: list[str], common: list[str], complete: bool, deadline: Deadline) -> str | None:
-    if deadline.expired():
-        return "time ran out before all files were searched; grep for a rarer word narrows it."
-    said: list[str] = []
-    if common:
-        said.append(f"{', '.join(common)}: too common in this much data to look for, used for the order only.")
-    if not complete:
-        said.append(
-            f"Only the first {HITS:,} places with {', '.join(rare)} were ranked; use rarer words, or grep with path= for the rest."
-        )
-    return " ".join(said) or None

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from sonde.contexts.files.file_list import Entry
-from sonde.contexts.files.lines import LineIndex, joined, last_line_within, read_lines, touched
+from sonde.contexts.files.lines import LineIndex, read_lines
 from sonde.contexts.files.text import Text
 from sonde.core.canonical import sha256_text
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
 
 READ_BYTES = 500_000
-"""What one call returns at most: half of what the registry lets through, since JSON adds escapes."""
+"""The most that one call returns: half of what the registry lets through, since JSON adds escapes."""
 
 
 def read(entry: Entry, text: Text, index: LineIndex, first: int, last: int) -> Observed:
-    """Whole lines as far as one call goes; what is left is said."""
+    """Whole lines, as many as one call returns; the rest is named."""
     begin, end = index.offset(text, first), index.offset(text, last + 1)
     if end - begin <= READ_BYTES:
-        return _cited(entry, first, last, joined(text.decode(text.read(begin, end - begin))))
-    fitting = last_line_within(index, text, begin, begin + READ_BYTES)
-    if fitting is None:
+        return _cited(entry, first, last, text.decode(text.read(begin, end - begin)).removesuffix("\n"))
+    cut_at = text.read(begin, READ_BYTES).rfind(b"\n")
+    if cut_at < 0:
         return slice_bytes(entry, text, index, begin, READ_BYTES)
+    fitting = index.line_at(text, begin + cut_at)
     cut = (
         f"stopped after line {fitting:,} of {index.total:,} ({READ_BYTES:,} bytes a call); "
         f"go on with read_file({entry.path!r}, start_line={fitting + 1})."
@@ -38,7 +39,7 @@ def _cited(entry: Entry, first: int, last: int, shown: str, cut: str | None = No
 
 
 def slice_bytes(entry: Entry, text: Text, index: LineIndex, begin: int, length: int) -> Observed:
-    """Part of a text by bytes. Its lines are cited when they are short, else exactly these bytes."""
+    """Part of a text by bytes. Its lines are cited if they are short, else exactly these bytes."""
     begin, end = _whole_characters(text, max(begin, text.start), begin + length)
     shown = text.decode(text.read(begin, end - begin))
     rest = (
@@ -46,7 +47,7 @@ def slice_bytes(entry: Entry, text: Text, index: LineIndex, begin: int, length: 
         if end < text.size
         else None
     )
-    first, last = touched(index, text, begin, end)
+    first, last = index.line_at(text, begin), index.line_at(text, max(end - 1, begin))
     if index.offset(text, last + 1) - index.offset(text, first) <= READ_BYTES:
         return Observed(shown, (Excerpt.of_lines(entry.path, first, last, read_lines(text, index, first, last)),), rest)
     exact = Excerpt(

@@ -1,9 +1,9 @@
 """The bytes of one text, opened so that nothing but the listed file is ever read.
 
-`open_text` refuses what is no longer the file that was listed (a symlink put in its place, a pipe, a folder that now leads
-elsewhere) and what is not text. UTF-8 is read as it is, a byte-order mark left out, stray bytes shown as U+FFFD. UTF-16 and UTF-32
-need their byte-order mark. Other text is read as Latin-1. PDF is read through pypdf when that is installed. Files are read, never
-mapped: a log that is truncated while it is mapped kills the process that reads it.
+`open_text` refuses what is no longer the listed file (a symlink put in its place, a pipe, a folder that now leads elsewhere) and what
+is not text. UTF-8 is read as it is, without a byte-order mark, stray bytes shown as U+FFFD. UTF-16 and UTF-32 need their byte-order
+mark. Other text is read as Latin-1. PDF is read by pypdf if that is installed. Files are read, never mapped: a mapped log that is
+truncated kills the process that reads it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _MARKS = (
 
 
 class Unreadable(ToolFault):
-    """This file is listed but cannot be read as text; the message says why."""
+    """A listed file that cannot be read as text; the message says why."""
 
 
 class NotText(Unreadable):
-    """It is binary: skipped without a word when everything is searched."""
+    """It is binary: searches of everything skip it silently."""
 
 
 class Text:
@@ -78,7 +78,7 @@ class Text:
             self._fd = None
 
     def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from `offset`; fewer when the file has become shorter."""
+        """Up to `length` bytes from `offset`; fewer if the file has become shorter."""
         end = min(offset + length, self.size)
         if end <= len(self._head) or self._fd is None:
             return self._head[offset:end]
@@ -123,7 +123,7 @@ class Text:
 
 
 def open_text(entry: Entry) -> Text:
-    """The text of a listed file; Unreadable says why there is none. Close it, or use it in a `with`."""
+    """The text of a listed file; Unreadable says why it has none. Close it, or use it in a `with`."""
     fd, size = _open(entry)
     try:
         text = _recognise(fd, size)
@@ -139,7 +139,7 @@ def open_text(entry: Entry) -> Text:
 
 
 def signature(entry: Entry) -> tuple[str, int, int, int] | None:
-    """What changes when the file does, for caches; None when it is gone or in memory."""
+    """What changes with the file, for caches; None if it is gone or in memory."""
     try:
         state = os.lstat(entry.real)
     except (OSError, ValueError):
@@ -153,19 +153,15 @@ def _open(entry: Entry) -> tuple[int, int]:
     except OSError as error:
         raise Unreadable(f"{entry.path} cannot be opened: {error.strerror}.") from None
     state = os.fstat(fd)
-    if stat.S_ISREG(state.st_mode) and _place(fd, entry.real) == entry.real:
+    try:  # where it really is: that shows a folder above that was swapped for a symlink
+        link = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - on the way of every read of 100,000 files
+        place = link.removesuffix(" (deleted)")
+    except OSError:
+        place = os.path.realpath(entry.real)
+    if stat.S_ISREG(state.st_mode) and place == entry.real:
         return fd, state.st_size
     os.close(fd)
     raise Unreadable(f"{entry.path} is no longer the file that was listed: something else is in its place.")
-
-
-def _place(fd: int, real: str) -> str:
-    """Where an open file really is: it tells of a folder above that was swapped for a symlink."""
-    try:
-        link = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - on the way of every read of 100,000 files
-        return link.removesuffix(" (deleted)")
-    except OSError:
-        return os.path.realpath(real)
 
 
 def _recognise(fd: int, size: int) -> Text:
@@ -174,14 +170,11 @@ def _recognise(fd: int, size: int) -> Text:
         return Text.of_bytes(_pdf(_whole(fd, size, "a PDF")), "pdf")
     for mark, encoding in _MARKS:
         if sample.startswith(mark):
-            return Text.of_bytes(_transcode(_whole(fd, size, encoding), encoding), encoding)
-    _refuse_binary(sample)
-    start = 3 if sample.startswith(codecs.BOM_UTF8) else 0
-    encoding, label = _encoding(sample)
-    return Text(size=size, encoding=encoding, label=label, start=start, head=sample, fd=fd)
-
-
-def _refuse_binary(sample: bytes) -> None:
+            data = _whole(fd, size, encoding)
+            try:
+                return Text.of_bytes(data.decode(encoding).encode(), encoding)
+            except UnicodeError as error:
+                raise Unreadable(f"not valid {encoding} ({error}), so it is listed but not read.") from None
     zero = sample.find(b"\0")
     if zero >= 0:
         raise NotText(f"binary (a zero byte at offset {zero:,}), so it is listed but not read.")
@@ -190,10 +183,13 @@ def _refuse_binary(sample: bytes) -> None:
         raise Unreadable(
             f"binary ({controls:,} control bytes in the first {len(sample):,}), so it is listed but not read."
         )
+    start = 3 if sample.startswith(codecs.BOM_UTF8) else 0
+    encoding, label = _encoding(sample)
+    return Text(size=size, encoding=encoding, label=label, start=start, head=sample, fd=fd)
 
 
 def _encoding(sample: bytes) -> tuple[str, str]:
-    """The codec and its label. Text with more broken than sound UTF-8 is taken for Latin-1, which any bytes are."""
+    """The codec and its label. Text with more broken than sound UTF-8 is read as Latin-1, which accepts any bytes."""
     if sample.isascii():
         return "utf-8", "utf-8"
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -213,13 +209,6 @@ def _whole(fd: int, size: int, what: str) -> bytes:
     with os.fdopen(os.dup(fd), "rb") as file:
         file.seek(0)
         return file.read()
-
-
-def _transcode(data: bytes, encoding: str) -> bytes:
-    try:
-        return data.decode(encoding).encode()
-    except UnicodeError as error:
-        raise Unreadable(f"not valid {encoding} ({error}), so it is listed but not read.") from None
 
 
 def _pdf(data: bytes) -> bytes:

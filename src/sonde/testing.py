@@ -1,12 +1,12 @@
-"""Public doubles for tests and benchmarks, the same ones that Sonde's own suite uses.
+"""Public doubles for tests and benchmarks; Sonde's own suite uses the same ones.
 
 `ScriptedServer` is a real HTTP server on loopback that speaks Chat Completions and misbehaves on request:
 
     with ScriptedServer(["first reply", ScriptedReply(status=429, headers={"retry-after": "1"})]) as server:
         model = open_model("openai:gpt-4o-mini", ModelSettings(base_url=server.base_url))
 
-`python -m sonde.testing --delay 0.2 --text hello` serves the same reply for ever, for benchmarks in other processes.
-It promises the shape of the protocol, not the sense of a model.
+`python -m sonde.testing --delay 0.2 --text hello` always serves the same reply, for benchmarks in other processes.
+It promises the shape of the protocol, not the quality of a model.
 """
 
 from __future__ import annotations
@@ -47,10 +47,9 @@ class SeenRequest:
 class ScriptedReply:
     """One answer of the server, well-behaved by default.
 
-    `raw` is sent instead of a body made from `text`. `pieces` says how a streamed text is cut up; the line is cut
-    after `cut_after` of them. `pause_s` passes before each piece, `delay_s` before the first byte, `pause_after_s` before a
-    stream that has said everything is closed; `hang` never answers.
-    `usage=None` leaves the usage out.
+    `raw` is sent instead of a body made from `text`. `pieces` are the parts of a streamed text; the connection breaks after
+    `cut_after` of them. The server waits `delay_s` before the first byte, `pause_s` before each piece, and `pause_after_s`
+    before it closes a complete stream; with `hang` it never answers. `usage=None` leaves the usage out.
     """
 
     text: str = ""
@@ -72,10 +71,17 @@ Script = Scripted | Iterable[Scripted] | Callable[[SeenRequest], Scripted]
 
 
 class ScriptedServer:
-    """Answers POST /v1/chat/completions from a script: one reply for ever, one after the other, or a function."""
+    """Answers POST /v1/chat/completions from a script: always the same reply, one after the other, or a function."""
 
     def __init__(self, script: Script = "ok", *, delay_s: float = 0.0, port: int = 0) -> None:
-        self._reply = _chooser(script)
+        if isinstance(script, str | ScriptedReply):
+            self._reply: Callable[[SeenRequest], Scripted] = lambda _seen: script
+        elif callable(script):
+            self._reply = script
+        else:
+            replies = iter(script)
+            spent = ScriptedReply(status=400, raw=b'{"error": {"message": "the script has no reply left"}}')
+            self._reply = lambda _seen: next(replies, spent)
         self._delay_s = delay_s
         self._lock = threading.Lock()
         self._seen: list[SeenRequest] = []
@@ -99,7 +105,7 @@ class ScriptedServer:
         return self._http.connections
 
     def answer(self, seen: SeenRequest) -> ScriptedReply:
-        """Note the request, choose its reply, and let the delay pass."""
+        """Note the request, choose its reply, and wait out the delay."""
         with self._lock:
             self._seen.append(seen)
             reply = self._reply(seen)
@@ -112,7 +118,7 @@ class ScriptedServer:
         return self
 
     def close(self) -> None:
-        """Stop; connections that hang are let go."""
+        """Stop, and release connections that hang."""
         self.closing.set()
         if self._thread.is_alive():
             self._http.shutdown()
@@ -126,16 +132,6 @@ class ScriptedServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _chooser(script: Script) -> Callable[[SeenRequest], Scripted]:
-    if isinstance(script, str | ScriptedReply):
-        return lambda _seen: script
-    if callable(script):
-        return script
-    replies = iter(script)
-    spent = ScriptedReply(status=400, raw=b'{"error": {"message": "the script has no reply left"}}')
-    return lambda _seen: next(replies, spent)
 
 
 class _Listener(ThreadingHTTPServer):
@@ -152,7 +148,7 @@ class _Listener(ThreadingHTTPServer):
         return super().get_request()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is part of many tests, not news."""
+        """Silent: in many tests the client hangs up on purpose."""
 
 
 class _Exchange(BaseHTTPRequestHandler):
@@ -174,7 +170,16 @@ class _Exchange(BaseHTTPRequestHandler):
         elif seen.body.get("stream") and reply.raw is None and reply.status == 200:
             self._stream(seen, reply)
         else:
-            self._send(reply.status, {"content-type": "application/json", **reply.headers}, _body(seen, reply))
+            completion: dict[str, Any] = {"error": {"message": reply.text or "scripted failure", "code": reply.status}}
+            if reply.status == 200:
+                message = {"role": "assistant", "content": reply.text}
+                choices = [{"index": 0, "message": message, "finish_reason": reply.finish_reason}]
+                model = seen.body.get("model")
+                completion = {"id": "scripted-1", "object": "chat.completion", "model": model, "choices": choices}
+                if usage := _usage(seen, reply):
+                    completion["usage"] = usage
+            sent = json.dumps(completion).encode() if reply.raw is None else reply.raw
+            self._send(reply.status, {"content-type": "application/json", **reply.headers}, sent)
 
     def _send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         self.send_response(status)
@@ -211,19 +216,6 @@ def _usage(seen: SeenRequest, reply: ScriptedReply) -> Mapping[str, Any] | None:
     return {"prompt_tokens": sent, "completion_tokens": got, "total_tokens": sent + got}
 
 
-def _body(seen: SeenRequest, reply: ScriptedReply) -> bytes:
-    if reply.raw is not None:
-        return reply.raw
-    if reply.status != 200:
-        return json.dumps({"error": {"message": reply.text or "scripted failure", "code": reply.status}}).encode()
-    message = {"role": "assistant", "content": reply.text}
-    choices = [{"index": 0, "message": message, "finish_reason": reply.finish_reason}]
-    completion = {"id": "scripted-1", "object": "chat.completion", "model": seen.body.get("model"), "choices": choices}
-    if usage := _usage(seen, reply):
-        completion["usage"] = usage
-    return json.dumps(completion).encode()
-
-
 def _events(seen: SeenRequest, reply: ScriptedReply) -> Iterator[bytes]:
     """The events of a stream, as real servers send them: the usage comes last, with no choices."""
 
@@ -240,7 +232,7 @@ def _events(seen: SeenRequest, reply: ScriptedReply) -> Iterator[bytes]:
 
 
 class FrozenClock:
-    """A clock that stands still until it is told to go on."""
+    """A clock that stands still until `advance` is called."""
 
     def __init__(self, at: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._utc = at
@@ -264,9 +256,9 @@ Answering = Callable[[ModelRequest], str | ModelReply | Exception]
 
 
 class ScriptedModel:
-    """A model that says what it was told to: a list of replies in order, or a function of the request.
+    """A model that follows a script: a list of replies in order, or a function of the request.
 
-    An exception in the list is raised instead of a reply. `requests` are what it was asked. Tokens are counted as four characters each.
+    An exception in the list is raised instead of a reply. `requests` holds what it was asked. A token counts as four characters.
     """
 
     def __init__(
@@ -279,7 +271,11 @@ class ScriptedModel:
         self.name = name
         self.requests: list[ModelRequest] = []
         self._cost_usd = cost_usd
-        self._answering = script if callable(script) else _in_order(script)
+        if callable(script):
+            self._answering: Answering = script
+        else:
+            left = iter(script)
+            self._answering = lambda _request: next(left, ModelCallFailed("the script of this model has no reply left"))
         self._lock = threading.Lock()
 
     def complete(self, request: ModelRequest, *, deadline: Deadline, on_text: OnText | None = None) -> ModelReply:
@@ -298,22 +294,13 @@ class ScriptedModel:
         return ModelReply(text=answer, usage=usage, model=self.name, cost_usd=self._cost_usd)
 
 
-def _in_order(replies: Sequence[str | ModelReply | Exception]) -> Answering:
-    left = iter(replies)
-
-    def answer(_request: ModelRequest) -> str | ModelReply | Exception:
-        return next(left, ModelCallFailed("the script of this model has no reply left"))
-
-    return answer
-
-
 def run_in_memory(
     model: Model | None,
     question: str = "What does it say?",
     context: Any = "one line of text\n",
     **options: Any,
 ) -> Answer:
-    """`sonde.ask` without a run folder and without the environment: what a test of a prompt, a tool or an engine needs."""
+    """`sonde.ask` without a run folder and without the environment, for tests of prompts, tools and engines."""
     options.setdefault("settings", Settings())
     return ask(question, context, model=model, in_memory=True, **options)
 

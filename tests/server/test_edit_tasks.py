@@ -14,8 +14,7 @@ from sonde.api.settings import Settings
 from sonde.contexts.workspace import LocalWorkspace, PatientClock, accept
 from sonde.core.events import ModelAsked, ModelReplied, SubcallEnded, SubcallStarted, TurnStarted
 from sonde.models.base import Secret
-from sonde.server.edit_tasks import EditRunner
-from sonde.server.event_translator import EventTranslator
+from sonde.server.edit_tasks import EditRunner, EventTranslator
 from sonde.server.messages import NewTask, TaskEvent, WireLimits
 
 ROOT = Path(__file__).parents[2]

@@ -165,17 +165,14 @@ def _place(citation: Citation, roots: Sequence[Path], *, linked: bool) -> str:
         return one_line(called, 300)
     lines = f"{citation.start_line}" + (f"-{citation.end_line}" if citation.end_line > citation.start_line else "")
     shown = one_line(f"{citation.path}:{lines}", 400) + (" (fallback)" if citation.fallback else "")
-    target = find_cited(citation.path, roots) if linked else None
+    if not linked:
+        return shown
+    # The path may be below one of the asked folders, one of the asked files, or complete in itself.
+    candidates = [root / citation.path for root in roots if root.is_dir()]
+    candidates += [root for root in roots if root.name == Path(citation.path).name]
+    candidates += [root.parent / citation.path for root in roots]
+    target = next((each.resolve() for each in (*candidates, Path(citation.path)) if each.is_file()), None)
     return link(shown, target, citation.start_line) if target else shown
-
-
-def find_cited(path: str, roots: Sequence[Path]) -> Path | None:
-    """The file that a citation means: below one of the asked folders, one of the asked files, or the path itself."""
-    candidates = [root / path for root in roots if root.is_dir()]
-    candidates += [root for root in roots if root.name == Path(path).name]
-    candidates += [root.parent / path for root in roots]
-    candidates.append(Path(path))
-    return next((candidate.resolve() for candidate in candidates if candidate.is_file()), None)
 
 
 def _print_error(answer: Result, output: OutputOptions) -> None:

@@ -1,4 +1,8 @@
-"""An editor's tasks, done by the `edit` engine."""
+"""An editor's tasks, done by the `edit` engine, and their events in the protocol's words.
+
+`EventTranslator` is a view of the event stream that counts nothing itself: sub-calls as a tree, the model's replies, progress with what
+was spent. The workspace reports reads, searches and patches.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,120 @@ from typing import Literal, cast
 from sonde.api.edit_run import edit
 from sonde.api.settings import Settings
 from sonde.contexts.workspace import Workspace
+from sonde.core.canonical import clip
+from sonde.core.events import Event, ModelAsked, ModelReplied, Noted, SubcallEnded, SubcallStarted, TurnStarted
+from sonde.core.evidence import Citation
+from sonde.core.record import RecordFold
+from sonde.core.redaction import secret_forms
 from sonde.server.connection import Emit
-from sonde.server.event_translator import EventTranslator, citation_of
-from sonde.server.messages import Completion, NewTask, WireLimits
+from sonde.server.messages import (
+    SHOWN,
+    AssistantMessage,
+    Completion,
+    NewTask,
+    SubcallEnd,
+    SubcallStart,
+    WireCitation,
+    WireLimits,
+    WireProgress,
+    WireUsage,
+)
 
 Status = Literal["succeeded", "partial", "failed", "terminated_budget", "cancelled"]
+
+
+class EventTranslator:
+    """Listens to one run and emits for one task; safe to call from threads."""
+
+    def __init__(self, task_id: str, emit: Emit, limits: WireLimits | None = None, secrets: Sequence[str] = ()) -> None:
+        self._task_id = task_id
+        self._emit = emit
+        self._limits = limits
+        self._secrets = secrets
+        self._keys = secret_forms(secrets)
+        self._fold = RecordFold()
+        self._began: float | None = None
+        self._speaking: dict[str, str] = {}
+        self._held: dict[str, str] = {}  # the end of a piece that may be the start of a secret, by session
+        self._lock = threading.Lock()
+
+    def on_event(self, event: Event) -> None:
+        """Translate one event of the run."""
+        with self._lock:
+            self._fold.add(event)
+            self._began = self._began if self._began is not None else event.at
+        where = self._id(event.session)
+        match event:
+            case SubcallStarted():
+                parent, scope = self._id(event.parent_call_id), ", ".join(event.shared) or event.mode
+                self._emit(SubcallStart(id=where, parent_id=parent, intent=self.shown(event.objective), scope=scope))
+            case SubcallEnded():
+                usage = WireUsage(tokens=event.tokens_in + event.tokens_out, cost_usd=event.cost_usd)
+                cited = [Citation.model_validate(ref) for ref in event.evidence_refs if ref.get("path")]
+                citations = tuple(citation_of(each) for each in cited)
+                self._emit(SubcallEnd(id=where, summary=self.shown(event.summary), citations=citations, usage=usage))
+            case ModelAsked():
+                self._held.pop(event.session, None)
+                self._speaking[event.session] = f"{where}.m{event.turn}.{event.ordinal}"
+            case ModelReplied():
+                known = self._speaking.get(event.session, f"{where}.m{event.turn}.{event.ordinal}")
+                self._emit(AssistantMessage(id=known, parent_id=where, content=self.shown(event.text) or "(no text)"))
+            case TurnStarted():
+                self._progress(f"turn {event.turn}", event)
+            case Noted():
+                self._progress(event.text, event)
+            case _:
+                pass
+
+    def on_text(self, session: str, text: str) -> None:
+        """Pass on a piece of a reply as it streams in. An end that may be the start of a secret waits for the next piece."""
+        if session not in self._speaking:
+            return
+        text = self._keys.remove(self._held.get(session, "") + text)
+        begun = (n for secret in self._secrets for n in range(len(secret) - 1, 0, -1) if text.endswith(secret[:n]))
+        end = len(text) - max(begun, default=0)
+        self._held[session] = text[end:]
+        if end:
+            part = clip(text[:end], SHOWN)
+            self._emit(
+                AssistantMessage(id=self._speaking[session], parent_id=self._id(session), content=part, partial=True)
+            )
+
+    def usage(self, at: float | None = None) -> WireUsage:
+        """What was spent so far."""
+        with self._lock:
+            used = self._fold.usage
+        return WireUsage(
+            iterations=used.iterations,
+            tool_calls=used.tool_calls,
+            subcalls=used.llm_subcalls,
+            tokens=used.tokens_in + used.tokens_out,
+            cost_usd=used.cost_usd,
+            seconds=round(max(0.0, at - self._began), 2) if at is not None and self._began is not None else 0.0,
+        )
+
+    def shown(self, text: str) -> str:
+        """The text as others may see it: without secrets, and cut to size."""
+        return clip(self._keys.remove(text), SHOWN)
+
+    def _id(self, session: str) -> str:
+        return self._task_id if session == "root" else f"{self._task_id}.{session.removeprefix('root/')}"
+
+    def _progress(self, note: str, event: Event) -> None:
+        if event.session == "root":
+            note, usage = clip(self.shown(note), 200), self.usage(event.at)
+            self._emit(WireProgress(id=self._task_id, note=note, usage=usage, limits=self._limits))
+
+
+def citation_of(proved: Citation) -> WireCitation:
+    """A proved citation as the wire carries it."""
+    return WireCitation(
+        path=proved.path,
+        start_line=proved.start_line,
+        end_line=proved.end_line,
+        hash=proved.excerpt_hash,
+        snippet=clip(proved.snippet, 300) or None,
+    )
 
 
 class EditRunner:

@@ -64,8 +64,8 @@ test-node: $(READY) $(NODE)
 journeys: $(READY) ## whole uses through the installed command, all of them
 	$(BIN)/pytest -n 2 tests/journeys
 
-test-hostile: $(READY) ## strangers' files, folders and replies against the whole program; what they must not do
-	$(BIN)/pytest -n 2 tests/hostile
+test-hostile: $(READY) ## strangers' files, folders and replies against the whole program, and the longer attacks on the sandbox
+	$(BIN)/pytest -n 2 -m "hostile or hostile_long" tests/hostile tests/escapes tests/sandbox
 
 test-slow: $(READY) ## what takes longer: every kill point, soak tests
 	$(BIN)/pytest -m slow

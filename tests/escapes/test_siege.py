@@ -19,6 +19,7 @@ def server() -> Iterator[ForkServer]:
     server.close()
 
 
+@pytest.mark.hostile_long
 def test_no_attack_costs_more_than_its_own_turn(server: ForkServer) -> None:
     sieges = besiege(attacks(), server)
 

@@ -25,6 +25,7 @@ become_ordinary(free_uid(), [sys.executable, "-m", "pytest", "-q", "-x", *less, 
 """
 
 
+@pytest.mark.hostile_long
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(os.geteuid() != 0, reason="the suite runs as an ordinary user already")
 def test_the_boundary_holds_for_an_ordinary_user_too(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 from recorded_runs import FINISH, asked, one_fact
 
-from sonde.api.recipe import check_recipe
+from sonde.api.recorded_run import check_recipe
 from sonde.api.rerun import replay, resume
 from sonde.api.settings import Settings
 from sonde.core.cancellation import Stop

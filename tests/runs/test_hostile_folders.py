@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from sonde.api.ask_run import ask
-from sonde.api.rerun import open_run
+from sonde.api.recorded_run import open_run
 from sonde.api.settings import Settings
 from sonde.core.events import RunStarted
 from sonde.errors import ConfigError

@@ -1,9 +1,9 @@
 """sonde.toml: finding it, reading it, and refusing what it may not hold.
 
 Two files count: the first sonde.toml upward from the working folder, and the user's own ~/.config/sonde/sonde.toml. SONDE_CONFIG
-names one file instead of both (empty: none). A file that merely lies in a folder may be a stranger's: what could send something
-away, start a program or spend more is left out of it and listed in `ignored`, until the user accepts this very text of it by
-`sonde config trust`. Keys never stand in a file.
+names one file instead of both (empty: none). A file that merely lies in a folder may be a stranger's: settings that could send
+something away, start a program or spend more are left out and listed in `ignored`, until the user accepts the file as it is with
+`sonde config trust`. Keys are never in a file.
 """
 
 from __future__ import annotations
@@ -81,19 +81,26 @@ def find_files(environ: Mapping[str, str], cwd: Path) -> list[ConfigFile]:
     if "SONDE_CONFIG" in environ:
         named = environ["SONDE_CONFIG"]
         return [_checked(cwd / named, _bytes_of(cwd / named), own=True)] if named else []
-    user = _user_file(environ)
+    home = environ.get("XDG_CONFIG_HOME") or (environ.get("HOME") and f"{environ['HOME']}/.config")
+    user = Path(home) / "sonde" / NAME if home else None
     project = project_file(cwd)
     own = [_checked(user, _bytes_of(user), own=True)] if user and _is_file(user) else []
     if project is None or project == user:
         return own
     data = _bytes_of(project)
-    found = _checked(project, data, own=False)
-    return [found if _is_trusted(project, data, environ) else _harmless(found), *own]
+    found, kept = _checked(project, data, own=False), _trust_file(environ)
+    trusted = kept is not None and _trusted(kept).get(str(project.resolve())) == hashlib.sha256(data).hexdigest()
+    return [found if trusted else _harmless(found), *own]
 
 
 def project_file(cwd: Path) -> Path | None:
     """The first sonde.toml upward from a folder."""
-    return next((path for folder in (cwd, *cwd.parents) if _counts(path := folder / NAME)), None)
+    for folder in (cwd, *cwd.parents):
+        path = folder / NAME
+        # A file that someone else put where everybody may write, as in /tmp, is not this project's.
+        if _is_file(path) and (not folder.stat().st_mode & stat.S_IWOTH or path.stat().st_uid in (os.getuid(), 0)):
+            return path
+    return None
 
 
 def _harmless(file: ConfigFile) -> ConfigFile:
@@ -121,20 +128,15 @@ def _is_risky(name: str, value: Any, folder: Path) -> bool:
 
 
 def trust(path: Path, environ: Mapping[str, str]) -> None:
-    """Accept a file as it is now; when it changes it has to be accepted again."""
+    """Accept a file as it is now; after a change it must be accepted again."""
     kept = _trust_file(environ)
     if kept is None:
-        raise ConfigError("there is no home to remember that in: set HOME or XDG_STATE_HOME")
+        raise ConfigError("no home folder to remember that in: set HOME or XDG_STATE_HOME")
     data = _bytes_of(path)
     _checked(path, data, own=False)
     known = _trusted(kept) | {str(path.resolve()): hashlib.sha256(data).hexdigest()}
     kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     kept.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
-
-
-def _is_trusted(path: Path, data: bytes, environ: Mapping[str, str]) -> bool:
-    kept = _trust_file(environ)
-    return kept is not None and _trusted(kept).get(str(path.resolve())) == hashlib.sha256(data).hexdigest()
 
 
 def _trust_file(environ: Mapping[str, str]) -> Path | None:
@@ -151,25 +153,12 @@ def _trusted(kept: Path) -> dict[str, str]:
     return cast("dict[str, str]", known) if isinstance(known, dict) else {}
 
 
-def _counts(path: Path) -> bool:
-    """A file that someone else put where everybody may write, as in /tmp, is not this project's."""
-    if not _is_file(path):
-        return False
-    everybody = path.parent.stat().st_mode & stat.S_IWOTH
-    return not everybody or path.stat().st_uid in (os.getuid(), 0)
-
-
 def _is_file(path: Path) -> bool:
     """Also False where we may not look."""
     try:
         return path.is_file()
     except OSError:
         return False
-
-
-def _user_file(environ: Mapping[str, str]) -> Path | None:
-    home = environ.get("XDG_CONFIG_HOME") or (environ.get("HOME") and f"{environ['HOME']}/.config")
-    return Path(home) / "sonde" / NAME if home else None
 
 
 def _bytes_of(path: Path) -> bytes:
@@ -179,7 +168,7 @@ def _bytes_of(path: Path) -> bytes:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     if len(data) > MAX_BYTES:
-        raise ConfigError(f"{path} has more than {MAX_BYTES:,} bytes; that is no file of settings")
+        raise ConfigError(f"{path} has more than {MAX_BYTES:,} bytes; a file of settings is smaller")
     return data
 
 
@@ -214,12 +203,11 @@ def _layer(table: Table, path: Path, source: str) -> dict[str, Found]:
         if name not in KEYS:
             allowed = [key.name for key in KEYS.values() if key.in_file]
             raise unknown("key", name, [*allowed, "models", "profile"], source)
-    return {name: Found(_value(name, value, path, source), source) for name, value in table.items()}
-
-
-def _value(name: str, value: Any, path: Path, source: str) -> Any:
-    checked = check(KEYS[name], value, source)
-    return str(path.parent / checked) if KEYS[name].form == "path" else checked
+    checked = {name: check(KEYS[name], value, source) for name, value in table.items()}
+    return {
+        name: Found(str(path.parent / value) if KEYS[name].form == "path" else value, source)
+        for name, value in checked.items()
+    }
 
 
 def _model(table: Table, source: str, label: str) -> NamedModel:
@@ -233,21 +221,17 @@ def _model(table: Table, source: str, label: str) -> NamedModel:
     if ":" in label:
         raise ConfigError(f"{source}: {label!r} is the name of a provider's model; give yours another name")
     plain = {key: check(KEYS[key], table[key], source) for key in KEYS if key in table}
+    variable = table.get("api_key_env")
+    if variable is not None and not isinstance(variable, str):
+        raise ConfigError(f"{source}: api_key_env must be the name of an environment variable, not {variable!r}")
     return NamedModel(
         spec=spec,
         source=source,
-        api_key_env=_optional_text(table, "api_key_env", source),
+        api_key_env=variable,
         env={str(key): str(value) for key, value in _sub_table(table, "env", source).items()},
         extra_body=_sub_table(table, "extra_body", source),
         **plain,
     )
-
-
-def _optional_text(table: Table, key: str, source: str) -> str | None:
-    value = table.get(key)
-    if value is not None and not isinstance(value, str):
-        raise ConfigError(f"{source}: {key} must be the name of an environment variable, not {value!r}")
-    return value
 
 
 def _sub_table(table: Table, key: str, source: str) -> Table:

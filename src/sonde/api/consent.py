@@ -1,8 +1,8 @@
 """What a recorded run may not do by itself: start a program, get a key of the user, read what looks like a secret, write to a server,
 or raise what may be spent or used.
 
-Its folder may be a stranger's. The user says yes for this call, by a flag or a parameter, or has said it in their own settings. What a
-file of settings that was merely found may do, config_file.py says.
+Its folder may be a stranger's. The user says yes for this call with a flag or a parameter, or has said so in their own settings.
+config_file.py says what a file of settings that was merely found may do.
 """
 
 from __future__ import annotations
@@ -24,16 +24,8 @@ if TYPE_CHECKING:
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def _wish(spec: str) -> str:
-    """What opening this model would do on this machine that a stranger may not decide; empty for the harmless ones."""
-    kind, _, what = spec.partition(":")
-    if kind == "local" and ("/" in what or what.endswith(".gguf")):
-        return f"load the weights {what} into native code"
-    return f"start `{what}`" if kind == "command" else ""
-
-
 def is_here(address: str) -> bool:
-    """Whether an address is on this machine, read as strictly as it can be read."""
+    """Whether an address is on this machine; anything doubtful is not."""
     try:
         return urlsplit(address).hostname in LOOPBACK and "\\" not in address
     except ValueError:
@@ -46,22 +38,25 @@ def require_model(spec: object, settings: Settings, flag: str) -> None:
         return
     if spec in settings.models:  # an entry of the user's own, or of a file that they accepted
         return
-    if wish := _wish(spec):
+    kind, _, what = spec.partition(":")
+    wish = f"start `{what}`" if kind == "command" else ""
+    if kind == "local" and ("/" in what or what.endswith(".gguf")):
+        wish = f"load the weights {what} into native code"
+    if wish:
         raise ConfigError(
             f"this run wants to {wish}, and a recorded run may not by itself. If it is yours, name it again: {flag} {spec!r}"
         )
 
 
 def require_caps(spec: RunSpec, settings: Settings, limits: Limits) -> None:
-    """Refuse a recorded run that may use more than the user allows. It is not run with less: it would take another course unseen."""
+    """Refuse a recorded run that may use more than the user allows. It does not run with less: it would silently take another course."""
     engine = spec.engine
     allowed = settings.budget(engine.budget, engine.maxima)
-    more = [
-        name
-        for name in KNOBS
-        if name != "sampling_seed" and _exceeds(getattr(spec.budget, name), getattr(allowed, name))
-    ]
-    flags = [f"{KEYS[name].option} {_amount(getattr(spec.budget, name))}" for name in more]
+    flags: list[str] = []
+    for name in KNOBS:
+        recorded, most = getattr(spec.budget, name), getattr(allowed, name)
+        if name != "sampling_seed" and most is not None and (recorded is None or recorded > most):
+            flags.append(f"{KEYS[name].option} {'inf' if recorded is None else recorded}")
     for name in Limits.__dataclass_fields__:
         number = {"memory": "memory_bytes", "cpu_s": "cpu_seconds"}.get(name, name)
         recorded = getattr(spec.limits, name)
@@ -74,14 +69,6 @@ def require_caps(spec: RunSpec, settings: Settings, limits: Limits) -> None:
             f"this run was recorded with more than you allow, and a recorded run may not by itself. If it is yours, say it again: "
             f"{' '.join(flags)}"
         )
-
-
-def _exceeds(recorded: float | None, allowed: float | None) -> bool:
-    return allowed is not None and (recorded is None or recorded > allowed)
-
-
-def _amount(value: float | None) -> str:
-    return "inf" if value is None else str(value)
 
 
 def require_sources(paths: Iterable[str]) -> None:
@@ -118,7 +105,7 @@ def require_writeback(started: RunStarted, context: Any, said: bool | None) -> b
 
 
 def is_chosen_server(address: str, settings: Settings) -> bool:
-    """Whether an address is of the server that the user has set."""
+    """Whether an address is that of the server the user has set."""
     return _origin(address) == _origin(settings.source)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from sonde.api.changed import changed_sources
 from sonde.api.consent import require_sources
-from sonde.api.recipe import check_recipe
+from sonde.api.recorded_run import changed_sources, check_recipe
 from sonde.api.sources import open_context
 from sonde.contexts.base import Context
 from sonde.core.canonical import clip
@@ -36,7 +35,7 @@ def continued(spec: RunSpec, run: str | Path) -> RunSpec:
     events = run_dir.events()
     started = next((event for event in events if isinstance(event, RunStarted)), None)
     if started is None:
-        raise ConfigError(f"{run_dir.path} holds no run that could be continued")
+        raise ConfigError(f"{run_dir.path} holds no run to continue")
     check_recipe(started)
     context, recipe = spec.context, dict(spec.recipe)
     if not recipe.get("given"):
@@ -56,7 +55,7 @@ def continued(spec: RunSpec, run: str | Path) -> RunSpec:
 
 
 def earlier_runs(run: str | None) -> EarlierRuns:
-    """A run and those that it continues: their code leads to its last state."""
+    """A run and those it continues: their code leads to its last state."""
     chain: dict[str, Recording] = {}
     while run is not None and run not in chain:
         try:
@@ -81,22 +80,24 @@ def variables_line(runs: EarlierRuns) -> str:
 
 
 def cited_lines(events: Sequence[AnyEvent], context: Context) -> str:
-    """The lines that the answer cited, as they are now: what was read once need not be read again to be cited again."""
+    """The lines that the answer cited, as they are now, so that the model can cite them again without reading them again."""
     ended = next((event for event in events if isinstance(event, RunEnded)), None)
     output = cast("dict[str, Any]", (ended.output if ended is not None else None) or {})
     shown: list[str] = []
     for each in cast("list[dict[str, Any]]", output.get("citations") or []):
-        pointer = _excerpt(each)
+        path, start, end = str(each["path"]), int(each["start_line"]), int(each["end_line"])
+        pointer = Excerpt(
+            kind=EvidenceKind(each["kind"]),
+            ref=f"{path}:{start}-{end}",
+            path=path,
+            start_line=start,
+            end_line=end,
+            hash=each["excerpt_hash"],
+        )
         text = context.reread(pointer) if pointer.start_line > 0 else None
         if text and len(text) <= CITED_CHARS - sum(map(len, shown)):
             shown.append(f"[{pointer.ref}]\n{text}")
     return "\nLines that it cited, as they are now:\n" + "\n".join(shown) if shown else ""
-
-
-def _excerpt(citation: Mapping[str, Any]) -> Excerpt:
-    path, start, end = str(citation["path"]), int(citation["start_line"]), int(citation["end_line"])
-    kind, ref = EvidenceKind(citation["kind"]), f"{path}:{start}-{end}"
-    return Excerpt(kind=kind, ref=ref, path=path, start_line=start, end_line=end, hash=citation["excerpt_hash"])
 
 
 def story(events: Sequence[AnyEvent], variables: str, changed: Sequence[str]) -> str:

@@ -4,25 +4,25 @@
     print(found.report["primary_label"], found.annotator_kind, found.run_dir)
 
 They work without a model too: the deterministic pre-filter and fallback give an honest report marked CODE. Annotations go back to a
-Phoenix server unless `writeback=False`; for files they lie in annotations.jsonl beside the report.
+Phoenix server unless `writeback=False`; for files they are in annotations.jsonl beside the report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 from sonde.api.launch import RunOptions, launch, model_names, spec_of
+from sonde.api.publication import Writeback
 from sonde.api.result import Investigation
 from sonde.api.settings import Settings, load_settings
 from sonde.api.trace_source import ENGINES, Case, Source, absolute, source_of
-from sonde.api.writeback import Writeback
 from sonde.contexts.traces.context import TracesContext
 from sonde.engines.whole_trace import engine_for
 from sonde.errors import ConfigError, RunError
-from sonde.runtime.engine import Engine, Gathered, Prefilter
+from sonde.runtime.engine import Gathered, Prefilter
 from sonde.runtime.run import RunSpec
 
 
@@ -139,10 +139,21 @@ def investigate(case: Case, settings: Settings, options: RunOptions) -> Investig
 
 
 def case_spec(case: Case, context: TracesContext, settings: Settings, options: RunOptions | None = None) -> RunSpec:
-    """The run of a case; the same again from a recorded recipe."""
+    """The run of a case, new or from a recorded recipe."""
     writeback = Writeback(case=case, context=context)
     params = case.params(context.store)
-    spec = spec_of(_engine(case, params, context), case.objective, context, settings, options)
+    engine = ENGINES[case.engine]
+    try:
+        engine = engine_for(params, context) if case.engine == "rca" else engine
+    except RunError as error:
+        unreachable = error
+
+        # The server does not answer: the run starts and ends with that, so that a record says so.
+        def prefilter(_gathered: Gathered) -> Prefilter:
+            raise unreachable
+
+        engine = replace(engine, prefilter=prefilter)
+    spec = spec_of(engine, case.objective, context, settings, options)
     return replace(
         spec,
         params=params,
@@ -152,22 +163,6 @@ def case_spec(case: Case, context: TracesContext, settings: Settings, options: R
         writeback=writeback if case.writes_back else None,
         files=writeback.files,
     )
-
-
-def _engine(case: Case, params: Mapping[str, Any], context: TracesContext) -> Engine:
-    try:
-        return engine_for(params, context) if case.engine == "rca" else ENGINES[case.engine]
-    except (
-        RunError
-    ) as error:  # the server does not answer: the run begins and ends with that, so that there is a record
-        return replace(ENGINES[case.engine], prefilter=_raising(error))
-
-
-def _raising(error: RunError) -> Callable[[Gathered], Prefilter]:
-    def prefilter(_gathered: Gathered) -> Prefilter:
-        raise error
-
-    return prefilter
 
 
 def _one(trace_id: str) -> str:

@@ -132,16 +132,13 @@ def check(key: Key, value: Any, source: str) -> Any:
         raise ConfigError(f"{key.name} from {source} must be one of {', '.join(key.choices)}, not {value!r}")
     if parsed is None:
         expected = f"{_EXPECTED[key.form]} ({key.doc})" if key.form == "text" else _EXPECTED[key.form]
-        raise ConfigError(f"{key.name} from {source} must be {expected}, not {_shown(key, value)}")
+        shown = "what is there (not shown: it is a key)" if key.secret else repr(value)
+        raise ConfigError(f"{key.name} from {source} must be {expected}, not {shown}")
     if key.name == "timeout_s" and parsed <= 0:
         raise ConfigError(f"timeout_s from {source} must be above zero, not {parsed:g}")
     if key.name == "max_parallel" and parsed < 1:
         raise ConfigError(f"max_parallel from {source} must be 1 or more, not {parsed}")
     return parsed
-
-
-def _shown(key: Key, value: Any) -> str:
-    return "what is there (not shown: it is a key)" if key.secret else repr(value)
 
 
 def _text(value: Any) -> str | None:
@@ -181,7 +178,7 @@ def _model(value: Any) -> str | None:
 
 
 def command_spec(argv: Iterable[Any]) -> str | None:
-    """The `command:` spec of an argv list; None when it is empty or holds something else than text."""
+    """The `command:` spec of an argv list; None when it is empty or holds anything but text."""
     words = list(argv)
     if not words or not all(isinstance(word, str) for word in words):
         return None

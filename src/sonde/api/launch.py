@@ -77,11 +77,11 @@ class RunOptions(TypedDict, total=False):
 def spec_of(
     engine: Engine, objective: str, context: Context, settings: Settings, options: RunOptions | None = None
 ) -> RunSpec:
-    """A run as the options have it, or else the settings, or else the engine; ConfigError names an option that does not exist."""
+    """A run from the options, else the settings, else the engine; ConfigError names an option that does not exist."""
     unknown = [name for name in options or () if name not in RunOptions.__annotations__]
     if unknown:
         known = ", ".join(RunOptions.__annotations__)
-        raise ConfigError(f"there is no argument {unknown[0]!r}; for every run there are {known}")
+        raise ConfigError(f"unknown argument {unknown[0]!r}; every run takes {known}")
     given: dict[str, Any] = {name: value for name, value in (options or {}).items() if value is not None}
     budget = settings.budget(engine.budget, engine.maxima)
     if "budget" in given:  # one that a caller gives must fit the contract as a whole
@@ -177,7 +177,11 @@ def launch(spec: RunSpec, settings: Settings) -> Result:
         except OSError as error:
             if spec.needs_files:
                 raise
-            result = _without_files(result, error, run_dir)
+            gap = (
+                f"the files of {run_dir.path} could not all be written: {error.strerror}; its journal is whole: make room, "
+                f"then `sonde resume {run_dir.run_id}` writes them without asking a model"
+            )
+            result = replace(result, gaps=(*result.gaps, gap))
     if outcome.mistake is not None:
         raise outcome.mistake
     return result
@@ -212,14 +216,6 @@ def result_of(spec: RunSpec, outcome: Outcome, recorder: Recorder, run_dir: RunD
             return Result(**common)
 
 
-def _without_files(result: Result, error: OSError, run_dir: RunDir) -> Result:
-    gap = (
-        f"the files of {run_dir.path} could not all be written: {error.strerror}; its journal is whole: make room, "
-        f"then `sonde resume {run_dir.run_id}` writes them without asking a model"
-    )
-    return replace(result, gaps=(*result.gaps, gap))
-
-
 def mode_of(spec: RunSpec, model: Model | None) -> Mode:
     """The form of replies: the one asked for, else what suits the model. Only an answer in words can be guided."""
     if spec.mode == "guided" and not spec.engine.answers:
@@ -234,7 +230,7 @@ def _fingerprint(context: Context) -> str:
     try:
         return context.fingerprint()
     except RunError:
-        return ""  # the data cannot be reached: the run itself meets that at once, and its record says so
+        return ""  # the data cannot be reached: the run itself fails at once, and its record says so
 
 
 @contextmanager
@@ -263,7 +259,7 @@ def _open(model: str | Model | None, settings: Settings, stack: ExitStack) -> Mo
 
 
 def write_files(spec: RunSpec, outcome: Outcome, record: RunRecord, run_dir: RunDir) -> None:
-    """Everything but the journal; like it, these files do not hold the values of keys. summary.md is the sign that all is there."""
+    """Everything but the journal; like it, these files hold no values of keys. summary.md comes last: with it the folder is complete."""
     keys, conclusion = secret_forms(spec.secrets), outcome.conclusion
     if spec.files is not None:
         for name, text in spec.files(outcome, run_dir.run_id).items():

@@ -1,27 +1,88 @@
-"""`publish_run`: the annotations of a finished investigation, written again or for the first time.
+"""The annotations of an investigation: written to a server when the run ends (`Writeback`), or later (`publish_run`).
 
-A run whose annotations could not be written stands as partial, with WRITEBACK_FAILED. Trying again adds what came of it to
-the journal and writes the record anew. Identifiers make a second write replace the first.
+A run whose annotations could not be written is partial, with WRITEBACK_FAILED. Trying again appends the outcome to the journal and
+writes the record anew. Identifiers make a second write replace the first.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
-from sonde.api.rerun import Recorded, open_run
+from sonde.api.recorded_run import open_run
 from sonde.api.settings import Settings, load_settings
-from sonde.api.trace_source import case_of
-from sonde.api.writeback import ANNOTATIONS, Writeback
+from sonde.api.trace_source import ENGINES, Case, case_of
+from sonde.contexts.traces.context import TracesContext
+from sonde.contexts.traces.shape import Tree
+from sonde.core.annotation import Annotation
 from sonde.core.deadline import SystemClock
 from sonde.core.events import WroteBack
 from sonde.core.record import RunRecord
-from sonde.errors import ConfigError
+from sonde.engines.annotations import Provenance, annotations_of
+from sonde.engines.pages import page_of
+from sonde.errors import ConfigError, RunError, ToolFault, WritebackFailed
+from sonde.phoenix import AnnotationWriter, PhoenixClient
+from sonde.publish.writers import Published, as_lines, event_of, publish as write
 from sonde.runs.recorder import Recorder
 from sonde.runs.recording import Recording
-from sonde.runs.rundir import RESULT, RunDir
+from sonde.runs.rundir import RESULT
+from sonde.runtime.finish import Outcome
+
+Judge = Literal["LLM", "CODE"]
+REPORT = "report.md"
+ANNOTATIONS = "annotations.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writeback:
+    """Writes the annotations of one case; the run calls it before it puts its end on the stream."""
+
+    case: Case
+    context: TracesContext
+
+    def __call__(self, output: Any, annotator: str, run_id: str) -> WroteBack:
+        """Write them and say what came of it; a failure of the server is in the event, not raised."""
+        try:
+            annotations = self.annotations(output, annotator, run_id)
+        except (RunError, ToolFault) as error:
+            return event_of([], Published(error=error.message), _error(error.message, run_id))
+        place = self.case.place
+        client = PhoenixClient(str(place.source), api_key=place.api_key, headers=place.headers)
+        try:
+            done = write(annotations, AnnotationWriter(client), (RunError, ToolFault))
+        finally:
+            client.close()
+        missing = f"{len(done.unknown)} spans or traces do not exist there: {', '.join(done.unknown[:5])}"
+        reason = done.error or (missing if done.unknown else None)
+        return event_of(annotations, done, _error(reason, run_id) if reason else None)
+
+    def annotations(self, output: Any, annotator: str, run_id: str) -> list[Annotation]:
+        """The annotations of a report."""
+        by = Provenance(run_id=run_id, engine_type=self._engine_type, annotator_kind=cast("Judge", annotator))
+        return annotations_of(output, by, self._root)
+
+    @property
+    def _engine_type(self) -> str:
+        return ENGINES[self.case.engine].run_type
+
+    def _root(self, trace_id: str) -> str | None:
+        roots = Tree(self.context.store.summaries(trace_id)).roots()
+        return roots[0].span_id if roots else None
+
+    def files(self, outcome: Outcome, run_id: str) -> dict[str, str]:
+        """report.md with links into the server, and annotations.jsonl, for the run's folder."""
+        output = outcome.conclusion.output
+        if output is None:
+            return {}
+        page = page_of(self._engine_type, cast("Mapping[str, Any]", output), self.context.store.link)
+        return {REPORT: page, ANNOTATIONS: as_lines(self.annotations(output, outcome.annotator, run_id))}
+
+
+def _error(reason: str, run_id: str) -> dict[str, Any]:
+    return WritebackFailed(f"{reason}; the report stands, `sonde publish {run_id}` tries again").row()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +109,10 @@ def publish_run(
     recorded = open_run(run, runs_dir, chosen)
     ended = recorded.ended
     if ended is None:
-        raise ConfigError(f"run {recorded.run_dir.run_id} has not ended; `sonde resume` goes on with it")
+        raise ConfigError(f"run {recorded.run_dir.run_id} has not ended; `sonde resume` continues it")
     case = case_of(recorded.started.settings, chosen, source)
     if ended.output is None:
-        raise ConfigError(f"run {recorded.run_dir.run_id} ended without a report: there is nothing to write")
+        raise ConfigError(f"run {recorded.run_dir.run_id} ended without a report, so it has no annotations")
     if not case.place.server:
         raise ConfigError(
             f"the traces of this run are files, so its annotations are in {recorded.run_dir.path / ANNOTATIONS}; "
@@ -62,33 +123,24 @@ def publish_run(
         wrote = Writeback(case=case, context=context)(ended.output, ended.annotator_kind, recorded.run_dir.run_id)
     finally:
         context.store.close()
-    record = _append(recorded, wrote, [*chosen.secrets(), *case.place.secrets()])
-    return Publication(
-        status=wrote.status,
-        written=wrote.succeeded,
-        failed=wrote.failed,
-        error=(wrote.error or {}).get("message"),
-        record=record,
-        run_dir=recorded.run_dir.path,
-    )
-
-
-def _append(recorded: Recorded, wrote: WroteBack, secrets: list[str]) -> RunRecord:
-    """The journal with the new event, and the files that are views of it."""
-    journal = recorded.run_dir.journal(secrets)
+    run_dir = recorded.run_dir
+    journal = run_dir.journal([*chosen.secrets(), *case.place.secrets()])
     try:
         recorder = Recorder(SystemClock(), journal, (), Recording(recorded.events))
         recorder.emit(wrote)
         record = recorder.fold.record()
     finally:
         journal.close()
-    recorded.run_dir.write_record(record)
-    _update_result(recorded.run_dir, record)
-    return record
-
-
-def _update_result(run_dir: RunDir, record: RunRecord) -> None:
-    path = run_dir.path / RESULT
-    if path.is_file():
-        error = None if record.error is None else record.error.model_dump(mode="json")
-        run_dir.write_result({**json.loads(path.read_bytes()), "status": record.status.value, "error": error})
+    run_dir.write_record(record)
+    written = run_dir.path / RESULT
+    if written.is_file():
+        failure = None if record.error is None else record.error.model_dump(mode="json")
+        run_dir.write_result({**json.loads(written.read_bytes()), "status": record.status.value, "error": failure})
+    return Publication(
+        status=wrote.status,
+        written=wrote.succeeded,
+        failed=wrote.failed,
+        error=(wrote.error or {}).get("message"),
+        record=record,
+        run_dir=run_dir.path,
+    )

@@ -32,10 +32,10 @@ Tools = Sequence[Callable[..., Any]]
 
 @contextmanager
 def rebuilt(started: RunStarted, settings: Settings, *, context: Any = None, tools: Tools = ()) -> Generator[RunSpec]:
-    """The same run: engine, question, context, budget, schema. What cannot be stored (data, functions) is given again.
+    """The same run: engine, question, context, budget, schema. The caller gives again what is not stored (data, functions).
 
-    `context` is the data of a question, the folder of a task, or where the traces of an investigation are now. What is opened for it is
-    closed at the end.
+    `context` is the data of a question, the folder of a task, or where the traces of an investigation are now. What this opens it also
+    closes.
     """
     recipe = started.settings
     match recipe.get("engine", started.run_type):
@@ -57,7 +57,7 @@ def rebuilt(started: RunStarted, settings: Settings, *, context: Any = None, too
                 raise ConfigError(
                     "this run worked in an editor's workspace, which is not stored: give the folder again"
                 )
-            # Nobody is there to approve, so what is not recorded is not written and not run.
+            # Nobody is there to approve, so nothing is written or run beyond what is recorded.
             workspace = LocalWorkspace(Path(root), approve=reject, policy=Policy())
             commands = tuple(recipe.get("commands", ()))
             yield _recorded(started, EDIT, WorkspaceContext(workspace, commands=commands), settings)
@@ -68,7 +68,7 @@ def rebuilt(started: RunStarted, settings: Settings, *, context: Any = None, too
                 spec = case_spec(case, traces, settings, _options(started))
                 yield replace(spec, recipe=_without_version(recipe), backend=_backend(started))
         case engine:
-            raise ConfigError(f"this version cannot go on with a run of the engine {engine!r}")
+            raise ConfigError(f"this version cannot continue a run of the engine {engine!r}")
 
 
 def _recorded(started: RunStarted, engine: Engine, context: Context, settings: Settings) -> RunSpec:
@@ -126,6 +126,6 @@ def sources(started: RunStarted, context: Any) -> Opened:
     gone = [path for path in paths if not is_there(path)]
     if gone:
         raise ConfigError(
-            f"this run read {gone[0]}, which is not there any more: put it back, or say where it is now with --context PATH"
+            f"this run read {gone[0]}, which no longer exists: put it back, or say where it is now with --context PATH"
         )
     return open_context(paths, code=bool(recorded.get("code")))

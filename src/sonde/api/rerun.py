@@ -1,6 +1,6 @@
 """Runs again: `resume` after a crash, `replay` to prove, `branch` to try something else from a turn on.
 
-All three build the spec from the recorded run and let the one loop run over its recording. Resume appends to the same
+All three build the spec from the recorded run and run the one loop over its recording. Resume appends to the same
 journal and asks a model only for what is not recorded. Replay asks nobody. Branch makes a new run that shares the
 turns before K.
 
@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sonde.api.changed import changed_sources
 from sonde.api.consent import require_caps, require_model, require_writeback
 from sonde.api.launch import launch
-from sonde.api.recipe import check_recipe
+from sonde.api.recorded_run import changed_sources, open_run
 from sonde.api.recorded_spec import rebuilt
 from sonde.api.result import Result
 from sonde.api.settings import Settings, load_settings
@@ -30,8 +29,9 @@ from sonde.core.deadline import Clock, SystemClock
 from sonde.core.events import (
     ROOT,
     AnyEvent,
+    HostReturned,
+    ModelReplied,
     RunEnded,
-    RunStarted,
     StatusChanged,
     SubcallEnded,
     TurnStarted,
@@ -40,18 +40,14 @@ from sonde.core.record import RunRecord
 from sonde.errors import Cancelled, ConfigError, reached_before
 from sonde.models.base import Model
 from sonde.models.recorded import RecordedModel
-from sonde.runs.export import is_replayable
 from sonde.runs.recording import Difference, Diverged, Recording, before_turn
-from sonde.runs.rundir import RECORD, SUMMARY, RunDir, find_run
 from sonde.runtime.run import OnEvent, OnText, RunSpec
 from sonde.sandbox import Limits
-
-NAMES = "RUN is a run's id, the unique beginning of one, `last`, or its folder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What a replay found: no differences means that every hash was reproduced. `changed` names what the run read and is not as it was."""
+    """What a replay found: no differences means that every hash was reproduced. `changed` names what the run read and has changed since."""
 
     run_id: str
     differences: tuple[Difference, ...]
@@ -64,40 +60,6 @@ class Replayed:
     def equal(self) -> bool:
         """Whether everything came out the same."""
         return not self.differences
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """A recorded run: its folder, its events, how it began."""
-
-    run_dir: RunDir
-    events: Sequence[AnyEvent]
-    started: RunStarted
-
-    @property
-    def ended(self) -> RunEnded | None:
-        """How it ended; None when it was cut off."""
-        return next((event for event in reversed(self.events) if isinstance(event, RunEnded)), None)
-
-    @property
-    def complete(self) -> bool:
-        """Whether the folder's files were written too: a kill may come between the last event and them."""
-        return (self.run_dir.path / RECORD).is_file() and (self.run_dir.path / SUMMARY).is_file()
-
-
-def open_run(run: str | Path, runs_dir: str | Path | None, settings: Settings) -> Recorded:
-    """A recorded run by id or folder."""
-    run_dir = find_run(runs_dir or settings.runs_dir, run)
-    events = run_dir.events()
-    started = next((event for event in events if isinstance(event, RunStarted)), None)
-    if started is None:
-        raise ConfigError(f"{run_dir.path} was cut off before its first event: there is nothing to go on from; {NAMES}")
-    if not is_replayable(events):
-        raise ConfigError(
-            f"{run_dir.path} is a redacted export: what was removed cannot be run again; look at it instead"
-        )
-    check_recipe(started)
-    return Recorded(run_dir=run_dir, events=events, started=started)
 
 
 def resume(
@@ -118,7 +80,7 @@ def resume(
     writeback: bool | None = None,
     **knobs: float | None,
 ) -> Result:
-    """Go on with a run that was cut off. `go_live`: where the code takes another path than recorded, go on from there."""
+    """Continue a run that was cut off. `go_live`: where the code takes another path than recorded, continue live from there."""
     chosen = _allowing(settings, knobs)
     recorded = open_run(run, runs_dir, chosen)
     if recorded.ended is not None and recorded.complete:
@@ -126,7 +88,7 @@ def resume(
             f"run {recorded.run_dir.run_id} has ended ({recorded.ended.status}); ask on with --continue, or look with `sonde view`"
         )
     if recorded.run_dir.is_running():
-        raise ConfigError(f"run {recorded.run_dir.run_id} is still being worked on by another process")
+        raise ConfigError(f"run {recorded.run_dir.run_id} is still running in another process")
     writes = require_writeback(recorded.started, context, writeback)
     with rebuilt(recorded.started, chosen, context=context, tools=tools) as built:
         require_caps(built, chosen, limits or Limits())
@@ -148,15 +110,13 @@ def _allowing(settings: Settings | None, knobs: Mapping[str, float | None]) -> S
     chosen = settings or load_settings()
     unknown = [name for name in knobs if name not in Budget.__dataclass_fields__]
     if unknown:
-        raise ConfigError(
-            f"there is no argument {unknown[0]!r}; budget knobs are {', '.join(Budget.__dataclass_fields__)}"
-        )
+        raise ConfigError(f"unknown argument {unknown[0]!r}; budget knobs are {', '.join(Budget.__dataclass_fields__)}")
     given = {name: value for name, value in knobs.items() if value is not None}
     return replace(chosen, knobs={**chosen.knobs, **given})
 
 
 def _asking(spec: RunSpec, model: str | Model | None, sub_model: str | Model | None, settings: Settings) -> RunSpec:
-    """The spec with the models that are given, else with the recorded ones if the user would have chosen them."""
+    """The spec with the given models, else with the recorded ones if the user's settings allow them."""
     for given, recorded, flag in ((model, spec.model, "--model"), (sub_model, spec.sub_model, "--sub-model")):
         if not given:
             require_model(recorded, settings, flag)
@@ -165,7 +125,14 @@ def _asking(spec: RunSpec, model: str | Model | None, sub_model: str | Model | N
 
 def _resumed(spec: RunSpec, settings: Settings, events: Sequence[AnyEvent], *, go_live: bool) -> Result:
     over = any(isinstance(event, RunEnded) for event in events)  # only its files are missing: nobody is asked
-    known = list(events) if over else [event for event in events if not _by_the_user(event)]
+    known = list(events)
+    if not over:  # who resumes a run that they stopped has changed their mind
+        known = [
+            event
+            for event in events
+            if not isinstance(event, StatusChanged | SubcallEnded)
+            or not isinstance(reached_before(event.error), Cancelled)
+        ]
     while True:
         try:
             recording = Recording(known, strict=over, resumed=True, live=spec.clock)
@@ -178,12 +145,6 @@ def _resumed(spec: RunSpec, settings: Settings, events: Sequence[AnyEvent], *, g
             if len(kept) == len(known):
                 raise
             known, over = kept, False
-
-
-def _by_the_user(event: AnyEvent) -> bool:
-    """Whether the event tells of the user's stop. Who resumes a run that was killed then has changed their mind."""
-    ends = isinstance(event, StatusChanged | SubcallEnded)
-    return ends and isinstance(reached_before(event.error), Cancelled)
 
 
 def replay(
@@ -202,17 +163,17 @@ def replay(
     chosen = _allowing(settings, knobs)
     recorded = open_run(run, runs_dir, chosen)
     if recorded.ended is None and not words_only:
-        raise ConfigError(f"run {recorded.run_dir.run_id} has not ended; `sonde resume` goes on with it")
+        raise ConfigError(f"run {recorded.run_dir.run_id} has not ended; `sonde resume` continues it")
     live = None if words_only else SystemClock()
     recording = Recording(recorded.events, strict=not words_only, words_only=words_only, live=live)
-    silent = RecordedModel(recorded.started.model or "none", [])
+    model, sub_model = recorded.started.model, recorded.started.sub_model
     record: RunRecord | None = None
     with rebuilt(recorded.started, chosen, context=context, tools=tools) as built:
         require_caps(built, chosen, limits or Limits())
         spec = replace(
             built,
-            model=silent if recorded.started.model else None,
-            sub_model=_silent(recorded.started),
+            model=RecordedModel(model, []) if model else None,
+            sub_model=None if sub_model in (None, model) else RecordedModel(sub_model or "none", []),
             writeback=None,
             on_event=on_event,
             in_memory=True,
@@ -228,16 +189,10 @@ def replay(
         run_id=recorded.run_dir.run_id,
         differences=tuple(differences),
         record=record,
-        replies=sum(type(event).__name__ == "ModelReplied" for event in recorded.events),
-        host_calls=sum(type(event).__name__ == "HostReturned" for event in recorded.events),
+        replies=sum(isinstance(event, ModelReplied) for event in recorded.events),
+        host_calls=sum(isinstance(event, HostReturned) for event in recorded.events),
         changed=changed,
     )
-
-
-def _silent(started: RunStarted) -> Model | None:
-    if started.sub_model in (None, started.model):
-        return None
-    return RecordedModel(started.sub_model or "none", [])
 
 
 def _compare_end(then: RunEnded | None, now: RunRecord) -> list[Difference]:
@@ -272,7 +227,7 @@ def branch(
     turns = [event.turn for event in recorded.events if isinstance(event, TurnStarted) and event.session == ROOT]
     if turn < 1 or turn > max(turns, default=0) + 1:
         which = f"has turns 1 to {max(turns)}" if turns else "has no turns: no model was asked"
-        raise ConfigError(f"the run {which}; --turn {turn} is none to go on from")
+        raise ConfigError(f"the run {which}; it cannot be branched at --turn {turn}")
     kept = before_turn(recorded.events, turn)
     with rebuilt(recorded.started, chosen, context=context, tools=tools) as built:
         require_caps(built, chosen, limits or Limits())

@@ -5,20 +5,20 @@
 
 A sonde.toml that was merely found in a working folder sets only what cannot send anything away, start a program or spend more than the
 default, until the user accepts it (`sonde config trust`); `ignored` says what was left out. Keys come from the environment only and
-show themselves to nobody. Nothing here is checked against the contract's maxima: the engines do that.
+are never shown. Nothing here is checked against the contract's maxima: the engines do that.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sonde.api.config_file import ConfigFile, Found, NamedModel, find_files
-from sonde.api.keys import KEYS, KNOBS, Key, check, unknown
+from sonde.api.keys import KEYS, KNOBS, check, unknown
 from sonde.core.budget import Budget
 from sonde.errors import ConfigError
 from sonde.models.base import ModelSettings, PromptMode, Secret, TokenUsage
@@ -68,7 +68,7 @@ class Settings:
     environ: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
     def budget(self, default: Budget | None = None, maxima: Budget | None = None) -> Budget:
-        """The engine's default budget with the knobs that were set; above a contract's maximum is refused."""
+        """The engine's default budget with the knobs that were set; ConfigError for one above the contract's maximum."""
         return (default or Budget()).override(maxima, **self.knobs)
 
     def model_line(self) -> str:
@@ -82,12 +82,9 @@ class Settings:
     def choose(self, model: str) -> ModelChoice:
         """The spec and options behind a model's name: an entry of [models], `provider:name`, or a bare OpenAI name."""
         named = self.models.get(model)
-        if named is not None:
-            return self._named(model, named)
-        spec = model if ":" in model or model == "recorded" else f"openai:{model}"
-        return ModelChoice(spec=spec, settings=self._options(spec))
-
-    def _named(self, name: str, named: NamedModel) -> ModelChoice:
+        if named is None:
+            spec = model if ":" in model or model == "recorded" else f"openai:{model}"
+            return ModelChoice(spec=spec, settings=self._options(spec))
         spec = named.spec if ":" in named.spec else f"openai:{named.spec}"
         key = self.environ.get(named.api_key_env) if named.api_key_env else None
         options = self._options(
@@ -99,28 +96,26 @@ class Settings:
             prompt_mode=named.prompt_mode,
             env=named.env,
             extra_body=named.extra_body,
-            label=name,
+            label=model,
         )
         return ModelChoice(spec=spec, settings=options)
 
     def _options(self, spec: str, **more: Any) -> ModelSettings:
         provider = spec.partition(":")[0]
+        key = self.api_key
+        if provider != "openai":
+            names = [f"{provider.upper().replace('-', '_')}_API_KEY"]
+            names += ["GEMINI_API_KEY", "GOOGLE_API_KEY"] if provider.startswith("google") else []
+            key = next((Secret(self.environ[name]) for name in names if self.environ.get(name)), None)
         options: dict[str, Any] = {
             "base_url": self.base_url if provider == "openai" else None,
-            "api_key": self._key_of(provider),
+            "api_key": key,
             "timeout_s": self.timeout_s,
             "count_wait": self.count_wait,
             "prompt_mode": self.prompt_mode,
             "environ": self.environ,
         }
         return ModelSettings(**options | {name: value for name, value in more.items() if value is not None})
-
-    def _key_of(self, provider: str) -> Secret | None:
-        if provider == "openai":
-            return self.api_key
-        names = [f"{provider.upper().replace('-', '_')}_API_KEY"]
-        names += ["GEMINI_API_KEY", "GOOGLE_API_KEY"] if provider.startswith("google") else []
-        return next((Secret(self.environ[name]) for name in names if self.environ.get(name)), None)
 
     def secrets(self) -> list[str]:
         """The known values of keys: what the journal and every message must never hold."""
@@ -132,13 +127,16 @@ class Settings:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """(name, value, source) of every key, as `sonde config` shows them."""
-        return [(key.name, self._shown(key), self.sources.get(key.name, "default")) for key in KEYS.values()]
-
-    def _shown(self, key: Key) -> str:
-        if key.secret:
-            return "set" if getattr(self, key.name) else "unset"
-        value = self.knobs.get(key.name, getattr(Budget(), key.name)) if key.knob else getattr(self, key.name)
-        return "unset" if value is None else f"{value:g}" if isinstance(value, float) else _USER.sub("…@", str(value))
+        rows: list[tuple[str, str, str]] = []
+        for key in KEYS.values():
+            if key.secret:
+                shown = "set" if getattr(self, key.name) else "unset"
+            else:
+                value = self.knobs.get(key.name, getattr(Budget(), key.name)) if key.knob else getattr(self, key.name)
+                number = f"{value:g}" if isinstance(value, float) else _USER.sub("…@", str(value))
+                shown = "unset" if value is None else number
+            rows.append((key.name, shown, self.sources.get(key.name, "default")))
+        return rows
 
 
 def load_settings(*, use: str | None = None, **flags: Any) -> Settings:
@@ -150,67 +148,56 @@ def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], cwd: Path, *, 
     """Settings from these values; ConfigError names what is wrong, where, and what is allowed. `None` flags are not set."""
     files = find_files(environ, cwd)
     profile = use if use is not None else environ.get("SONDE_PROFILE") or None
-    layers = [_flags(flags), _variables(environ), *_file_layers(files, profile)]
-    found = {name: hit for name in KEYS if (hit := _first(layers, name)) is not None}
+    for name in flags:
+        if name not in KEYS:
+            raise unknown("setting", name, KEYS, "the call")
+    found: dict[str, Found] = {}  # a layer sets only what no layer before it has set
+    for name, value in flags.items():
+        if value is not None:
+            plain, option = str(value) if isinstance(value, Path) else value, KEYS[name].option
+            found[name] = Found(check(KEYS[name], plain, option), option)
+    for key in KEYS.values():
+        variable = next((name for name in key.variables if environ.get(name)), None)  # an empty one sets nothing
+        if variable is not None:
+            found.setdefault(key.name, Found(check(key, environ[variable], variable), variable))
+    for layer in _file_layers(files, profile):
+        found = {**layer, **found}
+    if "model" not in found and "api_key" in found:
+        found["model"] = Found(DEFAULT_MODEL, f"the default, because {found['api_key'].source} is set")
     models = {name: entry for file in _own_last(files) for name, entry in file.models.items()}
-    _default_model(found)
     for name in ("model", "sub_model"):
         _refuse_untrusted(flags.get(name), models, files)
     values = {name: hit.value for name, hit in found.items() if not KEYS[name].knob}
+    for name, kind in (("runs_dir", Path), ("api_key", Secret)):
+        if name in values:
+            values[name] = kind(values[name])
+    left_out = ""
+    refused = next((file for file in files if file.ignored), None)
+    if refused is not None:
+        more = f" and {len(refused.ignored) - 8} more" if len(refused.ignored) > 8 else ""
+        names = ", ".join(refused.ignored[:8]) + more
+        left_out = f"{refused.path} may not set {names}; if you trust it: sonde config trust"
+    known = {name for key in KEYS.values() for name in key.variables} | _NOT_KEYS
+    stray = [name for name in sorted(environ) if name.startswith("SONDE_") and name not in known]
     return Settings(
-        **_typed(values),
+        **values,
         knobs={name: found[name].value for name in KNOBS if name in found},
         models=models,
         sources={name: hit.source for name, hit in found.items()},
         files=tuple(str(file.path) for file in files),
-        ignored=next((_ignored(file) for file in files if file.ignored), ""),
-        notes=tuple(_stray(environ)),
+        ignored=left_out,
+        notes=tuple(f"{name} sets nothing; `sonde config` lists what does" for name in stray),
         environ=dict(environ),
     )
 
 
-def _typed(values: dict[str, Any]) -> dict[str, Any]:
-    """Paths and keys in their own types."""
-    wrap = {"runs_dir": Path, "api_key": Secret}
-    return {name: wrap[name](value) if name in wrap else value for name, value in values.items()}
-
-
-def _first(layers: Iterable[Mapping[str, Found]], name: str) -> Found | None:
-    return next((layer[name] for layer in layers if name in layer), None)
-
-
-def _flags(flags: Mapping[str, Any]) -> dict[str, Found]:
-    for name in flags:
-        if name not in KEYS:
-            raise unknown("setting", name, KEYS, "the call")
-    given = {name: value for name, value in flags.items() if value is not None}
-    return {
-        name: Found(check(KEYS[name], _plain(value), KEYS[name].option), KEYS[name].option)
-        for name, value in given.items()
-    }
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
-
-
-def _variables(environ: Mapping[str, str]) -> dict[str, Found]:
-    """What the environment sets; an empty variable sets nothing."""
-    found: dict[str, Found] = {}
-    for key in KEYS.values():
-        variable = next((name for name in key.variables if environ.get(name)), None)
-        if variable:
-            found[key.name] = Found(check(key, environ[variable], variable), variable)
-    return found
-
-
 def _own_last(files: list[ConfigFile]) -> list[ConfigFile]:
-    """A model of the user's own is not replaced by one of that name in a folder."""
+    """The user's own files last, so that a folder's model does not replace one of theirs with the same name."""
     return sorted(files, key=lambda file: file.own)
 
 
 def _file_layers(files: list[ConfigFile], profile: str | None) -> list[Mapping[str, Found]]:
-    """The profile of either file before the top of either. A profile of the user's own is not overruled by a folder's."""
+    """The profile of either file, then the top of either. A folder's profile does not overrule the user's own."""
     tops = [file.top for file in files]
     if profile is None:
         return tops
@@ -222,29 +209,10 @@ def _file_layers(files: list[ConfigFile], profile: str | None) -> list[Mapping[s
     return [file.profiles[profile] for file in having] + tops
 
 
-def _ignored(file: ConfigFile) -> str:
-    names = ", ".join(file.ignored[:8]) + (f" and {len(file.ignored) - 8} more" if len(file.ignored) > 8 else "")
-    return f"{file.path} may not set {names}; if you trust it: sonde config trust"
-
-
 def _refuse_untrusted(model: Any, models: Mapping[str, NamedModel], files: list[ConfigFile]) -> None:
-    """A name that was typed for this call and means an entry of a file that is not accepted yet: say so, and send nothing anywhere."""
+    """Refuse a model that the caller typed and that names an entry of a file not accepted yet: nothing is sent anywhere."""
     file = next((file for file in files if f"models.{model}" in file.ignored), None)
     if file is not None and model not in models and price(model, TokenUsage(1, 1)) is None:
         raise ConfigError(
             f"{model} is an entry of {file.path}, which may be a stranger's: read it, then accept it with `sonde config trust`"
         )
-
-
-def _default_model(found: dict[str, Found]) -> None:
-    key = found.get("api_key")
-    if "model" not in found and key is not None:
-        found["model"] = Found(DEFAULT_MODEL, f"the default, because {key.source} is set")
-
-
-def _stray(environ: Mapping[str, str]) -> Iterable[str]:
-    """SONDE_* variables that set nothing: most likely misspelt."""
-    known = {name for key in KEYS.values() for name in key.variables} | _NOT_KEYS
-    for name in sorted(environ):
-        if name.startswith("SONDE_") and name not in known:
-            yield f"{name} sets nothing; `sonde config` lists what does"

@@ -43,7 +43,10 @@ def open_context(given: Sequence[Any], *, code: bool = False, rationale_over: in
     if len(rest) > 1:
         raise ConfigError(f"give one value as context, not {len(rest)}: put them into one dict with names")
     if rest:
-        return _of_value(rest[0])
+        from sonde.contexts.values import ValuesContext  # noqa: PLC0415  # loaded only for those who pass data
+
+        values = ValuesContext(rest[0])
+        return Opened(context=values, variables=values.variables())
     names = [str(path) for path in paths]
     if code:
         from sonde.contexts.code import CodeContext  # noqa: PLC0415  # parsers are loaded only for those who ask for them
@@ -69,17 +72,10 @@ def _require_text(files: FilesContext, names: Sequence[str]) -> None:
     asked, found = ", ".join(names), len(files.library.entries)
     if not found:
         kept = left_out(files.library.listing)
-        raise ConfigError(f"there is nothing to read in {asked}: no files{f' but {kept}' if kept else ''}")
+        raise ConfigError(f"nothing to read in {asked}: no files{f' but {kept}' if kept else ''}")
     if found == 1:
-        raise ConfigError(f"there is nothing to read in {asked}: {reasons[0].message}")
-    raise ConfigError(f"there is nothing to read in {asked}: none of its {found:,} files is text. {reasons[0].message}")
-
-
-def _of_value(value: Any) -> Opened:
-    from sonde.contexts.values import ValuesContext  # noqa: PLC0415  # as above
-
-    context = ValuesContext(value)
-    return Opened(context=context, variables=context.variables())
+        raise ConfigError(f"nothing to read in {asked}: {reasons[0].message}")
+    raise ConfigError(f"nothing to read in {asked}: none of its {found:,} files is text. {reasons[0].message}")
 
 
 def is_context(value: Any) -> bool:

@@ -1,12 +1,13 @@
 """A case: which engine looks at which traces, where they are, and what they are held against.
 
-Built from a call, or from the recipe in a recorded run's first event; either way the same job comes of it. Keys and
-headers are never in a recipe: they come from the environment each time.
+Built from a call, or from the recipe in a recorded run's first event; both give the same job. Keys and headers are
+never in a recipe: they come from the environment each time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -175,21 +176,20 @@ class Case:
             if self.engine == "compliance":
                 context.controls.select(self.version(), TraceScope(), overrides=self.overrides)
             for trace_id in self.trace_ids:
-                self._look(context, trace_id)
+                try:
+                    context.store.summaries(trace_id)
+                except UnknownTrace:
+                    known = ", ".join(row.trace_id for row in context.store.traces(TraceQuery(limit=3)).rows)
+                    where = f"{self.place.name} has no trace {trace_id!r}"
+                    raise ConfigError(
+                        f"{where}; it begins with: {known or 'none'} (`sonde traces ls` lists them)"
+                    ) from None
             if self.engine == "incident":
                 project_in(self.place, context.store)
         except ToolFault as fault:
             raise ConfigError(fault.message) from None
         except RunError:
             return  # a server that does not answer is the run's failure, and goes into its record
-
-    def _look(self, context: TracesContext, trace_id: str) -> None:
-        try:
-            context.store.summaries(trace_id)
-        except UnknownTrace:
-            known = ", ".join(row.trace_id for row in context.store.traces(TraceQuery(limit=3)).rows)
-            where = f"{self.place.name} has no trace {trace_id!r}"
-            raise ConfigError(f"{where}; it begins with: {known or 'none'} (`sonde traces ls` lists them)") from None
 
     def query(self) -> TraceQuery | None:
         """The window; None when only named traces are meant."""
@@ -210,19 +210,16 @@ class Case:
                 version = {"controls_version": self.version(), "overrides": self.overrides}
                 return {"trace_id": self.trace_ids[0], **version}
             case "incident":
-                where = {"project": self.place.project, "query": self._window(store)}
+                query = self.query()
+                if query is not None:
+                    with suppress(RunError):  # a server that does not answer: the run starts, and records it
+                        query = replace(query, project=project_in(self.place, store))
+                where = {"project": self.place.project, "query": query}
                 return {"incident_id": self.incident_id(), "trace_ids": self.trace_ids, **where}
 
     def incident_id(self) -> str:
         """The same for the same traces, window and filter, so that two dossiers of one incident are known as such."""
         return hash_value(self.input_ref())[:12]
-
-    def _window(self, store: TraceStore) -> TraceQuery | None:
-        query = self.query()
-        try:
-            return None if query is None else replace(query, project=project_in(self.place, store))
-        except RunError:
-            return query  # a server that does not answer: the run begins, and records it
 
     def input_ref(self) -> dict[str, Any]:
         """What the record says was asked for."""

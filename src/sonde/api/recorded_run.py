@@ -1,0 +1,144 @@
+"""A recorded run: found by its name, checked, and compared with what its data are now.
+
+Its folder may be a stranger's or damaged, so `check_recipe` checks the form of what the first event says before anything is built from
+it. What the values may bring about is decided in consent.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sonde.api.settings import Settings
+from sonde.contexts.base import Context
+from sonde.core.budget import Budget
+from sonde.core.calls import CallRef
+from sonde.core.canonical import sha256_text
+from sonde.core.events import AnyEvent, Cited, HostReturned, RunEnded, RunStarted
+from sonde.core.evidence import Citation, Excerpt
+from sonde.errors import ConfigError, RunError
+from sonde.runs.export import is_replayable
+from sonde.runs.rundir import RECORD, SUMMARY, RunDir, find_run
+from sonde.sandbox import Limits
+
+NAMES = "RUN is a run's id, the unique beginning of one, `last`, or its folder"
+ALL_OF_IT = "the data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A recorded run: its folder, its events, how it began."""
+
+    run_dir: RunDir
+    events: Sequence[AnyEvent]
+    started: RunStarted
+
+    @property
+    def ended(self) -> RunEnded | None:
+        """How it ended; None when it was cut off."""
+        return next((event for event in reversed(self.events) if isinstance(event, RunEnded)), None)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the folder's files were written too: a kill may come between the last event and them."""
+        return (self.run_dir.path / RECORD).is_file() and (self.run_dir.path / SUMMARY).is_file()
+
+
+def open_run(run: str | Path, runs_dir: str | Path | None, settings: Settings) -> Recorded:
+    """A recorded run by id or folder."""
+    run_dir = find_run(runs_dir or settings.runs_dir, run)
+    events = run_dir.events()
+    started = next((event for event in events if isinstance(event, RunStarted)), None)
+    if started is None:
+        raise ConfigError(f"{run_dir.path} was cut off before its first event: it holds nothing to continue; {NAMES}")
+    if not is_replayable(events):
+        raise ConfigError(f"{run_dir.path} is a redacted export: what was removed cannot run again; look at it instead")
+    check_recipe(started)
+    return Recorded(run_dir=run_dir, events=events, started=started)
+
+
+class _Sources(msgspec.Struct):
+    paths: list[str] = []
+    code: bool = False
+
+
+class _Recipe(msgspec.Struct):
+    engine: str | None = None
+    model: str | None = None
+    sub_model: str | None = None
+    sources: _Sources | None = None
+    code: bool = False
+    schema: dict[str, Any] | None = None
+    earlier: str = ""
+    continues: str | None = None
+    workspace: str | None = None
+    commands: list[str] = []
+    source: str | None = None
+    project: str | None = None
+    trace_ids: list[str] = []
+    taxonomy: str | None = None
+    controls_version: str | None = None
+    controls_files: list[str] = []
+    overrides: list[str] = []
+    start: str | None = None
+    end: str | None = None
+    filter_expr: str | None = None
+    configs: str | None = None
+    writeback: bool = False
+    limits: dict[str, float | int | str | None] = {}
+
+
+def check_recipe(started: RunStarted) -> None:
+    """ConfigError if a field that a run is built from does not have the form that Sonde writes."""
+    try:
+        msgspec.convert(started.settings, _Recipe)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"this run cannot be continued: its settings were changed or damaged ({error})") from None
+    for what, given, known in (
+        ("budget", started.budget, Budget),
+        ("limit", started.settings.get("limits", {}), Limits),
+    ):
+        unknown = sorted(set(given) - set(known.__dataclass_fields__))
+        if unknown:
+            raise ConfigError(f"this run cannot be continued: this version has no {what} {', '.join(unknown)}")
+
+
+def changed_sources(events: Sequence[AnyEvent], context: Context) -> tuple[str, ...]:
+    """The files (or refs) that a run read and that read differently now: the usual reason why a replay differs.
+
+    "the data" when the whole differs and none of what was read. It does not say what has changed in a file: the run recorded hashes of
+    what it read, and the text only where code printed it.
+    """
+    read: dict[str, Excerpt] = {}
+    for event in events:
+        if isinstance(event, HostReturned):
+            read.update((each["ref"], msgspec.convert(each, Excerpt)) for each in event.excerpts)
+        elif isinstance(event, Cited):
+            cited = Citation.model_validate(event.citation)
+            read[cited.ref] = Excerpt(
+                kind=cited.kind,
+                ref=cited.ref,
+                hash=cited.excerpt_hash,
+                path=cited.path,
+                start_line=cited.start_line,
+                end_line=cited.end_line,
+            )
+    with suppress(RunError):  # the data cannot be reached: the replay says so itself
+        changed: dict[str, None] = {}
+        for excerpt in read.values():
+            if CallRef.read(excerpt.ref) is not None:
+                continue  # the result of a user's tool is in the record itself
+            text = context.reread(excerpt)
+            if text is None or sha256_text(text) != excerpt.hash:
+                changed[excerpt.path or excerpt.ref] = None
+        started = next((event for event in events if isinstance(event, RunStarted)), None)
+        recorded = "" if started is None else started.dataset_ref.get("dataset_hash")
+        if not changed and recorded and recorded != context.fingerprint():
+            return (ALL_OF_IT,)
+        return tuple(changed)
+    return ()

@@ -57,7 +57,7 @@ def asked(data: Path, tmp_path: Path) -> tuple[Answer, Path]:
 
 def hash_of(seen: SeenRequest) -> str:
     messages = [Message(each["role"], each["content"]) for each in seen.body["messages"]]
-    return request_hash(Question(messages=messages))
+    return request_hash(Question(session="root", turn=1, messages=messages))
 
 
 def _seen(request: Any) -> SeenRequest:

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sonde.contexts.files import FilesContext
-from sonde.contexts.files.lines import BLOCK, LineIndex, read_lines
-from sonde.contexts.files.text import Text
+from sonde.contexts.files.text import BLOCK, LineIndex, Text, read_lines
 from sonde.core.canonical import sha256_text
 
 CHARACTERS = st.sampled_from(["a", "é", "€", "😀", "\n", "\n", "\r\n", "\r", "\t", " ", "\u2028", "\x0c", "\ufeff"])

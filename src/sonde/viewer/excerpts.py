@@ -21,8 +21,7 @@ from typing import Any, Literal, cast
 from sonde.contexts.configs import ConfigSnapshots
 from sonde.contexts.files.file_list import Entry
 from sonde.contexts.files.library import glob_pattern
-from sonde.contexts.files.lines import LineIndex, read_lines
-from sonde.contexts.files.text import open_text
+from sonde.contexts.files.text import LineIndex, open_text, read_lines
 from sonde.contexts.traces.cache import SUFFIXES
 from sonde.contexts.traces.catalog import is_server
 from sonde.contexts.traces.filestore import FileStore

@@ -18,7 +18,7 @@ from sonde.contexts.code.finder import Finder, FoundSymbol
 from sonde.contexts.code.outline import chunks, folder_members, outline
 from sonde.contexts.code.symbols import language_of
 from sonde.contexts.files.context import FilesContext
-from sonde.contexts.files.lines import read_lines
+from sonde.contexts.files.text import read_lines
 from sonde.core.deadline import Clock
 from sonde.core.evidence import Excerpt, Observed
 from sonde.errors import ToolFault

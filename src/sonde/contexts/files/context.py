@@ -19,10 +19,9 @@ from sonde.contexts.files.about import describe, shown_name
 from sonde.contexts.files.bm25 import words_of
 from sonde.contexts.files.grep import COUNTED, compile_pattern, grep_files
 from sonde.contexts.files.library import Library
-from sonde.contexts.files.lines import read_lines
 from sonde.contexts.files.search import Search
 from sonde.contexts.files.slices import READ_BYTES, read, reread_bytes, slice_bytes, with_numbers
-from sonde.contexts.files.text import Unreadable
+from sonde.contexts.files.text import Unreadable, read_lines
 from sonde.core.deadline import Clock, Deadline, SystemClock
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
 from sonde.errors import ToolFault

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from sonde.contexts.files.file_list import Entry, Listing, list_sources
-from sonde.contexts.files.lines import BLOCK, LineIndex
-from sonde.contexts.files.text import Text, Unreadable, open_text, signature
+from sonde.contexts.files.text import BLOCK, LineIndex, Text, Unreadable, open_text, signature
 from sonde.core.patterns import Pattern, compiled, escaped
 from sonde.errors import ToolFault
 

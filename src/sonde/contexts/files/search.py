@@ -16,9 +16,8 @@ from typing import Any
 from sonde.contexts.files.bm25 import Passage, RankedPassage, Ranking, passages
 from sonde.contexts.files.grep import scan_file
 from sonde.contexts.files.library import Library
-from sonde.contexts.files.lines import read_lines
 from sonde.contexts.files.slices import READ_BYTES
-from sonde.contexts.files.text import Unreadable
+from sonde.contexts.files.text import Unreadable, read_lines
 from sonde.core.deadline import Deadline
 from sonde.core.evidence import Excerpt, Observed
 from sonde.core.patterns import compiled, escaped

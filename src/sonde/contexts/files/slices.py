@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from sonde.contexts.files.file_list import Entry
-from sonde.contexts.files.lines import LineIndex, read_lines
-from sonde.contexts.files.text import Text
+from sonde.contexts.files.text import LineIndex, Text, read_lines
 from sonde.core.canonical import sha256_text
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
 

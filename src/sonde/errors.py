@@ -1,7 +1,7 @@
 """Every error of Sonde, with the code, stage and retryability that the run record carries.
 
     SondeError
-    ├── Fault                      goes back to the model; the run goes on
+    ├── Fault                      goes back to the model; the run continues
     │   ├── CodeFault              the generated code failed: exception, gate refusal, timeout, memory
     │   ├── ToolFault              a tool refused its arguments or failed        TOOL_CALL_FAILED
     │   └── FormatFault            the reply had no usable form                  MODEL_OUTPUT_INVALID
@@ -17,7 +17,7 @@
     │   ├── SchemaValidationFailed      SCHEMA_VALIDATION_FAILED
     │   ├── EvidenceValidationFailed    EVIDENCE_VALIDATION_FAILED
     │   ├── ModelOutputInvalid          MODEL_OUTPUT_INVALID
-    │   │   └── ModelCallFailed         MODEL_OUTPUT_INVALID     (no reply: not reached, refused, too late)
+    │   │   └── ModelCallFailed         MODEL_OUTPUT_INVALID     (no reply: unreachable, refused, too late)
     │   ├── WritebackFailed             WRITEBACK_FAILED
     │   └── UnexpectedRuntimeError      UNEXPECTED_RUNTIME_ERROR
     └── UsageError                 the caller's mistake; nothing was run (exit code 2)
@@ -70,13 +70,13 @@ class SondeError(Exception):
             self.retryable = retryable
 
     def row(self) -> dict[str, str | bool]:
-        """The error as a record carries it. By the contract a run is worth repeating only after a budget or a write-back."""
+        """The error as a record carries it. By the contract, a run is retryable only after a budget or write-back error."""
         again = self.retryable and self.code in WORTH_REPEATING
         return {"code": self.code.value, "message": self.message, "stage": self.stage, "retryable": again}
 
 
 class Fault(SondeError):
-    """Something the model can mend: it is told, with line and example, and the run goes on."""
+    """Something the model can fix: it sees the line and an example, and the run continues."""
 
 
 class CodeFault(Fault):
@@ -112,14 +112,14 @@ class SandboxViolation(RunError):
 
 
 class SandboxLost(RunError):
-    """The worker's state is gone and the session cannot go on."""
+    """The worker's state is gone and the session cannot continue."""
 
     code = ErrorCode.UNEXPECTED_RUNTIME_ERROR
     stage = "runtime_sandbox"
 
 
 class ToolCallFailed(RunError):
-    """A tool failed in a way that no other call can mend."""
+    """A tool failed in a way that no other call can fix."""
 
     code = ErrorCode.TOOL_CALL_FAILED
 
@@ -131,7 +131,7 @@ class ToolResponseInvalid(RunError):
 
 
 class BudgetExceeded(RunError):
-    """A limit was reached. `limit` is the knob's name; only retryable because a larger budget may do."""
+    """A limit was reached. `limit` is the name of the setting. Retryable, because a larger budget may be enough."""
 
     code = ErrorCode.RECURSION_LIMIT_REACHED
     stage = "runtime_budget"
@@ -153,7 +153,7 @@ class WallTimeLimitReached(BudgetExceeded):
 
 
 class Cancelled(BudgetExceeded):
-    """The user has stopped the run: it ends like one that ran out of time, with the best it has."""
+    """The user stopped the run; it ends like one that ran out of time, with the best it has."""
 
 
 BY_USER = "cancelled by the user"
@@ -186,9 +186,9 @@ class ModelOutputInvalid(RunError):
 
 
 class ModelCallFailed(ModelOutputInvalid):
-    """One attempt at a model gave no reply. `retry_after` is the server's wish in seconds, `tokens_in` what it may have
-    cost, `waited_s` the part of its time that is not the run's own, `returncode` how a program ended, `too_long` that
-    the prompt is more than the model reads, `attempts` how often it was asked in all.
+    """A model gave no reply. `retry_after` is how many seconds the server asks to wait, `tokens_in` what the attempt may
+    have cost, `waited_s` the part of its time that does not count as the run's, `returncode` how a program ended,
+    `too_long` that the prompt is longer than the model reads, `attempts` how often it was asked in all.
     """
 
     def __init__(
@@ -221,11 +221,11 @@ class WritebackFailed(RunError):
 
 
 class UnexpectedRuntimeError(RunError):
-    """A fault of ours."""
+    """A bug in Sonde."""
 
 
 def reached_before(row: Mapping[str, Any] | None) -> RunError | None:
-    """What ended a recorded session from outside its code, as an error again; None for what comes of its replies alone."""
+    """The error that ended a recorded session from outside its code; None when its own replies ended it."""
     message = str((row or {}).get("message"))
     if message == BY_USER:
         return by_user()

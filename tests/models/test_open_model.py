@@ -17,9 +17,7 @@ from sonde.core.deadline import Deadline, SystemClock
 from sonde.core.redaction import secret_forms
 from sonde.errors import ConfigError, ModelCallFailed
 from sonde.models import Message, ModelReply, ModelRequest, ModelSettings, Secret, TokenUsage, open_model
-from sonde.models.base import MAX_ATTEMPTS, backoff, cut_at_stop, may_retry
-from sonde.models.prices import price
-from sonde.models.recorded import RecordedModel
+from sonde.models.base import MAX_ATTEMPTS, RecordedModel, backoff, cut_at_stop, may_retry, price
 
 HELLO = ModelRequest(messages=[Message("user", "hello")])
 

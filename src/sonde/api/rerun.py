@@ -38,8 +38,7 @@ from sonde.core.events import (
 )
 from sonde.core.record import RunRecord
 from sonde.errors import Cancelled, ConfigError, reached_before
-from sonde.models.base import Model
-from sonde.models.recorded import RecordedModel
+from sonde.models.base import Model, RecordedModel
 from sonde.runs.recording import Difference, Diverged, Recording, before_turn
 from sonde.runtime.run import OnEvent, OnText, RunSpec
 from sonde.sandbox import Limits

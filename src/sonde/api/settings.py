@@ -21,8 +21,7 @@ from sonde.api.config_file import ConfigFile, Found, NamedModel, find_files
 from sonde.api.keys import KEYS, KNOBS, check, unknown
 from sonde.core.budget import Budget
 from sonde.errors import ConfigError
-from sonde.models.base import ModelSettings, PromptMode, Secret, TokenUsage
-from sonde.models.prices import price
+from sonde.models.base import ModelSettings, PromptMode, Secret, TokenUsage, price
 
 DEFAULT_MODEL = "openai:gpt-4o-mini"
 _USER = re.compile(r"(?<=://)[^/\s]*@")  # a password may stand there

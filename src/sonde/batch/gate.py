@@ -16,8 +16,17 @@ from typing import Protocol
 from sonde.batch.limits import Answer, Ask, Closed, Later, Slot, Told
 from sonde.core.deadline import Deadline
 from sonde.errors import ModelCallFailed
-from sonde.models.base import Model, ModelReply, ModelRequest, OnText, TokenUsage, prompt_tokens, suited_mode
-from sonde.models.prices import dearest, price
+from sonde.models.base import (
+    Model,
+    ModelReply,
+    ModelRequest,
+    OnText,
+    TokenUsage,
+    dearest,
+    price,
+    prompt_tokens,
+    suited_mode,
+)
 
 LANDING_S = 0.05  # from a reply's return to its line in the journal
 

@@ -27,7 +27,7 @@ from sonde.bench.seeded import generate
 from sonde.contexts.workspace import LocalWorkspace, WorkspaceContext, accept
 from sonde.core.events import AnyEvent, ModelReplied, RunStarted
 from sonde.errors import ConfigError
-from sonde.models.recorded import RecordedModel
+from sonde.models.base import RecordedModel
 from sonde.runs.recording import Recording
 from sonde.runs.rundir import RunDir
 from sonde.runtime.run import OnEvent

@@ -20,7 +20,7 @@ from sonde.bench.suite import BenchCase, Suite, Trial
 from sonde.core.deadline import Deadline, SystemClock
 from sonde.errors import ConfigError
 from sonde.models import Message, Model, ModelRequest
-from sonde.models.prices import price
+from sonde.models.base import price
 
 QUESTION_METHODS = ("sonde", "no-subcalls", "retrieval", "plain")
 ONE_PROMPT_SECONDS = 3600.0

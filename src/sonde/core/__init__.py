@@ -1,8 +1,8 @@
 """Values and rules only, no I/O: budgets, states, events, the record, evidence, canonical JSON.
 
-Importing it also refuses a mixed-up installation. PyPI has an unrelated distribution called `sonde`, whose files land in the same folder
-as ours: installed after us it replaces `sonde/__init__.py`, uninstalled it removes it. That other `__init__` imports `sonde.core`, and so
-does everything of ours; this is where both meet.
+Importing it also refuses a mixed-up installation. PyPI has an unrelated distribution called `sonde`, whose files go into the same folder
+as ours: installing it after ours replaces `sonde/__init__.py`, uninstalling it removes that file. Its `__init__` imports `sonde.core`, and
+so does all our code; so this is the place to check.
 """
 
 import sys

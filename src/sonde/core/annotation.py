@@ -25,7 +25,7 @@ class Annotation:
     identifier: str
 
     def as_dict(self) -> dict[str, Any]:
-        """As a line of annotations.jsonl: the payload of the contract. What is about a whole trace has no span."""
+        """As a line of annotations.jsonl, the payload of the contract. An annotation of a whole trace has no span."""
         about_trace = self.level == "trace"
         return {
             "run_id": self.run_id,
@@ -42,7 +42,7 @@ class Annotation:
         }
 
     def row(self) -> dict[str, Any]:
-        """As Phoenix takes it; run, engine and version are at the top of its metadata."""
+        """As Phoenix accepts it; run, engine and version are at the top of its metadata."""
         return {
             f"{self.level}_id": self.target,
             "name": self.name,

@@ -1,8 +1,8 @@
-"""Calls of the user's own tools as evidence: how one is named, what text it showed, how it is cited.
+"""Calls of the user's own tools as evidence: how a call is named, what text it showed, how to cite it.
 
-A ref is `tool:NAME:ARGS-TEXT`: the tool, and the first eight hex digits of the hashes of its arguments and of the text that it returned. So
-it names one call and one result: the same call with another result has another ref, and so has the call of another run unless it
-returned the very same. `:3-5` behind it means lines of the text. Nothing here reads the text again: the run's record does.
+A ref is `tool:NAME:ARGS-TEXT`: the tool, and the first eight hex digits of the hashes of its arguments and of the text it returned. So it
+names one call and one result: the same call with another result has another ref, and so does the same call in another run unless it
+returned the same text. `:3-5` after it means lines of the text. Nothing here reads the text again; the run's record does.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class CallRef:
         return self.base if self.whole else f"{self.base}:{self.start_line}-{self.end_line}"
 
     def cut(self, text: str) -> str | None:
-        """What it means of a call's text; None for lines that the text does not have."""
+        """The part of a call's text that it means; None for lines that the text does not have."""
         lines = text.split("\n")
         if self.whole:
             return text
@@ -83,18 +83,18 @@ def call_text(tool: str, arguments: dict[str, Any], start_line: int = 0, end_lin
 
 
 def shown_text(result: Any) -> str:
-    """The text of a result, which its hash is of: the text itself, or canonical JSON of anything else."""
+    """The text of a result, as it is hashed: the text itself, or canonical JSON of anything else."""
     return result if isinstance(result, str) else canonical_json(result)
 
 
 def excerpt_of_call(tool: str, args_hash: str, result: Any) -> Excerpt:
-    """What a call returned, as something that can be cited."""
+    """What a call returned, in citable form."""
     hashed = sha256_text(shown_text(result))
     return Excerpt(kind=EvidenceKind.TOOL_IO, ref=f"{call_prefix(tool, args_hash)}-{hashed[:8]}", hash=hashed)
 
 
 def call_prefix(tool: str, args_hash: str) -> str:
-    """How the refs of all results of a call begin."""
+    """The common beginning of the refs of all results of a call."""
     return f"tool:{tool}:{args_hash[:8]}"
 
 

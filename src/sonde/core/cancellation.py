@@ -1,8 +1,8 @@
-"""A request to stop that also reaches those who wait.
+"""A request to stop that also reaches code that is waiting.
 
-Everything that blocks for long on behalf of a run (a socket, a process) says while it waits how it can be let go: `stop.cutting(cut)`.
-Setting the stop calls these, in the thread that sets it. A plain `threading.Event` of a caller does as well: `heeding` watches it.
-It does not promise that whatever is cut has ended when `set` returns, only that it no longer waits.
+Whatever blocks for long on behalf of a run (a socket, a process) registers how to interrupt it: `stop.cutting(cut)`. Setting the stop
+calls these, in the thread that sets it. A caller may pass a plain `threading.Event` instead; `heeding` watches it.
+It does not promise that what was cut has ended when `set` returns, only that it no longer waits.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-LOOK_S = 0.02  # how often a caller's own event is looked at
+LOOK_S = 0.02  # how often a caller's own event is checked
 
 
 class Stop(threading.Event):
-    """An event that is set once, by anybody, also by a signal's handler."""
+    """An event that is set once, by any thread or by a signal handler."""
 
     def __init__(self) -> None:
         super().__init__()
-        # The event's own lock, made re-entrant: a signal's handler may set it while its thread begins to wait.
+        # The event's own lock, made re-entrant: a signal handler may set it while its thread begins to wait.
         self._cond = threading.Condition(threading.RLock())
         self._cuts: dict[object, Callable[[], object]] = {}
         self._guard = threading.RLock()  # re-entered when a signal arrives while it is held
 
     def set(self) -> None:
-        """Stop: from now on and whatever waits."""
+        """Stop now, and interrupt whatever waits."""
         super().set()
         with self._guard:  # held on purpose: nobody leaves `cutting`, and reuses what it cut, in the middle of a cut
             for cut in tuple(self._cuts.values()):
@@ -33,7 +33,7 @@ class Stop(threading.Event):
 
     @contextmanager
     def cutting(self, cut: Callable[[], object]) -> Generator[None]:
-        """While this lasts a stop calls `cut`, maybe twice; at once if it has come already. It must be quick and not raise."""
+        """Inside this block a stop calls `cut`, maybe twice; at once if the stop is already set. `cut` must be quick and not raise."""
         key = object()
         with self._guard:
             self._cuts[key] = cut
@@ -48,7 +48,7 @@ class Stop(threading.Event):
 
 @contextmanager
 def heeding(event: threading.Event) -> Generator[Stop]:
-    """A stop that is set as soon as the event is; the event itself when it is one. Setting it does not set the event."""
+    """A stop that is set as soon as the event is; a `Stop` is returned as it is. Setting the stop does not set the event."""
     if isinstance(event, Stop):
         yield event
         return

@@ -1,7 +1,7 @@
 """Canonical JSON and hashes: the same value gives the same text, and so the same hash, everywhere.
 
-Keys sorted, no spaces, UTF-8 kept, NaN and infinities refused (they are not JSON). Bytes, tuples, sets, dataclasses and dates are not
-values of a run; `jsonable` turns the few that tools return into JSON-like ones.
+Keys are sorted, spaces left out, UTF-8 kept, NaN and infinities refused (they are not JSON). Bytes, tuples, sets, dataclasses and dates
+are not values of a run; `jsonable` turns the few that tools return into JSON-like ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, cast
 
 
 def canonical_json(value: Any) -> str:
-    """The one text of a JSON-like value; ValueError for NaN, TypeError for what is not JSON-like."""
+    """The canonical text of a JSON-like value; ValueError for NaN, TypeError for anything that is not JSON-like."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 

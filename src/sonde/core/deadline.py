@@ -1,7 +1,7 @@
 """Time as a value: a clock that tests can freeze and a deadline that every blocking call takes.
 
-A deadline can give waiting time back (`add`): waiting for a person behind a command model is not the run's own time. It carries the run's
-stop along, because whoever may wait no longer than the deadline may not wait longer than that either. A stop does not expire it.
+A deadline can give waiting time back (`add`): waiting for a person behind a command model does not count as the run's time. It carries
+the run's stop, because code that must respect the deadline must respect the stop too. A stop does not expire the deadline.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Deadline:
         self._lock = threading.Lock()
 
     def elapsed(self) -> float:
-        """Seconds counted so far: time given back is left out."""
+        """Seconds counted so far, without the time given back."""
         return self.clock.now() - self.started - self._given_back
 
     def remaining(self) -> float:
@@ -74,7 +74,7 @@ class Deadline:
             self._given_back = math.fsum(until - since for since, until in self._waits)
 
     def sub(self, seconds: float | None) -> Deadline:
-        """A deadline of its own, at most as far away as this one."""
+        """A separate deadline, at most as far away as this one."""
         mine = self.remaining()
         wanted = mine if seconds is None else min(seconds, mine)
         return Deadline(self.clock, None if math.isinf(wanted) else wanted, stop=self.stop)

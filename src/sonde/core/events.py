@@ -2,9 +2,9 @@
 
 The record, the metrics, the live view, the web page, the wire protocol, OpenTelemetry spans and resume are folds or
 views of it. `session` is the path of the session in the recursion tree (`root`, `root/3.1`: the sub-call made by host
-call 1 of turn 3; `.k` more for the k-th of a batch). Events that code depends on (model replies, host results, the
-clock) are found by their KEY. msgspec and not pydantic here: an event
-is written between two turns, and that must cost microseconds.
+call 1 of turn 3; with `.k` added for the k-th of a batch). Events that code depends on (model replies, host results, the
+clock) are found by their KEY. msgspec instead of pydantic, because an event is written between two turns and must cost
+only microseconds.
 """
 
 from __future__ import annotations
@@ -349,7 +349,7 @@ def encode(event: Event) -> bytes:
 
 
 def decode(line: bytes | str) -> AnyEvent:
-    """The event of a line; msgspec.ValidationError or DecodeError when it is none."""
+    """The event of a line; msgspec.ValidationError or DecodeError when the line is not an event."""
     return _decoder.decode(line)
 
 

@@ -1,8 +1,8 @@
-"""Evidence: pointers, with the hash of what they point at, into text that a tool really returned in this run.
+"""Evidence: pointers into text that a tool really returned in this run, with the hash of that text.
 
-A tool that shows citable text returns `Observed(value, excerpts)`. The run keeps every excerpt in one `EvidenceLog`. A citation is
-proved by `prove`: it must lie inside logged excerpts whose text, read again now, still has the logged hash. Hashes are computed here,
-never by a model. What this does not promise: that the cited text supports the claim; only that it was seen and is unchanged.
+A tool that shows citable text returns `Observed(value, excerpts)`. The run keeps every excerpt in one `EvidenceLog`. `prove` checks a
+citation: it must lie inside logged excerpts whose text, read again now, still has the logged hash. Hashes are computed here, never by a
+model. This does not promise that the cited text supports the claim, only that it was seen and is unchanged.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ Reread = Callable[[Excerpt], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Refuted:
-    """Why a citation is not accepted; `unseen` when no tool has returned the place at all."""
+    """Why a citation is not accepted; `unseen` when no tool has returned that place at all."""
 
     reason: str
     unseen: bool = False
@@ -149,8 +149,8 @@ class Refuted:
 class EvidenceLog:
     """Every excerpt that a session has seen, safe to use from threads.
 
-    A child begins with what its parent has seen, and the parent sees what the child saw when it has the child's result: parallel
-    children know nothing of each other, so that what one of them may cite does not hang on who was first.
+    A child starts with what its parent has seen, and the parent gets what the child saw together with the child's result. Parallel
+    children do not see each other's evidence, so what one of them may cite does not depend on who was first.
     """
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class EvidenceLog:
                     places.append(excerpt)
 
     def copy(self) -> EvidenceLog:
-        """The same, to be added to without changing this one."""
+        """A copy that can grow without changing this one."""
         other = EvidenceLog()
         with self._lock:
             other._by_ref = dict(self._by_ref)
@@ -182,7 +182,7 @@ class EvidenceLog:
         return other
 
     def since(self, before: EvidenceLog) -> list[Excerpt]:
-        """What is here and was not there before, or was another text."""
+        """The excerpts that `before` does not have, or has with another text."""
         return [each for each in self.excerpts() if before.find(each.kind.value, each.ref) != each]
 
     def excerpts(self) -> list[Excerpt]:
@@ -199,14 +199,14 @@ class EvidenceLog:
         return next((e for e in self.excerpts() if e.ref == ref), None)
 
     def paths(self) -> list[str]:
-        """Files of which something was seen."""
+        """Files of which the session has seen something."""
         return sorted(self._lines)
 
     def covering(self, path: str, start_line: int, end_line: int, reread: Reread) -> list[Excerpt] | Refuted:
-        """Logged excerpts, unchanged to this day, that together hold these lines; or the reason why there are none."""
+        """Logged and still unchanged excerpts that together hold these lines, or the reason why not."""
         chosen: list[Excerpt] = []
         line = start_line
-        with self._lock:  # only to look: another session may just be replacing one of them
+        with self._lock:  # only for the copy: another session may be replacing one of them
             seen = list(self._lines.get(path, ()))
         while line <= end_line:
             fitting = [e for e in seen if e.start_line <= line <= e.end_line]
@@ -236,7 +236,7 @@ class EvidenceLog:
         return None
 
     def prove_lines(self, path: str, start_line: int, end_line: int, reread: Reread) -> Excerpt | Refuted:
-        """The proved excerpt of exactly these lines, or the reason why there is none."""
+        """The proved excerpt of exactly these lines, or the reason why not."""
         if start_line < 1 or end_line < start_line:
             return Refuted(f"{path}:{start_line}-{end_line} is not a range of lines")
         covering = self.covering(path, start_line, end_line, reread)
@@ -249,7 +249,7 @@ class EvidenceLog:
         return replace(exact, hash=sha256_text(text))
 
     def prove_ref(self, kind: str, ref: str, reread: Reread) -> Excerpt | Refuted:
-        """The proved excerpt behind a pointer, or the reason why there is none."""
+        """The proved excerpt behind a pointer, or the reason why not."""
         excerpt = self.find(kind, ref)
         if excerpt is None:
             return Refuted(f"{kind} {ref} was not returned by any tool in this run")

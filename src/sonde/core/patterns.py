@@ -1,6 +1,6 @@
 """Patterns from models and users, compiled by RE2: time linear in the text, whatever the pattern.
 
-The typed face of the re2 module. RE2 knows neither look-around nor back-references and says so.
+A typed interface to the re2 module. RE2 has neither look-around nor back-references and says so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re2
 _re2 = cast("Any", re2)
 
 
-class Found(Protocol):
+class PatternMatch(Protocol):
     """One match."""
 
     def start(self) -> int:
@@ -27,17 +27,17 @@ class Found(Protocol):
 class Pattern(Protocol):
     """A compiled pattern over bytes or text."""
 
-    def search(self, text: bytes | str, pos: int = 0) -> Found | None:
+    def search(self, text: bytes | str, pos: int = 0) -> PatternMatch | None:
         """The first match from `pos` on."""
         ...
 
-    def fullmatch(self, text: bytes | str) -> Found | None:
+    def fullmatch(self, text: bytes | str) -> PatternMatch | None:
         """A match of the whole text."""
         ...
 
 
 def compiled(source: str, *, by_line: bool = False, any_case: bool = False) -> Pattern:
-    """The pattern; `by_line` makes `^` and `$` line ends and keeps every match within a line. ValueError says what RE2 does not take."""
+    """The pattern; `by_line` makes `^` and `$` line ends and keeps every match within a line. ValueError says what RE2 does not accept."""
     options = _re2.Options()
     options.log_errors = False
     options.never_nl = by_line

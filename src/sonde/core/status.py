@@ -1,6 +1,6 @@
 """Two state machines as two tables: the status of a run and the state of a session's loop.
 
-A transition outside its table is a bug of ours and fails hard.
+A transition outside its table is a bug in Sonde and raises an error.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LoopState(StrEnum):
 
 
 class InvalidTransition(UnexpectedRuntimeError):
-    """A state machine was asked to go where its table does not lead."""
+    """A state machine was asked for a transition that its table does not have."""
 
 
 RUN_TRANSITIONS: Mapping[RunStatus, frozenset[RunStatus]] = {

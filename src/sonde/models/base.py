@@ -1,16 +1,17 @@
 """What a model is to the rest of Sonde: one method that takes messages and gives one reply.
 
 Promises: `complete` makes one attempt, returns within the deadline and soon after its `stop`, and fails only with
-`ModelCallFailed`, whose message never holds a key. It does not promise that the reply has the asked form, and it
-neither retries, counts nor records: that is the runtime's work. The pure functions below help implementations (token
-estimates, prompts as one text) and the runtime (when to ask again).
+`ModelCallFailed`, whose message never holds a key. It does not promise that the reply has the requested form, and it
+neither retries, counts nor records: the runtime does. The pure functions below help implementations (token estimates,
+prices, prompts as one text) and the runtime (when to ask again). `RecordedModel` is the smallest implementation.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -25,6 +26,7 @@ OnText = Callable[[str], None]
 MAX_ATTEMPTS = 4
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
+FREE = frozenset({"command", "local"})  # kinds of models that cost nothing, whatever their names look like
 _HEADINGS = {"system": "SYSTEM", "user": "USER", "assistant": "ASSISTANT (your earlier reply)"}
 
 
@@ -50,7 +52,7 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """What one attempt used. `cached_in` is part of `tokens_in`; `estimated` says that nobody counted exactly."""
+    """What one attempt used. `cached_in` is part of `tokens_in`; `estimated` means that nobody counted exactly."""
 
     tokens_in: int
     tokens_out: int
@@ -60,8 +62,8 @@ class TokenUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """One reply. `cost_usd` is None when no price is known; `waited_s` is the part of `latency_s` that is not
-    to be counted as the run's time (a person or a slow tool behind the command).
+    """One reply. `cost_usd` is None when no price is known; `waited_s` is the part of `latency_s` that does
+    not count as the run's time (a person or a slow tool behind the command).
     """
 
     text: str
@@ -86,7 +88,7 @@ class Model(Protocol):
 
 
 def suited_mode(model: Model | None) -> Literal["code", "guided"]:
-    """The form of replies that suits a model; one with `guided = True` is not trusted to write code."""
+    """The form of replies that suits a model; a model with `guided = True` is not trusted to write code."""
     return "guided" if getattr(model, "guided", False) else "code"
 
 
@@ -118,8 +120,8 @@ PromptMode = Literal["stdin", "file"]
 class ModelSettings:
     """What `open_model` needs beside the name. Read by api/ and cli/ from flags, environment and file, passed down.
 
-    `timeout_s` bounds one attempt, below what the deadline leaves. `environ` is the caller's environment, of which
-    a command gets PATH, HOME and LANG only; `env` is what it gets besides. `label` is what the record calls a command.
+    `timeout_s` bounds one attempt, within what the deadline leaves. `environ` is the caller's environment, from which
+    a command gets only PATH, HOME and LANG; `env` is what it gets in addition. `label` is the record's name for a command.
     """
 
     base_url: str | None = None
@@ -145,8 +147,30 @@ class ModelSettings:
         return tuple(filter(None, found))
 
 
+class RecordedModel:
+    """Gives each recorded reply once, in order, also to several threads; a recorded failure is raised again."""
+
+    def __init__(self, name: str, replies: Iterable[ModelReply | ModelCallFailed]) -> None:
+        self.name = name
+        self._replies = iter(replies)
+        self._lock = threading.Lock()
+
+    def complete(self, request: ModelRequest, *, deadline: Deadline, on_text: OnText | None = None) -> ModelReply:  # noqa: ARG002  # a recording does not look at the question
+        with self._lock:
+            reply = next(self._replies, None)
+        if reply is None:
+            raise ModelCallFailed(
+                f"the recording of {self.name} has no reply left; the run asks more often than the recorded one did"
+            )
+        if isinstance(reply, ModelCallFailed):
+            raise reply
+        if on_text is not None:
+            on_text(reply.text)
+        return reply
+
+
 def mend(text: str) -> str:
-    """`text` as it can be written: halves of characters that came in two pieces are joined, lone halves replaced."""
+    """`text` in a form that can be written: surrogate pairs that came in two pieces are joined, lone ones replaced."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -160,12 +184,12 @@ def estimate_tokens(text: str) -> int:
 
 
 def estimate_usage(request: ModelRequest, text: str) -> TokenUsage:
-    """What the exchange used, when nobody said."""
+    """An estimate of what the exchange used, for when the server does not say."""
     return TokenUsage(prompt_tokens(request), estimate_tokens(text), estimated=True)
 
 
 def interrupted(name: str, tokens_in: int, waited_s: float = 0.0) -> ModelCallFailed:
-    """The failure of an attempt that a stop of the run cut short; what was sent may still cost money."""
+    """The failure of an attempt cut short because the run was stopped; what was sent may still cost money."""
     text = f"{name} was interrupted before it had answered: the run was cancelled"
     return ModelCallFailed(text, retryable=False, tokens_in=tokens_in, waited_s=waited_s)
 
@@ -176,13 +200,13 @@ def prompt_tokens(request: ModelRequest) -> int:
 
 
 def schema_note(schema: Mapping[str, Any]) -> str:
-    """Asks for JSON where the server cannot enforce it."""
+    """A request for JSON, for servers that cannot enforce it."""
     text = json.dumps(schema, ensure_ascii=False, sort_keys=True)
     return f"Reply with one JSON value that fits this JSON Schema, and with nothing before or after it:\n{text}"
 
 
 def with_schema_note(messages: Sequence[Message], schema: Mapping[str, Any]) -> list[Message]:
-    """The same conversation with the schema said in the last message, where it is read best."""
+    """The same conversation with the schema in the last message, where models heed it best."""
     if not messages:
         return [Message("user", schema_note(schema))]
     *earlier, last = messages
@@ -190,7 +214,7 @@ def with_schema_note(messages: Sequence[Message], schema: Mapping[str, Any]) -> 
 
 
 def render_prompt(request: ModelRequest) -> str:
-    """One text for programs that take one text. A single user message goes as it is, without a heading."""
+    """One text for programs that take one text. A single message goes as it is, without a heading."""
     messages = list(request.messages)
     if request.schema is not None:
         messages = with_schema_note(messages, request.schema)
@@ -209,8 +233,8 @@ def cut_at_stop(text: str, stop: Sequence[str]) -> str:
 def backoff(attempt: int, retry_after: float | None, seed: int) -> float:
     """Seconds to wait after failed attempt number `attempt` (1 is the first).
 
-    Doubles from half a second to 30, spread down by up to half so that parallel callers do not return together; the
-    spread comes from the seed, so that a replay waits alike. A server's wish is a minimum, whatever its length: a
+    Doubles from half a second to 30, shortened by up to half so that parallel callers do not return together; the
+    seed decides by how much, so that a replay waits as long. What the server asks for is a minimum, however long: a
     caller whose deadline is nearer gives up instead.
     """
     spread = random.Random(f"{seed}:{attempt}").uniform(0.5, 1.0)  # noqa: S311  # spreads load, guards nothing
@@ -221,3 +245,30 @@ def backoff(attempt: int, retry_after: float | None, seed: int) -> float:
 def may_retry(attempt: int, *, retryable: bool) -> bool:
     """Whether another attempt may follow failed attempt number `attempt`."""
     return retryable and attempt < MAX_ATTEMPTS
+
+
+def price(model_name: str, usage: TokenUsage) -> float | None:
+    """US dollars, cached tokens at their own price; None when the price list does not know the model.
+
+    The list comes with genai-prices; nothing is fetched. A gateway's name such as `openai/gpt-4o-mini` is looked up
+    without its vendor if the whole is unknown.
+    """
+    from genai_prices import Usage, calc_price  # noqa: PLC0415  # 0.3 s to import, not for `sonde --help`
+
+    tokens = Usage(
+        input_tokens=usage.tokens_in,
+        cache_read_tokens=min(usage.cached_in, usage.tokens_in),
+        output_tokens=usage.tokens_out,
+    )
+    for name in dict.fromkeys((model_name, model_name.rpartition("/")[2])):
+        try:
+            return float(calc_price(tokens, name).total_price)
+        except LookupError:
+            continue
+    return None
+
+
+def dearest(model: str, usage: TokenUsage) -> float | None:
+    """What a call of `provider:name` may cost at most; None when the price list does not know the model."""
+    kind, _, name = model.partition(":")
+    return None if kind in FREE else price(name or kind, usage)

@@ -1,9 +1,9 @@
 """`openai:NAME`: Chat Completions at any address that speaks them, in one small client on httpx2.
 
-Promises: one attempt per call (a refused optional parameter is left out and asked again at once: the refusal is free
-and is remembered), connections reused across threads, the deadline kept even by a server that drips, a stop that ends
-the waiting for a reply at once (for a connection that is still being made: within ten seconds), bodies capped, and no
-key in any message. It does not promise that a reply fits the schema: servers cut JSON at the token limit.
+Promises: one attempt per call (if the server refuses an optional parameter, the request is sent again without it at
+once; the refusal is free and is remembered), connections reused across threads, the deadline kept even when a server
+drips, a stop that ends waiting for a reply at once (within ten seconds while a connection is being made), bodies capped,
+and no key in any message. It does not promise that a reply fits the schema: servers cut JSON at the token limit.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from sonde.models.base import (
     estimate_tokens,
     estimate_usage,
     interrupted,
+    price,
     prompt_tokens,
 )
 from sonde.models.completion import (
@@ -52,13 +53,12 @@ from sonde.models.http_errors import (
     refused_parameter,
     retry_after,
 )
-from sonde.models.prices import price
 
 OPENAI_URL = "https://api.openai.com/v1"
 ATTEMPT_S = 120.0
 CONNECT_S = 10.0
 TAIL_S, TAIL_CHUNKS = 0.2, 4
-"""What may still come after the last event of a stream: servers say goodbye at once, or keep the line open."""
+"""How long and how much to read after the last event of a stream: servers end it at once, or keep the line open."""
 
 
 class _ParameterRefused(Exception):
@@ -70,7 +70,7 @@ class _ParameterRefused(Exception):
 class ChatModel:
     """One model of one server. Safe to call from many threads.
 
-    A `local` one is free and keeps the name that it was given: such servers report the path of a file.
+    A `local` model is free and keeps the name it was given: such servers report the path of a file.
     """
 
     def __init__(self, model_name: str, settings: ModelSettings, *, local: bool = False) -> None:
@@ -78,8 +78,21 @@ class ChatModel:
         self._model_name = model_name
         self._settings = settings
         self._local = local
-        self._url = _endpoint(settings.base_url or OPENAI_URL)
-        self._lines = ConnectionStack(self._url, _headers(settings), settings.proxy)
+        try:
+            self._url = httpx2.URL((settings.base_url or OPENAI_URL).rstrip("/") + "/chat/completions")
+        except httpx2.InvalidURL:
+            self._url = httpx2.URL("")
+        if self._url.scheme not in {"http", "https"} or not self._url.host:
+            raise ConfigError("the base URL must look like https://host/v1; check --base-url or OPENAI_BASE_URL")
+        headers = {"content-type": "application/json", "accept-encoding": "identity", "user-agent": "sonde"}
+        if settings.api_key is not None:
+            key = settings.api_key.reveal().strip()
+            if not key.isascii() or not key.isprintable():
+                raise ConfigError(
+                    "the API key holds characters that no key has; copy it again, without quotes or line ends"
+                )
+            headers["authorization"] = f"Bearer {key}"
+        self._lines = ConnectionStack(self._url, headers, settings.proxy)
         self._rejected: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
@@ -129,13 +142,20 @@ class ChatModel:
         # "replace": a lone surrogate cannot be encoded
         content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         try:
-            with (
-                self._lines.post(content, timeout, attempt.stop) as response,
-                watch.cutting(response),
-            ):
+            with self._lines.post(content, timeout, attempt.stop) as response, watch.cutting(response):
                 if response.status_code != 200:
                     raise self._refusal(response, body, request, attempt)
-                _read(response, completion, on_text, attempt, watch)
+                chunks = _capped(response, attempt)
+                if on_text is not None and "json" not in response.headers.get("content-type", ""):
+                    read_stream(chunks, completion, on_text)
+                    with watch.within(response, TAIL_S), suppress(httpx2.TransportError, NotACompletion):
+                        deque(
+                            islice(chunks, TAIL_CHUNKS), maxlen=0
+                        )  # a connection can be used again once read to its end
+                else:  # not asked to stream, or the server does not
+                    read_completion(b"".join(chunks), completion)
+                    if on_text is not None and completion.text:
+                        on_text(completion.text)
         except (httpx2.TransportError, NotACompletion, ErrorInBody) as error:
             if completion.finish_reason and isinstance(error, httpx2.TransportError):
                 return completion  # the line broke after the end of the reply, which was paid for
@@ -195,43 +215,6 @@ class ChatModel:
 
     def _clean(self, text: str) -> str:
         return secret_forms(self._settings.secrets()).remove(text)
-
-
-def _endpoint(base_url: str) -> httpx2.URL:
-    try:
-        url = httpx2.URL(base_url.rstrip("/") + "/chat/completions")
-    except httpx2.InvalidURL:
-        url = httpx2.URL("")
-    if url.scheme not in {"http", "https"} or not url.host:
-        raise ConfigError("the base URL must look like https://host/v1; check --base-url or OPENAI_BASE_URL")
-    return url
-
-
-def _headers(settings: ModelSettings) -> dict[str, str]:
-    headers = {"content-type": "application/json", "accept-encoding": "identity", "user-agent": "sonde"}
-    if settings.api_key is not None:
-        key = settings.api_key.reveal().strip()
-        if not key.isascii() or not key.isprintable():
-            raise ConfigError(
-                "the API key holds characters that no key has; copy it again, without quotes or line ends"
-            )
-        headers["authorization"] = f"Bearer {key}"
-    return headers
-
-
-def _read(
-    response: httpx2.Response, completion: ChatCompletion, on_text: OnText | None, attempt: Deadline, watch: LineTimer
-) -> None:
-    """A stream where one was asked for and given, otherwise one whole body."""
-    chunks = _capped(response, attempt)
-    if on_text is not None and "json" not in response.headers.get("content-type", ""):
-        read_stream(chunks, completion, on_text)
-        with watch.within(response, TAIL_S), suppress(httpx2.TransportError, NotACompletion):
-            deque(islice(chunks, TAIL_CHUNKS), maxlen=0)  # read to its end, a connection can be used again
-        return
-    read_completion(b"".join(chunks), completion)
-    if on_text is not None and completion.text:
-        on_text(completion.text)
 
 
 def _capped(response: httpx2.Response, attempt: Deadline) -> Iterator[bytes]:

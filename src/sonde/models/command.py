@@ -1,7 +1,7 @@
 """`command:PROGRAM ARGS`: any program that reads a prompt and prints a reply is a model.
 
-Promises: never a shell; the prompt by standard input or by file; output bounded however much is printed; the whole
-process group killed when time is up, when the run is stopped, when too much was printed, or when the caller is
+Promises: never a shell; the prompt on standard input or in a file; bounded output, however much the program prints; the
+whole process group killed when time is up, when the run is stopped, when too much was printed, or when the caller is
 interrupted; an environment of PATH, HOME, LANG and what the caller gave. It does not promise to reach processes that
 left the group on purpose.
 """
@@ -12,7 +12,7 @@ import os
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from sonde.core.deadline import Deadline
@@ -35,7 +35,7 @@ ATTEMPT_S = 600.0
 WAITING_S = 86_400.0  # with count_wait=False a person may be behind the command
 PASSED_ON = ("PATH", "HOME", "LANG")
 TEMPORARY_FAILURE = 75  # EX_TEMPFAIL of sysexits.h: "try again later"
-SAID_CHARS = 2000  # of what it wrote to stderr; cut only after keys were taken out: half a key would no longer be found
+SAID_CHARS = 2000  # of what it wrote to stderr; cut only after keys are removed: half a key would no longer be found
 _UNREACHED = "the model could not be reached"
 
 
@@ -43,7 +43,14 @@ class CommandModel:
     """A program as a model. Each call is a process of its own, so parallel calls are independent."""
 
     def __init__(self, command: str | Sequence[str], settings: ModelSettings) -> None:
-        self._argv = _split(command)
+        try:
+            self._argv = shlex.split(command) if isinstance(command, str) else [str(part) for part in command]
+        except ValueError as error:
+            raise ConfigError(f"the model command cannot be split into words: {error}; check its quotes") from None
+        if not self._argv or not self._argv[0]:
+            raise ConfigError('the model command is empty; give a program, as in "command:python3 my_model.py"')
+        if any("\0" in part for part in self._argv):
+            raise ConfigError("the model command holds a NUL character")
         self._settings = settings
         passed = {name: settings.environ[name] for name in PASSED_ON if name in settings.environ}
         self._environment = {"PATH": os.defpath, **passed, **settings.env}
@@ -53,7 +60,14 @@ class CommandModel:
                 f"{self.name} gets its prompt by file but has no place for its path; add {{prompt_file}}, as in "
                 '["my-model", "--prompt", "{prompt_file}"]'
             )
-        _check_program(self._argv[0], self._environment["PATH"], settings.cwd)
+        program, path, cwd = self._argv[0], self._environment["PATH"], settings.cwd
+        if cwd is not None and not Path(cwd).is_dir():
+            raise ConfigError(f"the model command is to run in {cwd}, which is not a folder")
+        placed = str(Path(cwd or ".", program)) if os.sep in program else program
+        if shutil.which(placed, path=path) is None:
+            raise ConfigError(
+                f"the model command's program {program!r} was not found or may not be executed; PATH is {path}"
+            )
 
     def __repr__(self) -> str:
         return f"CommandModel({self.name!r})"
@@ -76,8 +90,11 @@ class CommandModel:
                 "{last_message_file}": str(last_message),
                 "{repo}": str(Path(self._settings.cwd or ".").absolute()),
             }
+            argv = self._argv
+            for placeholder, value in values.items():
+                argv = [part.replace(placeholder, value) for part in argv]
             program = Program(
-                argv=[_expand(part, values) for part in self._argv],
+                argv=argv,
                 stdin=b"" if self._settings.prompt_mode == "file" else prompt,
                 cwd=self._settings.cwd,
                 environment=self._environment,
@@ -133,18 +150,6 @@ class CommandModel:
         return secret_forms(self._settings.secrets()).remove(text)
 
 
-def _split(command: str | Sequence[str]) -> list[str]:
-    try:
-        argv = shlex.split(command) if isinstance(command, str) else [str(part) for part in command]
-    except ValueError as error:
-        raise ConfigError(f"the model command cannot be split into words: {error}; check its quotes") from None
-    if not argv or not argv[0]:
-        raise ConfigError('the model command is empty; give a program, as in "command:python3 my_model.py"')
-    if any("\0" in part for part in argv):
-        raise ConfigError("the model command holds a NUL character")
-    return argv
-
-
 def _shown(argv: Sequence[str]) -> str:
     """The command up to its first option: options may carry keys, and names go into the record."""
     words = [argv[0]]
@@ -155,24 +160,8 @@ def _shown(argv: Sequence[str]) -> str:
     return f"command:{shlex.join(words)}"
 
 
-def _check_program(program: str, path: str, cwd: str | None) -> None:
-    if cwd is not None and not Path(cwd).is_dir():
-        raise ConfigError(f"the model command is to run in {cwd}, which is not a folder")
-    placed = str(Path(cwd or ".", program)) if os.sep in program else program
-    if shutil.which(placed, path=path) is None:
-        raise ConfigError(
-            f"the model command's program {program!r} was not found or may not be executed; PATH is {path}"
-        )
-
-
-def _expand(part: str, values: Mapping[str, str]) -> str:
-    for placeholder, value in values.items():
-        part = part.replace(placeholder, value)
-    return part
-
-
 def _read(path: Path) -> str:
-    """What programs such as codex leave in the file that they were given for their last message."""
+    """What programs such as codex leave in the file they were given for their last message."""
     try:
         with path.open("rb") as file:
             return file.read(8 * 1024 * 1024).decode("utf-8", "replace")

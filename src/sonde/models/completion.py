@@ -27,7 +27,7 @@ class NotACompletion(Exception):
         self.seen = seen[:SEEN_BYTES]
 
     def told(self, clean: Callable[[str], str]) -> str:
-        """What is wrong, with a glimpse of what came; `clean` takes keys out before it is cut: half a key would no longer be found."""
+        """What is wrong, with a glimpse of what came; `clean` removes keys before the cut: half a key would no longer be found."""
         glimpse = clean(self.seen.decode("utf-8", "replace"))[:80]
         return f"{self}: {glimpse!r}" if glimpse else str(self)
 
@@ -73,7 +73,7 @@ def read_completion(body: bytes, completion: ChatCompletion) -> None:
 
 
 def read_stream(chunks: Iterable[bytes], completion: ChatCompletion, on_text: OnText) -> None:
-    """Fill `completion` from server-sent events, telling `on_text` each piece."""
+    """Fill `completion` from server-sent events, passing each piece to `on_text`."""
     for line in _lines(chunks):  # an event is one data line in this protocol
         if not line.startswith(b"data:"):
             continue
@@ -96,7 +96,7 @@ def read_stream(chunks: Iterable[bytes], completion: ChatCompletion, on_text: On
 
 
 def _take(completion: ChatCompletion, document: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Note everything but the text; return the first choice, if any."""
+    """Take over everything but the text; return the first choice, if any."""
     if document.get("error"):
         raise ErrorInBody(document["error"])
     completion.usage = read_usage(document.get("usage")) or completion.usage

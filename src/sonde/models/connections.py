@@ -1,8 +1,8 @@
 """Connections to one server, reused by many threads.
 
-Each connection is a client of its own, and idle ones wait on a stack. One shared pool would do the same, but
-it looks through all its connections at every request: with a hundred in flight that cost as much as the rest of a call.
-A stop cuts the socket under whoever reads from it; only a connection that is still being made cannot be cut.
+Each connection is its own client, and idle ones wait on a stack. One shared pool would do the same, but it looks
+through all its connections at every request: with a hundred in flight that cost as much as the rest of a call.
+A stop cuts the socket under its reader; only a connection that is still being made cannot be cut.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sonde.core.deadline import Deadline
 
 
 class Connection:
-    """A client with one connection, and the socket of it, so that somebody else can cut it."""
+    """A client with one connection, and its socket, so that another thread can cut it."""
 
     def __init__(self, client: httpx2.Client) -> None:
         self.client = client
@@ -40,7 +40,7 @@ class Connection:
             yield response
 
     def cut(self) -> None:
-        """Let go of whoever waits for the other side, now or as soon as there is a socket."""
+        """Release whoever waits for the other side, now or as soon as the socket exists."""
         self._cut = True
         if self._socket is not None:
             shut(self._socket)
@@ -106,7 +106,7 @@ class ConnectionStack:
 
 
 class LineTimer:
-    """Cuts the line when time is up: a read timeout alone starts anew with every byte that a server drips."""
+    """Cuts the line when time is up: a read timeout alone restarts with every byte that a server drips."""
 
     def __init__(self, attempt: Deadline) -> None:
         self._attempt = attempt

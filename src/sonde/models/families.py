@@ -1,7 +1,7 @@
 """Which parameters a family of models takes, and the body of a request made accordingly.
 
-Knows the families of OpenAI; any other name is taken for a server that accepts the common parameters. What a server
-turns out to refuse (`rejected`) is left out too, so an unknown family costs one free refusal, not a failed run.
+Knows the families of OpenAI; any other name stands for a server that accepts the common parameters. Parameters that a
+server refused before (`rejected`) are left out too, so an unknown family costs one free refusal, not a failed run.
 """
 
 from __future__ import annotations

@@ -20,12 +20,12 @@ _ABOUT_SCHEMA = re.compile(r"response_format|json[_ ]schema|\bschema\b|\bgrammar
 
 
 def is_retryable(status: int, detail: str = "") -> bool:
-    """Whether the same request may succeed later. A used-up quota has the status of a rate limit but does not pass."""
+    """Whether the same request may succeed later. A used-up quota has the status of a rate limit but waiting does not help."""
     return (status in _RETRYABLE or status >= 500) and "insufficient_quota" not in detail
 
 
 def error_detail(body: bytes, clean: Callable[[str], str] = str) -> str:
-    """What the server said, in one line. `clean` takes keys out before the line is cut: half a key would no longer be found."""
+    """What the server said, in one line. `clean` removes keys before the line is cut: half a key would no longer be found."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -75,7 +75,7 @@ def advice(status: int, model_name: str, detail: str) -> str:
 
 
 def refused_parameter(body: bytes, sent: Collection[str]) -> str | None:
-    """The optional parameter that a 400 complains about, so that it can be left out. None when it is something else."""
+    """The optional parameter that a 400 complains about, so that it can be left out. None when it complains about something else."""
     detail = error_detail(body)
     if _OVERFLOW.search(detail):
         return None
@@ -93,7 +93,7 @@ def refused_parameter(body: bytes, sent: Collection[str]) -> str | None:
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """How long the server asks to wait, in seconds; it may say seconds, milliseconds or a date. None when absent or senseless."""
+    """How long the server asks to wait, in seconds; it may send seconds, milliseconds or a date. None when missing or invalid."""
     if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
         return milliseconds / 1000
     wish = headers.get("retry-after", "")

@@ -1,7 +1,7 @@
 """`local:smollm2`, or `local:PATH.gguf`: a small model on this machine, for sub-calls and typed actions without a key.
 
-The model runs in a process of its own, so that a crash in native code is a failed attempt and not the end of the run,
-and is spoken to by the same client as every other server: deadlines, streams and grammar-constrained JSON included.
+The model runs in its own process, so a crash in native code is a failed attempt and not the end of the run. The same
+client talks to it as to every other server: deadlines, streams and grammar-constrained JSON included.
 One thread and no polling by default. It does not promise good answers: 135 million parameters copy examples and invent
 numbers.
 """
@@ -33,7 +33,7 @@ class LocalModel:
     """Starts its server at the first call and again after a crash. `close` ends it; so does the end of Python."""
 
     guided = True
-    """As a root it is held by grammars and gives only answers that occur in the evidence."""
+    """As a root model, grammars constrain it and it only gives answers that occur in the evidence."""
 
     def __init__(self, name: str, settings: ModelSettings, *, context_tokens: int = CONTEXT_TOKENS) -> None:
         self.name = f"local:{name if name in WEIGHTS else Path(name).name}"
@@ -64,8 +64,9 @@ class LocalModel:
 
     def _started(self, deadline: Deadline) -> _Server:
         with self._lock:
-            if self._server is None or self._server.process.poll() is not None:
-                self._server = self._start(deadline)
+            if self._server is not None and self._server.process.poll() is None:
+                return self._server
+            self._server = self._start(deadline)
             return self._server
 
     def _start(self, deadline: Deadline) -> _Server:
@@ -109,7 +110,7 @@ class _Server:
 
 
 def find_weights(name: str) -> Path:
-    """The GGUF file of a known model, or the one that `name` is the path of. Raises `ConfigError`."""
+    """The GGUF file of a known model, or the file at the path `name`. Raises `ConfigError`."""
     if name not in WEIGHTS:
         if name.endswith(".gguf") and Path(name).is_file():
             return Path(name).absolute()

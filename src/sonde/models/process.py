@@ -1,7 +1,7 @@
 """Runs one program to its end, to its limit or to a stop, feeding it and draining it at the same time.
 
-One thread does all three pipes, so that a program that talks before it listens cannot block it. What is kept of the
-output is bounded. Everything of the process group is gone when `run_process` returns or raises.
+One thread serves all three pipes, so a program that writes before it reads cannot block it. The output that is kept is
+bounded. The whole process group is gone when `run_process` returns or raises.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sonde.models.base import OnText
 MAX_STDOUT_BYTES = 8 * 1024 * 1024
 STDERR_TAIL_BYTES = 16_000
 CHUNK = 64 * 1024
-TICK_S = 0.1  # how often to look for a stop, and whether a program died and left its pipes to somebody else
+TICK_S = 0.1  # how often to check for a stop, and for a program that died and left its pipes to another process
 _groups: set[int] = set()
 GRACE_S = 0.5  # between asking the group to end and ending it
 
@@ -43,7 +43,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramEnd:
-    """How it ended. `stopped`: the stop came before its end; `overflowed`: it was ended because it printed more than is kept."""
+    """How it ended. `stopped`: the stop came first; `overflowed`: it was ended because it printed more than is kept."""
 
     text: str
     stderr_tail: str
@@ -93,10 +93,9 @@ def run_process(program: Program, on_text: OnText | None = None) -> ProgramEnd:
         env=dict(program.environment),
         start_new_session=True,  # its own group, so that its children end with it
     )
+    # Threads of an abandoned batch end with this process and cannot end their programs.
     atexit.unregister(end_all_groups)
-    atexit.register(
-        end_all_groups
-    )  # threads of a batch that was left end with this process and cannot end their programs
+    atexit.register(end_all_groups)
     _groups.add(process.pid)
     try:
         in_time = _Pump(process, program, drain, started + program.seconds).run()
@@ -133,15 +132,22 @@ class _Pump:
             self._register(process.stdin, selectors.EVENT_WRITE, self._feed)
             self._register(process.stdout, selectors.EVENT_READ, self._drain.stdout)
             self._register(process.stderr, selectors.EVENT_READ, self._drain.stderr)
-            while self._reading() and not self._drain.overflowed:
+            while not self._drain.overflowed:
+                if all(key.events != selectors.EVENT_READ for key in self._selector.get_map().values()):
+                    break  # it closed its output
                 left = self._left()
                 if left <= 0:
                     return False
                 ready = self._selector.select(min(TICK_S, left))
                 if not ready and process.poll() is not None:
-                    return True  # dead and nothing left to read: a grandchild holds the pipes
+                    return True  # dead with nothing left to read: a grandchild holds the pipes
                 for key, _events in ready:
-                    self._move(key)
+                    if key.events == selectors.EVENT_WRITE:
+                        key.data()
+                    elif data := os.read(key.fd, CHUNK):
+                        key.data(data)
+                    else:
+                        self._selector.unregister(key.fileobj)
         return self._drain.overflowed or self._wait_for_end()
 
     def _left(self) -> float:
@@ -153,17 +159,6 @@ class _Pump:
         assert pipe is not None
         os.set_blocking(pipe.fileno(), False)
         self._selector.register(pipe, events, action)
-
-    def _reading(self) -> bool:
-        return any(key.events == selectors.EVENT_READ for key in self._selector.get_map().values())
-
-    def _move(self, key: selectors.SelectorKey) -> None:
-        if key.events == selectors.EVENT_WRITE:
-            key.data()
-        elif data := os.read(key.fd, CHUNK):
-            key.data(data)
-        else:
-            self._selector.unregister(key.fileobj)
 
     def _feed(self) -> None:
         pipe = self._process.stdin
@@ -189,7 +184,7 @@ class _Pump:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ask the group to end if its leader lives, then end whatever is left of it."""
+    """Ask the group to end if its leader lives, then kill whatever is left of it."""
     if process.poll() is None:
         _signal(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -202,7 +197,7 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def end_all_groups() -> None:
-    """Every program that runs now, and what it started; for a process that is about to end."""
+    """Kill every running program and what it started; for a process that is about to end."""
     for group in tuple(_groups):
         _signal(group, signal.SIGKILL)
 

@@ -1,8 +1,8 @@
 """`PROVIDER:NAME`: every provider that pydantic-ai knows (extra `models`), under the same one-method seam.
 
 Promises: imported only when such a model is opened, one attempt per call (the SDKs' own retries are off), usage and
-failures mapped to ours. Pieces of a stream are told from another thread. Where no key is given, pydantic-ai looks for
-the provider's credentials by the provider's own rules, which is the only way for clouds with credential chains.
+failures mapped to ours. Pieces of a stream arrive on another thread. Without a key, pydantic-ai looks for the
+provider's credentials by the provider's own rules, which is the only way for clouds with credential chains.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from sonde.models.base import (
     estimate_usage,
     interrupted,
     mend,
+    price,
     prompt_tokens,
     with_schema_note,
 )
 from sonde.models.http_errors import advice, describe_error, is_retryable
-from sonde.models.prices import price
 
 ATTEMPT_S = 120.0
 
@@ -61,7 +61,20 @@ class ProviderModel:
         attempt = deadline.sub(self._settings.timeout_s or ATTEMPT_S)
         if attempt.expired():
             raise ModelCallFailed(f"no time was left to ask {self.name}")
-        response = self._ask(request, attempt, on_text)
+        errors = importlib.import_module("pydantic_ai.exceptions")
+        remaining = attempt.remaining()
+        call = self._loop.submit(self._request(request, on_text, remaining))
+        try:
+            with attempt.stop.cutting(call.cancel):
+                response = call.result(None if math.isinf(remaining) else remaining)
+        except CancelledError:
+            raise interrupted(self.name, prompt_tokens(request)) from None
+        except TimeoutError:
+            call.cancel()
+            late = f"{self.name} did not finish in time; raise the time limit or ask for less"
+            raise ModelCallFailed(late, retryable=True, tokens_in=prompt_tokens(request)) from None
+        except (errors.AgentRunError, errors.UserError) as error:
+            raise self._failure(error, errors, prompt_tokens(request)) from None
         text = cut_at_stop(mend(response.text or ""), request.stop)
         used = response.usage
         usage = (
@@ -78,22 +91,6 @@ class ProviderModel:
             finish_reason=response.finish_reason,
             request_id=response.provider_response_id,
         )
-
-    def _ask(self, request: ModelRequest, attempt: Deadline, on_text: OnText | None) -> Any:
-        errors = importlib.import_module("pydantic_ai.exceptions")
-        remaining = attempt.remaining()
-        call = self._loop.submit(self._request(request, on_text, remaining))
-        try:
-            with attempt.stop.cutting(call.cancel):
-                return call.result(None if math.isinf(remaining) else remaining)
-        except CancelledError:
-            raise interrupted(self.name, prompt_tokens(request)) from None
-        except TimeoutError:
-            call.cancel()
-            text = f"{self.name} did not finish in time; raise the time limit or ask for less"
-            raise ModelCallFailed(text, retryable=True, tokens_in=prompt_tokens(request)) from None
-        except (errors.AgentRunError, errors.UserError) as error:
-            raise self._failure(error, errors, prompt_tokens(request)) from None
 
     async def _request(self, request: ModelRequest, on_text: OnText | None, seconds: float) -> Any:
         direct = importlib.import_module("pydantic_ai.direct")

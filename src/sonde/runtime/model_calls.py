@@ -26,12 +26,13 @@ from sonde.models.base import (
     ModelRequest,
     TokenUsage,
     backoff,
+    dearest,
     estimate_tokens,
     interrupted,
     may_retry,
+    price,
     prompt_tokens,
 )
-from sonde.models.prices import dearest, price
 
 if TYPE_CHECKING:
     from sonde.runtime.run import Run

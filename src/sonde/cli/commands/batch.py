@@ -179,8 +179,7 @@ def _items(
 
 def _announce(settings: Settings, folder: BatchFolder, items: Manifest, *, silent: bool, capped: bool) -> None:
     """Say on stderr what will run, which lines are no items, and that a cost limit without a price cannot hold."""
-    from sonde.models.base import TokenUsage
-    from sonde.models.prices import dearest
+    from sonde.models.base import TokenUsage, dearest
 
     for line in items.broken[:20]:
         reason = one_line(line.reason, 300)

@@ -20,7 +20,7 @@ from sonde.contexts.files.library import Library
 from sonde.contexts.files.text import NotText, Text, Unreadable
 from sonde.core.deadline import Deadline
 from sonde.core.evidence import Excerpt, Observed
-from sonde.core.patterns import Found, Pattern, compiled, escaped
+from sonde.core.patterns import Pattern, PatternMatch, compiled, escaped
 from sonde.errors import ToolFault
 
 PIECE = 1_048_576
@@ -110,12 +110,12 @@ def scan_file(library: Library, entry: Entry, pattern: Pattern, deadline: Deadli
         yield from scan(text, pattern, deadline)
 
 
-def _searched(text: Text, pattern: Pattern) -> Iterator[tuple[_Piece, Found | None]]:
+def _searched(text: Text, pattern: Pattern) -> Iterator[tuple[_Piece, PatternMatch | None]]:
     """The pieces of a text with the first match in each; a large text is searched on several cores, in order."""
     if text.size <= 4 * PIECE:
         yield from ((piece, pattern.search(piece.data)) for piece in _pieces(text))
         return
-    ahead: deque[tuple[_Piece, Future[Found | None]]] = deque()
+    ahead: deque[tuple[_Piece, Future[PatternMatch | None]]] = deque()
     with ThreadPoolExecutor(_CORES) as pool:
         for piece in _pieces(text):
             ahead.append((piece, pool.submit(pattern.search, piece.data)))

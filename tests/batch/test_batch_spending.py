@@ -11,13 +11,13 @@ import pytest
 
 from batch.scene import Scene, counting_server
 from runs.streams import told
+from sonde.batch.crew import Happening, Lost
 from sonde.batch.driver import drive
 from sonde.batch.folder import BatchFolder, ResultLines
-from sonde.batch.item_runner import Errand
+from sonde.batch.item_runner import Job
 from sonde.batch.manifest import Item
-from sonde.batch.plan import plan_batch
+from sonde.batch.progress import plan_batch
 from sonde.batch.result import ItemResult
-from sonde.batch.workers import Happening, Lost
 from sonde.core.events import ModelReplied, RunEnded
 from sonde.errors import ConfigError
 
@@ -26,19 +26,19 @@ ITEM = Item(id="a", engine="ask", fields={"question": "What?"})
 
 @dataclass(slots=True)
 class DyingCrew:
-    """Every worker dies of its errand."""
+    """Every worker dies of its job."""
 
-    errands: list[Errand] = field(default_factory=list[Errand])
+    jobs: list[Job] = field(default_factory=list[Job])
 
     def room(self, *, alone: bool = False) -> bool:
-        return not self.errands
+        return not self.jobs
 
-    def give(self, errand: Errand, *, alone: bool = False) -> None:
-        self.errands.append(errand)
+    def give(self, job: Job, *, alone: bool = False) -> None:
+        self.jobs.append(job)
 
     def wait(self, timeout_s: float) -> Sequence[Happening]:
-        lost, self.errands = self.errands, []
-        return [Lost(errands=tuple(lost), how="signal 9")]
+        lost, self.jobs = self.jobs, []
+        return [Lost(jobs=tuple(lost), how="signal 9")]
 
     def pause(self) -> None: ...
 
@@ -91,10 +91,10 @@ def test_a_failed_attempt_still_counts_after_the_next_one(folder: BatchFolder) -
 def test_an_item_that_is_given_up_keeps_its_attempt_and_what_it_has_cost(folder: BatchFolder) -> None:
     finish(folder, result(1, 0.4))
     cost = begun(folder, 2)
-    errand = Errand(item=ITEM, attempt=2)
+    job = Job(item=ITEM, attempt=2)
     plan = plan_batch([], folder)
 
-    outcome = drive(replace(plan, errands=(errand,)), folder, DyingCrew())
+    outcome = drive(replace(plan, jobs=(job,)), folder, DyingCrew())
 
     (given_up,) = outcome.results
     assert (given_up.status, given_up.attempt, given_up.cost_usd) == ("failed", 2, pytest.approx(cost))

@@ -17,8 +17,8 @@ import pytest
 from batch.counting_server import reply
 from batch.scene import PATIENCE_S, Scene, children, counting_server, eventually, kill
 from sonde.api.settings import resolve
+from sonde.batch.driver import BatchOptions, run_batch
 from sonde.batch.folder import MANIFEST, folder_for
-from sonde.batch.launch import BatchOptions, run_batch
 from sonde.batch.limits import SharedLimits
 from sonde.batch.manifest import read_manifest
 from sonde.errors import ConfigError, UnexpectedRuntimeError

@@ -207,7 +207,7 @@ from sonde.batch.driver import drive
 from sonde.batch.folder import folder_for
 from sonde.batch.limits import SharedLimits
 from sonde.batch.manifest import read_manifest
-from sonde.batch.plan import plan_batch
+from sonde.batch.progress import plan_batch
 from sonde.batch.item_runner import Order
 
 manifest, runs, base_url = sys.argv[1:]

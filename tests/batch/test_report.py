@@ -18,10 +18,9 @@ from sonde.batch.driver import BatchOutcome
 from sonde.batch.folder import BatchFolder, DiskFull
 from sonde.batch.issues import group
 from sonde.batch.manifest import BrokenLine
-from sonde.batch.progress import Progress, duration
-from sonde.batch.report import markdown, report_of, write_report
+from sonde.batch.progress import BatchProgress, duration
+from sonde.batch.report import markdown, report_of, write_parquet, write_report
 from sonde.batch.result import FoundFailure, ItemResult, Status
-from sonde.batch.table import write_parquet
 
 EVIL = "<script>alert('x')</script>"
 
@@ -158,7 +157,7 @@ def test_without_the_extra_the_table_is_skipped_and_that_is_said(
 
 
 def test_progress_tells_rate_cost_failures_and_time_left() -> None:
-    progress = Progress(total=100, before=20, cost_usd=0.5)
+    progress = BatchProgress(total=100, before=20, cost_usd=0.5)
     progress.begin(0.0)
     for number in range(10):
         failed = number == 9

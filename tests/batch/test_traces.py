@@ -12,12 +12,12 @@ import pytest
 from batch.scene import Scene
 from sonde.api.settings import resolve
 from sonde.api.trace_source import Source
+from sonde.batch.driver import BatchOptions, run_batch
 from sonde.batch.folder import named_folder
 from sonde.batch.issues import group
-from sonde.batch.launch import BatchOptions, run_batch
 from sonde.batch.limits import SharedLimits
 from sonde.batch.manifest import read_manifest
-from sonde.batch.query import Wanted, query_manifest, since_time
+from sonde.batch.query import TraceSelection, query_manifest, since_time
 from sonde.errors import ConfigError
 from sonde.runs.rundir import JOURNAL
 
@@ -55,8 +55,8 @@ def traces(tmp_path: Path) -> Path:
     return path
 
 
-def wanted(traces: Path, **more: object) -> Wanted:
-    return Wanted(place=Source(source=traces), **more)  # pyright: ignore[reportArgumentType]  # fields by name
+def wanted(traces: Path, **more: object) -> TraceSelection:
+    return TraceSelection(place=Source(source=traces), **more)  # pyright: ignore[reportArgumentType]  # fields by name
 
 
 def hours(traces: Path, **more: object) -> list[int]:
@@ -81,11 +81,11 @@ def test_a_query_for_a_project_takes_its_traces_alone_and_refuses_one_that_is_no
     spans = [span(f"{n:032x}", n, resource={"openinference.project.name": name}) for n, name in ((1, "a"), (2, "b"))]
     path.write_text("".join(f"{json.dumps(each)}\n" for each in spans))
 
-    found = query_manifest(Wanted(place=Source(source=path, project="b")), NOW)
+    found = query_manifest(TraceSelection(place=Source(source=path, project="b")), NOW)
 
     assert [item.id for item in found.items] == [f"{2:032x}"]
     with pytest.raises(ConfigError, match="no project 'c'; there are: a, b"):
-        query_manifest(Wanted(place=Source(source=path, project="c")), NOW)
+        query_manifest(TraceSelection(place=Source(source=path, project="c")), NOW)
 
 
 def test_since_is_a_span_of_time_or_a_time() -> None:

@@ -1,8 +1,8 @@
 """Workers as actors on a Ray cluster (extra `cluster`): an existing one, one behind ray://HOST:PORT, or one started on this machine.
 
-Errands carry references, never data: the batch folder and whatever the items name must be on storage that every node sees, and every node
+Jobs carry references, never data: the batch folder and whatever the items name must be on storage that every node sees, and every node
 needs the same Sonde. Both are checked before anything is spent. A lost worker or node costs the requests that were in flight there; its
-items go on elsewhere from their journals.
+items are resumed elsewhere from their journals.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from importlib import import_module
 from typing import Any
 
 from sonde.api.launch import sonde_version
-from sonde.batch.item_runner import Errand, Order, Station, check_models
+from sonde.batch.crew import Happening, Lost
+from sonde.batch.item_runner import Job, Order, Station, check_models
 from sonde.batch.limits import Answer, Ask, Closed, Limiter, SharedLimits, Slot, Told
 from sonde.batch.ray_connection import Aside, connect
 from sonde.batch.worker import attempt
-from sonde.batch.workers import Happening, Lost
 from sonde.errors import ConfigError
 
 THREADS = 4
@@ -35,7 +35,7 @@ LOOK_AT_NODES_S = 5.0
 
 
 class ActorGate:
-    """The limits, asked of the limiter's actor. Where nothing is limited only failures are told, and the success that ends them."""
+    """The limits, asked of the limiter's actor. If nothing is limited it reports only failures, and the success that ends them."""
 
     def __init__(self, limiter: Any, who: str, *, counts: bool) -> None:
         self.counts = counts
@@ -45,7 +45,7 @@ class ActorGate:
         self._failing = False
 
     def book(self, ask: Ask) -> Answer:
-        """Ask the actor; one that is being restarted elsewhere is waited for."""
+        """Ask the actor, and wait for one that is being restarted elsewhere."""
         if not self.counts:
             return Slot(delay_s=0.0)
         ray: Any = import_module("ray")
@@ -81,7 +81,7 @@ class WorkerActor:
         self._station.warm()
 
     def problem(self, token: str, version: str) -> str | None:
-        """What keeps this node from working; None when nothing does."""
+        """What keeps this node from working, or None."""
         node = socket.gethostname()
         if sonde_version() != version:
             return f"node {node} has sonde {sonde_version()}, this machine {version}: install the same on every node"
@@ -101,9 +101,9 @@ class WorkerActor:
         """The process of this worker."""
         return os.getpid()
 
-    def work(self, errand: Errand) -> Happening:
-        """Do one errand."""
-        return attempt(self._station, errand)
+    def work(self, job: Job) -> Happening:
+        """Do one job."""
+        return attempt(self._station, job)
 
     def pause(self) -> None:
         """Stop before the next request."""
@@ -112,12 +112,12 @@ class WorkerActor:
 
 @dataclass(slots=True, eq=False)
 class Hand:
-    """One actor: being started while `starting` is set, then at its errands. `who` it is to the limiter."""
+    """One actor: being started while `starting` is set, then at its jobs. The limiter knows it as `who`."""
 
     actor: Any
     who: str
     starting: Any
-    errands: list[Errand] = field(default_factory=list[Errand])
+    jobs: list[Job] = field(default_factory=list[Job])
     alone: bool = False
 
 
@@ -142,7 +142,14 @@ class RayCrew:
         (order.folder / TOKEN).write_text(self._token, "utf-8")
         count = self._wanted()
         self._threads = -(-limits.concurrency // count)
-        self._limiter = self._start_limiter(spent_usd)
+        # The limiter stays beside the driver if that is a node: whoever loses it loses the batch's driver too.
+        strategies: Any = import_module("ray.util.scheduling_strategies")
+        node = self._ray.get_runtime_context().get_node_id()
+        here = strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=True)
+        actor = self._ray.remote(LimiterActor).options(
+            num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here
+        )
+        self._limiter = actor.remote(limits, spent_usd=spent_usd)
         self._pausing = False
         self._stillborn = 0
         self._ready_s = ready_s
@@ -150,7 +157,7 @@ class RayCrew:
         self._looked = 0.0
         self._closed: str | None = None
         self._asked: Any = None
-        self._flights: dict[Any, tuple[Hand, Errand]] = {}
+        self._flights: dict[Any, tuple[Hand, Job]] = {}
         self._grown_at = time.monotonic()
         self._hands = [self._hire() for _ in range(count)]
         try:
@@ -160,25 +167,33 @@ class RayCrew:
             raise
 
     def room(self, *, alone: bool = False) -> bool:
-        """Whether an errand could start at once."""
+        """Whether a job could start at once."""
         return len(self._flights) < self._limits.concurrency and bool(self._free(alone=alone))
 
     def _free(self, *, alone: bool) -> list[Hand]:
         most = 1 if alone else self._threads
-        return [hand for hand in self._hands if not hand.starting and len(hand.errands) < most and not hand.alone]
+        return [hand for hand in self._hands if not hand.starting and len(hand.jobs) < most and not hand.alone]
 
-    def give(self, errand: Errand, *, alone: bool = False) -> None:
-        """Start an errand at the worker with the least to do."""
-        hand = min(self._free(alone=alone), key=lambda hand: len(hand.errands))
-        hand.errands.append(errand)
+    def give(self, job: Job, *, alone: bool = False) -> None:
+        """Start a job at the worker with the least to do."""
+        hand = min(self._free(alone=alone), key=lambda hand: len(hand.jobs))
+        hand.jobs.append(job)
         hand.alone = alone
-        self._flights[hand.actor.work.remote(errand)] = (hand, errand)
+        self._flights[hand.actor.work.remote(job)] = (hand, job)
 
     def wait(self, timeout_s: float) -> Sequence[Happening]:
-        """What has landed, who has died, who has come."""
-        self._grow()
+        """Which jobs ended, which workers died."""
+        now = time.monotonic()
+        if not self._pausing and not self._stillborn and now - self._grown_at >= LOOK_AT_NODES_S:
+            # Nodes that join later get workers too; a cluster that scales itself begins with none.
+            self._grown_at = now
+            self._hands += [self._hire() for _ in range(self._wanted() - len(self._hands))]
         self._welcome()
-        self._miss()
+        now = time.monotonic()
+        if any(not hand.starting for hand in self._hands):
+            self._staffed_at = now
+        elif now - self._staffed_at > self._ready_s:  # its nodes are gone; a later start resumes the batch
+            self._closed = self._closed or self._no_room()
         if not self._flights:
             time.sleep(0.02)  # all workers are being started
             return []
@@ -192,28 +207,31 @@ class RayCrew:
     def _land(self, ref: Any) -> Happening | None:
         if ref not in self._flights:
             return None  # its worker was buried with a flight before it
-        hand, errand = self._flights.pop(ref)
+        hand, job = self._flights.pop(ref)
         try:
             happening: Happening = self._ray.get(ref)
         except self._ray.exceptions.RayError as error:
             return self._bury(hand, f"{type(error).__name__}; see Ray's logs of the node")
-        hand.errands.remove(errand)
+        hand.jobs.remove(job)
         hand.alone = False
         return happening
 
     def _bury(self, hand: Hand, how: str) -> Lost:
         self._flights = {ref: flight for ref, flight in self._flights.items() if flight[0] is not hand}
         with suppress(self._ray.exceptions.RayError):
-            self._ray.kill(hand.actor)  # a half-dead one must not go on with what others now do
+            self._ray.kill(hand.actor)  # a half-dead one must not continue what others now do
         self._limiter.lost.remote(hand.who)
         if hand in self._hands:
             self._hands.remove(hand)
             if not self._pausing:
                 self._hands.append(self._hire())
-        return Lost(errands=tuple(hand.errands), how=how)
+        return Lost(jobs=tuple(hand.jobs), how=how)
 
     def _welcome(self) -> None:
-        """Take in workers that have started; one that cannot work here is told why."""
+        """Take in workers that have started, and replace those that did not come up.
+
+        After a row of those no more are hired, and the workers that run continue without them.
+        """
         waiting = {hand.starting: hand for hand in self._hands if hand.starting}
         if not waiting:
             return
@@ -223,7 +241,15 @@ class RayCrew:
             try:
                 problem = self._ray.get(ref)
             except self._ray.exceptions.RayError as error:
-                self._replace(hand, error)
+                self._hands.remove(hand)
+                self._stillborn += 1
+                if not self._pausing and self._stillborn < STILLBORN:
+                    self._hands.append(self._hire())
+                elif not self._pausing and not self._hands:
+                    # Ray says the reason last, after the frames of a stack.
+                    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+                    reason = lines[-1][:500] if lines else type(error).__name__
+                    raise ConfigError(f"workers end on the cluster before they begin: {reason}") from None
                 continue
             if problem:
                 raise ConfigError(problem)
@@ -231,45 +257,12 @@ class RayCrew:
             self._stillborn = 0
 
     def _wanted(self) -> int:
-        """A worker a CPU, and no more than there is work for."""
+        """One worker per CPU, but not more than the work needs."""
         cpus = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         return min(cpus, -(-self._limits.concurrency // THREADS))
 
-    def _grow(self) -> None:
-        """Nodes that join later get workers too; a cluster that scales itself begins with none."""
-        now = time.monotonic()
-        if self._pausing or self._stillborn or now - self._grown_at < LOOK_AT_NODES_S:
-            return
-        self._grown_at = now
-        self._hands += [self._hire() for _ in range(self._wanted() - len(self._hands))]
-
-    def _miss(self) -> None:
-        """A cluster that has had no worker for too long, its nodes being gone, closes the batch; a later start goes on."""
-        now = time.monotonic()
-        if any(not hand.starting for hand in self._hands):
-            self._staffed_at = now
-        elif now - self._staffed_at > self._ready_s:
-            self._closed = self._closed or self._no_room()
-
-    def _no_room(self) -> str:
-        return (
-            f"no worker could be started on the cluster within {self._ready_s:.0f} s; "
-            f"it has {self._ray.cluster_resources().get('CPU', 0):g} CPUs (`ray status` shows who has them)"
-        )
-
-    def _replace(self, hand: Hand, error: Exception) -> None:
-        """Hire another; after a row of workers that never came up no more, and whoever works goes on without them."""
-        self._hands.remove(hand)
-        self._stillborn += 1
-        if self._pausing:
-            return
-        if self._stillborn < STILLBORN:
-            self._hands.append(self._hire())
-        elif not self._hands:
-            raise ConfigError(f"workers end on the cluster before they begin: {_reason(error)}")
-
     def _await_first(self, cancel: threading.Event) -> None:
-        """Until somebody can work or nobody wants it any more: a cluster without room is said, not waited for."""
+        """Wait until one worker is up or the batch is cancelled; a cluster without room is an error, not a wait."""
         give_up = time.monotonic() + self._ready_s
         while not self._free(alone=False) and not cancel.is_set():
             self._welcome()
@@ -277,8 +270,14 @@ class RayCrew:
                 raise ConfigError(self._no_room())
             cancel.wait(0.05)
 
+    def _no_room(self) -> str:
+        return (
+            f"no worker could be started on the cluster within {self._ready_s:.0f} s; "
+            f"it has {self._ray.cluster_resources().get('CPU', 0):g} CPUs (`ray status` shows who has them)"
+        )
+
     def pause(self) -> None:
-        """Tell everyone."""
+        """Tell every worker."""
         self._pausing = True
         for hand in self._hands:
             hand.actor.pause.remote()
@@ -297,12 +296,12 @@ class RayCrew:
         return self._closed
 
     def spent(self, usd: float) -> None:
-        """For a limiter that was lost with its node."""
+        """Correct a limiter that was lost with its node."""
         if time.monotonic() - self._looked >= LOOK_AT_LIMITS_S:
             self._limiter.at_least.remote(usd)
 
     def close(self) -> None:
-        """End the actors, and the cluster when it was started here."""
+        """End the actors, and the cluster if it was started here."""
         for actor in (*(hand.actor for hand in self._hands), self._limiter):
             with suppress(self._ray.exceptions.RayError):
                 self._ray.kill(actor)
@@ -312,24 +311,9 @@ class RayCrew:
             (self._order.folder / TOKEN).unlink()
         self._quiet.close()
 
-    def _start_limiter(self, spent_usd: float) -> Any:
-        """Beside the driver where that is a node: whoever loses it loses the batch's driver too."""
-        node = self._ray.get_runtime_context().get_node_id()
-        strategies: Any = import_module("ray.util.scheduling_strategies")
-        here = strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=True)
-        actor = self._ray.remote(LimiterActor)
-        options = actor.options(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)
-        return options.remote(self._limits, spent_usd=spent_usd)
-
     def _hire(self) -> Hand:
         actor = self._ray.remote(WorkerActor)
         options = actor.options(num_cpus=1, max_concurrency=self._threads + 2, scheduling_strategy="SPREAD")
         who = secrets.token_hex(8)
         hired = options.remote(self._order, self._limiter, who, counts=self._limits.limited)
         return Hand(hired, who, hired.problem.remote(self._token, sonde_version()))
-
-
-def _reason(error: Exception) -> str:
-    """What Ray says last: before that come the frames of a stack."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:500] if lines else type(error).__name__

@@ -1,7 +1,9 @@
-"""The driver of a batch: gives items to a crew, writes down what comes back, and stops softly.
+"""The door to batches, and the driver behind it: gives items to a crew, writes down what comes back, and stops softly.
 
-Every state is on disk: the driver may be killed at any point and started again with the same manifest. It stops before the end when
-asked to, when the limits are used up, when the model answers nobody, or when the disk is full; runs are then paused, not ended.
+outcome = run_batch(read_manifest(path), folder, settings, BatchOptions(limits=SharedLimits(concurrency=16)))
+
+Every state is on disk: the driver may be killed at any point and started again with the same manifest. It stops early on request, when
+the limits are used up, when the model answers nobody, or when the disk is full; runs are then paused, not ended.
 """
 
 from __future__ import annotations
@@ -13,25 +15,31 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from sonde.api.settings import Settings
+from sonde.api.trace_source import cache_folder
+from sonde.batch.crew import Crew, Done, Halted, Happening, Left, Lost
 from sonde.batch.folder import BatchFolder, DiskFull, ResultLines
-from sonde.batch.item_runner import Errand
-from sonde.batch.manifest import BrokenLine
-from sonde.batch.plan import Plan
-from sonde.batch.progress import Progress
+from sonde.batch.item_runner import Job, Order, check_models
+from sonde.batch.limits import Limiter, SharedLimits
+from sonde.batch.local import LocalCrew
+from sonde.batch.manifest import BrokenLine, Manifest
+from sonde.batch.progress import BatchPlan, BatchProgress, plan_batch
 from sonde.batch.result import ItemResult, given_up
-from sonde.batch.workers import Crew, Done, Halted, Happening, Left, Lost
 from sonde.core.deadline import Clock, SystemClock
-from sonde.errors import SandboxUnavailable
+from sonde.engines.whole_trace import READING_MAXIMA
+from sonde.errors import ConfigError, SandboxUnavailable
 
+LOCAL = "local"
+RAY = "ray"
 LOOK_S = 0.2  # how soon a stop is noticed
 DEATHS = 5  # of workers, before an item is given up
 ALONE_AFTER = 2  # deaths, before an item gets a worker to itself: which of its neighbours killed it?
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[BatchProgress], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOutcome:
-    """A batch that came to rest: all results, what is left and why, and the lines that were no items."""
+    """A batch at rest: all results, what is left and why, and the lines that were not items."""
 
     folder: BatchFolder
     results: tuple[ItemResult, ...]
@@ -49,26 +57,92 @@ class BatchOutcome:
         return not self.left and not self.broken and not any(result.failed for result in self.results)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """How a batch is run. `on` is local, ray (an existing cluster, or one started here) or ray://HOST:PORT."""
+
+    on: str = LOCAL
+    limits: SharedLimits = field(default_factory=SharedLimits)
+    writeback: bool = True
+    retry_failed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.on not in (LOCAL, RAY) and not self.on.startswith("ray://"):
+            raise ConfigError(f"--on {self.on} is no place for a batch; use local, ray or ray://HOST:PORT")
+
+
+def run_batch(
+    manifest: Manifest,
+    folder: BatchFolder,
+    settings: Settings,
+    options: BatchOptions | None = None,
+    *,
+    cancel: threading.Event | None = None,
+    on_progress: OnProgress | None = None,
+) -> BatchOutcome:
+    """Run what is not finished yet. Raises ConfigError before anything is spent."""
+    chosen = options or BatchOptions()
+    with folder.held():
+        folder.write_manifest(manifest.items)
+        plan = plan_batch(manifest.items, folder, retry_failed=chosen.retry_failed)
+        if not plan.jobs:
+            return BatchOutcome(
+                folder=folder,
+                results=tuple(plan.finished.values()),
+                left=0,
+                stopped=None,
+                broken=manifest.broken,
+                spent_usd=plan.spent_usd,
+            )
+        crew = open_crew(plan, folder, settings, chosen, cancel)
+        outcome = drive(plan, folder, crew, cancel=cancel, on_progress=on_progress, broken=manifest.broken)
+        return replace(outcome, spent_usd=plan_batch(manifest.items, folder).spent_usd)
+
+
+def open_crew(
+    plan: BatchPlan,
+    folder: BatchFolder,
+    settings: Settings,
+    options: BatchOptions,
+    cancel: threading.Event | None = None,
+) -> Crew:
+    """The workers of the chosen place; ConfigError when no item could begin with these settings."""
+    # Questions have no maximum; an investigation with a smaller one than this refuses by itself.
+    settings.budget(maxima=None if any(job.item.engine == "ask" for job in plan.jobs) else READING_MAXIMA)
+    kept = settings
+    if (
+        cache_folder(settings.environ) is None
+    ):  # without a home for indexes of trace files, every item would build its own
+        kept = replace(settings, environ={**settings.environ, "XDG_CACHE_HOME": str(folder.path / "cache")})
+    order = Order(settings=kept, folder=folder.path, writeback=options.writeback)
+    if options.on == LOCAL:
+        check_models(settings)
+        return LocalCrew(order, Limiter(options.limits, spent_usd=plan.spent_usd))
+    from sonde.batch.cluster import RayCrew  # noqa: PLC0415  # Ray takes seconds to import, and may not be there
+
+    return RayCrew(order, options.limits, options.on, spent_usd=plan.spent_usd, cancel=cancel)
+
+
 @dataclass(slots=True)
 class Drive:
     """One start of a batch."""
 
-    plan: Plan
+    plan: BatchPlan
     folder: BatchFolder
     crew: Crew
-    progress: Progress
+    progress: BatchProgress
     cancel: threading.Event = field(default_factory=threading.Event)
     on_progress: OnProgress | None = None
     clock: Clock = field(default_factory=SystemClock)
-    _queue: deque[Errand] = field(default_factory=deque[Errand])
-    _running: dict[str, Errand] = field(default_factory=dict[str, Errand])
+    _queue: deque[Job] = field(default_factory=deque[Job])
+    _running: dict[str, Job] = field(default_factory=dict[str, Job])
     _deaths: Counter[str] = field(default_factory=Counter[str])
     _results: dict[str, ItemResult] = field(default_factory=dict[str, ItemResult])
     _lines: ResultLines | None = None
 
     def run(self) -> BatchOutcome:
-        """Work until everything is done or has come to rest."""
-        self._queue.extend(self.plan.errands)
+        """Work until everything is done or paused."""
+        self._queue.extend(self.plan.jobs)
         self._lines = ResultLines(self.folder.results)
         started = self.clock.now()
         self.progress.begin(started)
@@ -77,7 +151,14 @@ class Drive:
                 self._hand_out()
                 for happening in self.crew.wait(LOOK_S):
                     self._take(happening)
-                self._look_around()
+                closed = self.crew.closed()
+                if closed is not None:
+                    self._stop(closed)
+                if self.cancel.is_set():
+                    self._stop("asked to stop")
+                self.progress.running = len(self._running)
+                if self.on_progress is not None:
+                    self.on_progress(self.progress)
         finally:
             self._lines.close()
         return BatchOutcome(
@@ -95,67 +176,53 @@ class Drive:
             alone = self._deaths[self._queue[0].item.key] >= ALONE_AFTER
             if not self.crew.room(alone=alone):
                 return
-            errand = self._queue.popleft()
-            self._running[errand.item.key] = errand
-            self.crew.give(errand, alone=alone)
+            job = self._queue.popleft()
+            self._running[job.item.key] = job
+            self.crew.give(job, alone=alone)
 
     def _take(self, happening: Happening) -> None:
         match happening:
-            case Done(errand=errand, result=result):
-                self._running.pop(errand.item.key, None)
-                self._keep(errand, result)
-            case Left(errand=errand, reason=reason):
-                self._put_back(errand)
+            case Done(job=job, result=result):
+                self._running.pop(job.item.key, None)
+                self._keep(job, result)
+            case Left(job=job, reason=reason):
+                self._put_back(job)
                 self._stop(reason)
-            case Halted(errand=errand, reason=reason, usage=usage):
-                self._put_back(errand)
+            case Halted(job=job, reason=reason, usage=usage):
+                self._put_back(job)
                 if usage:
                     raise SandboxUnavailable(reason)
                 self._stop(reason)
-            case Lost(errands=errands, how=how):
+            case Lost(jobs=jobs, how=how):
                 self.progress.deaths += 1
-                for errand in errands:
-                    self._bury(errand, how)
+                for job in jobs:
+                    self._running.pop(job.item.key, None)
+                    self._deaths[job.item.key] += 1
+                    if self._deaths[job.item.key] >= DEATHS:
+                        message = f"{DEATHS} workers died while they were at this item, the last by {how}"
+                        self._keep(job, given_up(job.item, message))
+                    else:
+                        self._queue.appendleft(job)  # first in line, from its journal
 
-    def _put_back(self, errand: Errand) -> None:
-        self._running.pop(errand.item.key, None)
-        self._queue.append(errand)
+    def _put_back(self, job: Job) -> None:
+        self._running.pop(job.item.key, None)
+        self._queue.append(job)
 
-    def _bury(self, errand: Errand, how: str) -> None:
-        """An item that lost its worker starts again from its journal, first in line; one that kills them all is given up."""
-        self._running.pop(errand.item.key, None)
-        self._deaths[errand.item.key] += 1
-        if self._deaths[errand.item.key] >= DEATHS:
-            message = f"{DEATHS} workers died while they were at this item, the last by {how}"
-            self._keep(errand, given_up(errand.item, message))
-        else:
-            self._queue.appendleft(errand)
-
-    def _keep(self, errand: Errand, result: ItemResult) -> None:
+    def _keep(self, job: Job, result: ItemResult) -> None:
         assert self._lines is not None
         if result.status == "failed" and not result.cost_usd:  # given up: what it had paid for is in its journal
-            spent = self.folder.spent(errand.item, errand.attempt)
-            result = msgspec.structs.replace(result, cost_usd=spent, attempt=errand.attempt)
+            spent = self.folder.spent(job.item, job.attempt)
+            result = msgspec.structs.replace(result, cost_usd=spent, attempt=job.attempt)
         try:
             self._lines.append(result)
         except DiskFull as error:
-            self._queue.append(errand)  # its journal has the end: the next start only reads it
+            self._queue.append(job)  # its journal has the end: the next start only reads it
             self._stop(f"{error.message}; make room and start the batch again")
             return
         self._results[result.key] = result
         self.progress.cost_usd += result.cost_usd
         self.progress.add(result, self.clock.now())
         self.crew.spent(self.progress.cost_usd)
-
-    def _look_around(self) -> None:
-        closed = self.crew.closed()
-        if closed is not None:
-            self._stop(closed)
-        if self.cancel.is_set():
-            self._stop("asked to stop")
-        self.progress.running = len(self._running)
-        if self.on_progress is not None:
-            self.on_progress(self.progress)
 
     def _stop(self, reason: str) -> None:
         if self.progress.stopping is None:
@@ -164,7 +231,7 @@ class Drive:
 
 
 def drive(
-    plan: Plan,
+    plan: BatchPlan,
     folder: BatchFolder,
     crew: Crew,
     *,
@@ -173,9 +240,9 @@ def drive(
     broken: Sequence[BrokenLine] = (),
 ) -> BatchOutcome:
     """Run a plan to its end or to a soft stop; the crew is closed either way."""
-    total = len(plan.finished) + len(plan.errands)
+    total = len(plan.finished) + len(plan.jobs)
     paid = sum(result.cost_usd for result in plan.finished.values())
-    progress = Progress(total=total, before=len(plan.finished), cost_usd=paid)
+    progress = BatchProgress(total=total, before=len(plan.finished), cost_usd=paid)
     try:
         outcome = Drive(plan, folder, crew, progress, cancel=cancel or threading.Event(), on_progress=on_progress).run()
     finally:

@@ -3,9 +3,9 @@
     BATCH/manifest.jsonl     the items as they were run        BATCH/results.jsonl   a line for each finished item
     BATCH/items/KEY/         the run folder of each item       BATCH/report.*        written at the end
     BATCH/issues.json        failures grouped                  BATCH/workers.log     what workers had to say
-    BATCH/cache/             indexes of trace files, where there is no home to keep them in
+    BATCH/cache/             indexes of trace files, if the user has no home for them
 
-`results.jsonl` is a view that spares reading ten thousand journals; whatever is not in it is judged by its journal. Nothing here deletes.
+`results.jsonl` is a view that saves reading ten thousand journals; the journal judges what is not in it. Nothing here deletes.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class BatchFolder:
         return self.path / RESULTS
 
     def run_dir(self, item: Item, attempt: int = 1) -> RunDir:
-        """The folder of an item's run; a failed one that is tried again gets a further one."""
+        """The folder of an item's run; each retry of a failed one gets its own."""
         return RunDir(self.items / (item.key if attempt == 1 else f"{item.key}.{attempt}"))
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """Made if need be, and held by this process alone."""
+        """Created if missing, and held by this process alone."""
         try:
             self.items.mkdir(parents=True, exist_ok=True, mode=0o700)
             fd = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -68,21 +68,25 @@ class BatchFolder:
                 f"the batch folder {self.path} cannot be made: {error.strerror}; choose --runs-dir"
             ) from None
         try:
-            _lock(fd, self.path)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise ConfigError(f"another `sonde batch` is at work in {self.path}; wait for it or stop it") from None
+        try:
             yield
         finally:
             os.close(fd)
 
     def write_manifest(self, items: Iterable[Item]) -> None:
-        """The items as they are run: what `sonde batch BATCH/manifest.jsonl` goes on with."""
+        """The items as they are run: `sonde batch BATCH/manifest.jsonl` continues from here."""
         write_atomically(self.path / MANIFEST, "".join(f"{item.line()}\n" for item in items).encode())
 
     def finished(self) -> dict[str, ItemResult]:
-        """What results.jsonl says last of each item, by key."""
+        """The last line of results.jsonl for each item, by key."""
         return {result.key: result for result in self.all_results()}
 
     def all_results(self) -> list[ItemResult]:
-        """Every line of results.jsonl, those of failed attempts too; a torn last line counts as not written."""
+        """Every line of results.jsonl, also those of failed attempts; a torn last line counts as not written."""
         found: list[ItemResult] = []
         with contextlib.suppress(FileNotFoundError):
             for line in self.results.read_bytes().splitlines():
@@ -91,7 +95,7 @@ class BatchFolder:
         return found
 
     def spent(self, item: Item, attempt: int) -> float:
-        """What the journal of an item's run says that it has cost; nothing where there is none or it cannot be read."""
+        """The cost of an item's run by its journal; 0 if that is missing or unreadable."""
         with contextlib.suppress(NoSuchRun, JournalUnreadable):
             return spent_of(self.run_dir(item, attempt).read().events)
         return 0.0
@@ -103,19 +107,12 @@ class BatchFolder:
         return set()
 
 
-def _lock(fd: int, folder: Path) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ConfigError(f"another `sonde batch` is at work in {folder}; wait for it or stop it") from None
-
-
 class ResultLines:
     """results.jsonl, open for appending: a line is written whole or not at all."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.ftruncate(self._fd, _sound_length(path))
+        os.ftruncate(self._fd, path.read_bytes().rfind(b"\n") + 1)  # what follows the last newline was torn
         os.lseek(self._fd, 0, os.SEEK_END)
 
     def append(self, result: ItemResult) -> None:
@@ -135,11 +132,6 @@ class ResultLines:
         with contextlib.suppress(OSError):
             os.fdatasync(self._fd)
         os.close(self._fd)
-
-
-def _sound_length(path: Path) -> int:
-    """Up to and with the last newline: what follows it was torn."""
-    return path.read_bytes().rfind(b"\n") + 1
 
 
 def folder_for(manifest: Path, runs_dir: Path) -> BatchFolder:

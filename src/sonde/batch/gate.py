@@ -1,7 +1,7 @@
-"""Between a run and its model: every request asks the batch first, and tells it afterwards what it used.
+"""Between a run and its model: every request asks the batch first, and afterwards reports what it used.
 
 A batch that stops pauses its runs here, before a request and never within one: the journal then ends after a whole step, without an end
-of the run, and a later start resumes it. Time spent waiting for a slot is not the run's own.
+of the run, and a later start resumes it. Waiting for a slot does not count as the run's time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LANDING_S = 0.05  # from a reply's return to its line in the journal
 
 
 class Paused(BaseException):
-    """The batch stops and this run with it, to be resumed. Not an Exception: nobody on the way may take it for a failure."""
+    """The batch stops and this run with it, to be resumed. Not an Exception: no handler on the way may take it for a failure."""
 
     def __init__(self, reason: str = "asked to stop") -> None:
         super().__init__(reason)
@@ -79,36 +79,37 @@ class LimitedModel:
     def complete(self, request: ModelRequest, *, deadline: Deadline, on_text: OnText | None = None) -> ModelReply:
         """Ask once, when the batch lets it."""
         left_s = deadline.remaining()
-        ask = self._ask(request)
+        ask = Ask(tokens=0, cost_usd=0.0)
+        if self._gate.counts:
+            sent, most = prompt_tokens(request), request.max_output_tokens or 4096
+            dear = dearest(self._model.name, TokenUsage(sent, most))
+            ask = Ask(tokens=sent + int(min(most, self._mean_out)), cost_usd=dear or 0.0)
         waited_s = self._wait_for_slot(ask)
         with self._flights.flight():
             try:
                 own = deadline if waited_s == 0 else Deadline(deadline.clock, left_s, stop=deadline.stop)
                 reply = self._model.complete(request, deadline=own, on_text=on_text)
             except ModelCallFailed as failure:
-                self._gate.tell(_failed(ask, failure))
+                told = Told(
+                    asked=ask,
+                    tokens=failure.tokens_in,
+                    failure=failure.message,
+                    retry_after_s=failure.retry_after,
+                    own_fault=failure.too_long,
+                )
+                self._gate.tell(told)
                 failure.waited_s += waited_s
                 raise
-            except BaseException:  # a fault of ours, or an interruption: what it had booked must not stay booked
+            except BaseException:  # our fault, or an interruption: give back what was booked
                 self._gate.tell(Told(asked=ask, tokens=ask.tokens))
                 raise
-        self._gate.tell(self._used(ask, reply))
-        return replace(reply, waited_s=reply.waited_s + waited_s)
-
-    def _ask(self, request: ModelRequest) -> Ask:
-        if not self._gate.counts:
-            return Ask(tokens=0, cost_usd=0.0)
-        sent = prompt_tokens(request)
-        most = request.max_output_tokens or 4096
-        dear = dearest(self._model.name, TokenUsage(sent, most))
-        return Ask(tokens=sent + int(min(most, self._mean_out)), cost_usd=dear or 0.0)
-
-    def _used(self, ask: Ask, reply: ModelReply) -> Told:
         self._mean_out += (reply.usage.tokens_out - self._mean_out) / 8
         cost = reply.cost_usd if reply.cost_usd is not None else price(reply.model, reply.usage)
-        return Told(asked=ask, tokens=reply.usage.tokens_in + reply.usage.tokens_out, cost_usd=cost or 0.0)
+        self._gate.tell(Told(asked=ask, tokens=reply.usage.tokens_in + reply.usage.tokens_out, cost_usd=cost or 0.0))
+        return replace(reply, waited_s=reply.waited_s + waited_s)
 
     def _wait_for_slot(self, ask: Ask) -> float:
+        """Until the batch lets this request out; how long that took."""
         started = time.monotonic()
         waited = False
         while True:
@@ -160,13 +161,3 @@ class Flights:
             self._landed.wait_for(lambda: self._count == 0)
         if others:
             time.sleep(LANDING_S)
-
-
-def _failed(ask: Ask, failure: ModelCallFailed) -> Told:
-    return Told(
-        asked=ask,
-        tokens=failure.tokens_in,
-        failure=failure.message,
-        retry_after_s=failure.retry_after,
-        own_fault=failure.too_long,
-    )

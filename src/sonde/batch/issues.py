@@ -1,8 +1,8 @@
 """Failures grouped into issues: the same label, the same component, and evidence in much the same words.
 
     issues = group(results)                      # of one batch
-    issues = compare(issues, earlier)            # new, ongoing, reopened; and what of the earlier ones is gone
-    issues = compare(issues, earlier, complete=False)  # items are left: what was not seen is unseen, not gone
+    issues = compare(issues, earlier)            # new, ongoing, reopened; and the earlier ones that are gone
+    issues = compare(issues, earlier, complete=False)  # items are left: an issue not seen is unseen, not gone
 
 Words are compared without numbers and ids, as sets (Jaccard). An issue keeps its id over batches as long as it is recognised. It is a
 grouping, not a judgement: two causes with one message in one component are one issue.
@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-from sonde.batch.result import FoundFailure, ItemResult
+from sonde.batch.result import ItemResult
 from sonde.errors import ConfigError
 
 ALIKE = 0.5
@@ -47,7 +47,7 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IssueFile(msgspec.Struct, frozen=True, kw_only=True):
-    """issues.json: those that are there, and those that are gone, so that a later batch knows them again."""
+    """issues.json: those that exist and those that are gone, so that a later batch recognises them."""
 
     issues: list[Issue]
     schema_version: str = "1.0.0"
@@ -98,18 +98,15 @@ def group(results: Iterable[ItemResult]) -> list[Issue]:
     places: dict[tuple[str, str], list[_Group]] = {}
     for result in sorted(results, key=lambda result: (result.seen_at or "", result.id)):
         for finding in result.findings:
-            _home(places.setdefault((finding.label, finding.component), []), finding).add(result)
+            groups = places.setdefault((finding.label, finding.component), [])
+            words = words_of(finding.words)
+            home = next((each for each in groups if alike(each.words, words)), None)
+            if home is None:
+                home = _Group(finding.label, finding.component, finding.words, words)
+                groups.append(home)
+            home.add(result)
     found = [each.issue() for groups in places.values() for each in groups]
     return sorted(found, key=lambda issue: (-issue.count, issue.label, issue.component, issue.id))
-
-
-def _home(groups: list[_Group], finding: FoundFailure) -> _Group:
-    words = words_of(finding.words)
-    for each in groups:
-        if alike(each.words, words):
-            return each
-    groups.append(_Group(finding.label, finding.component, finding.words, words))
-    return groups[-1]
 
 
 def _spread(traces: Sequence[str]) -> list[str]:
@@ -125,34 +122,26 @@ def compare(now: Sequence[Issue], earlier: Sequence[Issue], *, complete: bool = 
     left = list(earlier)
     found: list[Issue] = []
     for issue in now:
-        before = next((each for each in left if _same(each, issue)), None)
-        if before is not None:
-            left.remove(before)
-        found.append(_against(issue, before))
-    return found + [_missing(issue, complete=complete) for issue in left]
-
-
-def _missing(issue: Issue, *, complete: bool) -> Issue:
-    """One that no item shows: gone, unless some have not run yet."""
-    state = "gone" if complete or issue.state == "gone" else "unseen"
-    return msgspec.structs.replace(issue, state=state, count=0)
-
-
-def _same(one: Issue, other: Issue) -> bool:
-    return (one.label, one.component) == (other.label, other.component) and alike(one.words, other.words)
-
-
-def _against(issue: Issue, before: Issue | None) -> Issue:
-    if before is None:
-        return issue
-    times = sorted(time for time in (issue.first_seen, before.first_seen) if time)
-    return msgspec.structs.replace(
-        issue,
-        id=before.id,
-        words=before.words,  # what it is recognised by does not drift
-        first_seen=times[0] if times else None,
-        state="reopened" if before.state == "gone" else "ongoing",
-    )
+        place = (issue.label, issue.component)
+        known = (each for each in left if (each.label, each.component) == place and alike(each.words, issue.words))
+        before = next(known, None)
+        if before is None:
+            found.append(issue)
+            continue
+        left.remove(before)
+        times = sorted(time for time in (issue.first_seen, before.first_seen) if time)
+        same = msgspec.structs.replace(
+            issue,
+            id=before.id,
+            words=before.words,  # what it is recognised by does not drift
+            first_seen=times[0] if times else None,
+            state="reopened" if before.state == "gone" else "ongoing",
+        )
+        found.append(same)
+    for issue in left:
+        state = "gone" if complete or issue.state == "gone" else "unseen"
+        found.append(msgspec.structs.replace(issue, state=state, count=0))
+    return found
 
 
 def read_issues(path: Path) -> list[Issue]:

@@ -1,7 +1,7 @@
-"""One worker's place: it has the settings, the models and the sandbox's fork server, and does one item after the other, in several threads.
+"""A worker's station: the settings, the models and the sandbox's fork server, with which it does items in several threads.
 
-`work` gives a result, or raises what stops more than this item: `Paused` (the batch stops; the journal goes on later), `DiskFull`, or
-SandboxUnavailable. An item that was begun before is gone on with, one that has ended is only read.
+`work` gives a result, or raises what stops more than this item: `Paused` (the batch stops; the run is resumed later), `DiskFull`, or
+SandboxUnavailable. A started item is resumed; a finished one is only read.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from sonde.api.trace_source import Case, Source, source_of
 from sonde.batch.folder import BatchFolder, DiskFull, ended_of, started_of
 from sonde.batch.gate import Flights, Gate, LimitedModel
 from sonde.batch.manifest import Item
-from sonde.batch.result import Component, FinishedRun, ItemResult, Spans, refused, result_of
+from sonde.batch.result import Component, FinishedRun, ItemResult, refused, result_of
 from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.span import time_text
 from sonde.core.events import AnyEvent, Event, RunEnded
-from sonde.core.run_record import RunRecord
+from sonde.engines.submission import fields_of
 from sonde.errors import ConfigError, SandboxUnavailable, UnexpectedRuntimeError, UsageError
 from sonde.models import open_model
 from sonde.models.base import Model
@@ -39,7 +39,7 @@ from sonde.runtime.run import RunSpec
 from sonde.sandbox.forkserver import shared_server
 from sonde.sandbox.policy import profile_named
 
-BUSY_S = 60.0  # how long a run that another process is just leaving is waited for
+BUSY_S = 60.0  # how long to wait for a run that another process is just leaving
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -53,7 +53,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Errand:
+class Job:
     """One item for a worker; `attempt` is above 1 when a failed run is tried again."""
 
     item: Item
@@ -70,54 +70,86 @@ class Station:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _open: ExitStack = field(default_factory=ExitStack)
 
-    def work(self, errand: Errand) -> ItemResult:
+    def work(self, job: Job) -> ItemResult:
         """Do one item, from wherever it stands."""
         try:
-            return self._done(errand)
+            return self._done(job)
         except SandboxUnavailable:
             raise
         except UsageError as error:
-            return refused(errand.item, error.message)
+            return refused(job.item, error.message)
         except JournalFailed as error:
             raise DiskFull(error.message) from None
         except OSError as error:
             if error.errno not in _FULL:
-                return refused(errand.item, f"{type(error).__name__}: {error}")
+                return refused(job.item, f"{type(error).__name__}: {error}")
             raise DiskFull(f"the disk takes nothing more: {error.strerror}") from None
 
     def warm(self) -> None:
-        """Have the sandbox's fork server started by the time that the first replies are there."""
+        """Start the sandbox's fork server while the first replies are on their way."""
         settings = self.order.settings
+
+        def start_server() -> None:
+            with suppress(SandboxUnavailable):  # the first item says what is missing
+                shared_server(profile_named(settings.sandbox_profile).preload)
+
         if settings.model is not None and settings.backend == "kernel":
-            threading.Thread(target=_start_server, args=(settings.sandbox_profile,), daemon=True).start()
+            threading.Thread(target=start_server, daemon=True).start()
 
     def close(self) -> None:
         """Let go of the models."""
         self._open.close()
 
-    def _done(self, errand: Errand) -> ItemResult:
-        item, run_dir = errand.item, BatchFolder(self.order.folder).run_dir(errand.item, errand.attempt)
-        _await_free(run_dir)
+    def _done(self, job: Job) -> ItemResult:
+        item, settings = job.item, self.order.settings
+        fields: Mapping[str, Any] = item.fields
+        run_dir = BatchFolder(self.order.folder).run_dir(item, job.attempt)
+        give_up = time.monotonic() + BUSY_S
+        while run_dir.is_running():  # a worker of a driver that died is still writing down its last reply
+            if time.monotonic() > give_up:
+                raise JournalBusy(f"{run_dir.path} is being worked on by another process")
+            time.sleep(0.1)
         events = run_dir.events() if run_dir.journal_path.is_file() else []
         if item.engine == "ask":
-            return result_of(item, self._run(run_dir, events, lambda: self._ask_spec(item)), resumed=bool(events))
-        case = self._case(item)
+            code = bool(fields.get("code", False))
+
+            def spec() -> RunSpec:
+                opened = open_context([Path(path) for path in fields.get("paths", [])], code=code)
+                return ask_spec(fields["question"], opened, settings, code=code, schema=fields.get("schema"))
+
+            return result_of(item, self._run(run_dir, events, spec), resumed=bool(events))
+        case = Case(
+            engine=item.engine,  # pyright: ignore[reportArgumentType]  # the manifest knows only engines
+            place=source_of(
+                fields.get("source") or settings.source, fields.get("project") or settings.project, settings.environ
+            ),
+            trace_ids=tuple(fields.get("trace_ids", ())),
+            taxonomy=fields.get("taxonomy"),
+            controls_version=fields.get("controls"),
+            start=fields.get("start"),
+            end=fields.get("end"),
+            filter_expr=fields.get("filter"),
+            configs=fields.get("configs"),
+            writeback=self.order.writeback,
+        )
         context = case.open()
         with closing(context.store):
-            run = self._run(run_dir, events, lambda: case_spec(case, context, self.order.settings), case.place)
-            return result_of(item, run, resumed=bool(events), spans=_spans_in(context))
+            run = self._run(run_dir, events, lambda: case_spec(case, context, settings), case.place)
+            return result_of(item, run, resumed=bool(events), spans=lambda trace_id: _components(context, trace_id))
 
     def _run(
         self, run_dir: RunDir, events: Sequence[AnyEvent], spec: Callable[[], RunSpec], place: Source | None = None
     ) -> FinishedRun:
-        """The run, brought to its end: only read, gone on with, or begun."""
+        """The run, finished: read, resumed or started."""
         ended = ended_of(events)
         if ended is not None:
             return mended(run_dir, events, ended)
         ending = Ending()
-        model, sub_model = self._limited()
+        settings, flights = self.order.settings, Flights()
+        main, helper = self._model(settings.model), self._model(settings.sub_model)
+        model = LimitedModel(main, self.gate, flights) if main else None
+        sub_model = LimitedModel(helper, self.gate, flights) if helper and helper is not main else None
         if started_of(events) is not None:
-            settings = self.order.settings
             finished = resume(
                 run_dir.path,
                 model=model,
@@ -131,45 +163,8 @@ class Station:
         else:
             run_dir.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             wired = {"model": model, "sub_model": sub_model, "run_dir": run_dir, "on_event": ending}
-            finished = launch(replace(spec(), **wired, needs_files=True), self.order.settings)
+            finished = launch(replace(spec(), **wired, needs_files=True), settings)
         return FinishedRun(record=finished.record, ended=ending.of(run_dir))
-
-    def _ask_spec(self, item: Item) -> RunSpec:
-        paths = [Path(path) for path in item.fields.get("paths", [])]
-        code = bool(item.fields.get("code", False))
-        opened = open_context(paths, code=code)
-        return ask_spec(
-            item.fields["question"], opened, self.order.settings, code=code, schema=item.fields.get("schema")
-        )
-
-    def _case(self, item: Item) -> Case:
-        fields: Mapping[str, Any] = item.fields
-        settings = self.order.settings
-        source = fields.get("source") or settings.source
-        place = source_of(source, fields.get("project") or settings.project, settings.environ)
-        return Case(
-            engine=item.engine,  # pyright: ignore[reportArgumentType]  # the manifest knows only engines
-            place=place,
-            trace_ids=tuple(fields.get("trace_ids", ())),
-            taxonomy=fields.get("taxonomy"),
-            controls_version=fields.get("controls"),
-            start=fields.get("start"),
-            end=fields.get("end"),
-            filter_expr=fields.get("filter"),
-            configs=fields.get("configs"),
-            writeback=self.order.writeback,
-        )
-
-    def _limited(self) -> tuple[Model | None, Model | None]:
-        """The models of one run, behind the gate."""
-        settings, flights = self.order.settings, Flights()
-        model = self._model(settings.model)
-        sub_model = self._model(settings.sub_model)
-        same = sub_model is None or sub_model is model
-        return (
-            LimitedModel(model, self.gate, flights) if model else None,
-            None if same else LimitedModel(sub_model, self.gate, flights) if sub_model else None,
-        )
 
     def _model(self, name: str | None) -> Model | None:
         if name is None:
@@ -183,17 +178,12 @@ class Station:
 
 
 def check_models(settings: Settings) -> None:
-    """ConfigError when the models cannot be opened here: else every item would be refused with the same words."""
+    """ConfigError when the models cannot be opened here: otherwise every item would be refused with the same message."""
     if settings.model is None and settings.sub_model is not None:
         raise ConfigError("a sub-model is set but no model: pass --model as well")
     for name in {settings.model, settings.sub_model} - {None}:
         choice = settings.choose(cast("str", name))
         getattr(open_model(choice.spec, choice.settings), "close", lambda: None)()
-
-
-def _start_server(profile: str) -> None:
-    with suppress(SandboxUnavailable):  # the first item says what is missing
-        shared_server(profile_named(profile).preload)
 
 
 class Ending:
@@ -208,53 +198,36 @@ class Ending:
             self._ended = event
 
     def of(self, run_dir: RunDir) -> RunEnded:
-        """The end, which every run that comes back has told."""
+        """The end; every run that returns has reported one."""
         if self._ended is None:
             raise UnexpectedRuntimeError(f"{run_dir.path} came back without an end")
         return self._ended
 
 
 def mended(run_dir: RunDir, events: Sequence[AnyEvent], ended: RunEnded) -> FinishedRun:
-    """A run that has ended already; the views that a full disk or a kill kept from being written are written now."""
+    """A run that has already ended; views that a full disk or a kill prevented are written now, as the run would have."""
     record = fold(events)
     if not (run_dir.path / RESULT).is_file():
-        run_dir.write_result(_result(run_dir, record, ended))
+        output = fields_of(ended.output)
+        result = {
+            "run_id": run_dir.run_id,
+            "status": record.status.value,
+            "annotator_kind": ended.annotator_kind,
+            "output": ended.output,
+            "output_hash": ended.output_hash or None,
+            "citations": output.get("citations", record.citations),
+            "evidence_refs": output.get("evidence_refs", []),
+            "gaps": ended.gaps,
+            "error": None if record.error is None else record.error.model_dump(mode="json"),
+        }
+        run_dir.write_result(result)
     if not (run_dir.path / RECORD).is_file():
         run_dir.write_record(record)
     return FinishedRun(record=record, ended=ended)
 
 
-def _result(run_dir: RunDir, record: RunRecord, ended: RunEnded) -> dict[str, Any]:
-    """result.json as the run itself would have written it."""
-    whole: Any = ended.output
-    output = cast("dict[str, Any]", whole) if isinstance(whole, dict) else dict[str, Any]()
+def _components(context: TracesContext, trace_id: str) -> dict[str, Component]:
     return {
-        "run_id": run_dir.run_id,
-        "status": record.status.value,
-        "annotator_kind": ended.annotator_kind,
-        "output": ended.output,
-        "output_hash": ended.output_hash or None,
-        "citations": output.get("citations", record.citations),
-        "evidence_refs": output.get("evidence_refs", []),
-        "gaps": ended.gaps,
-        "error": None if record.error is None else record.error.model_dump(mode="json"),
+        span.span_id: Component(name=span.name, message=span.status_message, start=time_text(span.start_us))
+        for span in context.store.summaries(trace_id)
     }
-
-
-def _await_free(run_dir: RunDir) -> None:
-    """Wait while a worker of a driver that died is still landing its last reply."""
-    give_up = time.monotonic() + BUSY_S
-    while run_dir.is_running():
-        if time.monotonic() > give_up:
-            raise JournalBusy(f"{run_dir.path} is being worked on by another process")
-        time.sleep(0.1)
-
-
-def _spans_in(context: TracesContext) -> Spans:
-    def spans(trace_id: str) -> dict[str, Component]:
-        return {
-            span.span_id: Component(name=span.name, message=span.status_message, start=time_text(span.start_us))
-            for span in context.store.summaries(trace_id)
-        }
-
-    return spans

@@ -1,9 +1,9 @@
-"""The limits that all workers of a batch share: requests and tokens a minute, money, and a model that no longer answers.
+"""The limits that all workers of a batch share: requests and tokens per minute, money, and a model that no longer answers.
 
-Arithmetic over a clock, behind one lock: who serves it (the driver's loop, a Ray actor) only passes words on. A request books a slot and
-is told how long to wait for it; what it really used is told afterwards and moves the next slots. In no window of a minute does a rate
-pass its limit by more than half a second's worth (0.8 %). The money asked for is set aside until the reply's real cost is known, so the
-cap holds wherever a price is known. It does not know how providers count; a refusal with a wish to wait holds everybody.
+Arithmetic over a clock, behind one lock: whoever serves it (the driver's loop, a Ray actor) only passes messages on. A request books a
+slot and learns how long to wait for it; afterwards it reports what it really used, which moves the next slots. In any window of a minute
+a rate passes its limit by at most half a second's worth (0.8 %). The expected cost is set aside until the reply's real cost is known, so
+the cap holds wherever a price is known. It does not know how providers count; a refusal that says how long to wait holds everybody.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LATER_S = 0.2  # when others hold what is left of the money: how soon to ask aga
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedLimits:
-    """What was asked for; None is no limit. `concurrency` is how many items run at once."""
+    """The limits of a batch; None means no limit. `concurrency` is how many items run at once."""
 
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
@@ -42,7 +42,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What came of a request that had asked."""
+    """How a booked request ended."""
 
     asked: Ask
     tokens: int = 0
@@ -89,12 +89,12 @@ class Pace:
         return max(now, self._free_at)
 
     def take(self, amount: float, at: float) -> None:
-        """It goes then, for whatever reason not earlier."""
+        """One goes at this time."""
         if self._each_s:
             self._free_at = max(at - self._burst_s, self._free_at) + amount * self._each_s
 
     def correct(self, amount: float) -> None:
-        """So much more (or less, below zero) was used than booked."""
+        """This much more was used than booked; less if negative."""
         self._free_at += amount * self._each_s
 
 
@@ -120,37 +120,29 @@ class Limiter:
     def book(self, ask: Ask, who: str = "") -> Answer:
         """A slot for this request of this worker."""
         with self._lock:
-            return self._refusal(ask) or self._slot(ask, who)
-
-    def _refusal(self, ask: Ask) -> Later | Closed | None:
-        if self.closed is None and self._too_dear(ask):
-            if self._flying:
-                return Later(delay_s=LATER_S)
-            self.closed = f"the cost limit is reached: {self.spent_usd:.4f} of {self.limits.max_cost_usd:.4f} USD spent"
-        return Closed(reason=self.closed) if self.closed is not None else None
-
-    def _too_dear(self, ask: Ask) -> bool:
-        cap = self.limits.max_cost_usd
-        return cap is not None and (
-            self.spent_usd >= cap or self.spent_usd + self._aside_usd + ask.cost_usd > cap * (1 + 1e-9)
-        )
-
-    def _slot(self, ask: Ask, who: str) -> Slot:
-        now = self._clock.now()
-        self._aside_usd += ask.cost_usd
-        self._flying += 1
-        self._out.setdefault(who, []).append(ask)
-        at = max(self._requests.free(now), self._tokens.free(now), self._hold_until)
-        self._requests.take(1, at)
-        self._tokens.take(ask.tokens, at)
-        return Slot(delay_s=at - now)
+            cap = self.limits.max_cost_usd
+            wanted = self.spent_usd + self._aside_usd + ask.cost_usd
+            if self.closed is None and cap is not None and (self.spent_usd >= cap or wanted > cap * (1 + 1e-9)):
+                if self._flying:  # they may cost less than was set aside for them
+                    return Later(delay_s=LATER_S)
+                self.closed = f"the cost limit is reached: {self.spent_usd:.4f} of {cap:.4f} USD spent"
+            if self.closed is not None:
+                return Closed(reason=self.closed)
+            now = self._clock.now()
+            self._aside_usd += ask.cost_usd
+            self._flying += 1
+            self._out.setdefault(who, []).append(ask)
+            at = max(self._requests.free(now), self._tokens.free(now), self._hold_until)
+            self._requests.take(1, at)
+            self._tokens.take(ask.tokens, at)
+            return Slot(delay_s=at - now)
 
     def _land(self, ask: Ask) -> None:
         self._flying -= 1
         self._aside_usd = self._aside_usd - ask.cost_usd if self._flying > 0 else 0.0  # sums of floats drift
 
     def lost(self, who: str) -> None:
-        """This worker is gone: nobody will tell what became of its requests, and nobody may wait for that."""
+        """This worker is gone: it will never report its requests, so stop waiting for them."""
         with self._lock:
             for ask in self._out.pop(who, []):
                 self._land(ask)
@@ -166,16 +158,13 @@ class Limiter:
             self._tokens.correct(told.tokens - told.asked.tokens)
             if told.retry_after_s is not None:
                 self._hold_until = max(self._hold_until, self._clock.now() + told.retry_after_s)
-            self._judge(told)
-
-    def _judge(self, told: Told) -> None:
-        """Close when the model has answered nobody for longer than chance explains. A fault of one request says nothing."""
-        if told.failure is None:
-            self._failures = 0
-        elif not told.own_fault and told.retry_after_s is None:
-            self._failures += 1
-            if self._failures >= self._patience and self.closed is None:
-                self.closed = f"the model has not answered {self._failures} times in a row: {told.failure}"
+            # Close when the model has answered nobody for longer than chance explains. One faulty request proves nothing.
+            if told.failure is None:
+                self._failures = 0
+            elif not told.own_fault and told.retry_after_s is None:
+                self._failures += 1
+                if self._failures >= self._patience and self.closed is None:
+                    self.closed = f"the model has not answered {self._failures} times in a row: {told.failure}"
 
     def at_least(self, spent_usd: float) -> None:
         """Correct upwards: a limiter that was lost with its machine starts again from what the results say."""

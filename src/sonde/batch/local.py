@@ -1,4 +1,4 @@
-"""Workers as processes of this machine: started here, replaced when they die, asked and told over one socket each.
+"""Workers as processes of this machine: started here, replaced when they die, each served over one socket.
 
 Not the standard library's pool, which gives up as a whole when one of its processes is killed. The driver's thread serves the limiter
 between two looks at the sockets; nothing else runs in this process.
@@ -13,13 +13,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any, cast
 
-from sonde.batch.item_runner import Errand, Order
+from sonde.batch.crew import Done, Halted, Happening, Left, Lost
+from sonde.batch.item_runner import Job, Order
 from sonde.batch.limits import Limiter, Told
 from sonde.batch.worker import Booked, Booking, Hired, Pause, Ready
-from sonde.batch.workers import Done, Halted, Happening, Left, Lost
 from sonde.errors import UnexpectedRuntimeError
 
 THREADS = 4
@@ -29,11 +28,11 @@ STILLBORN = 5  # workers in a row that never came up
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """One process and what it is at."""
+    """One process and its jobs."""
 
     process: subprocess.Popen[bytes]
     connection: Connection[Any, Any]
-    errands: list[Errand] = field(default_factory=list[Errand])
+    jobs: list[Job] = field(default_factory=list[Job])
     alone: bool = False
     ready: bool = False
 
@@ -62,41 +61,36 @@ class LocalCrew:
         return tuple(worker.pid for worker in self._workers)
 
     def room(self, *, alone: bool = False) -> bool:
-        """Whether an errand could start at once."""
-        return sum(len(worker.errands) for worker in self._workers) < self._at_once and bool(self._free(alone=alone))
+        """Whether a job could start at once."""
+        return sum(len(worker.jobs) for worker in self._workers) < self._at_once and bool(self._free(alone=alone))
 
-    def give(self, errand: Errand, *, alone: bool = False) -> None:
-        """Start an errand at the worker with the least to do."""
-        worker = min(self._free(alone=alone), key=lambda worker: len(worker.errands))
-        worker.errands.append(errand)
+    def give(self, job: Job, *, alone: bool = False) -> None:
+        """Start a job at the worker with the least to do."""
+        worker = min(self._free(alone=alone), key=lambda worker: len(worker.jobs))
+        worker.jobs.append(job)
         worker.alone = alone
-        _send(worker, errand)
+        _send(worker, job)
 
     def _free(self, *, alone: bool) -> list[Worker]:
         most = 1 if alone else self._threads
-        return [worker for worker in self._workers if len(worker.errands) < most and not worker.alone]
+        return [worker for worker in self._workers if len(worker.jobs) < most and not worker.alone]
 
     def wait(self, timeout_s: float) -> Sequence[Happening]:
         """Serve the sockets once."""
         by_connection = {worker.connection: worker for worker in self._workers}
         ready = cast("list[Connection[Any, Any]]", wait(list(by_connection), timeout_s))
         found: list[Happening] = []
-        for connection in ready:
-            found += self._hear(by_connection[connection])
-        return found
-
-    def _hear(self, worker: Worker) -> list[Happening]:
-        """Everything that a worker has said, or its death."""
-        found: list[Happening] = []
-        try:
-            while worker.connection.poll():
-                happened = self._answer(worker, worker.connection.recv())
-                found += [happened] if happened else []
-        except (EOFError, OSError):
-            found.append(self._bury(worker))
+        for worker in (by_connection[connection] for connection in ready):
+            try:
+                while worker.connection.poll():
+                    happened = self._answer(worker, worker.connection.recv())
+                    found += [happened] if happened else []
+            except (EOFError, OSError):
+                found.append(self._bury(worker))
         return found
 
     def _answer(self, worker: Worker, message: Any) -> Happening | None:
+        """Serve one message; what it means for the driver."""
         match message:
             case Booking(number=number, ask=ask):
                 _send(worker, Booked(number=number, answer=self._limiter.book(ask, str(worker.pid))))
@@ -105,8 +99,8 @@ class LocalCrew:
             case Ready():
                 worker.ready = True
                 self._stillborn = 0
-            case Done(errand=errand) | Left(errand=errand) | Halted(errand=errand):
-                worker.errands.remove(errand)
+            case Done(job=job) | Left(job=job) | Halted(job=job):
+                worker.jobs.remove(job)
                 worker.alone = False
                 return message
             case _:
@@ -126,10 +120,10 @@ class LocalCrew:
         if not self._pausing:
             self._workers.append(self._hire())
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return Lost(errands=tuple(worker.errands), how=f"{how}; see workers.log")
+        return Lost(jobs=tuple(worker.jobs), how=f"{how}; see workers.log")
 
     def pause(self) -> None:
-        """Tell everyone."""
+        """Tell every worker."""
         self._pausing = True
         for worker in self._workers:
             _send(worker, Pause())
@@ -143,7 +137,7 @@ class LocalCrew:
         self._limiter.at_least(usd)
 
     def close(self) -> None:
-        """Send everyone home; who does not go is ended."""
+        """Let every worker leave; kill those that stay."""
         for worker in self._workers:
             worker.connection.close()
         for worker in self._workers:
@@ -155,7 +149,12 @@ class LocalCrew:
 
     def _hire(self) -> Worker:
         near, far = socket.socketpair()
-        log = _log(self._order.folder)
+        try:
+            log = os.open(
+                self._order.folder / "workers.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+            )
+        except OSError:
+            log = subprocess.DEVNULL
         with far:
             process = subprocess.Popen(
                 # -P: a package of our name in the working folder is not ours
@@ -172,13 +171,6 @@ class LocalCrew:
         counts = self._limiter.limits.limited
         _send(worker, Hired(order=self._order, threads=self._threads, counts=counts))
         return worker
-
-
-def _log(folder: Path) -> int:
-    try:
-        return os.open(folder / "workers.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return subprocess.DEVNULL
 
 
 def _send(worker: Worker, message: Any) -> None:

@@ -1,10 +1,10 @@
-"""A manifest: one item a line, each an ask or an investigation (contracts 2.13).
+"""A manifest: one item per line, each an ask or an investigation (contracts 2.13).
 
     {"id": "q1", "engine": "ask", "question": "Which service failed first?", "paths": ["logs/"]}
     {"id": "t1", "engine": "rca", "trace_ids": ["4f1c…"], "source": "traces.jsonl", "project": "shop"}
 
-A broken line is named and the others run. Two items of one id are refused as a whole: which one is meant cannot be known. Relative paths
-are relative to the manifest. Nothing here looks at the files or traces that the items name.
+A broken line is named and the others run. A manifest that uses an id twice is refused, since nobody can know which item is meant.
+Relative paths are relative to the manifest. Nothing here looks at the files or traces that the items name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _EXAMPLE = '{"id": "q1", "engine": "ask", "question": "What is this?", "paths": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One job of a batch: its id, its engine, and the references that say what it is about."""
+    """One entry of a batch: its id, its engine, and the references that say what it is about."""
 
     id: str
     engine: str
@@ -47,7 +47,7 @@ class Item:
 
     @property
     def key(self) -> str:
-        """The name of its run folder: readable, and another one when the content changes."""
+        """The name of its run folder: readable, and different when the content changes."""
         digest = hash_value({"id": self.id, "engine": self.engine, "fields": dict(self.fields)})[:16]
         return f"{_UNSAFE.sub('-', self.id)[:60].strip('.-') or 'item'}-{digest}"
 
@@ -60,7 +60,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenLine:
-    """A line that is no item, and why."""
+    """A line that is not an item, and why."""
 
     number: int
     reason: str
@@ -68,68 +68,71 @@ class BrokenLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The items of a batch and the lines that are none."""
+    """The items of a batch and the lines that are not items."""
 
     items: tuple[Item, ...]
     broken: tuple[BrokenLine, ...] = ()
 
 
 class _NoItem(ValueError):
-    """Why a line is no item."""
+    """Why a line is not an item."""
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest in a file; ConfigError when it cannot be read, holds no item, or names an id twice."""
-    lines = _read(path).splitlines()
-    manifest = parse_manifest(lines, path.absolute().parent)
+    """The manifest in a file or a pipe; ConfigError when it cannot be read, holds no item, or names an id twice."""
+    try:
+        with path.open("rb") as file:
+            if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
+                raise ConfigError(f"{path} is a device; give a file with one item per line, or a pipe")
+            text = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"the manifest {path} cannot be read: {error.strerror}") from None
+    if len(text) > MAX_BYTES:
+        raise ConfigError(f"the manifest {path} is larger than {MAX_BYTES:,} bytes; make several batches of it")
+    manifest = parse_manifest(text.splitlines(), path.absolute().parent)
     if not manifest.items:
         first = f"; line {manifest.broken[0].number}: {manifest.broken[0].reason}" if manifest.broken else ""
         raise ConfigError(f"{path} holds no item{first}. A line reads {_EXAMPLE}")
     return manifest
 
 
-def _read(path: Path) -> bytes:
-    """All of a file or a pipe, but not without measure."""
-    try:
-        with path.open("rb") as file:
-            if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
-                raise ConfigError(f"{path} is a device; give a file with one item a line, or a pipe")
-            text = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"the manifest {path} cannot be read: {error.strerror}") from None
-    if len(text) > MAX_BYTES:
-        raise ConfigError(f"the manifest {path} is larger than {MAX_BYTES:,} bytes; make several batches of it")
-    return text
-
-
 def parse_manifest(lines: Iterable[bytes], folder: Path) -> Manifest:
     """Items and broken lines, in order."""
-    items: list[tuple[int, Item]] = []
+    items: list[Item] = []
     broken: list[BrokenLine] = []
+    places: dict[str, list[int]] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            items.extend((number, item) for item in _items(line, folder))
+            found = _items(line, folder)
         except _NoItem as reason:
             broken.append(BrokenLine(number=number, reason=str(reason)))
-    _refuse_duplicates(items)
-    return Manifest(items=tuple(item for _, item in items), broken=tuple(broken))
-
-
-def _refuse_duplicates(items: list[tuple[int, Item]]) -> None:
-    places: dict[str, list[int]] = {}
-    for number, item in items:
-        places.setdefault(item.id, []).append(number)
+            continue
+        items += found
+        for item in found:
+            places.setdefault(item.id, []).append(number)
     twice = [f"{name!r} (lines {', '.join(map(str, at))})" for name, at in places.items() if len(at) > 1]
     if twice:
         more = f" and {len(twice) - 5} more" if len(twice) > 5 else ""
         raise ConfigError(f"ids must be unique in a manifest; used more than once: {', '.join(twice[:5])}{more}")
+    return Manifest(items=tuple(items), broken=tuple(broken))
 
 
 def _items(line: bytes, folder: Path) -> list[Item]:
-    """The item of a line; an rca or compliance line with several traces is one item a trace."""
-    data = _object(line)
+    """The item of a line; an rca or compliance line with several traces is one item per trace."""
+    try:
+        found: Any = json.loads(line, parse_constant=_refuse_constant)
+    except UnicodeDecodeError:
+        raise _NoItem("it is not UTF-8") from None
+    except ValueError as error:
+        raise _NoItem(f"it is not JSON ({error})") from None
+    except RecursionError:
+        raise _NoItem("it is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise _NoItem(f"it is not an object; a line reads {_EXAMPLE}")
+    given = cast("dict[str, Any]", found)
+    data: dict[str, Any] = {"engine": "ask" if "question" in given else "", **given}
     _check(data)
     fields = {key: value for key, value in data.items() if key not in ("id", "engine")}
     if "paths" in fields:
@@ -147,27 +150,12 @@ def _items(line: bytes, folder: Path) -> list[Item]:
     return [item]
 
 
-def _object(line: bytes) -> dict[str, Any]:
-    try:
-        data: Any = json.loads(line, parse_constant=_refuse_constant)
-    except UnicodeDecodeError:
-        raise _NoItem("it is not UTF-8") from None
-    except ValueError as error:
-        raise _NoItem(f"it is not JSON ({error})") from None
-    except RecursionError:
-        raise _NoItem("it is nested too deeply") from None
-    if not isinstance(data, dict):
-        raise _NoItem(f"it is not an object; a line reads {_EXAMPLE}")
-    given = cast("dict[str, Any]", data)
-    return {"engine": "ask" if "question" in given else "", **given}
-
-
 def _refuse_constant(word: str) -> Any:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _is_sound(text: str) -> bool:
-    """Whether UTF-8 can hold it: half a character it cannot. Names of files may be like that, nothing else."""
+    """Whether UTF-8 can hold it. Only names of files may contain half a character (a lone surrogate)."""
     return _HALF.search(text) is None
 
 
@@ -182,7 +170,8 @@ def _check(data: Mapping[str, Any]) -> None:
         if name in data and not (isinstance(data[name], str) and data[name].strip()):
             raise _NoItem(f"{name} must be text that is not empty")
     for name in _LISTS:
-        if name in data and not _is_texts(data[name]):
+        value = data.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(each, str) and each for each in cast("list[Any]", value)):
             raise _NoItem(f"{name} must be a list of texts")
     if not _is_sound(canonical_json({name: value for name, value in data.items() if name not in _PLACES})):
         raise _NoItem("it holds half a character, such as \\ud800, which is no text")
@@ -190,23 +179,12 @@ def _check(data: Mapping[str, Any]) -> None:
         raise _NoItem("it has no id")
     if not isinstance(data.get("code", False), bool) or not isinstance(data.get("schema", {}), dict):
         raise _NoItem("code must be true or false, and schema an object")
-    _require(data)
-
-
-def _require(data: Mapping[str, Any]) -> None:
-    match data["engine"]:
-        case "ask" if "question" not in data:
-            raise _NoItem("an ask needs a question")
-        case "rca" | "compliance" if not data.get("trace_ids"):
-            raise _NoItem(f'{data["engine"]} needs trace_ids, such as ["4f1c…"]')
-        case _:
-            return
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) and each for each in cast("list[Any]", value))
+    if engine == "ask" and "question" not in data:
+        raise _NoItem("an ask needs a question")
+    if engine in ("rca", "compliance") and not data.get("trace_ids"):
+        raise _NoItem(f'{engine} needs trace_ids, such as ["4f1c…"]')
 
 
 def _placed(path: str, folder: Path) -> str:
-    """Absolute, so that every worker means the same; addresses stay."""
+    """Absolute, so that every worker means the same file; addresses stay."""
     return path if "://" in path else str(folder / path)

@@ -40,27 +40,8 @@ def render(report: Mapping[str, Any], results: Sequence[ItemResult]) -> str:
         bars("Statuses", report["statuses"], classed=True),
         bars("Labels", report["labels"]),
     ]
-    body = [
-        f"<h1>{escape(report['batch'])}</h1>",
-        _said(report),
-        _tiles(report),
-        f'<div class="grid">{"".join(plots)}</div>',
-        _issues(report),
-        _failures(report),
-        _broken(report),
-    ]
-    title = escape(f"Batch {report['batch']}")
-    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
-    return f'{head}<meta name="viewport" content="width=device-width"></head><body>{"".join(body)}</body></html>\n'
-
-
-def _said(report: Mapping[str, Any]) -> str:
     left = f"; {report['left']:,} left, stopped because {report['stopped']}" if report["left"] else ""
     said = f"{report['finished']:,} of {plural(report['items'], 'item')} finished{left}"
-    return f'<p class="dim">{escape(said)}</p>'
-
-
-def _tiles(report: Mapping[str, Any]) -> str:
     rate = report["items_per_second"]
     tiles = [
         ("cost", f"${report['cost_usd']['total']:.4f}"),
@@ -68,9 +49,34 @@ def _tiles(report: Mapping[str, Any]) -> str:
         ("95 % within", f"{report['latency_s']['p95']:.2f} s"),
         ("model calls", f"{report['model_calls']:,}"),
         ("tokens", f"{report['tokens_in'] + report['tokens_out']:,}"),
-        ("items a second", f"{rate:.1f}" if rate else "-"),
+        ("items per second", f"{rate:.1f}" if rate else "-"),
     ]
-    return '<div class="tiles">' + "".join(f'<div class="tile"><b>{v}</b>{n}</div>' for n, v in tiles) + "</div>"
+    top: list[Mapping[str, Any]] = report["issues"]["top"]
+    issues = [
+        [
+            issue["state"],
+            issue["count"],
+            f"{issue['label']} in {issue['component'] or 'an unnamed component'}",
+            issue["sample"],
+            " ".join(issue["traces"][:3]),
+            f"{(issue['first_seen'] or '?')[:16]} to {(issue['last_seen'] or '?')[:16]}",
+        ]
+        for issue in top
+    ]
+    failures = [[e["code"], e["count"], e["message"], " ".join(e["items"][:5])] for e in report["failures"]]
+    broken = [[line["line"], line["reason"]] for line in report["broken_lines"]]
+    body = [
+        f"<h1>{escape(report['batch'])}</h1>",
+        f'<p class="dim">{escape(said)}</p>',
+        '<div class="tiles">' + "".join(f'<div class="tile"><b>{v}</b>{n}</div>' for n, v in tiles) + "</div>",
+        f'<div class="grid">{"".join(plots)}</div>',
+        _table("Top findings", ["", "traces", "what", "evidence", "for example", "seen"], issues),
+        _table("Failures", ["code", "items", "the first one says", "for example"], failures),
+        _table("Lines that are no items", ["line", "why"], broken),
+    ]
+    title = escape(f"Batch {report['batch']}")
+    head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+    return f'{head}<meta name="viewport" content="width=device-width"></head><body>{"".join(body)}</body></html>\n'
 
 
 def histogram(title: str, values: Sequence[float], form: str) -> str:
@@ -91,18 +97,16 @@ def histogram(title: str, values: Sequence[float], form: str) -> str:
         if count
     ]
     middle = sorted(values)[len(values) // 2]
-    marks = _axis(form.format(low), form.format(high))
-    return _figure(title, "".join(drawn) + marks, f"{plural(len(values), 'item')}, median {form.format(middle)}")
-
-
-def _axis(low: str, high: str) -> str:
-    line = f'<line x1="0" x2="{_WIDTH}" y1="{_HEIGHT - 20}" y2="{_HEIGHT - 20}" stroke="var(--line)"/>'
-    ends = f'<text x="0" y="{_HEIGHT - 5}">{low}</text><text x="{_WIDTH}" y="{_HEIGHT - 5}" text-anchor="end">{high}</text>'
-    return line + ends
+    drawn += [
+        f'<line x1="0" x2="{_WIDTH}" y1="{_HEIGHT - 20}" y2="{_HEIGHT - 20}" stroke="var(--line)"/>',
+        f'<text x="0" y="{_HEIGHT - 5}">{form.format(low)}</text>',
+        f'<text x="{_WIDTH}" y="{_HEIGHT - 5}" text-anchor="end">{form.format(high)}</text>',
+    ]
+    return _figure(title, "".join(drawn), f"{plural(len(values), 'item')}, median {form.format(middle)}")
 
 
 def bars(title: str, counts: Mapping[str, int], *, classed: bool = False) -> str:
-    """One bar a name, longest first."""
+    """One bar per name, longest first."""
     shown = sorted(counts.items(), key=lambda pair: -pair[1])[:ROWS]
     if not shown:
         return _figure(title, "", "nothing to show")
@@ -126,32 +130,6 @@ def _figure(title: str, drawing: str, caption: str, height: int = _HEIGHT) -> st
         else ""
     )
     return f"<figure><h2>{escape(title)}</h2>{picture}<figcaption>{escape(caption)}</figcaption></figure>"
-
-
-def _issues(report: Mapping[str, Any]) -> str:
-    top: list[Mapping[str, Any]] = report["issues"]["top"]
-    rows = [
-        [
-            issue["state"],
-            issue["count"],
-            f"{issue['label']} in {issue['component'] or 'an unnamed component'}",
-            issue["sample"],
-            " ".join(issue["traces"][:3]),
-            f"{(issue['first_seen'] or '?')[:16]} to {(issue['last_seen'] or '?')[:16]}",
-        ]
-        for issue in top
-    ]
-    return _table("Top findings", ["", "traces", "what", "evidence", "for example", "seen"], rows)
-
-
-def _failures(report: Mapping[str, Any]) -> str:
-    rows = [[each["code"], each["count"], each["message"], " ".join(each["items"][:5])] for each in report["failures"]]
-    return _table("Failures", ["code", "items", "the first one says", "for example"], rows)
-
-
-def _broken(report: Mapping[str, Any]) -> str:
-    rows = [[line["line"], line["reason"]] for line in report["broken_lines"]]
-    return _table("Lines that are no items", ["line", "why"], rows)
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -1,18 +1,67 @@
-"""How far a batch is, as a fold of results: rate, cost, failures by code, time left. Prints nothing."""
+"""How far a batch is: where each item stands before the work begins, and the counts while it runs. Prints nothing.
+
+An item is finished when results.jsonl says so, interrupted when its folder holds a journal, and untouched otherwise. If a journal ended
+without its line in results.jsonl (the driver died in between), the worker that opens it notices.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from sonde.batch.folder import BatchFolder, ended_of
+from sonde.batch.item_runner import Job
+from sonde.batch.manifest import Item
 from sonde.batch.result import ItemResult
 from sonde.core.plurals import plural
+from sonde.runs.journal import JournalUnreadable
 
 WINDOW_S = 60.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPlan:
+    """`finished` by key; `jobs` in the order of the manifest, interrupted ones first: they are paid for in part."""
+
+    finished: dict[str, ItemResult]
+    jobs: tuple[Job, ...]
+    interrupted: int
+    spent_usd: float
+
+
+def plan_batch(items: Sequence[Item], folder: BatchFolder, *, retry_failed: bool = False) -> BatchPlan:
+    """What is left to do. A refused item is tried again; a failed one only on request, in a folder of its own."""
+    lines, touched = folder.all_results(), folder.touched()
+    known = {result.key: result for result in lines}
+    finished: dict[str, ItemResult] = {}
+    begun: list[Job] = []
+    fresh: list[Job] = []
+    for item in items:
+        result = known.get(item.key)
+        if result is not None and not (result.status == "refused" or (retry_failed and result.failed)):
+            finished[item.key] = result
+            continue
+        job = Job(item=item, attempt=1 if result is None else _attempt_after(result, item, folder))
+        name = folder.run_dir(item, job.attempt).run_id
+        (begun if name in touched else fresh).append(job)
+    paid = {(result.key, result.attempt): result.cost_usd for result in lines}
+    paid |= {(job.item.key, job.attempt): folder.spent(job.item, job.attempt) for job in begun}
+    return BatchPlan(finished=finished, jobs=(*begun, *fresh), interrupted=len(begun), spent_usd=sum(paid.values()))
+
+
+def _attempt_after(result: ItemResult, item: Item, folder: BatchFolder) -> int:
+    """Which run folder to use: the next one only after a run that ended and failed."""
+    run_dir = folder.run_dir(item, result.attempt)
+    try:
+        ended = run_dir.journal_path.is_file() and ended_of(run_dir.read().events) is not None
+    except JournalUnreadable:
+        ended = False  # refused again, with the reason
+    return result.attempt + 1 if ended else result.attempt
+
+
 @dataclass(slots=True)
-class Progress:
+class BatchProgress:
     """The counts of one start of a batch. `before` were finished by earlier starts."""
 
     total: int
@@ -40,13 +89,13 @@ class Progress:
         self._recent.append(now)
 
     def rate(self, now: float) -> float:
-        """Items a second over the last minute."""
+        """Items per second over the last minute."""
         while self._recent and self._recent[0] < now - WINDOW_S:
             self._recent.popleft()
         return len(self._recent) / max(1e-3, min(WINDOW_S, now - self._since))
 
     def left_s(self, now: float) -> float | None:
-        """Seconds to the end at this rate; None while nobody can know."""
+        """Seconds to the end at this rate; None while it cannot be known."""
         rate = self.rate(now)
         return (self.total - self.before - self.done) / rate if rate > 0 else None
 

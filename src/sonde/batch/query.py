@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 
 from sonde.api.trace_source import Source, project_in
 from sonde.batch.manifest import Item, Manifest
@@ -22,8 +23,8 @@ _AFTER = re.compile(r"go on with after='([^']*)'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which traces, and what is to be done with each. `may_be_none`: that nothing fits is an answer too."""
+class TraceSelection:
+    """Which traces, and what to do with each. `may_be_none`: finding nothing is an answer too."""
 
     place: Source
     engine: str = "rca"
@@ -38,46 +39,52 @@ def since_time(text: str, now: datetime) -> str:
     """`24h`, `30m`, `7d` before now, or a time as it is."""
     found = _SINCE.fullmatch(text.strip())
     if found is None:
-        return _time(text)
+        try:
+            return time_text(us_of_text(text))  # refuses a bare number: `24` would be a moment of 1970
+        except (ValueError, OverflowError):
+            raise ConfigError(
+                f"--since {text} is no span of time such as 24h or 7d, nor a time such as 2026-11-01T00:00Z"
+            ) from None
     try:
         return (now - timedelta(seconds=float(found[1]) * _SECONDS[found[2]])).isoformat()
     except OverflowError:
         raise ConfigError(
-            f"--since {text} is longer than there are dates; write 24h, 7d or 2026-11-01T00:00Z"
+            f"--since {text} goes back before the first date; write 24h, 7d or 2026-11-01T00:00Z"
         ) from None
 
 
-def _time(text: str) -> str:
-    """A time as stores read it. A bare number is none: `24` would be a moment of 1970, and everything since."""
-    try:
-        return time_text(us_of_text(text))
-    except (ValueError, OverflowError):
-        raise ConfigError(
-            f"--since {text} is no span of time such as 24h or 7d, nor a time such as 2026-11-01T00:00Z"
-        ) from None
-
-
-def query_manifest(wanted: Wanted, now: datetime) -> Manifest:
+def query_manifest(wanted: TraceSelection, now: datetime) -> Manifest:
     """The items of a query; ConfigError when nothing fits, unless it may."""
     place = wanted.place
     store = place.open()
+    conditions = [f"({wanted.filter_expr})"] if wanted.filter_expr else []
+    conditions += [ERRORS] if wanted.all_errors else []
     try:
-        rows = _rows(store, _query(wanted, project_in(place, store), now))
-        items = tuple(_item(row, wanted) for row, _ in zip(rows, range(wanted.limit or 10**9), strict=False))
+        query = query_of(
+            project_in(place, store),
+            start=since_time(wanted.since, now) if wanted.since else None,
+            filter_expr=" and ".join(conditions) or None,
+            limit=PAGE,
+        )
+        items = tuple(
+            Item(
+                id=row.trace_id,
+                engine=wanted.engine,
+                fields={
+                    "trace_ids": [row.trace_id],
+                    "source": place.name,
+                    **({"project": project} if (project := place.project or row.project) else {}),
+                },
+            )
+            for row in islice(_rows(store, query), wanted.limit or None)
+        )
     except ToolFault as fault:
         raise ConfigError(fault.message) from None
     finally:
         store.close()
     if not items and not wanted.may_be_none:
-        raise ConfigError(f"no trace in {place.name} fits the query; `sonde traces ls` shows what is there")
+        raise ConfigError(f"no trace in {place.name} fits the query; `sonde traces ls` shows what it holds")
     return Manifest(items=items)
-
-
-def _query(wanted: Wanted, project: str | None, now: datetime) -> TraceQuery:
-    start = since_time(wanted.since, now) if wanted.since else None
-    conditions = [f"({wanted.filter_expr})"] if wanted.filter_expr else []
-    conditions += [ERRORS] if wanted.all_errors else []
-    return query_of(project, start=start, filter_expr=" and ".join(conditions) or None, limit=PAGE)
 
 
 def _rows(store: TraceStore, query: TraceQuery) -> Iterator[TraceRow]:
@@ -88,9 +95,3 @@ def _rows(store: TraceStore, query: TraceQuery) -> Iterator[TraceRow]:
         if more is None:
             return
         query = replace(query, after=more[1])
-
-
-def _item(row: TraceRow, wanted: Wanted) -> Item:
-    fields = {"trace_ids": [row.trace_id], "source": wanted.place.name}
-    project = wanted.place.project or row.project
-    return Item(id=row.trace_id, engine=wanted.engine, fields={**fields, **({"project": project} if project else {})})

@@ -1,12 +1,16 @@
-"""The report of a batch as data and as Markdown, and all its files. The page with plots is `page`, the Parquet file `table`.
+"""The report of a batch as data, as Markdown and as Parquet, and all its files. `page` draws the page with plots.
 
-Numbers are over every finished item of the manifest, whichever start of the batch finished it; `spent_usd` is all that was paid.
+Numbers cover every finished item of the manifest, whichever start of the batch finished it; `spent_usd` is all that was paid.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,7 +20,6 @@ from sonde.batch.folder import DiskFull
 from sonde.batch.issues import ISSUES, Issue, IssueFile
 from sonde.batch.page import render
 from sonde.batch.result import ItemResult
-from sonde.batch.table import write_parquet
 from sonde.core.markdown_safety import quiet
 from sonde.core.plurals import plural
 from sonde.core.record import percentile
@@ -24,6 +27,7 @@ from sonde.engines.pages import inline
 from sonde.runs.rundir import pretty_json, write_atomically
 
 TOP = 10
+SKIPPED = "results.parquet is skipped: it needs the extra `data` (pip install 'sonde-rlm[data]')"
 
 
 def report_of(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> dict[str, Any]:
@@ -90,7 +94,7 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """The report to read. Words of manifests, models and traces stay words: they are hostile, perhaps."""
+    """The report to read. Text from manifests, models and traces may be hostile, so it cannot become markup."""
     cost, latency = report["cost_usd"], report["latency_s"]
     left = f"; {report['left']:,} left, stopped because: {inline(str(report['stopped']))}" if report["left"] else ""
     more = report["spent_usd"] - cost["total"]
@@ -108,41 +112,31 @@ def markdown(report: dict[str, Any]) -> str:
         head.append(
             f"- {plural(report['workers_replaced'], 'worker')} replaced, {plural(report['resumed'], 'item')} resumed"
         )
-    return quiet("\n".join([*head, *_broken(report), *_labels(report), *_failed(report), *_issues(report)]) + "\n")
+    broken = [f"- line {line['line']}: {inline(line['reason'])}" for line in report["broken_lines"]]
+    labels = [f"- {inline(label)}: {count:,}" for label, count in report["labels"].items()]
+    failures = [
+        f"- {each['code']}: {each['count']:,}, such as {_names(each['items'][:3])} ({inline(each['message'])})"
+        for each in report["failures"]
+    ]
+    issues = [
+        f"- [{issue['state']}] {inline(issue['label'])} in {inline(issue['component']) or 'an unnamed component'}: "
+        f"{plural(issue['count'], 'trace')}, such as {_names(issue['traces'][:2])} ({inline(issue['sample'], 120)})"
+        for issue in report["issues"]["top"]
+    ]
+    sections = {
+        "Lines that are no items": broken,
+        "Labels": labels,
+        "Failures": failures,
+        f"Issues ({_counted(report['issues']['states'])})": issues,
+    }
+    for title, lines in sections.items():
+        if lines:
+            head += ["", f"## {title}", *lines]
+    return quiet("\n".join(head) + "\n")
 
 
 def _counted(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "nothing"
-
-
-def _broken(report: dict[str, Any]) -> list[str]:
-    lines = [f"- line {line['line']}: {inline(line['reason'])}" for line in report["broken_lines"]]
-    return ["", "## Lines that are no items", *lines] if lines else []
-
-
-def _labels(report: dict[str, Any]) -> list[str]:
-    lines = [f"- {inline(label)}: {count:,}" for label, count in report["labels"].items()]
-    return ["", "## Labels", *lines] if lines else []
-
-
-def _failed(report: dict[str, Any]) -> list[str]:
-    lines = [
-        f"- {each['code']}: {each['count']:,}, such as {_names(each['items'][:3])} ({inline(each['message'])})"
-        for each in report["failures"]
-    ]
-    return ["", "## Failures", *lines] if lines else []
-
-
-def _issues(report: dict[str, Any]) -> list[str]:
-    found = report["issues"]
-    if not found["top"]:
-        return []
-    lines = [
-        f"- [{issue['state']}] {inline(issue['label'])} in {inline(issue['component']) or 'an unnamed component'}: "
-        f"{plural(issue['count'], 'trace')}, such as {_names(issue['traces'][:2])} ({inline(issue['sample'], 120)})"
-        for issue in found["top"]
-    ]
-    return ["", f"## Issues ({_counted(found['states'])})", *lines]
 
 
 def _names(ids: Sequence[str]) -> str:
@@ -154,22 +148,43 @@ def write_report(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> tuple[d
 
     `DiskFull` when the disk does not take them: the results are sound, and a later start writes the report.
     """
+    folder = outcome.folder.path
+    report = report_of(outcome, issues)
+    page = render(report, outcome.results)
     try:
-        return _written(outcome, issues)
+        write_atomically(folder / "report.json", pretty_json(report))
+        write_atomically(folder / "report.md", markdown(report).encode("utf-8", "backslashreplace"))
+        write_atomically(folder / "report.html", page.encode("utf-8", "backslashreplace"))
+        write_atomically(folder / ISSUES, pretty_json(msgspec.to_builtins(IssueFile(issues=list(issues)))))
+        skipped = write_parquet(folder / "results.parquet", outcome.results)
     except OSError as error:
         why = error.strerror or str(error)
         raise DiskFull(
-            f"the report in {outcome.folder.path} cannot be written: {why}; make room and start the batch again"
+            f"the report in {folder} cannot be written: {why}; make room and start the batch again"
         ) from None
-
-
-def _written(outcome: BatchOutcome, issues: Sequence[Issue]) -> tuple[dict[str, Any], list[str]]:
-    folder = outcome.folder.path
-    report = report_of(outcome, issues)
-    write_atomically(folder / "report.json", pretty_json(report))
-    write_atomically(folder / "report.md", markdown(report).encode("utf-8", "backslashreplace"))
-    page = render(report, outcome.results)
-    write_atomically(folder / "report.html", page.encode("utf-8", "backslashreplace"))
-    write_atomically(folder / ISSUES, pretty_json(msgspec.to_builtins(IssueFile(issues=list(issues)))))
-    skipped = write_parquet(folder / "results.parquet", outcome.results)
     return report, [skipped] if skipped else []
+
+
+def write_parquet(path: Path, results: Sequence[ItemResult]) -> str | None:
+    """All results as one Parquet file, whole or not at all; the reason when it is skipped.
+
+    The schema has the columns with their types, also for an empty batch; a new field of a result needs a column here.
+    """
+    if find_spec("pyarrow") is None:
+        return SKIPPED
+    pa: Any = import_module("pyarrow")  # 0.3 s to import, and untyped
+    parquet: Any = import_module("pyarrow.parquet")
+    texts = ("id", "key", "engine", "status", "judge", "code", "message", "label", "summary", "started_at", "seen_at")
+    columns = {name: pa.string() for name in texts}
+    columns |= {name: pa.float64() for name in ("confidence", "cost_usd", "latency_s")}
+    columns |= {name: pa.int64() for name in ("tokens_in", "tokens_out", "model_calls", "turns", "attempt")}
+    columns |= {name: pa.bool_() for name in ("retryable", "resumed")}
+    finding = {"label": pa.string(), "component": pa.string(), "words": pa.string(), "span_id": pa.string()}
+    columns["trace_ids"] = pa.list_(pa.string())
+    columns["findings"] = pa.list_(pa.struct([*finding.items(), ("first", pa.bool_())]))
+    schema = pa.schema([(name, columns[name]) for name in ItemResult.__struct_fields__])
+    rows = [msgspec.to_builtins(result) for result in results]
+    written = BytesIO()
+    parquet.write_table(pa.Table.from_pylist(rows, schema=schema), written)
+    write_atomically(path, written.getvalue())
+    return None

@@ -1,12 +1,12 @@
-"""What came of one item: the line that results.jsonl, the report and the issues are made of.
+"""The result of one item: the line that results.jsonl, the report and the issues are made of.
 
-Everything in it is read from the run's own record and output; the journal stays the truth. Texts are clipped: a line is some hundred
+Everything in it is read from the run's own record and output; the journal stays the truth. Texts are clipped: a line has a few hundred
 bytes and ten thousand of them fit into memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -15,6 +15,7 @@ import msgspec
 from sonde.batch.manifest import Item
 from sonde.core.events import RunEnded
 from sonde.core.run_record import RunRecord
+from sonde.engines.submission import fields_of
 
 Status = Literal["succeeded", "partial", "failed", "refused"]
 CLIP = 300
@@ -32,7 +33,7 @@ class FoundFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One item that is done. `refused`: it could not be started (a missing file, an unknown trace), so it has no run."""
+    """One finished item. `refused`: it could not be started (a missing file, an unknown trace), so it has no run."""
 
     id: str
     key: str
@@ -89,7 +90,7 @@ def refused(item: Item, message: str) -> ItemResult:
 
 
 def given_up(item: Item, message: str) -> ItemResult:
-    """An item that cannot be brought to its end: its worker dies of it, or meets a fault of ours."""
+    """An item that cannot be finished: it kills its worker, or meets a fault of ours."""
     code = "UNEXPECTED_RUNTIME_ERROR"
     return ItemResult(id=item.id, key=item.key, engine=item.engine, status="failed", code=code, message=_words(message))
 
@@ -102,11 +103,16 @@ def _words(message: str) -> str:
 def result_of(item: Item, run: FinishedRun, *, resumed: bool = False, spans: Spans | None = None) -> ItemResult:
     """The line of a finished run; `spans` finds the spans of a trace by their ids."""
     record, ended = run.record, run.ended
-    output = _object(ended.output)
+    output = fields_of(ended.output)
     error: dict[str, Any] = ended.error or (record.error.model_dump(mode="json") if record.error else {})
     usage = record.runtime_ref.usage
     traces = [str(trace) for trace in item.fields.get("trace_ids", [])]
-    findings, seen_at = _findings(item, output, spans, traces)
+    findings, seen_at = list[FoundFailure](), None
+    if item.engine == "rca" and output and spans is not None and traces:
+        findings, seen_at = _found_failures(output, spans, traces[0])
+    label = output.get("primary_label", output.get("overall_verdict"))
+    confidence = output.get("confidence", output.get("overall_confidence"))
+    summary = str(output.get("summary") or output.get("incident_summary") or output.get("answer") or "")
     return ItemResult(
         id=item.id,
         key=item.key,
@@ -116,9 +122,9 @@ def result_of(item: Item, run: FinishedRun, *, resumed: bool = False, spans: Spa
         code=error.get("code"),
         message=str(error.get("message", ""))[:CLIP],
         retryable=bool(error.get("retryable", False)),
-        label=_label(output),
-        confidence=_confidence(output),
-        summary=_summary(output)[:CLIP],
+        label=str(label) if label is not None else None,
+        confidence=float(confidence) if isinstance(confidence, int | float) else None,
+        summary=summary[:CLIP],
         cost_usd=usage.cost_usd,
         tokens_in=usage.tokens_in,
         tokens_out=usage.tokens_out,
@@ -133,50 +139,30 @@ def result_of(item: Item, run: FinishedRun, *, resumed: bool = False, spans: Spa
     )
 
 
-def _object(value: Any) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+def _found_failures(output: Mapping[str, Any], spans: Spans, trace_id: str) -> tuple[list[FoundFailure], str | None]:
+    """The findings of an RCA report and when its trace began.
 
-
-def _label(output: Mapping[str, Any]) -> str | None:
-    found = output.get("primary_label", output.get("overall_verdict"))
-    return str(found) if found is not None else None
-
-
-def _confidence(output: Mapping[str, Any]) -> float | None:
-    found = output.get("confidence", output.get("overall_confidence"))
-    return float(found) if isinstance(found, int | float) else None
-
-
-def _summary(output: Mapping[str, Any]) -> str:
-    return str(output.get("summary") or output.get("incident_summary") or output.get("answer") or "")
-
-
-def _findings(
-    item: Item, output: Mapping[str, Any], spans: Spans | None, traces: Sequence[str]
-) -> tuple[list[FoundFailure], str | None]:
-    if item.engine != "rca" or not output or spans is None or not traces:
-        return [], None
-    known = spans(traces[0])
-    starts = [span.start for span in known.values() if span.start]
-    listed: list[dict[str, Any]] = output.get("findings") or [_primary(output)]
-    found = [_found(finding, known) for finding in listed[:FINDINGS]]
-    return found, min(starts, default=None)
-
-
-def _primary(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The report's one label as a finding, at the span that its first proof points to."""
-    refs: list[dict[str, Any]] = report.get("evidence_refs") or []
-    span_id = next((str(ref["span_id"]) for ref in refs if ref.get("span_id")), "")
-    why = str(report.get("summary", ""))
-    return {"category": report.get("primary_label", ""), "span_id": span_id, "why": why, "first_failure": True}
-
-
-def _found(finding: Mapping[str, Any], known: Mapping[str, Component]) -> FoundFailure:
-    span = known.get(str(finding.get("span_id", "")), Component())
-    return FoundFailure(
-        label=str(finding.get("category", "")),
-        component=span.name,
-        words=(span.message or str(finding.get("why", "")))[:CLIP],
-        span_id=str(finding.get("span_id", "")),
-        first=bool(finding.get("first_failure", False)),
-    )
+    A report without findings counts as one: its label, at the span that its first proof points to.
+    """
+    known = spans(trace_id)
+    listed: list[dict[str, Any]] = output.get("findings") or []
+    if not listed:
+        refs: list[dict[str, Any]] = output.get("evidence_refs") or []
+        span_id = next((str(ref["span_id"]) for ref in refs if ref.get("span_id")), "")
+        why = str(output.get("summary", ""))
+        label = output.get("primary_label", "")
+        listed = [{"category": label, "span_id": span_id, "why": why, "first_failure": True}]
+    found: list[FoundFailure] = []
+    for finding in listed[:FINDINGS]:
+        span_id = str(finding.get("span_id", ""))
+        span = known.get(span_id, Component())
+        found.append(
+            FoundFailure(
+                label=str(finding.get("category", "")),
+                component=span.name,
+                words=(span.message or str(finding.get("why", "")))[:CLIP],
+                span_id=span_id,
+                first=bool(finding.get("first_failure", False)),
+            )
+        )
+    return found, min((span.start for span in known.values() if span.start), default=None)

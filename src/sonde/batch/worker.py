@@ -1,7 +1,7 @@
 """A worker process of a local batch: `python -m sonde.batch.worker FD`, started by `local.LocalCrew`.
 
-Takes errands from the driver over a socket and does them in a few threads, because runs mostly wait for models. When the driver is gone
-it lands what is in flight, so that paid replies get into their journals, and leaves.
+It takes jobs from the driver over a socket and does them in a few threads, because runs mostly wait for models. When the driver is
+gone it waits for requests in flight, so that paid replies get into their journals, and leaves.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ import os
 import queue
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
 from msgspec.structs import replace
 
+from sonde.batch.crew import Done, Halted, Left
 from sonde.batch.folder import DiskFull
 from sonde.batch.gate import Paused
-from sonde.batch.item_runner import Errand, Order, Station
+from sonde.batch.item_runner import Job, Order, Station
 from sonde.batch.limits import Answer, Ask, Closed, Slot, Told
 from sonde.batch.result import given_up
-from sonde.batch.workers import Done, Halted, Left
 from sonde.core.deadline import SystemClock
 from sonde.errors import RunError, SandboxUnavailable
 
@@ -66,7 +67,7 @@ class Pause:
 
 @dataclass(slots=True)
 class Wire:
-    """The socket to the driver: many threads send; a driver that is gone is nobody to tell."""
+    """The socket to the driver: many threads send; what is sent to a dead driver is dropped."""
 
     connection: Connection[Any, Any]
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -81,7 +82,7 @@ class Wire:
 
 
 class WireGate:
-    """The limits, asked over the wire. Where nothing is limited only failures are told, and the success that ends a row of them."""
+    """The limits, asked over the wire. If nothing is limited it reports only failures, and the success that ends a row of them."""
 
     def __init__(self, wire: Wire, *, counts: bool) -> None:
         self.counts = counts
@@ -120,7 +121,7 @@ class WireGate:
             answer.put(booked.answer)
 
     def stop(self) -> None:
-        """Let nobody out, nor wait for an answer."""
+        """Let no request out, and end every wait for an answer."""
         self.stopping.set()
         with self._lock:
             waiting, self._answers = self._answers, {}
@@ -128,25 +129,20 @@ class WireGate:
             answer.put(Closed(reason=STOPS))
 
 
-def attempt(station: Station, errand: Errand) -> Done | Left | Halted:
-    """Do one errand, and say what came of it in words that can be sent."""
+def attempt(station: Station, job: Job) -> Done | Left | Halted:
+    """Do one job, and give its end as a message that can be sent."""
     try:
-        return Done(errand=errand, result=replace(station.work(errand), attempt=errand.attempt))
+        return Done(job=job, result=replace(station.work(job), attempt=job.attempt))
     except Paused as paused:
-        return Left(errand=errand, reason=paused.reason)
+        return Left(job=job, reason=paused.reason)
     except SandboxUnavailable as error:
-        return Halted(errand=errand, reason=error.message, usage=True)
+        return Halted(job=job, reason=error.message, usage=True)
     except DiskFull as error:
-        return Halted(errand=errand, reason=f"{error.message}; make room and start the batch again")
+        return Halted(job=job, reason=f"{error.message}; make room and start the batch again")
     except RunError as error:
-        return Done(errand=errand, result=given_up(errand.item, error.message))
+        return Done(job=job, result=given_up(job.item, error.message))
     except Exception as error:  # noqa: BLE001  # the top of a worker: a fault of ours costs this item, not the batch
-        return Done(errand=errand, result=given_up(errand.item, f"{type(error).__name__}: {error}"))
-
-
-def _serve(station: Station, errands: queue.SimpleQueue[Errand | None], wire: Wire) -> None:
-    while (errand := errands.get()) is not None:
-        wire.send(attempt(station, errand))
+        return Done(job=job, result=given_up(job.item, f"{type(error).__name__}: {error}"))
 
 
 def main(fd: int) -> None:
@@ -157,16 +153,30 @@ def main(fd: int) -> None:
     gate = WireGate(wire, counts=hired.counts)
     station = Station(hired.order, gate)
     station.warm()
-    errands: queue.SimpleQueue[Errand | None] = queue.SimpleQueue()
-    threads = [threading.Thread(target=_serve, args=(station, errands, wire)) for _ in range(hired.threads)]
+    jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+
+    def serve() -> None:
+        while (job := jobs.get()) is not None:
+            wire.send(attempt(station, job))
+
+    threads = [threading.Thread(target=serve, daemon=True) for _ in range(hired.threads)]
     for thread in threads:
-        thread.daemon = True
         thread.start()
     wire.send(Ready())
-    _listen(connection, gate, errands)
+    with suppress(EOFError, OSError):  # the driver is gone
+        while True:
+            match connection.recv():
+                case Job() as job:
+                    jobs.put(job)
+                case Booked() as booked:
+                    gate.hear(booked)
+                case Pause():
+                    gate.stop()
+                case _:
+                    break
     gate.stop()
     for _ in threads:
-        errands.put(None)
+        jobs.put(None)
     clock = SystemClock()
     give_up = clock.now() + LANDING_S
     for thread in threads:
@@ -174,24 +184,6 @@ def main(fd: int) -> None:
     if any(thread.is_alive() for thread in threads):
         os._exit(1)  # one that did not land in time must not keep the process
     station.close()
-
-
-def _listen(connection: Connection[Any, Any], gate: WireGate, errands: queue.SimpleQueue[Errand | None]) -> None:
-    """Take the driver's words until there are no more."""
-    while True:
-        try:
-            message = connection.recv()
-        except (EOFError, OSError):
-            return
-        match message:
-            case Errand():
-                errands.put(message)
-            case Booked():
-                gate.hear(message)
-            case Pause():
-                gate.stop()
-            case _:
-                return
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The kinds of job: data and a few pure functions that the one loop of `sonde.runtime` uses. No engine has a loop of its own."""
+"""The kinds of job: data and a few pure functions for the one loop in `sonde.runtime`. No engine has its own loop."""

@@ -153,7 +153,23 @@ def _incident(report: Mapping[str, Any], by: Provenance, root: RootSpan) -> Iter
             level="span",
             target=span_id,
         )
-    for span_id, (label, group) in _incident_evidence(report, roots).items():
+    # One label per span: the first of timeline, hypothesis and change wins.
+    change: list[Ref] = list(report["suspected_change"]["evidence_refs"])
+    groups = {
+        "timeline_event": _by_span(ref for event in report["timeline"] for ref in event["evidence_refs"]),
+        "hypothesis_evidence": _by_span(ref for each in report["hypotheses"] for ref in each["evidence_refs"]),
+        "change_evidence": _by_span(change),
+    }
+    found: dict[str, tuple[str, list[Ref]]] = {}
+    for label, spans in groups.items():
+        for span_id, group in spans.items():
+            found.setdefault(span_id, (label, group))
+    # A diff has no span, so it goes to the first free root.
+    homeless = [ref for ref in change if not ref["span_id"]]
+    free = next((span_id for span_id in roots if span_id not in found), None)
+    if homeless and free is not None:
+        found[free] = ("change_evidence", homeless)
+    for span_id, (label, group) in found.items():
         yield _note(
             by,
             report,
@@ -164,26 +180,6 @@ def _incident(report: Mapping[str, Any], by: Provenance, root: RootSpan) -> Iter
             level="span",
             target=span_id,
         )
-
-
-def _incident_evidence(report: Mapping[str, Any], roots: list[str]) -> dict[str, tuple[str, list[Ref]]]:
-    """One label a span: the first of timeline, hypothesis, change says it. A diff has no span and stands at the first free root."""
-    timeline = _by_span(ref for event in report["timeline"] for ref in event["evidence_refs"])
-    hypotheses = _by_span(ref for each in report["hypotheses"] for ref in each["evidence_refs"])
-    change: list[Ref] = list(report["suspected_change"]["evidence_refs"])
-    found: dict[str, tuple[str, list[Ref]]] = {}
-    for label, groups in (
-        ("timeline_event", timeline),
-        ("hypothesis_evidence", hypotheses),
-        ("change_evidence", _by_span(change)),
-    ):
-        for span_id, group in groups.items():
-            found.setdefault(span_id, (label, group))
-    homeless = [ref for ref in change if not ref["span_id"]]
-    free = next((span_id for span_id in roots if span_id not in found), None)
-    if homeless and free is not None:
-        found[free] = ("change_evidence", homeless)
-    return found
 
 
 def _by_span(refs: Iterable[Ref]) -> dict[str, list[Ref]]:

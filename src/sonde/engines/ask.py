@@ -188,7 +188,15 @@ def fallback(gathered: Gathered) -> Conclusion:
     citations = tuple(merge(kept, passages))
     lines = [f"- {c.place}: {c.snippet}" for c in citations]
     lines += [f"- {highlight}" for highlight in gathered.highlights]
-    head = "No model has answered this question. These passages bear on it:" if lines else _nothing(gathered)
+    if lines:
+        head = "No model has answered this question. These passages bear on it:"
+    elif not isinstance(gathered.context, FilesContext):
+        head = "No model has answered this question, and nothing that was given shares a word with it."
+    elif count := len(gathered.context.library.entries):
+        files = "the file" if count == 1 else f"the {count:,} files"
+        head = f"No model has answered this question, and no text in {files} shares a word with it; other words may."
+    else:
+        head = "No model has answered this question, and there is no file to look into: no PATH was given, or it holds none."
     text = "\n".join([head, *lines])
     output = {
         "answer": text,
@@ -197,20 +205,6 @@ def fallback(gathered: Gathered) -> Conclusion:
         "highlights": list(gathered.highlights),
     }
     return Conclusion(output=output, text=text, citations=citations)
-
-
-def _nothing(gathered: Gathered) -> str:
-    """Why nothing can be shown: no data, or data that uses other words."""
-    head = "No model has answered this question, and "
-    if not isinstance(gathered.context, FilesContext):
-        return head + "nothing that was given shares a word with it."
-    count = len(gathered.context.library.entries)
-    if not count:
-        return head + "there is no file to look into: no PATH was given, or it holds none."
-    return (
-        head
-        + f"no text in {'the file' if count == 1 else f'the {count:,} files'} shares a word with it; other words may."
-    )
 
 
 def _found(query: str, gathered: Gathered) -> list[Citation]:

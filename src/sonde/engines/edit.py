@@ -1,8 +1,8 @@
 """The `edit` engine: a task in a workspace, done by small reads, a plan from a sub-call, one patch, and a second look.
 
-It finishes only with citations of lines really read, and only after every changed file was read again. The default
-budget is small on purpose (R68); a larger one is one flag away, up to the contract's maxima. Without a model it
-changes nothing and says so.
+It finishes only with citations of lines it really read, and only after it read every changed file again. The default
+budget is small on purpose (R68); a flag gives a larger one, up to the contract's maxima. Without a model it changes
+nothing and says so.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
 
 
 def fallback(gathered: Gathered) -> Conclusion:
-    """Nothing can be edited without a model; what was changed before a limit is told."""
+    """Nothing can be edited without a model; the text names what was changed before a limit."""
     context = gathered.context
     changed = list(getattr(context, "changed", ()))
     text = f"Nothing was edited: {gathered.reason}."

@@ -62,6 +62,17 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
         {"timestamp": _moment(e), "event": str(e.get("event") or "").strip(), "evidence_refs": e["refs"]}
         for e in events
     ]
+    actions: Rows = []
+    for item in items_of(fields.get("recommended_actions")):
+        action = fields_of(item) or {"action": str(item)}
+        priority, kind = str(action.get("priority", "P1")).upper(), action.get("type")
+        actions.append(
+            {
+                "priority": priority if priority in PRIORITIES else "P1",
+                "action": str(action.get("action") or "review"),
+                "type": kind if kind in ("mitigation", "follow_up_fix") else "follow_up_fix",
+            }
+        )
     draft = {
         "incident_id": str(gathered.params["incident_id"]),
         "incident_summary": str(fields.get("incident_summary") or fields.get("summary") or "").strip(),
@@ -78,7 +89,7 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
             }
             for rank, each in enumerate(ranked, 1)
         ],
-        "recommended_actions": [_action(each) for each in items_of(fields.get("recommended_actions"))],
+        "recommended_actions": actions,
         "confidence": number(fields.get("confidence"), 0.5),
         "gaps": report_gaps(texts(fields.get("gaps")), gathered),
     }
@@ -146,17 +157,6 @@ def _change(fields: Mapping[str, Any], gathered: Gathered, problems: list[Proble
     statement = f"A {kind} change may have caused it: {summary}".rstrip(": ")
     demoted: Rows = [{"statement": statement, "refs": refs, "confidence": DEMOTED}] if refs else []
     return {"change_type": "unknown", "summary": f"claimed without its diff: {summary}"}, demoted
-
-
-def _action(item: Any) -> dict[str, Any]:
-    fields = fields_of(item) or {"action": str(item)}
-    priority = str(fields.get("priority", "P1")).upper()
-    kind = str(fields.get("type", "follow_up_fix"))
-    return {
-        "priority": priority if priority in PRIORITIES else "P1",
-        "action": str(fields.get("action") or "review"),
-        "type": kind if kind in ("mitigation", "follow_up_fix") else "follow_up_fix",
-    }
 
 
 def conclude_child(value: Any, gathered: Gathered) -> Conclusion:

@@ -157,7 +157,7 @@ class ProvedReply:
 
 
 def prove_reply(value: Any, gathered: Gathered, *, only: str) -> ProvedReply:
-    """A sub-call's final value; one that is no object counts as its field `only`."""
+    """A sub-call's final value; if it is not an object, it counts as the field `only`."""
     fields = fields_of(value) or {only: value}
     proved, refuted = prove_refs(fields.get("evidence_refs"), gathered.prover)
     return ProvedReply(

@@ -1,7 +1,7 @@
 """Taxonomies of failures as data: ours of five labels, TRAIL's 21 categories, or a user's own YAML file.
 
-A file has a name, categories, each with its name and definition, and may have a guide that says how to label. Patterns of a category are
-the words of an error by which a rule knows it when there is no model: {name: Slow, definition: Too slow, patterns: ["timed? ?out"]}.
+A file has a name, categories with name and definition, and perhaps a guide that says how to label. Without a model, a rule recognises a
+category by its patterns in the words of an error: {name: Slow, definition: Too slow, patterns: ["timed? ?out"]}.
 """
 
 from __future__ import annotations

@@ -160,7 +160,10 @@ def conclude_decisive(value: Any, gathered: Gathered) -> Conclusion:
     fields = fields_of(value)
     decisive = fields_of(fields.get("decisive"))
     spans = cast("Mapping[int, str]", gathered.prefilter.variables.get("span_of", {}))
-    step = _step_number(decisive.get("step"))
+    try:
+        step = int(cast("Any", decisive.get("step")))
+    except (TypeError, ValueError, OverflowError):
+        step = -1
     span_id = spans.get(step)
     if span_id is not None:
         context = cast("TracesContext", gathered.context)
@@ -175,13 +178,6 @@ def conclude_decisive(value: Any, gathered: Gathered) -> Conclusion:
         wrong = Problem(gate="schema", reason=f'decisive is {{"step": number, "why": "..."}}, with a step {known}')
         concluded = replace(concluded, problems=(wrong, *concluded.problems))
     return _covered(concluded, gathered)
-
-
-def _step_number(value: Any) -> int:
-    try:
-        return int(value)
-    except (TypeError, ValueError, OverflowError):
-        return -1
 
 
 def fallback(gathered: Gathered) -> Conclusion:

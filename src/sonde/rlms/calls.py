@@ -1,7 +1,7 @@
-"""The loop's programs as models, and the recent calls of them as result.json shows them.
+"""The loop's programs as models, and their recent calls as result.json shows them.
 
-A program gets the whole environment of the loop, because agents find their keys and settings there; generated code sees none of it. One
-that prints more than is kept has failed: half a reply is no reply.
+A program gets the whole environment of the loop, because agents find their keys and settings there; generated code sees none of it. A
+program that prints more than is kept has failed: half a reply is no reply.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class CallRow:
     stdout_preview: str = ""
 
 
-class Watch:
+class CallLog:
     """Listens to the run's stream: counts, the last calls, and the fault of the root's last code."""
 
     def __init__(self, root: RunnerModel, subcall: RunnerModel) -> None:

@@ -34,9 +34,9 @@ class Verdict:
 
 
 def judge(status: Mapping[str, Any], result: Mapping[str, Any], highlight_pattern: str | None = None) -> Verdict:
-    """The gate."""
+    """Whether a role may rely on this status and result; one of the highlights must match the pattern if given."""
     citations = [cast("dict[str, Any]", row) for row in _list(result, "citations") if isinstance(row, dict)]
-    proved = [row for row in citations if _is_proof(row)]
+    proved = [row for row in citations if isinstance(row.get("path"), str) and row.get("signal") != FALLBACK_SIGNAL]
     checks = {
         "status_ok": status.get("status") == "ok",
         "should_run": status.get("should_run") is True,
@@ -45,20 +45,13 @@ def judge(status: Mapping[str, Any], result: Mapping[str, Any], highlight_patter
         "has_non_fallback_citations": len(proved) >= 1,
     }
     if highlight_pattern is not None:
-        checks["highlight_matches"] = _matches(highlight_pattern, _list(result, "highlights"))
+        try:
+            found = compiled(highlight_pattern)
+        except ValueError as error:
+            raise ConfigError(f"--highlight-pattern {highlight_pattern!r} cannot be used: {error}") from None
+        texts = _list(result, "highlights")
+        checks["highlight_matches"] = any(found.search(str(text).encode()) for text in texts)
     return Verdict(checks=checks)
-
-
-def _is_proof(row: Mapping[str, Any]) -> bool:
-    return isinstance(row.get("path"), str) and row.get("signal") != FALLBACK_SIGNAL
-
-
-def _matches(pattern: str, highlights: list[Any]) -> bool:
-    try:
-        found = compiled(pattern)
-    except ValueError as error:
-        raise ConfigError(f"--highlight-pattern {pattern!r} cannot be used: {error}") from None
-    return any(found.search(str(text).encode()) for text in highlights)
 
 
 def _list(result: Mapping[str, Any], name: str) -> list[Any]:
@@ -67,7 +60,7 @@ def _list(result: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def read_object(place: Path) -> Mapping[str, Any]:
-    """A JSON object from a file; one that is missing or broken is empty, and then no check on it holds."""
+    """A JSON object from a file; a missing or broken one counts as empty, and then no check on it holds."""
     try:
         found: Any = json.loads(place.read_bytes())
     except (OSError, ValueError, RecursionError):

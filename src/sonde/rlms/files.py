@@ -1,7 +1,7 @@
 """The files of the list, by the names the loop knows them by: relative to the repository, or absolute when outside it.
 
-What is missing, no regular file or not text is left out and said so; nothing of it stops the run. Sizes are counted in one pass without
-holding a file in memory. Signals are counted in the first megabyte of each file only: they are a hint, not a measurement.
+Files that are missing, not regular or not text are left out and named; none of them stops the run. One pass counts sizes without
+holding a file in memory. Signals are counted only in the first megabyte of each file: they are a hint, not a measurement.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sonde.contexts.files import FilesContext
-from sonde.contexts.files.file_list import Entry, Listing
+from sonde.contexts.files.file_list import Listing
 from sonde.contexts.files.library import Library
 from sonde.contexts.files.names import refusal
 from sonde.contexts.files.text import Text, Unreadable
@@ -52,13 +52,13 @@ class FileRow:
 
     @property
     def estimated_tokens(self) -> int:
-        """Four characters a token, rounded up."""
+        """Four characters per token, rounded up."""
         return -(-self.char_count // 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What there is: readable files with their sizes, signals, and what was left out with the reason."""
+    """The readable files with their sizes, signals, and what was left out with the reason."""
 
     rows: tuple[FileRow, ...]
     signals: Mapping[str, int]
@@ -152,7 +152,11 @@ def open_files(list_file: str, repo: str) -> LoopFiles:
 def read_list(list_file: str) -> bytes:
     """A newline list of paths as it is. Read once: it may be a pipe, as in --context-file-list <(git ls-files)."""
     try:
-        with os.fdopen(_open_at_once(list_file), "rb") as file:
+        fd = os.open(
+            list_file, os.O_RDONLY | os.O_NONBLOCK
+        )  # a named pipe without a writer is empty, and nobody waits for it
+        os.set_blocking(fd, True)
+        with os.fdopen(fd, "rb") as file:
             text = file.read(_LISTED_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"--context-file-list {list_file!r} cannot be read: {error.strerror}") from None
@@ -161,13 +165,6 @@ def read_list(list_file: str) -> bytes:
             f"--context-file-list {list_file!r} is larger than {_LISTED_BYTES // 10**6} MB; list fewer files"
         )
     return text
-
-
-def _open_at_once(place: str) -> int:
-    """A named pipe that nobody writes to is empty instead of making us wait for ever."""
-    fd = os.open(place, os.O_RDONLY | os.O_NONBLOCK)
-    os.set_blocking(fd, True)
-    return fd
 
 
 def split_list(text: bytes) -> list[str]:
@@ -181,8 +178,9 @@ def sort_out(names: Iterable[str], repo: Path) -> tuple[dict[str, Path], dict[st
     left_out: dict[str, str] = {}
     for written in names:
         place = Path(os.path.normpath(repo / written))
-        name = _name(place, repo)
-        reason = _reason(place) or (refusal(place, repo) if place.is_relative_to(repo) else None)
+        inside = place.is_relative_to(repo)
+        name = os.fsencode(place.relative_to(repo) if inside else place).decode("utf-8", "backslashreplace")
+        reason = _reason(place) or (refusal(place, repo) if inside else None)
         if reason:
             left_out[name] = reason
         else:
@@ -190,12 +188,8 @@ def sort_out(names: Iterable[str], repo: Path) -> tuple[dict[str, Path], dict[st
     return places, left_out
 
 
-def _name(place: Path, repo: Path) -> str:
-    shown = place.relative_to(repo) if place.is_relative_to(repo) else place
-    return os.fsencode(shown).decode("utf-8", "backslashreplace")
-
-
 def _reason(place: Path) -> str | None:
+    """Why this is not a file to read, or None."""
     try:
         mode = place.stat().st_mode
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
@@ -213,8 +207,10 @@ def survey(library: Library, left_out: Mapping[str, str]) -> Survey:
     for entry in library.entries.values():
         try:
             with library.open(entry) as text:
-                rows.append(_row(library, entry, text))
-                signals.update(_signals(text))
+                chars = sum(len(piece) for piece in _pieces(text))
+                rows.append(FileRow(path=entry.path, line_count=library.index(entry, text).total, char_count=chars))
+                head = text.decode(text.read(text.start, SIGNAL_BYTES))
+                signals.update({name: sum(1 for _ in p.finditer(head)) for name, p in SIGNALS.items()})
         except (Unreadable, OSError) as error:
             unread[entry.path] = str(error)
     for name in unread:
@@ -222,18 +218,8 @@ def survey(library: Library, left_out: Mapping[str, str]) -> Survey:
     return Survey(rows=tuple(rows), signals=dict(signals), left_out=unread)
 
 
-def _row(library: Library, entry: Entry, text: Text) -> FileRow:
-    chars = sum(len(piece) for piece in _pieces(text))
-    return FileRow(path=entry.path, line_count=library.index(entry, text).total, char_count=chars)
-
-
 def _pieces(text: Text) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder(text.encoding)("replace")
     for offset in range(text.start, text.size, _STEP):
         yield decoder.decode(text.read(offset, _STEP))
     yield decoder.decode(b"", final=True)
-
-
-def _signals(text: Text) -> dict[str, int]:
-    head = text.decode(text.read(text.start, SIGNAL_BYTES))
-    return {name: sum(1 for _ in pattern.finditer(head)) for name, pattern in SIGNALS.items()}

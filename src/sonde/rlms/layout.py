@@ -14,8 +14,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -85,7 +84,7 @@ class Layout:
             raise ConfigError(f"--output-dir {str(self.output)!r} cannot be made: {error.strerror}") from None
 
     def clear(self) -> None:
-        """Nothing of an earlier call may be taken for this one, should it be killed before it can write."""
+        """Remove an earlier call's files, so that nobody takes them for this one's if it is killed before it can write."""
         for name in (STATUS, RESULT, SUMMARY):
             (self.output / name).unlink(missing_ok=True)
 
@@ -132,26 +131,25 @@ class Layout:
             "metrics": dict(metrics if metrics is not None else decided.metrics or {}),
         }
         write_atomically(self.output / STATUS, pretty_json(body))
-        self._publish(body)
-
-    def _publish(self, status: Mapping[str, Any]) -> None:
         name = _UNSAFE.sub("_", self.role) or "role"
         latest = self.root / LATEST
         latest.mkdir(parents=True, exist_ok=True)
         copies = {RESULT: f"{name}.json", SUMMARY: f"{name}.md", STATUS: f"{name}.status.json"}
         for source, target in copies.items():
-            if source == STATUS or status["status"] != "skipped":
+            if source == STATUS or not skipped:
                 write_atomically(latest / target, (self.output / source).read_bytes())
-        with _locked(self.root):
-            entries = [entry for entry in _entries(self.root / INDEX) if not self._is_mine(entry)]
-            entries.append({"loop_id": self.loop_id, "role": self.role, "iteration": self.iteration, **status})
+        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)  # roles may run at the same time, and each rewrites the index
+            entries = [row for row in _entries(self.root / INDEX) if not self._is_mine(row)]
+            entries.append({"loop_id": self.loop_id, "role": self.role, "iteration": self.iteration, **body})
             write_atomically(self.root / INDEX, pretty_json({"generated_at": now(), "entries": entries}))
+        finally:
+            os.close(fd)
 
     def _is_mine(self, entry: Any) -> bool:
-        return isinstance(entry, dict) and (
-            cast("dict[str, Any]", entry).get("role"),
-            cast("dict[str, Any]", entry).get("iteration"),
-        ) == (self.role, self.iteration)
+        row = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
+        return bool(row) and (row.get("role"), row.get("iteration")) == (self.role, self.iteration)
 
     def emit(self, name: EventName, status: str, data: Mapping[str, Any]) -> None:
         """One line in the loop's stream; written in one piece, so that several writers do not mix."""
@@ -173,21 +171,10 @@ class Layout:
 
 
 def _entries(index: Path) -> list[Any]:
-    """The index as it is; a damaged one is begun anew, since it is only a view."""
+    """The entries of the index; a damaged one starts anew, since it is only a view."""
     try:
         found: Any = json.loads(index.read_bytes())
     except (OSError, ValueError, RecursionError):
         return []
     entries: Any = cast("dict[str, Any]", found).get("entries") if isinstance(found, dict) else None
     return cast("list[Any]", entries) if isinstance(entries, list) else []
-
-
-@contextmanager
-def _locked(folder: Path) -> Generator[None]:
-    """Roles may run at the same time: the index is read and written by one of them at a time."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)

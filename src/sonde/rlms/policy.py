@@ -1,12 +1,15 @@
-"""Whether to run at all, and what a failure means for the role: pure functions of the loop's configuration.
+"""Whether to run at all, and what a failure means for the role.
 
 decide(policy, "planner", metrics, requested=True) -> Decision(should_run=True, reason="hybrid_requested", ...)
+
+`decide` and `role_goes_on` are pure functions of the loop's configuration. `answer` is `sonde rlms decide`: it gathers what they need
+from files and keeps the decision where the worker finds it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -14,7 +17,11 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 
 from sonde.errors import ConfigError
+from sonde.rlms.files import LoopFiles, read_list, sort_out, split_list
+from sonde.rlms.layout import Decided, Layout
+from sonde.rlms.request import read_metadata
 
+_STEP = 1_048_576
 Mode = Literal["auto", "requested", "hybrid"]
 FailMode = Literal["warn_and_continue", "fail_role"]
 Reason = Literal[
@@ -34,7 +41,7 @@ Reason = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """From each of these on, `auto` runs."""
+    """`auto` runs when one of these is reached."""
 
     max_lines: int = 2500
     max_estimated_tokens: int = 120_000
@@ -60,7 +67,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class OutputForm:
     """The output a loop asks for."""
 
     format: Literal["json"] = "json"
@@ -86,7 +93,7 @@ class LoopPolicy:
     auto: Thresholds = field(default_factory=Thresholds)
     roles: Mapping[str, bool] = field(default_factory=dict[str, bool])
     limits: Bounds = field(default_factory=Bounds)
-    output: Wanted = field(default_factory=Wanted)
+    output: OutputForm = field(default_factory=OutputForm)
     policy: Forced = field(default_factory=Forced)
 
 
@@ -132,7 +139,7 @@ def _judge(policy: LoopPolicy, role: str, *, requested: bool, large: bool) -> tu
 
 
 def role_goes_on(fail_mode: FailMode, *, ok: bool) -> bool:
-    """Whether the role still runs after this result: always after a good one, with a warning after a bad one if so configured."""
+    """Whether the role still runs after this result: always after a good one, after a bad one only with warn_and_continue."""
     return ok or fail_mode == "warn_and_continue"
 
 
@@ -142,22 +149,76 @@ def read_policy(place: str, loop_id: str | None = None) -> LoopPolicy:
         found: Any = json.loads(Path(place).read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--config {place!r} cannot be read as JSON: {error}") from None
+    section = found
+    if isinstance(found, dict):
+        config = cast("dict[str, Any]", found)
+        loops = cast("list[Any]", config.get("loops") if isinstance(config.get("loops"), list) else [])
+        rows = [cast("dict[str, Any]", loop) for loop in loops if isinstance(loop, dict)]
+        mine = next((loop for loop in rows if loop.get("id") == loop_id), None)
+        if loops and mine is None:
+            raise ConfigError(f"the configuration has no loop {loop_id!r}; --loop-id names one of its loops")
+        section = config.get("rlms", config) if mine is None else mine.get("rlms", {})
     try:
-        return msgspec.convert(_section(found, loop_id), LoopPolicy)
+        return msgspec.convert(section, LoopPolicy)
     except msgspec.ValidationError as error:
         raise ConfigError(
             f"--config {place!r}: {error}; modes are auto, requested, hybrid, fail modes warn_and_continue, fail_role"
         ) from None
 
 
-def _section(found: Any, loop_id: str | None) -> Any:
-    if isinstance(found, dict):
-        config = cast("dict[str, Any]", found)
-        loops = cast("list[Any]", config.get("loops") if isinstance(config.get("loops"), list) else [])
-        for loop in loops:
-            if isinstance(loop, dict) and cast("dict[str, Any]", loop).get("id") == loop_id:
-                return cast("dict[str, Any]", loop).get("rlms", {})
-        if loops:
-            raise ConfigError(f"the configuration has no loop {loop_id!r}; --loop-id names one of its loops")
-        return config.get("rlms", config)
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleFiles:
+    """A role, its files, and the configuration that decides about them."""
+
+    config: str
+    role: str
+    context_file_list: str
+    repo: str = "."
+    loop_id: str = ""
+    iteration: int = 0
+    request_files: tuple[str, ...] = ()
+    metadata_file: str | None = None
+    output_dir: Path | None = None
+
+
+def answer(asked: RoleFiles) -> dict[str, Any]:
+    """The decision with the policy's limits, output and fail mode; kept if an output folder is given."""
+    policy = read_policy(asked.config, asked.loop_id or None)
+    listed = read_list(asked.context_file_list)
+    places, left_out = sort_out(split_list(listed), Path(asked.repo).absolute())
+    files = LoopFiles(places, left_out)
+    searched = [Path(name) for name in asked.request_files] or list(places.values())
+    requested = holds(policy.request_keyword, searched)
+    decision = decide(policy, asked.role, files.survey.metrics(), requested=requested)
+    if asked.output_dir is not None:
+        output = asked.output_dir.absolute()
+        layout = Layout(output=output, loop_id=asked.loop_id, role=asked.role, iteration=asked.iteration)
+        layout.make()
+        metadata = {**read_metadata(asked.metadata_file), "decision": decision.as_dict()}
+        layout.keep_list(listed)
+        layout.keep_metadata(metadata)
+        layout.emit("rlms_decision", "run" if decision.should_run else "skip", decision.as_dict())
+        if not decision.should_run:
+            layout.write_status(Decided.of(metadata), status="skipped")
+    return {
+        **decision.as_dict(),
+        "limits": asdict(policy.limits),
+        "output": asdict(policy.output),
+        "fail_mode": policy.policy.fail_mode,
+    }
+
+
+def holds(keyword: str, places: Iterable[Path]) -> bool:
+    """Whether one of these files has the keyword; files that cannot be read do not."""
+    wanted = keyword.encode()
+    for place in places if wanted else ():
+        tail = b""
+        try:
+            with place.open("rb") as file:
+                while piece := file.read(_STEP):
+                    if wanted in tail + piece:
+                        return True
+                    tail = piece[-len(wanted) :]
+        except OSError:
+            continue
+    return False

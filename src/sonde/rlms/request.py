@@ -1,7 +1,7 @@
 """What the loop asks for: flags and the loop's environment variables, read into one value.
 
 A variable overrides its flag: the loop always passes flags, made from the role's runner, and a person overrules them from outside.
-A prompt mode that is not known means stdin. Nothing is run or opened here but the metadata file.
+An unknown prompt mode means stdin. This module runs nothing and opens only the metadata file.
 """
 
 from __future__ import annotations
@@ -98,39 +98,36 @@ def read_request(flags: Mapping[str, str | None], environ: Mapping[str, str]) ->
     missing = [f"--{name.replace('_', '-')}" for name in REQUIRED if not given.get(name, "").strip()]
     if missing:
         raise ConfigError(f"these flags are missing: {', '.join(missing)}; `sonde rlms --help` shows them all")
-    repo = _folder(given["repo"])
-    root = _root(given, repo)
+    if not Path(given["repo"]).is_dir():
+        raise ConfigError(f"--repo {given['repo']!r} is not a folder; give the root of the repository")
+    repo = str(Path(given["repo"]).absolute())
+    root, subcall = _runners(given, repo)
     if given.get("format", "json") != "json":
         raise ConfigError(f"--format is {given['format']!r}; the only format is json")
-    return Request(
-        repo=repo,
-        loop_id=given["loop_id"],
-        role=given["role"],
-        iteration=_number("iteration", given["iteration"], least=0),
-        context_file_list=str(Path(given["context_file_list"]).absolute()),
-        output_dir=str(Path(given["output_dir"]).absolute()),
-        limits=_limits(given),
-        root=root,
-        subcall=_subcall(given, root, repo),
-        require_citations=_truth("require_citations", given.get("require_citations", "true")),
-        metadata=read_metadata(given.get("metadata_file")),
-    )
-
-
-def _folder(repo: str) -> str:
-    if not Path(repo).is_dir():
-        raise ConfigError(f"--repo {repo!r} is not a folder; give the root of the repository")
-    return str(Path(repo).absolute())
-
-
-def _limits(given: Mapping[str, str]) -> LoopLimits:
+    iteration = _number("iteration", given["iteration"], least=0)
     steps = _number("max_steps", given["max_steps"], least=1)
     subcalls = _number("max_subcalls", given.get("max_subcalls", "0"), least=0)
-    return LoopLimits(
+    limits = LoopLimits(
         max_steps=steps,
         max_depth=_number("max_depth", given["max_depth"], least=0),
         timeout_seconds=_number("timeout_seconds", given["timeout_seconds"], least=1),
         max_subcalls=subcalls or 2 * steps,
+    )
+    cited = given.get("require_citations", "true")
+    if cited.strip().lower() not in _TRUE + _FALSE:
+        raise ConfigError(f"--require-citations is {cited!r}; write true or false")
+    return Request(
+        repo=repo,
+        loop_id=given["loop_id"],
+        role=given["role"],
+        iteration=iteration,
+        context_file_list=str(Path(given["context_file_list"]).absolute()),
+        output_dir=str(Path(given["output_dir"]).absolute()),
+        limits=limits,
+        root=root,
+        subcall=subcall,
+        require_citations=cited.strip().lower() in _TRUE,
+        metadata=read_metadata(given.get("metadata_file")),
     )
 
 
@@ -143,42 +140,29 @@ def _number(name: str, text: str, *, least: int) -> int:
     return number
 
 
-def _truth(name: str, text: str) -> bool:
-    word = text.strip().lower()
-    if word not in _TRUE + _FALSE:
-        raise ConfigError(f"--{name.replace('_', '-')} is {text!r}; write true or false")
-    return word in _TRUE
+def _runners(given: Mapping[str, str], repo: str) -> tuple[Runner, Runner]:
+    """The root's program and that of sub-calls: the same, unless another command or other args are named.
 
-
-def _root(given: Mapping[str, str], repo: str) -> Runner:
+    Another command takes nothing from the root: its args and mode are its own.
+    """
     command = _words("root_command_json", given.get("root_command_json"))
     if not command:
         raise MissingRootCommand(
             "no root command: pass --root-command-json '[\"my-model\"]' or set SUPERLOOP_RLMS_ROOT_COMMAND_JSON"
         )
     args = _words("root_args_json", given.get("root_args_json")) or []
-    return _runner([*command, *args], given.get("root_prompt_mode"), repo)
-
-
-def _subcall(given: Mapping[str, str], root: Runner, repo: str) -> Runner:
-    """The root's runner, unless another command is named; then args and mode are its own as well."""
-    command = _words("subcall_command_json", given.get("subcall_command_json"))
-    args = _words("subcall_args_json", given.get("subcall_args_json"))
+    root = _runner([*command, *args], given.get("root_prompt_mode"), repo)
+    own_command = _words("subcall_command_json", given.get("subcall_command_json"))
+    own_args = _words("subcall_args_json", given.get("subcall_args_json"))
     mode = given.get("subcall_prompt_mode")
-    if command:
-        return _runner([*command, *(args or [])], mode, repo)
-    if args is not None:
-        base = _words("root_command_json", given.get("root_command_json")) or []
-        return _runner([*base, *args], mode or root.prompt_mode, repo)
-    return Runner(argv=root.argv, prompt_mode=_mode(mode) if mode else root.prompt_mode)
+    if own_command:
+        return root, _runner([*own_command, *(own_args or [])], mode, repo)
+    return root, _runner([*command, *(args if own_args is None else own_args)], mode or root.prompt_mode, repo)
 
 
 def _runner(words: list[str], mode: str | None, repo: str) -> Runner:
-    return Runner(argv=tuple(word.replace("{repo}", repo) for word in words), prompt_mode=_mode(mode))
-
-
-def _mode(mode: str | None) -> PromptMode:
-    return "file" if mode == "file" else "stdin"
+    argv = tuple(word.replace("{repo}", repo) for word in words)
+    return Runner(argv=argv, prompt_mode="file" if mode == "file" else "stdin")
 
 
 def _words(name: str, text: str | None) -> list[str] | None:
@@ -199,7 +183,7 @@ def _words(name: str, text: str | None) -> list[str] | None:
 
 
 def _encodes(word: str) -> bool:
-    """Whether a program can be given this word; JSON can write characters that no program can be given."""
+    """Whether a program can take this word as an argument; JSON can write characters that none can."""
     try:
         os.fsencode(word)
     except UnicodeEncodeError:

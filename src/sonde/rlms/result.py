@@ -61,7 +61,7 @@ def exit_code(result: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """What an invocation took: counts and the last calls. How long it took, only its end knows."""
+    """What an invocation took: counts and the last calls. The elapsed time is filled in at its end."""
 
     steps: int = 0
     subcalls: int = 0
@@ -111,7 +111,7 @@ def _head(request: Request) -> dict[str, Any]:
 
 
 def failure(request: Request | None, error_code: str, error: str, effort: Effort | None = None) -> dict[str, Any]:
-    """result.json of a run that has not; without a request it was refused before there was one."""
+    """result.json of a run that has not; without a request the flags themselves were refused."""
     effort = effort or Effort()
     return {
         "ok": False,
@@ -148,6 +148,10 @@ def is_result(value: Any) -> bool:
 
 def summary(result: Mapping[str, Any]) -> str:
     """summary.md."""
+    cited = [
+        f"- {row['path']}:{row['start_line']} [{_one_line(row['signal'])}]: {_one_line(row['snippet'])}"
+        for row in list(result.get("citations", ()))[:SUMMARY_CITATIONS]
+    ]
     lines = [
         "# RLMS summary",
         "",
@@ -163,15 +167,11 @@ def summary(result: Mapping[str, Any]) -> str:
         "",
         "## Citations",
         "",
-        *([_cited(row) for row in list(result.get("citations", ()))[:SUMMARY_CITATIONS]] or ["- none"]),
+        *(cited or ["- none"]),
     ]
     if not result.get("ok"):
         lines += ["", "## Error", "", f"{result.get('error_code')}: {result.get('error')}"]
     return "\n".join(lines) + "\n"
-
-
-def _cited(row: Mapping[str, Any]) -> str:
-    return f"- {row['path']}:{row['start_line']} [{_one_line(row['signal'])}]: {_one_line(row['snippet'])}"
 
 
 def _one_line(text: Any) -> str:

@@ -1,7 +1,7 @@
 """One invocation from request to result, over the same session as `ask`.
 
-Runs in a process of its own (`python -m sonde.rlms`), so that the wrapper can end it whatever it is doing. Every ending is a result: a
-value that was set is ok, also when some of its citations did not hold (those are dropped); anything else is a failure with its class.
+It runs in its own process (`python -m sonde.rlms`), so that the wrapper can end it whatever it is doing. Every ending is a result: a
+value that was set is ok, even if some of its citations did not hold (those are dropped); anything else is a failure with its class.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from sonde.api.launch import launch
-from sonde.api.result import Result
 from sonde.api.settings import Settings
 from sonde.core.budget import Budget
 from sonde.core.deadline import Deadline, SystemClock
 from sonde.core.evidence import Citation
 from sonde.engines.rlms import NO_TOKEN_LIMIT, RLMS, StepLine
 from sonde.errors import BudgetExceeded, ModelOutputInvalid, RunError, SondeError, WallTimeLimitReached
-from sonde.rlms.calls import RunnerModel, Watch
+from sonde.rlms.calls import CallLog, RunnerModel
 from sonde.rlms.files import LoopFiles, open_files
 from sonde.rlms.request import Request
 from sonde.rlms.result import FALLBACK_SIGNAL, Effort, citation_row, failure, failure_class, success
@@ -34,44 +33,32 @@ def work(request: Request, environ: Mapping[str, str], *, used_s: float = 0.0) -
     """The result of one invocation; `used_s` of its time have passed already."""
     deadline = Deadline(SystemClock(), max(0.0, request.limits.timeout_seconds - used_s))
     try:
-        result = _work(request, environ, deadline)
+        result = _run(request, environ, deadline)
     except SondeError as error:
         result = failure(request, failure_class(error), error.message, Effort())
     result["stats"]["elapsed_seconds"] = round(used_s + deadline.elapsed(), 3)
     return result
 
 
-def _work(request: Request, environ: Mapping[str, str], deadline: Deadline) -> dict[str, Any]:
+def _run(request: Request, environ: Mapping[str, str], deadline: Deadline) -> dict[str, Any]:
     root = RunnerModel(request.root, request.repo, environ)
     subcall = RunnerModel(request.subcall, request.repo, environ)
-    watch = Watch(root, subcall)
+    calls = CallLog(root, subcall)
     context = open_files(request.context_file_list, request.repo)
-    _tell_left_out(context)
-    settings = Settings(environ=environ)
-    spec = replace(
-        _spec(request, context, root, subcall, deadline),
-        runs_dir=Path(request.output_dir, RUNS),
-        on_event=watch,
-        secrets=settings.secrets(),
-        needs_files=True,
-    )
-    result = launch(spec, settings)
-    effort = Effort(steps=watch.steps, subcalls=watch.subcalls, trace=watch.trace())
-    if result.value is not None and result.annotator_kind == "LLM":
-        return success(request, context.survey, result.value, _citations(request, context, result), effort)
-    error_code, words = _cause(request, result.error, watch, deadline)
-    return failure(request, error_code, words, effort)
-
-
-def _spec(request: Request, context: LoopFiles, root: RunnerModel, subcall: RunnerModel, deadline: Deadline) -> RunSpec:
-    limits = request.limits
-    line = StepLine(max_steps=limits.max_steps, max_subcalls=limits.max_subcalls, max_depth=limits.max_depth)
-    left = deadline.remaining()
+    for name, reason in context.survey.left_out.items():
+        print(f"left out: {name!r}: {reason}", file=sys.stderr)  # noqa: T201  # the wrapper keeps this as worker-stderr.log
+    limits, left = request.limits, deadline.remaining()
     if left <= 0:
         raise WallTimeLimitReached(_timeout_words(request), limit="max_wall_time_sec")
-    return RunSpec(
+    settings = Settings(environ=environ)
+    line = StepLine(max_steps=limits.max_steps, max_subcalls=limits.max_subcalls, max_depth=limits.max_depth)
+    spec = RunSpec(
         engine=replace(RLMS, left_line=line),
-        objective=_objective(request),
+        objective=(
+            f"The role {request.role!r} of the loop {request.loop_id!r} is about to start its iteration {request.iteration}. "
+            "Find out what it must know about these files for its work (the metadata says what is known of it), keep it as "
+            "highlights, and cite the lines that show it."
+        ),
         context=context,
         model=root,
         sub_model=subcall,
@@ -86,31 +73,25 @@ def _spec(request: Request, context: LoopFiles, root: RunnerModel, subcall: Runn
         params={"metadata": dict(request.metadata), "require_citations": request.require_citations},
         profile="strict",
         recipe={"engine": "rlms", "given": True},
+        runs_dir=Path(request.output_dir, RUNS),
+        on_event=calls,
+        secrets=settings.secrets(),
+        needs_files=True,
     )
-
-
-def _objective(request: Request) -> str:
-    return (
-        f"The role {request.role!r} of the loop {request.loop_id!r} is about to start its iteration {request.iteration}. "
-        "Find out what it must know about these files for its work (the metadata says what is known of it), keep it as "
-        "highlights, and cite the lines that show it."
-    )
-
-
-def _tell_left_out(context: LoopFiles) -> None:
-    for name, reason in context.survey.left_out.items():
-        print(f"left out: {name!r}: {reason}", file=sys.stderr)  # noqa: T201  # the wrapper keeps this as worker-stderr.log
-
-
-def _citations(request: Request, context: LoopFiles, result: Result) -> list[dict[str, Any]]:
-    proved = [citation_row(citation) for citation in result.citations if not citation.fallback]
-    if proved or not request.require_citations:
-        return proved
-    return [citation_row(citation) for citation in _fallback(context)]
+    result = launch(spec, settings)
+    effort = Effort(steps=calls.steps, subcalls=calls.subcalls, trace=calls.trace())
+    if result.value is not None and result.annotator_kind == "LLM":
+        citations = [citation for citation in result.citations if not citation.fallback]
+        if not citations and request.require_citations:
+            citations = _fallback(context)
+        rows = [citation_row(citation) for citation in citations]
+        return success(request, context.survey, result.value, rows, effort)
+    error_code, words = _cause(request, result.error, calls, deadline)
+    return failure(request, error_code, words, effort)
 
 
 def _fallback(context: LoopFiles) -> list[Citation]:
-    """The first line with text of each file: so that readers have something to open. Marked, and no gate counts them."""
+    """The first line with text of each file, so that readers have something to open. Marked, and no gate counts them."""
     found: list[Citation] = []
     for row in context.survey.rows[:FALLBACK_FILES]:
         first = context.first_text(row.path)
@@ -122,31 +103,24 @@ def _fallback(context: LoopFiles) -> list[Citation]:
     return found
 
 
-def _cause(request: Request, error: RunError | None, watch: Watch, deadline: Deadline) -> tuple[str, str]:
-    """Why there is no value: limits come before a model that they have ended, and a refusing gate before limits."""
+def _cause(request: Request, error: RunError | None, calls: CallLog, deadline: Deadline) -> tuple[str, str]:
+    """Why the run has no value: limits come before a model that they have ended, and a refusing gate before limits."""
     if error is None:
         return "worker_failure", "the run ended without a value and without an error"
     timed_out = deadline.expired() and isinstance(error, ModelOutputInvalid)
-    limited = timed_out or failure_class(error) == "limit_exceeded"
-    if limited and watch.last_fault == "gate":
-        return (
-            "sandbox_violation",
-            f"{_words(request, error, timed_out=timed_out)}; the last code was refused by the gate",
-        )
-    if limited:
-        return "limit_exceeded", _words(request, error, timed_out=timed_out)
-    return failure_class(error), error.message
-
-
-def _words(request: Request, error: RunError, *, timed_out: bool) -> str:
-    limits = request.limits
-    named = {
-        "max_iterations": f"max_steps of {limits.max_steps} is used up without set_final(...)",
-        "max_wall_time_sec": _timeout_words(request),
-    }
+    if not timed_out and failure_class(error) != "limit_exceeded":
+        return failure_class(error), error.message
     if timed_out:
-        return f"{_timeout_words(request)}; {error.message}"
-    return named.get(cast("BudgetExceeded", error).limit, error.message)
+        words = f"{_timeout_words(request)}; {error.message}"
+    else:
+        named = {
+            "max_iterations": f"max_steps of {request.limits.max_steps} is used up without set_final(...)",
+            "max_wall_time_sec": _timeout_words(request),
+        }
+        words = named.get(cast("BudgetExceeded", error).limit, error.message)
+    if calls.last_fault == "gate":
+        return "sandbox_violation", f"{words}; the last code was refused by the gate"
+    return "limit_exceeded", words
 
 
 def _timeout_words(request: Request) -> str:

@@ -1,4 +1,4 @@
-"""`sonde rlms`: starts the worker, ends it when time is up whatever it is doing, and writes the files on every kind of ending.
+"""`sonde rlms`: starts the worker, ends it when time is up whatever it is doing, and writes the files however it ends.
 
 The worker keeps its own deadline and normally ends by itself; the kill from outside comes a moment later and takes every process that
 the worker has started with it. `invoke` does not reach processes that detached themselves from their group on purpose; the command does.
@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -77,7 +77,7 @@ def _tell_time(result: dict[str, Any], started: float) -> None:
 
 
 def _refused(flags: Mapping[str, str | None], error: ConfigError) -> dict[str, Any]:
-    """Flags that make no request: still a result, wherever there is a place for it."""
+    """The result for flags that make no request, also written if they name an output folder."""
     result = failure(None, failure_class(error), error.message)
     said = flags.get("iteration") or ""
     iteration = int(said) if said.isascii() and said.isdecimal() else said
@@ -91,7 +91,7 @@ def _refused(flags: Mapping[str, str | None], error: ConfigError) -> dict[str, A
 
 
 def _write_failure(layout: Layout, result: Mapping[str, Any], decided: Decided) -> None:
-    """As much of it as can be written, and nothing beside it that says otherwise; the caller gets the result anyway."""
+    """Write what can be written, and remove what says otherwise; the caller gets the result anyway."""
     with suppress(ConfigError, OSError):
         layout.clear()
         layout.write_result(result, decided)
@@ -113,38 +113,29 @@ def _run(request: Request, environ: Mapping[str, str], python: str, started: flo
             )
         except OSError as error:
             return failure(request, "missing_python", f"the worker cannot be started with {python!r}: {error.strerror}")
-        return _await(worker, order, request, started)
-
-
-def _await(worker: subprocess.Popen[bytes], order: bytes, request: Request, started: float) -> dict[str, Any]:
-    left = request.limits.timeout_seconds - (time.monotonic() - started)
-    try:
-        printed, _ = worker.communicate(order, timeout=max(0.0, left) + GRACE_S)
-    except subprocess.TimeoutExpired:
-        words = f"timeout_seconds of {request.limits.timeout_seconds} is used up; the worker was ended from outside"
-        return failure(request, "limit_exceeded", words)
-    finally:
-        end_tree(worker)
-    return _checked(printed, worker.returncode, request)
-
-
-def _checked(printed: bytes, returncode: int, request: Request) -> dict[str, Any]:
+        left = request.limits.timeout_seconds - (time.monotonic() - started)
+        try:
+            printed, _ = worker.communicate(order, timeout=max(0.0, left) + GRACE_S)
+        except subprocess.TimeoutExpired:
+            words = f"timeout_seconds of {request.limits.timeout_seconds} is used up; the worker was ended from outside"
+            return failure(request, "limit_exceeded", words)
+        finally:
+            end_tree(worker)
     try:
         found: Any = json.loads(printed)
     except (ValueError, RecursionError):
         found = None
     if is_result(found):
         return found
-    words = f"the worker ended with code {returncode} and without a result; {WORKER_STDERR} says more"
+    words = f"the worker ended with code {worker.returncode} and without a result; {WORKER_STDERR} says more"
     return failure(request, "invalid_worker_output", words)
 
 
 def end_tree(process: subprocess.Popen[bytes]) -> None:
-    """End a process and everything below it, each with its group. Nothing happens to one that has ended."""
+    """End a process and everything below it, each with its group; one that has already ended is left alone."""
     if process.poll() is None:
         _signal(process.pid, signal.SIGSTOP)  # it must not start others while they are being counted
-        below = list(_descendants(process.pid))
-        for pid in (process.pid, *below):
+        for pid in (process.pid, *_descendants(process.pid)):
             _kill(pid)
     process.wait()
     for pipe in (process.stdin, process.stdout):
@@ -165,19 +156,18 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def _descendants(pid: int) -> Iterator[int]:
-    parents = dict(_parents())
-    for child in [child for child, parent in parents.items() if parent == pid]:
-        yield child
-        yield from _descendants(child)
-
-
-def _parents() -> Iterator[tuple[int, int]]:
+def _descendants(pid: int) -> list[int]:
+    """Every process below this one, parents before children."""
+    children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):  # it ended meanwhile
                 stat = (entry / "stat").read_text("utf-8", "replace")
-                yield int(entry.name), int(stat.rpartition(")")[2].split()[1])
+                children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
+    found = [pid]
+    for each in found:  # grows while it is read
+        found += children.get(each, [])
+    return found[1:]
 
 
 def invoke_from_shell(flags: Mapping[str, str | None], environ: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
@@ -194,22 +184,17 @@ def invoke_from_shell(flags: Mapping[str, str | None], environ: Mapping[str, str
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if not result["ok"]:
-        _end_all_below()
-    return exit_code(result), result
-
-
-def _end_all_below() -> None:
-    for _ in range(100):  # one that cannot be ended must not hold us
-        below = list(_descendants(os.getpid()))
+    for _ in range(0 if result["ok"] else 100):  # a process that cannot be ended must not hold us
+        below = _descendants(os.getpid())
         for pid in below:
             _kill(pid)
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         if not below:
-            return
+            break
         time.sleep(0.01)
+    return exit_code(result), result
 
 
 def _interrupt(_number: int, _frame: object) -> None:

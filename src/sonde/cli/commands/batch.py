@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sonde.batch.driver import OnProgress
     from sonde.batch.folder import BatchFolder
     from sonde.batch.manifest import Manifest
-    from sonde.batch.progress import Progress
+    from sonde.batch.progress import BatchProgress
 
 ManifestFile = Annotated[Path | None, typer.Argument(metavar="MANIFEST", help="A JSON Lines file, one item per line.")]
 TELL_S = 10.0  # between two lines of progress without a terminal
@@ -98,8 +98,8 @@ def batch(
     Example: sonde batch questions.jsonl --concurrency 16 --max-cost-usd 5
     Example: sonde batch --all-errors --since 24h --source http://localhost:6006 --project checkout
     """
+    from sonde.batch.driver import BatchOptions, run_batch
     from sonde.batch.issues import compare, group, read_issues
-    from sonde.batch.launch import BatchOptions, run_batch
     from sonde.batch.limits import SharedLimits
     from sonde.batch.report import markdown, write_report
     from sonde.cli.interrupt import soft_stop
@@ -151,7 +151,7 @@ def _items(
     from sonde.api.trace_source import cache_folder, source_of
     from sonde.batch.folder import folder_for, named_folder
     from sonde.batch.manifest import read_manifest
-    from sonde.batch.query import Wanted, query_manifest
+    from sonde.batch.query import TraceSelection, query_manifest
 
     if (manifest is None) == (not query.asked):
         raise ConfigError("give a MANIFEST, or a query such as --all-errors --since 24h; see `sonde batch --help`")
@@ -165,7 +165,7 @@ def _items(
         raise ConfigError(f"--engine {query.engine}: a query makes one item per trace, for rca or compliance")
     now = datetime.now(UTC)
     folder = named_folder(how.name or f"{query.engine}-{now:%Y%m%d-%H%M%S}", settings.runs_dir)
-    wanted = Wanted(
+    wanted = TraceSelection(
         place=source_of(settings.source, settings.project, settings.environ, cache_folder(settings.environ)),
         engine=query.engine,
         all_errors=query.all_errors,
@@ -203,7 +203,7 @@ def _progress_line(silent: bool) -> Generator[OnProgress | None]:
         return
     terminal, last = links_shown(sys.stderr), [time.monotonic()]
 
-    def show(progress: Progress) -> None:
+    def show(progress: BatchProgress) -> None:
         now = time.monotonic()
         if now - last[0] < (0.2 if terminal else TELL_S):
             return

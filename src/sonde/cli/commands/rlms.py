@@ -128,9 +128,9 @@ def decide(
 
     Example: sonde rlms decide --config loop.json --role planner --context-file-list files.txt --output-dir DIR
     """
-    from sonde.rlms.decision import Question, answer
+    from sonde.rlms.policy import RoleFiles, answer
 
-    question = Question(
+    asked = RoleFiles(
         config=config,
         role=role,
         context_file_list=context_file_list,
@@ -141,7 +141,7 @@ def decide(
         metadata_file=metadata_file,
         output_dir=output_dir,
     )
-    print(json.dumps(answer(question)))
+    print(json.dumps(answer(asked)))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What a batch needs of those who do the work, be they processes here or actors on a cluster."""
+"""A crew: the workers of a batch, processes here or actors on a cluster, and what may happen to a job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sonde.batch.item_runner import Errand
+from sonde.batch.item_runner import Job
 from sonde.batch.result import ItemResult
 
 
@@ -14,7 +14,7 @@ from sonde.batch.result import ItemResult
 class Done:
     """An item is done."""
 
-    errand: Errand
+    job: Job
     result: ItemResult
 
 
@@ -22,7 +22,7 @@ class Done:
 class Left:
     """An item was paused: its journal waits for the next start."""
 
-    errand: Errand
+    job: Job
     reason: str
 
 
@@ -30,7 +30,7 @@ class Left:
 class Lost:
     """A worker died with these items."""
 
-    errands: tuple[Errand, ...]
+    jobs: tuple[Job, ...]
     how: str
 
 
@@ -38,7 +38,7 @@ class Lost:
 class Halted:
     """An item met what stops the whole batch: a full disk, a machine without a sandbox."""
 
-    errand: Errand
+    job: Job
     reason: str
     usage: bool = False
 
@@ -47,14 +47,14 @@ Happening = Done | Left | Lost | Halted
 
 
 class Crew(Protocol):
-    """Workers. `give` only while there is `room`; `alone` asks for a worker that does nothing else meanwhile."""
+    """Workers. Call `give` only while they have `room`; `alone` asks for a worker that does nothing else meanwhile."""
 
     def room(self, *, alone: bool = False) -> bool: ...
 
-    def give(self, errand: Errand, *, alone: bool = False) -> None: ...
+    def give(self, job: Job, *, alone: bool = False) -> None: ...
 
     def wait(self, timeout_s: float) -> Sequence[Happening]:
-        """What has happened; empty after the timeout. Worker deaths are mended here."""
+        """What has happened; empty after the timeout. Replaces dead workers."""
         ...
 
     def pause(self) -> None:
@@ -62,11 +62,11 @@ class Crew(Protocol):
         ...
 
     def closed(self) -> str | None:
-        """Why the limits let nothing more out, when they do."""
+        """Why the limits let nothing more out, if so."""
         ...
 
     def spent(self, usd: float) -> None:
-        """The results say that so much is spent."""
+        """What the results say is spent."""
         ...
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""A folder with a manifest, a counting model server in its own process, and the command line to run them with."""
+"""A folder with a manifest, a model server that counts, and the command line to run them with."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +21,32 @@ from sonde.batch.folder import BatchFolder, ended_of, folder_for, started_of
 from sonde.batch.result import ItemResult
 from sonde.core.events import ModelReplied
 from sonde.runs.rundir import JOURNAL, RunDir
+from sonde.testing import ScriptedServer, SeenRequest
 
-HERE = Path(__file__).parent
 PATIENCE_S = 90.0
+LOOK = "```python\nprint(read_file('note.txt'))\n```"
+FINISH = "```python\nFINAL('it says so [note.txt:1-1]')\n```"
 
 
 @dataclass(slots=True)
 class Server:
-    """The counting server."""
+    """The counting server: it answers in two turns and knows who asked what, and when."""
 
-    process: subprocess.Popen[str]
-    base_url: str
+    base_url: str = ""
+    asked: Counter[str] = field(default_factory=Counter[str])
+    times: list[float] = field(default_factory=list[float])
 
-    def ask(self) -> dict[str, Any]:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+    def reply(self, seen: SeenRequest) -> str:
+        """Look, then finish; asked by one request at a time."""
+        messages = seen.body["messages"]
+        question = next(part for message in messages for part in message["content"].split() if part.startswith("#"))
+        self.asked[f"{question} {len(messages)}"] += 1
+        self.times.append(time.monotonic())
+        return reply(seen)
 
     def counts(self) -> dict[str, int]:
         """How often each turn of each question was asked."""
-        return self.ask()["counts"]
+        return dict(self.asked)
 
     def by_question(self) -> dict[str, list[int]]:
         """How often each turn was asked, in the order of turns, by the question's number."""
@@ -62,16 +67,15 @@ class Server:
 
 @contextmanager
 def counting_server(delay_s: float = 0.02, port: int = 0) -> Generator[Server]:
-    command = [sys.executable, str(HERE / "counting_server.py"), str(delay_s), str(port)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdin is not None
-    try:
-        yield Server(process, process.stdout.readline().strip())
-    finally:
-        process.stdin.close()
-        process.stdout.close()
-        process.kill()
-        process.wait()
+    server = Server()
+    with ScriptedServer(server.reply, delay_s=delay_s, port=port) as scripted:
+        server.base_url = scripted.base_url
+        yield server
+
+
+def reply(seen: SeenRequest) -> str:
+    """Look, then finish."""
+    return LOOK if len(seen.body["messages"]) < 3 else FINISH
 
 
 @dataclass(frozen=True, slots=True)

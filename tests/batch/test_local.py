@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from batch.counting_server import reply
-from batch.scene import PATIENCE_S, Scene, children, counting_server, eventually, kill
+from batch.scene import PATIENCE_S, Scene, children, counting_server, eventually, kill, reply
 from sonde.api.settings import resolve
 from sonde.batch.driver import BatchOptions, run_batch
 from sonde.batch.folder import MANIFEST, folder_for
@@ -174,7 +173,7 @@ def test_the_request_rate_holds_over_all_workers(tmp_path: Path) -> None:
     scene.write(20)
     with counting_server() as server:
         assert scene.run(server.base_url, "--requests-per-minute", "600").returncode == 0
-        times = server.ask()["times"]
+        times = server.times
 
     longest = times[-1] - times[0]
     late = 0.5  # the first request may take so long to arrive

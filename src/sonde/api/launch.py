@@ -18,11 +18,10 @@ from sonde.api.settings import Settings, load_settings
 from sonde.contexts.base import Context
 from sonde.core.budget import Budget, shown_cost
 from sonde.core.cancellation import Stop, heeding
-from sonde.core.canonical import hash_value
+from sonde.core.canonical import hash_value, plural
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.events import RunResumed
 from sonde.core.markdown_safety import quiet
-from sonde.core.plurals import plural
 from sonde.core.record import RunRecord
 from sonde.core.redaction import rewrite_value, secret_forms
 from sonde.core.schema import load_schema

@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from sonde.batch.result import ItemResult
-from sonde.core.plurals import plural
+from sonde.core.canonical import plural
 
 BINS = 24
 ROWS = 12

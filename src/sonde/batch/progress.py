@@ -14,7 +14,7 @@ from sonde.batch.folder import BatchFolder, ended_of
 from sonde.batch.item_runner import Job
 from sonde.batch.manifest import Item
 from sonde.batch.result import ItemResult
-from sonde.core.plurals import plural
+from sonde.core.canonical import plural
 from sonde.runs.journal import JournalUnreadable
 
 WINDOW_S = 60.0

@@ -20,8 +20,8 @@ from sonde.batch.folder import DiskFull
 from sonde.batch.issues import ISSUES, Issue, IssueFile
 from sonde.batch.page import render
 from sonde.batch.result import ItemResult
+from sonde.core.canonical import plural
 from sonde.core.markdown_safety import quiet
-from sonde.core.plurals import plural
 from sonde.core.record import percentile
 from sonde.engines.pages import inline
 from sonde.runs.rundir import pretty_json, write_atomically

@@ -18,8 +18,8 @@ from sonde.cli.live import OnText, View, open_view
 from sonde.cli.options import OutputOptions
 from sonde.cli.text import link, links_shown, one_line, printable
 from sonde.core.budget import shown_cost
+from sonde.core.canonical import plural
 from sonde.core.events import Event
-from sonde.core.plurals import plural
 from sonde.errors import UsageError
 
 if TYPE_CHECKING:

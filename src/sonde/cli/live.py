@@ -16,8 +16,8 @@ from typing import Any, Protocol, TextIO
 
 from sonde.cli.text import links_shown, one_line, some_lines
 from sonde.core import events
+from sonde.core.canonical import plural
 from sonde.core.events import ROOT, Event
-from sonde.core.plurals import plural
 
 OnText = Callable[[str, str], None]
 CODE_LINES = 16

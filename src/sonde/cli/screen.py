@@ -19,8 +19,8 @@ from rich.tree import Tree
 
 from sonde.cli.live import Branch, RunProgress
 from sonde.cli.text import one_line, printable, some_lines
+from sonde.core.canonical import plural
 from sonde.core.events import ROOT, Event, Noted
-from sonde.core.plurals import plural
 
 _MARKS = {"running": ("●", "cyan"), "succeeded": ("✓", "green"), "partial": ("◐", "yellow")}
 

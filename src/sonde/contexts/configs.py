@@ -15,10 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from sonde.core.canonical import clip, sha256_text
+from sonde.core.canonical import clip, plural, sha256_text
 from sonde.core.deadline import rfc3339
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
-from sonde.core.plurals import plural
 from sonde.errors import ConfigError, ToolFault
 
 METADATA = "metadata.json"

@@ -15,9 +15,9 @@ from typing import Any, cast
 
 from sonde.contexts.base import Shareable
 from sonde.contexts.files import FilesContext
+from sonde.core.canonical import plural
 from sonde.core.deadline import Clock
 from sonde.core.evidence import Excerpt
-from sonde.core.plurals import plural
 from sonde.errors import ConfigError
 from sonde.tools import Tool
 

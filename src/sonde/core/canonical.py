@@ -1,4 +1,4 @@
-"""Canonical JSON and hashes: the same value gives the same text, and so the same hash, everywhere.
+"""Canonical forms: JSON and hashes that are the same everywhere, texts cut to size, counts in sentences.
 
 Keys are sorted, spaces left out, UTF-8 kept, NaN and infinities refused (they are not JSON). Bytes, tuples, sets, dataclasses and dates
 are not values of a run; `jsonable` turns the few that tools return into JSON-like ones.
@@ -53,3 +53,8 @@ def clip(text: str, limit: int) -> str:
     marker = f" …[{len(text)} chars]… "
     room = max(limit - len(marker), 2)
     return text[: room - room // 3] + marker + text[len(text) - room // 3 :]
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """`1 turn`, `2 turns`, `1 reply`, `2,000 replies`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"

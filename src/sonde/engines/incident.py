@@ -15,8 +15,8 @@ from sonde.contexts.configs import change_type
 from sonde.contexts.traces.context import LOOKING
 from sonde.contexts.traces.span import us_of_text
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
+from sonde.core.canonical import plural
 from sonde.core.evidence import EvidenceKind, EvidenceRef, merge
-from sonde.core.plurals import plural
 from sonde.engines.incident_window import prefilter, seconds
 from sonde.engines.pages import incident_page
 from sonde.engines.reports import ChangeType, IncidentDossier

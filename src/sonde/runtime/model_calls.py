@@ -14,9 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sonde.core.budget import Scope, reserved
-from sonde.core.canonical import hash_value
+from sonde.core.canonical import hash_value, plural
 from sonde.core.events import ROOT, ModelAsked, ModelFailed, ModelReplied, SubcallEnded
-from sonde.core.plurals import plural
 from sonde.core.redaction import REMOVED, is_same_but_for_keys
 from sonde.errors import BudgetExceeded, Cancelled, ModelCallFailed, SondeError, by_user, reached_before
 from sonde.models.base import (

@@ -16,7 +16,7 @@ import typer
 
 from sonde.cli.options import BudgetOptions, ModelOptions, OutputOptions, PlaceOptions, filled, settings_of, spread
 from sonde.cli.text import links_shown, one_line, printable
-from sonde.core.plurals import plural
+from sonde.core.canonical import plural
 from sonde.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import typer
 
 from sonde.cli.options import PlaceOptions, RunName, settings_of, spread
 from sonde.cli.text import one_line
-from sonde.core.plurals import plural
+from sonde.core.canonical import plural
 
 
 def register(app: typer.Typer) -> None:

@@ -19,7 +19,7 @@ from sonde.cli.options import (
     spread,
 )
 from sonde.cli.text import printable, some_lines
-from sonde.core.plurals import plural
+from sonde.core.canonical import plural
 
 SHOWN_NAMES = 10
 

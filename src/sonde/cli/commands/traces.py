@@ -15,7 +15,7 @@ import typer
 
 from sonde.cli.options import SourceOptions, WindowOptions, filled, settings_of, spread
 from sonde.cli.text import one_line, printable
-from sonde.core.plurals import plural
+from sonde.core.canonical import plural
 from sonde.errors import ConfigError, ToolFault
 
 if TYPE_CHECKING:

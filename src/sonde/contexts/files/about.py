@@ -8,7 +8,7 @@ import posixpath
 from collections import Counter
 
 from sonde.contexts.files.file_list import Listing
-from sonde.core.plurals import plural
+from sonde.core.canonical import plural
 
 _NAMED = 40
 

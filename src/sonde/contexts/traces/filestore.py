@@ -18,7 +18,7 @@ from sonde.contexts.traces.index import SUMMARY_COLUMNS, decode_body, summary_of
 from sonde.contexts.traces.shape import shape_gaps
 from sonde.contexts.traces.span import Span, SpanSummary
 from sonde.contexts.traces.store import Page, TraceQuery, TraceRow, unknown_span, unknown_trace
-from sonde.core.plurals import plural
+from sonde.core.canonical import plural
 
 SCANNED_SPANS = 200_000
 _COLUMN_OF = {"name": "name", "span_kind": "kind", "status_code": "status"}

@@ -13,8 +13,7 @@ from sonde.contexts.traces.index import encode_body
 from sonde.contexts.traces.shape import shape_gaps
 from sonde.contexts.traces.span import Span, SpanSummary, time_text, us_of_text
 from sonde.contexts.traces.store import Page, TraceQuery, TraceRow, unknown_span, unknown_trace
-from sonde.core.canonical import hash_value
-from sonde.core.plurals import plural
+from sonde.core.canonical import hash_value, plural
 from sonde.phoenix import PhoenixReads
 from sonde.phoenix.client import Json
 

@@ -15,8 +15,7 @@ from sonde.contexts.workspace.match import FileLines, HunkPlace, LineBudget, pla
 from sonde.contexts.workspace.parse import FilePatch, Hunk, parse_patch
 from sonde.contexts.workspace.paths import clean, folded
 from sonde.contexts.workspace.text import TextLine, common_ending, join, split
-from sonde.core.canonical import sha256_text
-from sonde.core.plurals import plural
+from sonde.core.canonical import plural, sha256_text
 
 TextOf = Callable[[str], str | None]
 

@@ -1,4 +1,4 @@
-"""`edit`: a task in a workspace, done by patches that somebody approved, with a cited summary."""
+"""`edit`: a task in a workspace, done in patches that somebody approved, with a cited summary."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def edit(
 ) -> Edited:
     """Do a task in a workspace. Nothing is written unless `approve` says yes to the plan; the default says no.
 
-    task       what shall be done
+    task       what to do
     workspace  the folder to work in, or a Workspace such as an editor's
     approve    called with each plan of changes before it is written
     commands   beginnings of commands that the task may run
-    command_folders  folders below the root in which those commands may run too
+    command_folders  folders below the root in which those commands may also run
 
     The other keywords are those of `ask`: model, budget, runs_dir and so on.
     """

@@ -1,6 +1,6 @@
 """The settings that exist: name, form, default and meaning of each, as one table.
 
-Flags, SONDE_* variables, sonde.toml, `sonde config` and the list of allowed keys in an error are all made from it. It reads nothing.
+Flags, SONDE_* variables, sonde.toml, `sonde config` and the list of allowed keys in an error all come from it. It reads nothing.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ _EXPECTED: dict[Form, str] = {
 
 
 def unknown(kind: str, name: str, allowed: Iterable[str], where: str) -> ConfigError:
-    """The error for a name that does not exist: which one, the nearest that does, and all that do."""
+    """The error for an unknown name: the name, the nearest allowed one, and all allowed ones."""
     names = sorted(allowed)
     near = difflib.get_close_matches(name, names, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""

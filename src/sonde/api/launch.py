@@ -1,6 +1,6 @@
-"""From a spec to a result: models opened, folder made, journal open, loop run, files written.
+"""From a spec to a result: opens the models, makes the folder, opens the journal, runs the loop, writes the files.
 
-The only place that puts the parts together; everything below gets values. A run folder is complete after every kind of ending.
+This is the only place that puts the parts together; everything below gets values. A run folder is complete after every kind of ending.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def sonde_version() -> str:
 
 
 class RunOptions(TypedDict, total=False):
-    """The keywords of everything that starts a run; `help(sonde.ask)` explains them. None is the same as not given."""
+    """The keywords of every function that starts a run; `help(sonde.ask)` explains them. None means not given."""
 
     model: str | Model | None
     sub_model: str | Model | None
@@ -187,7 +187,7 @@ def launch(spec: RunSpec, settings: Settings) -> Result:
 
 
 def result_of(spec: RunSpec, outcome: Outcome, recorder: Recorder, run_dir: RunDir | None) -> Result:
-    """What came of a run, in the kind of its engine."""
+    """What came of a run: the kind of result that its engine makes."""
     conclusion = outcome.conclusion
     common: dict[str, Any] = {
         "text": conclusion.text,

@@ -77,7 +77,7 @@ def _recorded(started: RunStarted, engine: Engine, context: Context, settings: S
 
 
 def _options(started: RunStarted) -> RunOptions:
-    """What the recorded run was started with; a model that only its caller had is the one of the settings now."""
+    """The options the recorded run was started with; for a model object of its caller, the model of the settings."""
     recipe = started.settings
     return {
         "model": recipe.get("model"),
@@ -89,7 +89,7 @@ def _options(started: RunStarted) -> RunOptions:
 
 
 def _own_tools(recorded: Any, given: Tools) -> Tools:
-    """The user's own tools, which are functions and not stored; ConfigError names those that were not given again."""
+    """The user's own tools: functions are not stored, so ConfigError names those that were not given again."""
     there = {tool(each).name for each in given}
     names = [str(name) for name in cast("list[Any]", recorded)] if isinstance(recorded, list) else []
     missing = [name for name in names if name not in there]
@@ -102,7 +102,7 @@ def _own_tools(recorded: Any, given: Tools) -> Tools:
 
 
 def _backend(started: RunStarted) -> str:
-    """The one that the run was recorded with: code that ran in one may not run in another."""
+    """The backend of the recorded run: code that ran in one may not run in another."""
     named = (layer.removeprefix("backend: ") for layer in started.layers if layer.startswith("backend: "))
     return next(named, "kernel")
 

@@ -1,4 +1,4 @@
-"""What every public function gives back: a `Result`, or the kind of it that its engine makes."""
+"""What every public function returns: a `Result`, or the kind of it that the engine makes."""
 
 from __future__ import annotations
 

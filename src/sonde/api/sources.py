@@ -1,4 +1,4 @@
-"""What a caller hands over, as a context: paths, text, data, or something that is a context already."""
+"""Opens what a caller passes as a context: paths, text, data, or an object that already is one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONGEST_PATH = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A context, the variables that go with it, what is needed to open it again (None: it cannot be), and which files are not read."""
+    """A context, its variables, what opens it again (None: nothing does), and which files are not read."""
 
     context: Context
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -30,7 +30,7 @@ class Opened:
 
 
 def open_context(given: Sequence[Any], *, code: bool = False, rationale_over: int | None = None) -> Opened:
-    """One context of everything that was given; ConfigError when paths were given and nothing in them can be read."""
+    """One context of everything given; ConfigError if paths were given and nothing in them can be read."""
     if len(given) == 1 and isinstance(given[0], Opened):
         return given[0]
     if len(given) == 1 and is_context(given[0]):
@@ -89,7 +89,7 @@ def is_path(value: Any) -> bool:
         return True
     if not isinstance(value, str) or "\n" in value or len(value) > _LONGEST_PATH or "\0" in value or not value.strip():
         return False
-    if any(character.isspace() for character in value):  # as prose has, and prose has question marks too
+    if any(character.isspace() for character in value):  # prose has spaces, and question marks too
         return is_there(value)
     if is_there(value) or any(sign in value for sign in "*?"):
         return True
@@ -108,7 +108,7 @@ def is_there(name: str) -> bool:
 
 
 def _absolute(names: Sequence[str]) -> list[str]:
-    """Paths that mean the same files in any working folder; `/./` keeps how a relative one was written, since tools name files by it."""
+    """Paths that name the same files from any working folder. `/./` marks where a relative one began: tools name files by that part."""
     written = [name if name.startswith("/") else os.path.normpath(name) for name in names]
     here = Path.cwd()
     return [str(here / name) if name.startswith(("/", "..")) or name == "." else f"{here}/./{name}" for name in written]

@@ -78,7 +78,7 @@ def source_of(
 
 
 def project_in(place: Source, store: TraceStore) -> str | None:
-    """The project to look in; None for all of a file. A file whose spans name no project is taken for the one that was meant."""
+    """The project to look in; None for all of a file. A file whose spans name no project counts as the wanted one."""
     if place.project is None:
         return None
     known = store.projects()
@@ -101,7 +101,7 @@ def phoenix_headers(text: str) -> dict[str, str]:
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path | None:
-    """Where indexes of trace files are kept between runs; None where there is no home: then an index lives as long as its run."""
+    """Where indexes of trace files are kept between runs; None without a home: then an index lives as long as its run."""
     home = environ.get("HOME")
     base = environ.get("XDG_CACHE_HOME") or (str(Path(home) / ".cache") if home else None)
     return Path(base) / "sonde" / "traces" if base else None
@@ -158,7 +158,7 @@ class Case:
         return self.controls_version or (own[0] if len(own) == 1 else DEFAULT_CONTROLS)
 
     def open(self) -> TracesContext:
-        """The context of the run. What the caller got wrong (ids, versions, times) is refused here, before anything is spent."""
+        """The context of the run. Mistakes of the caller (ids, versions, times) raise here, before anything is spent."""
         place = self.place
         store = place.open()
         configs = ConfigSnapshots(Path(self.configs), project_name=place.project or "") if self.configs else None
@@ -218,7 +218,7 @@ class Case:
                 return {"incident_id": self.incident_id(), "trace_ids": self.trace_ids, **where}
 
     def incident_id(self) -> str:
-        """The same for the same traces, window and filter, so that two dossiers of one incident are known as such."""
+        """The same for the same traces, window and filter, so that two dossiers of one incident share it."""
         return hash_value(self.input_ref())[:12]
 
     def input_ref(self) -> dict[str, Any]:

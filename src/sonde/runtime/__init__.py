@@ -1,4 +1,4 @@
-"""The loop and what belongs to it. `RecursiveLoop` is the session under the name that the runtime contract gives it."""
+"""The loop and what belongs to it. `RecursiveLoop` is the contract's name for the session."""
 
 from sonde.runtime.actions import SandboxGuard
 from sonde.runtime.delegate import SubcallResult

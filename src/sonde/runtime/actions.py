@@ -1,9 +1,8 @@
-"""What a model may want: typed actions, and how a reply is read as one.
+"""What a model may do: typed actions, and how a reply is read as one.
 
 Three reply forms lead to the same actions: fenced Python (or bare Python that parses), `{reasoning, code}` by JSON
 schema, and one typed action as a JSON object. `SandboxGuard` judges typed actions before anything runs: what it
-refuses ends the run. A reply that cannot be read at all is a `FormatFault`: the model hears what was wrong, with an
-example.
+refuses ends the run. An unreadable reply is a `FormatFault`: the model hears what was wrong, with an example.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _DELEGATE_FIELDS: dict[str, Any] = {
 
 
 def action_schema(*, delegates: bool) -> dict[str, Any]:
-    """The form of a typed action; without what only a session that may delegate can say."""
+    """The form of a typed action; the fields of a delegation only if the session may delegate."""
     kinds = ["tool_call", *([DELEGATE] if delegates else []), "synthesize", "finalize"]
     fields: dict[str, Any] = {
         "type": {"type": "string", "enum": kinds},
@@ -159,7 +158,7 @@ def read_code(text: str) -> RunCode | Say:
 
 
 def read_longest(text: str) -> RunCode | Say:
-    """A reply of which the longest fenced block is the code, and the whole text where there is none."""
+    """A reply whose longest fenced block is the code, or the whole text if it has no block."""
     blocks = fenced_blocks(text) or fenced_blocks(text, any_language=True)
     if blocks:
         return RunCode(blocks=(max(blocks, key=len),), reasoning=outside_fences(text))
@@ -167,7 +166,7 @@ def read_longest(text: str) -> RunCode | Say:
 
 
 def read_schema(text: str) -> RunCode | Say:
-    """A reply in `{reasoning, code}` form; a model that answers in fences all the same is understood."""
+    """A reply in `{reasoning, code}` form; fences are understood too."""
     found = _json_object(text)
     if found is None or not isinstance(found.get("code"), str):
         return read_code(text)
@@ -204,7 +203,7 @@ def read_action(text: str, guard: SandboxGuard) -> Action:
 
 
 def action_of(found: dict[str, Any]) -> Action:
-    """The action of an object that the guard has passed."""
+    """The action of an object that the guard allowed."""
     match found["type"]:
         case "tool_call":
             return CallTool(tool_name=found["tool_name"], args=found.get("args") or {})

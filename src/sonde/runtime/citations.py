@@ -1,7 +1,7 @@
 """How generated code cites: lines of files, and what the user's own tools returned.
 
-Docstrings here are what models read. Whatever is cited is proved at once; text that the code has not printed is shown to the model
-before it may finish.
+Models read the docstrings of `add_citation` and `cite_tool`. What the code cites is proved at once; the model sees text that its code
+has not printed before it may finish.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LISTED_CHARS = 160
 
 @dataclass(slots=True, kw_only=True)
 class CallSite:
-    """Where the code of a session is, and the remarks that its model hears after the turn. The host and its parts share one."""
+    """Where the code of a session is, and the remarks its model reads after the turn. The host and its parts share one."""
 
     session: str
     turn: int = 0
@@ -51,12 +51,12 @@ class Citations:
         self._listed = 0  # calls of user's tools in this turn
 
     def begin_turn(self) -> None:
-        """A new turn: nothing of it is listed or unseen yet."""
+        """Start a turn: nothing is listed or unseen yet."""
         self._listed = 0
         self.unseen.clear()
 
     def merge(self, cited: Iterable[Citation]) -> None:
-        """Add what is proved already, such as the citations of a child."""
+        """Add what is already proved, such as the citations of a child."""
         self.proved[:] = merge(self.proved, cited)
 
     def remember(self, recorded: HostReturned) -> None:
@@ -120,7 +120,7 @@ class Citations:
         proved = self.run.prover.call(ref, signal=signal)
         if isinstance(proved, Refuted):
             raise ToolFault(proved.reason)
-        # A result that the code cites before it has printed it is shown to the model, as lines of a file are.
+        # The model sees a result that its code cites unprinted, as it sees lines of a file.
         event, printed = self.run.recorder.returned(ref), "\n".join(self.shown)
         if event is not None and repr(event.result) not in printed and not was_shown(shown_text(event.result), printed):
             self.unseen.append(f"{proved.place}: {clip(shown_text(event.result), UNSEEN_CHARS)}")

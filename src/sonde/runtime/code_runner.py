@@ -102,7 +102,7 @@ class Coder:
         wall_s = max(0.05, min(self.run.spec.limits.wall_s, self.host.scope.deadline.remaining()))
         before = self.run.spec.recording.at(CodeRan, self.session, turn, number)
         if before is not None and (before.fault or {}).get("kind") != "timeout":
-            wall_s = self._patience()  # it was in time when it was recorded: a slower machine is no failure
+            wall_s = self._patience()  # it was in time when it was recorded: a slower machine is not a failure
         started = self.run.clock.now()
         result = box.execute(code, wall_s=wall_s)
         self._note_interception(code, result, turn, number)

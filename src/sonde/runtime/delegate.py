@@ -1,8 +1,8 @@
 """Sub-calls: plain completions and true child sessions, under the parent's budget.
 
 A child starts in a clean worker with its objective and the context it was given, nothing else. It spends from a fair
-share of what its parent has left. What comes back is a `SubcallResult`; evidence is merged by (kind, ref) and gaps
-carry the child's id. A failed child is recorded and the parent goes on.
+share of what its parent has left, and returns a `SubcallResult`: evidence is merged by (kind, ref), and gaps carry the
+child's id. A failed child is recorded, and the parent continues.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SubcallResult:
     seen: tuple[Excerpt, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """As the parent's code sees it; the fields of a child's own report stand beside the common ones."""
+        """As the parent's code sees it: the fields of the child's own report beside the common ones."""
         own = cast("dict[str, Any]", jsonable(self.value)) if hasattr(self.value, "items") else {}
         refs = [slim(ref) for ref in self.evidence_refs]
         common: dict[str, Any] = {
@@ -78,7 +78,7 @@ Spawn = Callable[[str, Errand, Scope], "Outcome"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delegation:
-    """The sub-calls of one session. `spawn` runs a child session; the session module gives it, so that there is one loop only."""
+    """The sub-calls of one session. `spawn` runs a child session; the session passes it in, so that both use the one loop."""
 
     run: Run
     scope: Scope
@@ -128,7 +128,7 @@ class Delegation:
     def child(self, errand: Errand, path: str, scope: Scope) -> SubcallResult:
         """One child session."""
         recorded = self.run.spec.recording.expect(SubcallStarted, path)
-        if recorded is not None:  # its prompt shows the time it had then, not the time there is now
+        if recorded is not None:  # its prompt shows the time it had then, not the time left now
             scope.budget = scope.budget.override(max_wall_time_sec=recorded.budget.get("max_wall_time_sec"))
         self._started(path, errand.objective, "rlm", errand.context, scope)
         try:
@@ -144,7 +144,7 @@ class Delegation:
         return result
 
     def open_scope(self, errand: Errand, siblings: int) -> Scope:
-        """The budget of a child: refused when it would be too deep, or when no sub-call is left."""
+        """The budget of a child; raises if it would be too deep or no sub-call is left."""
         depth = self.scope.depth + 1
         self.scope.check_depth(self.scope.depth + (errand.levels or 1))
         self.scope.charge(subcalls=1)
@@ -155,7 +155,7 @@ class Delegation:
         return scope
 
     def many(self, items: Sequence[T], one: Callable[[T, int], R]) -> list[R | RunError | ToolFault]:
-        """All of them on a bounded pool, in order; a failure stands in its place and loses no other."""
+        """All of them on a bounded pool, results in order; a failure takes the place of its result and affects no other."""
 
         def safely(index: int) -> R | RunError | ToolFault:
             try:
@@ -174,7 +174,7 @@ class Delegation:
         return found
 
     def require_room(self, count: int, *, turns: int = 0) -> None:
-        """Refuse a batch that is larger than what is left, before anything is spent; `turns` are those that each needs."""
+        """Refuse a batch that needs more than is left, before anything is spent; each call needs `turns` turns."""
         left = self.scope.left()
         if left["subcalls"] == 0 and count:
             self.scope.charge(subcalls=1)

@@ -1,8 +1,8 @@
 """An engine: a kind of job as data plus a few pure functions, never a loop of its own.
 
 The session asks an engine for four things: what code finds in its variables (`prefilter`), what a final value amounts
-to (`conclude`), what can be said without one (`fallback`), and the words of its prompts. Everything else (turns,
-budgets, tools, evidence, record) is the runtime's.
+to (`conclude`), what can be said without one (`fallback`), and the words of its prompts. The runtime does the rest
+(turns, budgets, tools, evidence, record).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """What a final value amounts to: the output, the proof, and what is wrong with it. `by_model`: whether a model's judgement is in it;
-    None leaves that to how the session ended: with a value of the model, or with a fallback.
+    """What a final value amounts to: the output, the proof, and what is wrong with it. `by_model` says whether it holds a model's
+    judgement; None: it does if the session ended with a value of the model, and not if it ended with a fallback.
     """
 
     output: Any
@@ -49,7 +49,7 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
-    """How claims are checked by somebody who doubts them: the questions for sub-calls, and the claims with the answers joined to them."""
+    """How sub-calls doubt claims: the questions to ask, and the claims joined with the answers."""
 
     questions: Callable[[Sequence[Mapping[str, Any]]], list[str]]
     judged: Callable[[Sequence[Mapping[str, Any]], Sequence[str]], list[dict[str, Any]]]
@@ -57,8 +57,8 @@ class Review:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefilter:
-    """What the deterministic step before the first turn found: variables for the code and words for the prompt. With a `review` the code
-    has the function `check`.
+    """What the deterministic step before the first turn found: variables for the code and words for the prompt. With a `review`
+    the code has the function `check`.
     """
 
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -85,7 +85,7 @@ class Prover:
         self.returned = returned
 
     def lines(self, path: str, start: int, end: int, *, signal: str = "reference") -> Citation | Refuted:
-        """Lines of a file as a proved citation with a snippet. Lines of nothing but whitespace prove nothing and are refused."""
+        """Lines of a file as a proved citation with a snippet. Blank lines prove nothing and are refused."""
         proved = self.log.prove_lines(path, start, end, self.reread)
         if isinstance(proved, Refuted):
             return proved
@@ -110,7 +110,7 @@ class Prover:
         )
 
     def call(self, ref: str, *, signal: str = "reference") -> CallCitation | Refuted:
-        """What a tool of the user returned, or lines of it, as a proved citation: read again from this run's record."""
+        """What a tool of the user returned, or lines of it, as a proved citation, read again from this run's record."""
         pointer = CallRef.read(ref)
         excerpt = None if pointer is None else self.log.find(EvidenceKind.TOOL_IO.value, pointer.base)
         if pointer is None or excerpt is None:
@@ -157,8 +157,8 @@ class Prover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """What a session has when it ends: the ground for a conclusion or a fallback. `queries`: hash of each prompt that a plain sub-call
-    answered -> that sub-call; `checked`: the claims that `check` gave back.
+    """What a session has when it ends: the ground for a conclusion or a fallback. `queries` maps the hash of each prompt that a plain
+    sub-call answered to that sub-call; `checked` holds the claims that `check` returned.
     """
 
     objective: str
@@ -185,9 +185,9 @@ class Engine:
     """One kind of job. `params` of the task reach every function through `Gathered.params`.
 
     `tools` and `functions` narrow what code may call (None: all); `terse` documents them in one line each. `reply_form`
-    is how a root's reply is read; `left_line` words what is left of the budget. Without `pooled_turns` each session has
-    all turns for itself. `templates` are more prompt texts that it uses, for the hash in the record. `answers`: its final value is an
-    answer in words, so that a guided session can check it.
+    is how a root's reply is read; `left_line` puts what is left of the budget into words. Without `pooled_turns` each
+    session has all turns for itself. `templates` are further prompt texts it uses, for the hash in the record. `answers`: its final
+    value is an answer in words, so a guided session can check it.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""What the model is told after a turn. This text is product: short, exact, with the line and a correct example.
+"""What the model reads after a turn. This text is product: short, exact, with the line and a correct example.
 
-It carries the output, faults with line and fix, variables that changed, remarks, and what is left of the budget.
+It holds the output, faults with line and fix, changed variables, remarks, and what is left of the budget.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SHOWN_CHARS = 8192
 
 
 class LeftLine(Protocol):
-    """Words what is left of the budget in one line."""
+    """Puts what is left of the budget into one line."""
 
     def __call__(self, left: Mapping[str, Any], *, elapsed_s: float, wall_s: float) -> str: ...
 
@@ -57,7 +57,7 @@ def block_text(result: ExecResult, *, number: int, count: int) -> str:
 
 
 def was_shown(text: str, printed: str) -> bool:
-    """Whether each line of a text stands somewhere in what was printed, whatever the code put before or after it."""
+    """Whether each line of a text occurs in what was printed, whatever the code put before or after it."""
     return all(line.strip() in printed for line in text.splitlines())
 
 
@@ -70,7 +70,7 @@ def fault_text(result: ExecResult) -> str:
     text = f"{fault.kind}{where}: {fault.message}"
     if fault.traceback and fault.traceback.strip() != fault.message.strip():
         text = f"{fault.kind}{where}:\n{clip(fault.traceback.rstrip(), 2000)}"
-    if fault.hint and indented(fault.hint) not in fault.message:  # a refusal shows its example already
+    if fault.hint and indented(fault.hint) not in fault.message:  # a refusal already shows its example
         text += f"\nHint: {fault.hint}"
     if fault.kind in ("timeout", "memory", "crash"):
         text += "\nEverything from earlier turns is still there; nothing of this block is."

@@ -1,8 +1,8 @@
 """How a session ends: with a value that passed its gates, with one that did not, or with the best that can be said.
 
-Schema, then evidence, then citations. A value with problems after its one repair keeps what can be kept and ends
-partial. Without a value the engine's fallback speaks, and says that it is CODE: a model's judgement is claimed only
-where there was one.
+The gates are schema, then evidence, then citations. A value that still has problems after its one repair keeps what
+holds, and the session ends partial. Without a value the engine's fallback speaks, marked CODE: only a model's own
+judgement is marked LLM.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a session ended, or a whole run. `annotator` is LLM only if a model's judgement is in the output."""
+    """How a session or a whole run ended. `annotator` is LLM only if the output holds a model's judgement."""
 
     status: RunStatus
     conclusion: Conclusion
     annotator: Literal["LLM", "CODE"]
     error: RunError | None = None
     seen: tuple[Excerpt, ...] = ()
-    """For the parent of a child: what it may cite now too."""
+    """For the parent of a child: what it may now cite too."""
     elapsed_s: float = 0.0
     mistake: UsageError | None = None
-    """The caller's, found too late to run nothing."""
+    """A mistake of the caller that only the running code could find."""
 
     @property
     def gaps(self) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def conclude(session: Session, value: Any) -> Conclusion:
-    """What a final value amounts to, judged by the engine's gates; each judgement is on the stream."""
+    """What a final value amounts to by the engine's gates; each judgement goes on the stream."""
     judge = session.engine.conclude
     if session.errand is not None and session.engine.conclude_child is not None:
         judge = session.engine.conclude_child
@@ -62,7 +62,7 @@ def conclude(session: Session, value: Any) -> Conclusion:
 
 
 def gate_checked(session: Session, gate: str, reasons: Sequence[str]) -> None:
-    """Put a gate's judgement on the stream; no reasons mean that it was passed."""
+    """Put a gate's judgement on the stream; no reasons: the value passed."""
     event = GateChecked(
         session=session.path, turn=session.memory.turn, gate=gate, ok=not reasons, reason="; ".join(reasons)
     )

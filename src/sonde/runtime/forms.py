@@ -35,20 +35,20 @@ from sonde.runtime.prompts import fill, language_text, offered, prompt_file, ren
 if TYPE_CHECKING:
     from sonde.runtime.session import Session
 
-REPETITION = "repetition"  # why a turn has to be the last: the model goes round in circles
+REPETITION = "repetition"  # why a turn must be the last: the model goes round in circles
 SUBMIT_DEADLINE_TURNS = 2
 HISTORY_TOKENS = 60_000
-WEAK_TOKENS = 400  # what a weak model has not said by then it will not say: left alone it talks until the time is up
+WEAK_TOKENS = 400  # a weak model says nothing useful after that, and left alone it talks until the time is up
 _IN_CODE = re.compile(r" (?=You work in a Python session|Each reply is one fenced)")
 _SIGNAL = re.compile(r"\b(?:FINAL|FINAL_VAR|set_final|SUBMIT)\s*\(|\"type\"\s*:\s*\"finalize\"")
 
 
 class ReplyForm(Protocol):
-    """How one session speaks with its model. What is written out here holds for every form that does not say otherwise."""
+    """How one session talks to its model. The methods with a body are the default of every form."""
 
     session: Session
     finish: str
-    """How a reply finishes, as the model is shown it."""
+    """How a reply finishes, as shown to the model."""
     history_tokens: int = HISTORY_TOKENS
 
     def opening(self) -> Conversation:
@@ -56,11 +56,11 @@ class ReplyForm(Protocol):
         ...
 
     def schema(self) -> Mapping[str, Any] | None:
-        """What the next reply has to fit; None for free text."""
+        """The schema of the next reply; None for free text."""
         ...
 
     def read(self, text: str) -> Action:
-        """A reply as an action; one that cannot be read is a Say with what the model hears about it."""
+        """A reply as an action; an unreadable one becomes a Say with what the model hears about it."""
         ...
 
     def said(self, say: Say) -> Observation:
@@ -68,15 +68,15 @@ class ReplyForm(Protocol):
         ...
 
     def refused(self, reasons: Sequence[str], value: Any) -> str | None:
-        """What the model hears of a final value that does not hold; None where there is nothing to mend."""
+        """What the model hears about a final value that does not hold; None where it can mend nothing."""
         ...
 
     def prepare(self) -> None:
-        """Whatever takes time before the first turn, and is not the run's own."""
+        """Do what takes time before the first turn and does not count as the run's time."""
 
     @property
     def ending(self) -> bool:
-        """Whether the next reply has to finish because the model goes round in circles."""
+        """Whether the next reply must finish because the model goes round in circles."""
         return False
 
     def ahead(self) -> Action | None:
@@ -157,7 +157,7 @@ class CodeReplies(ReplyForm):
         return Conversation(system, render_task(session, in_code=True, left=self.left_line(0.0)))
 
     def prepare(self) -> None:
-        """Run the code of the earlier run again, which a follow-up goes on from."""
+        """For a follow-up, run the code of the earlier run again."""
         if self.session.errand is None and self.session.spec.played.recordings:
             self.session.coder.box()
 
@@ -185,12 +185,12 @@ class CodeReplies(ReplyForm):
         return Observation(text=feedback.NUDGE.format(look=look, final_example=self.finish))
 
     def refused(self, reasons: Sequence[str], value: Any) -> str:
-        """The value stays in a variable, so that it need not be written again."""
+        """The value stays in a variable, so the model need not write it again."""
         self.session.coder.offer("held_final", value)
         return feedback.repair_text(reasons, f"Example: {self.finish}")
 
     def left(self) -> dict[str, Any]:
-        """Without depth where the profile lets code make no sub-calls, so that nobody is told of them."""
+        """Without depth where the profile forbids sub-calls, so that the model does not hear of them."""
         barred = {"depth": 0} if self.session.spec.profile == "assign-only" else {}
         return self.session.scope.left() | barred
 
@@ -226,7 +226,7 @@ class ActionReplies(ReplyForm):
         return _typed(self.session, text)
 
     def said(self, say: Say) -> Observation:
-        """It says already what was wrong with the reply."""
+        """The text already says what was wrong with the reply."""
         return Observation(text=say.text)
 
     def refused(self, reasons: Sequence[str], value: Any) -> str:
@@ -236,7 +236,7 @@ class ActionReplies(ReplyForm):
 
 
 class GuidedReplies(ReplyForm):
-    """Typed actions for a model that has to be led: a `Guide` decides what it may say next, and what it is shown."""
+    """Typed actions for a model that must be led: a `Guide` decides what it may say next and what it sees."""
 
     history_tokens = guided.HISTORY_TOKENS
 
@@ -262,7 +262,7 @@ class GuidedReplies(ReplyForm):
         return self.guide.look() if self.session.memory.forced is None else None
 
     def schema(self) -> Mapping[str, Any]:
-        """Made for each turn from what there is."""
+        """Made anew for each turn."""
         return self.guide.schema(last=self.session.memory.forced is not None)
 
     def reply_tokens(self) -> int:
@@ -281,7 +281,7 @@ class GuidedReplies(ReplyForm):
         return action
 
     def said(self, say: Say) -> Observation:
-        """It says already what was wrong with the reply."""
+        """The text already says what was wrong with the reply."""
         return Observation(text=say.text)
 
     def call(self, action: CallTool) -> Observation:
@@ -305,7 +305,7 @@ class GuidedReplies(ReplyForm):
         return self.guide.judged(value, ground, judge)
 
     def after_turn(self, text: str) -> str:
-        """The question again after each result, where a small model still knows it."""
+        """The question again after each result: a small model forgets it otherwise."""
         return f"{text}\n\n{self.guide.question}"
 
 

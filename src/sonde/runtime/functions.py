@@ -1,7 +1,7 @@
 """The functions that the runtime itself offers to generated code: sub-calls, the budget, and the evidence to keep.
 
-Docstrings here are what models read: short, each with an example. Only functions that can work in a session are offered in
-it, and the prompt names no others. How a call is served and recorded is in `host`.
+Models read the docstrings here: short, each with an example. A session offers only functions that can work in it, and its
+prompt names no others. `host` serves and records the calls.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Functions:
         path = f"{self.site.session}/{self.site.turn}.{self.site.ordinal}"
         return path if index is None else f"{path}.{index}"
 
-    # What follows is the documentation that models read: docstrings are short and each has an example.
+    # Models read the docstrings below: keep them short, each with an example.
 
     def llm_query(self, prompt: str) -> str:
         r"""Ask a language model one question; it sees only this prompt, so put the text to look at into it.
@@ -103,7 +103,7 @@ class Functions:
         """
         try:
             return self.delegation.query(prompt, self._path())
-        except ModelOutputInvalid as failure:  # that it got no reply is for the code to hear, as in a batch
+        except ModelOutputInvalid as failure:  # the code hears that it got no reply, as in a batch
             raise ToolFault(f"the model gave no reply: {failure.message}") from None
 
     def summarize(self, text: str) -> str:
@@ -157,7 +157,7 @@ class Functions:
             raise ToolFault(f"the prompt has {len(prompt):,} characters; a sub-call takes {most:,}: send less text")
         errand = Errand(objective=prompt, context={**(context or {}), **shared(share)}, levels=depth)
         result = self.run_child(errand)
-        if result.status != "succeeded" and result.value is None:  # words about a limit must not pass for an answer
+        if result.status != "succeeded" and result.value is None:  # words about a limit are not an answer
             raise ToolFault(f"the sub-call failed: {result.summary}")
         return result.summary if result.value is None else jsonable(result.value)
 
@@ -220,7 +220,7 @@ class Functions:
     def run_child(self, errand: Errand) -> SubcallResult:
         """One child, with all that is left."""
         result = self._absorb(self.delegation.child(errand, self._path(), self.delegation.open_scope(errand, 1)))
-        self.run.check_cancel()  # what a cancelled child has is no result for the code: a resume lets it go on
+        self.run.check_cancel()  # what a cancelled child has is not a result: a resume continues it
         return result
 
     def _absorb(self, result: SubcallResult) -> SubcallResult:
@@ -255,7 +255,7 @@ class Functions:
 
 
 def refuse_taken(names: Iterable[str]) -> None:
-    """ConfigError for a user's tool that has the name of something the runtime itself puts there."""
+    """ConfigError for a user's tool with the name of something the runtime itself offers."""
     for name in names:
         if name in FUNCTIONS or name in VARIABLES or name in FINISH_NAMES:
             raise ConfigError(f"a tool cannot be called {name}, which the runtime offers itself; rename it")

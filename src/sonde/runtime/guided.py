@@ -1,8 +1,8 @@
 """Guided sessions: typed actions for models that are too weak to be left alone (mode `guided`; what `local:` models get).
 
-The schema of each reply is made from what there is: the tools, words of the question, files seen. A grammar holds a local model to it.
-The first look is the runtime's own. An action that was done already forces the end: from then on only `finalize` fits. An answer that
-does not occur in what was shown is refused; once more the model may copy one, then the run ends partial with the passages found. It
+The schema of each reply is made from the tools, the words of the question and the files seen, and a grammar holds a local model to it.
+The first look is the runtime's own. A repeated action forces the end: from then on only `finalize` fits. An answer that does not occur
+in what was shown is refused; the model may then copy one, and if that fails too, the run ends partial with the passages found. This
 does not make a weak model clever: an answer that occurs may still be wrong.
 """
 
@@ -36,13 +36,13 @@ EXAMPLES = 3
 NEAR_LINES = 2
 BY_OFFSET = frozenset({"slice_text", "context_slice"})  # they ask for numbers that weak models invent
 SETTLED: Mapping[str, Mapping[str, Any]] = {"grep": {"max_matches": 1000, "flags": "F"}}
-"""Arguments that are not the model's to choose: counts are to be whole, and it does not write patterns."""
+"""Arguments that the model does not choose: counts must be complete, and weak models do not write patterns."""
 
 _QUOTED = re.compile(r"\"([^\"]+)\"|(?<!\w)'([^']+)'(?!\w)|`([^`]+)`")
 _FILE = re.compile(r"\.\w{1,5}$")
 COUNTS = re.compile(r"\bhow (?:many|often)\b|\b(?:number|count) of\b", re.IGNORECASE)
 COUNTED = re.compile(r"\b(?:lines|rows|times|entries|matches|occurrences)\b", re.IGNORECASE)
-"""Together, or the first with an exact name, they make a question that only counting answers."""
+"""Both together, or the first with an exact name, mark a question that only counting answers."""
 USES = re.compile(r"\b(?:uses?|used|using|calls?|called|imports?|imported)\b", re.IGNORECASE)
 DEFINITION = (
     r"\b(?:def|class|func|fn|function|struct|interface|enum|const|let|var)\s+{name}\b|^\s*{name}\s*(?::[^=]*)?="
@@ -79,11 +79,11 @@ class Guide:
         return "\n".join(f"{each.name}: {each.doc.partition('.')[0].partition('[')[0].strip()}." for each in self.tools)
 
     def look(self) -> CallTool | None:
-        """The next first look, which needs no model, until one has found something; None when it is the model's turn."""
+        """The next first look, which needs no model, until one has found something; then None: it is the model's turn."""
         return None if self.lines else next(self._looks, None)
 
     def _first_looks(self) -> Iterator[CallTool]:
-        """What is to be counted or is named exactly is grepped for, a definition first; then the question is searched."""
+        """Grep for what the question counts or names exactly, a definition first; then search for the question."""
         exact = phrases(self.question)[:1] if self.counts else names(self.question)[:1]
         patterns = [{"pattern": name} for name in exact]
         if exact and exact[0].isidentifier() and not self.counts and not USES.search(self.question):
@@ -105,7 +105,7 @@ class Guide:
         return {"title": "action", "anyOf": [self._finalize(), *calls] if self.lines else calls}
 
     def repeats(self, action: Action) -> bool:
-        """Whether this action, give or take case and spaces, was done before; from then on the session has to end."""
+        """Whether this action was done before, case and spaces aside; from then on the session must end."""
         if not isinstance(action, CallTool):
             return False
         key = f"{action.tool_name} {' '.join(canonical_json(jsonable(action.args)).casefold().split())}"
@@ -114,11 +114,11 @@ class Guide:
         return self.ending
 
     def arguments(self, action: CallTool) -> dict[str, Any]:
-        """The action's arguments with those that are settled."""
+        """The action's arguments and the settled ones."""
         return {**SETTLED.get(action.tool_name, {}), **action.args}
 
     def show(self, action: CallTool, value: Any, ref: str = "") -> str:
-        """A tool's result as a few lines that fit the question; these are the evidence. A user's tool is cited by its `ref`."""
+        """A tool's result as the few lines that fit the question; these are the evidence. `ref` cites a user's tool."""
         found = lines_of_call(ref, value) if ref else lines_of(action, value)
         if not found:
             return NOTHING.format(name=action.tool_name)
@@ -134,7 +134,7 @@ class Guide:
         return f"{COPY.format(reason='; '.join(reasons))}\n{shown}"
 
     def judged(self, value: Any, ground: Gathered, judge: Judge) -> Conclusion:
-        """The engine's judgement of what of a final value occurs in the evidence, cited where it does."""
+        """The engine's judgement of the part of a final value that occurs in the evidence, cited where it occurs."""
         found = self._support(value)
         if found.reason:
             return Conclusion(output=None, problems=(Problem(gate="evidence", reason=found.reason),))
@@ -162,7 +162,7 @@ class Guide:
         return missing or Support(lines=tuple(dict.fromkeys(line for part in parts for line in part.lines)))
 
     def _grounds(self) -> list[ShownLine]:
-        """The lines that may bear an answer: counts alone for a count, for a copy those that hold half of the question."""
+        """The lines that may support an answer: only counts for a count; for a copy, those with half of the question's words."""
         if self.counts:
             return [line for line in self.lines if line.examples]
         return about(self.lines, self.question, share=COPY_SHARE if self._copying else 0)
@@ -218,7 +218,7 @@ def phrases(question: str) -> list[str]:
 
 
 def names(question: str) -> list[str]:
-    """What a question names exactly: quoted text, and words that are spelt like identifiers, paths or codes."""
+    """What a question names exactly: quoted text, and words spelt like identifiers, paths or codes."""
     quoted = [text for found in _QUOTED.findall(question) for text in found if text]
     words = [word for word in TOKEN.findall(question) if not word.isdigit() and not _FILE.search(word)]
     return [*quoted, *(word for word in words if not word.isalpha() or (not word[1:].islower() and len(word) > 1))]

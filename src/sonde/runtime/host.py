@@ -2,7 +2,7 @@
 
 Every call is on the stream with the hashes of its arguments and its result before the code sees the result. Tools are
 charged one by one, so a loop of ten thousand calls stops at the quota in the middle of a block. Tool results come
-from the recording when it has them; sub-calls are re-run with their own recorded replies.
+from the recording when it has them; sub-calls run again with their own recorded replies.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from sonde.tools.registry import CallResult, ToolRegistry
 TRACED_CALLS = 200
 RECORDED_CHARS = 2000
 RECORDED_ARGS = 1_000_000
-"""Characters of one call's arguments on the stream, as many as a result may have: a loop of long ones would fill the disk."""
+"""Characters of one call's arguments on the stream, as many as a result may have; a loop of longer ones would fill the disk."""
 RECORDED_NAMES = 20
 ERROR_CHARS = 20_000
 """A tool's complaint often quotes what it was given, however long that is."""
 AT_ONCE = frozenset({"budget", "append_highlight", "add_citation", "cite_tool"})
-"""Functions that wait for nobody: where the run went on they have returned."""
+"""Functions that wait for nobody: if the recorded run continued, they had returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Call:
 class Host:
     """Serves the code's calls, one at a time; everything here runs in the parent.
 
-    A call is of a tool in the registry, or of a function that the runtime offers itself: those are in `functions` and `citations`.
+    A call names a tool of the registry or a function of the runtime itself; the latter are in `functions` and `citations`.
     """
 
     def __init__(self, delegation: Delegation, review: Review | None = None) -> None:
@@ -63,7 +63,7 @@ class Host:
         self.own = ToolRegistry(self.functions.offered())
 
     def counters(self) -> dict[str, Any]:
-        """The state that the runtime keeps for the code (R3), as it is when a block starts: no time in it, so that it replays."""
+        """The state that the runtime keeps for the code (R3), as of the start of a block; it holds no time, so that it replays."""
         used = self.scope.usage.as_dict()
         return {"tool_trace": list(self.trace), "budget_counters": {**used, "cost_usd": round(used["cost_usd"], 6)}}
 
@@ -90,14 +90,14 @@ class Host:
     def __call__(self, name: str, args: Args) -> Any:
         """Serve one call of the code; a Fault arrives there as an exception, a RunError ends the turn."""
         self.run.check_cancel()
-        self.scope.check_time()  # our time does not count as the code's: a loop of slow calls would go on for ever
+        self.scope.check_time()  # our time does not count as the code's: a loop of slow calls would never end
         self.site.ordinal += 1
         try:
             registry = self.run.registry if name in self.run.registry.names else self.own
             bound = registry.bind(name, tuple(args), args.named)
         except ToolFault as fault:
             if name in self.run.registry.names:
-                self.scope.charge(tool_calls=1)  # as the record counts it: a loop of wrong calls has an end too
+                self.scope.charge(tool_calls=1)  # as the record counts it, so that a loop of wrong calls ends too
             raise self._failed(
                 Call(turn=self.site.turn, ordinal=self.site.ordinal, name=name, args={}), fault
             ) from None
@@ -150,7 +150,7 @@ class Host:
             result = self.run.registry.call(call.name, call.args)
         except Fault as fault:
             raise self._failed(call, fault, self.run.clock.now() - started) from None
-        except ToolResponseInvalid as error:  # it ends the run, and the call was made all the same
+        except ToolResponseInvalid as error:  # it ends the run, but the call was made
             self._failed(call, ToolFault(error.message), self.run.clock.now() - started)
             raise
         if call.name in self.run.registry.given:
@@ -171,7 +171,7 @@ class Host:
         self.citations.remember(recorded)
 
     def _failed(self, call: Call, fault: Fault, latency: float = 0.0) -> Fault:
-        """The fault as it is recorded, without key values: that is what the code hears, so that a replay hears it too."""
+        """The fault as recorded, without key values. The code hears exactly this, so that a replay hears it too."""
         said = clip(str(self.run.recorder.cleaned(fault.message)), ERROR_CHARS)
         return ToolFault(self._record(call, ToolFault(said), latency).error or "failed")
 
@@ -202,7 +202,7 @@ class Host:
 
 
 def recorded_args(args: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
-    """The arguments of a call as the stream carries them: those of a tool whole, unless that would take too much of it."""
+    """The arguments of a call as the stream carries them: those of a tool whole, unless they are too long."""
     plain: dict[str, Any] = jsonable(args)
     if not whole or len(canonical_json(plain)) > RECORDED_ARGS:
         plain = clipped(plain)
@@ -213,7 +213,7 @@ def recorded_args(args: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
 
 
 def clipped(value: Any) -> Any:
-    """Arguments as the stream carries them: the prompts in them are on it in full where the model is asked."""
+    """Arguments with long texts cut: prompts are on the stream in full where the model is asked."""
     match value:
         case str():
             return clip(value, RECORDED_CHARS)

@@ -1,7 +1,7 @@
 """What a session remembers from turn to turn: its conversation, and how things stand.
 
 The conversation is append-only between compactions, so that a provider's prompt cache keeps hitting. A compaction turns old turns into
-one line each; nothing is dropped in silence.
+one line each; nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """A reply, what came of it, and what the model was told: the same with what is left."""
+    """A reply, what came of it, and what the model read about it: the same plus what is left of the budget."""
 
     number: int
     reply: str
@@ -72,7 +72,7 @@ class Conversation:
         self._turns.append(turn)
 
     def retell(self, task: str) -> None:
-        """The task in other words, before anyone has heard it."""
+        """Reword the task, before the model has read it."""
         self._head[-1] = Message("user", task)
 
     def messages(self) -> list[Message]:
@@ -86,7 +86,7 @@ class Conversation:
         return listed
 
     def take(self, urgent: str = "") -> tuple[list[Message], int]:
-        """The messages of the next request, and how many of them the last one had already; `urgent` is said last."""
+        """The messages of the next request, and how many of them the last one already carried; `urgent` comes last."""
         listed = self.messages()
         kept, self._sent = min(self._sent, len(listed)), len(listed)
         if urgent:
@@ -99,7 +99,7 @@ class Conversation:
         return sum(estimate_tokens(message.content) for message in self.messages())
 
     def compact(self, limit: int) -> int:
-        """Fold old turns into lines when the request is over `limit` tokens; how many turns that took."""
+        """Fold old turns into lines if the request is over `limit` tokens; returns how many."""
         if self.tokens() <= limit or len(self._turns) <= 1:
             return 0
         keep = min(KEPT_TURNS, len(self._turns) - 1)

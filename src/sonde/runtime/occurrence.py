@@ -1,7 +1,7 @@
 """Does an answer occur in what was shown? Decided by words, never by a model.
 
-A sentence occurs in a line when everything it says beyond the question stands in that line, or in its path and number: case,
-punctuation and endings aside, numbers exactly. What this does not promise: that the line means what the sentence says.
+A sentence occurs in a line if everything it says beyond the question is in that line or in its path and number: numbers exactly, the
+rest whatever the case, punctuation and endings. This does not promise that the line means what the sentence says.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _PLACES = re.compile(r"\b(?:where|files?|path|module|page|document)\b", re.IGNOR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownLine:
-    """A line that a tool returned. `near` is what stood before it: headings say what a line is about. A line without a place, such as a
-    count, is cited by the lines in `examples`; one of a user's tool by the `ref` of the call.
+    """A line that a tool returned. `near` is the text before it: headings say what a line is about. A line without a place, such as a
+    count, is cited by the lines in `examples`, one of a user's tool by the `ref` of the call.
     """
 
     text: str
@@ -42,7 +42,7 @@ class ShownLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Support:
-    """The sentences of an answer that occur, and the lines that bear them; `reason` when none does."""
+    """The sentences of an answer that occur, and the lines that support them; `reason` if none does."""
 
     answer: str = ""
     lines: tuple[ShownLine, ...] = ()
@@ -82,7 +82,7 @@ def _bearer(sentence: str, new: frozenset[str], asked: frozenset[str], lines: It
 
 
 def about(lines: Iterable[ShownLine], question: str, *, share: float) -> list[ShownLine]:
-    """The lines that hold at least one of the question's words, and this share of them with what stands before."""
+    """The lines that hold at least one of the question's words, and together with the text before them this share of the words."""
     asked = terms(question) - _FRAME or terms(question)
     least = max(1, share * len(asked))
     return [line for line in lines if len(asked & terms(f"{line.near} {line.shown}")) >= least]
@@ -91,7 +91,7 @@ def about(lines: Iterable[ShownLine], question: str, *, share: float) -> list[Sh
 def terms(text: str) -> frozenset[str]:
     """The words of a text that say something, without their endings."""
     plain = split_names(text)
-    telling = set(words_of(f"0 {plain}"))  # the number, because words_of takes every word where none says anything
+    telling = set(words_of(f"0 {plain}"))  # the number, because words_of keeps every word if none says anything
     words = (word.lower() for word in _WORD.findall(plain))
     return frozenset(_stem(word) for word in words if word in telling or not word.isalnum())
 
@@ -116,7 +116,7 @@ def fitting(lines: Sequence[ShownLine], question: str, limit: int) -> list[Shown
 
 
 def _start(line: ShownLine, asked: frozenset[str]) -> int:
-    """Where the first word of the question stands in a line: early where something is defined, late where it is used."""
+    """Where the first word of the question is in a line: early where something is defined, late where it is used."""
     return next(
         (match.start() for match in _WORD.finditer(line.text) if _stem(match[0].lower()) in asked), len(line.text)
     )

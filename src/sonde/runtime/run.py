@@ -140,7 +140,7 @@ class Run:
         return Prover(self.log, self.reread, self.recorder.returned)
 
     def reread(self, excerpt: Excerpt) -> str | None:
-        """The text behind an excerpt: from the run's record for what a user's tool returned, from the context for all else."""
+        """The text behind an excerpt: from the record for what a user's tool returned, otherwise from the context."""
         if CallRef.read(excerpt.ref) is None:
             return self.spec.context.reread(excerpt)
         event = self.recorder.returned(excerpt.ref)
@@ -164,7 +164,7 @@ class Run:
             raise by_user()
 
     def execute(self) -> Outcome:
-        """Run to the end. Only a replay that takes another path raises."""
+        """Run to the end. Raises only for a replay that takes another path."""
         budget, engine = self.spec.budget, self.spec.engine
         deadline = Deadline(self.clock, budget.max_wall_time_sec, stop=self.cancel)
         self.emit(self._started())

@@ -1,7 +1,7 @@
-"""The words that models read, as files, and how they are filled in. Their hash goes into the record. Each engine has its own beside it.
+"""The words that models read, as files, and how they are filled in. Their hash goes into the record. Engines keep theirs beside them.
 
-A template has `{{name}}` places. The prompt names only functions that are really there: their documentation comes
-from the functions themselves, and a line that begins with `{{needs NAME}}` is left out where that function is not.
+A template has `{{name}}` places. The prompt names only functions that the session offers: their documentation comes
+from the functions themselves, and a line that begins with `{{needs NAME}}` is left out without that function.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHARED_WORDS = {
     "CONTEXT_INDEX lists `offset, bytes, path` for context_slice.",
 }
 CARRIED = "Its variables are in your session: "
-"""How the story of an earlier run begins the line about what it left; true only where replies are code."""
+"""How the line about the variables of an earlier run begins; true only where replies are code."""
 STATE_NAMES = "variables, evidence_refs and hypothesis_candidates are empty and yours; tool_trace and budget_counters are kept up to date."
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _NEEDS = re.compile(r"^\{\{needs (\w+)\}\} ?(.*\n?)", re.MULTILINE)
@@ -35,7 +35,7 @@ _NEEDS = re.compile(r"^\{\{needs (\w+)\}\} ?(.*\n?)", re.MULTILINE)
 
 @cache
 def prompt_file(place: str) -> str:
-    """A prompt text by its place: `engines/ask` is in engines/prompts/ask.md. What several engines share is in runtime/prompts."""
+    """A prompt text by its place: `engines/ask` is engines/prompts/ask.md. Texts that engines share are in runtime/prompts."""
     package, _, name = place.partition("/")
     return resources.files("sonde").joinpath(package, "prompts", f"{name}.md").read_text(encoding="utf-8").strip()
 
@@ -46,7 +46,7 @@ def fill(template: str, **places: str) -> str:
 
 
 def offered(template: str, names: Collection[str]) -> str:
-    """The template without the lines that need a function which is not there: `{{needs llm_query}} ...`."""
+    """The template without the lines that need a function not offered: `{{needs llm_query}} ...`."""
     return _NEEDS.sub(lambda found: found.group(2) if found.group(1) in names else "", template)
 
 
@@ -81,7 +81,7 @@ def language_text(profile: str, backend: str) -> str:
 
 
 def render_task(session: Session, *, in_code: bool, left: str) -> str:
-    """The first user message: the task, what there is to look at, the variables of the code, the budget."""
+    """The first user message: the task, the context, the variables of the code, the budget."""
     spec, errand = session.spec, session.errand
     parts = [f"Task: {session.objective}"]
     if errand is None:
@@ -105,7 +105,7 @@ def render_task(session: Session, *, in_code: bool, left: str) -> str:
 
 
 def _variables(session: Session) -> str:
-    """The names of all variables, and what those hold that are not the user's own."""
+    """The names of all variables, and what those hold that the user did not set."""
     spec, root, given = session.spec, session.errand is None, session.coder.variables
     shared: Mapping[str, Any] = spec.context.shared() if root else {}
     words = [f"Variables: {', '.join([*shared, *given, *session.host.counters()])}."]

@@ -7,13 +7,13 @@ BASE   := $(VENV)/.base
 READY  := $(VENV)/.ready
 NODE   := vscode/node_modules/.ready
 PINNED := code otel data pdf mcp acp
-FAST   := not slow and not phoenix and not browser and not local and not journey and not hostile_long
+FAST   := not slow and not phoenix and not browser and not local and not journey and not hostile_long and not long
 
 # Tests start processes by the hundred: without compiled files each of them would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv check format test test-python test-node journeys test-hostile test-slow test-phoenix test-browser test-vscode test-local test-providers
+.PHONY: help venv check format test test-python test-node journeys test-hostile test-long test-slow test-phoenix test-browser test-vscode test-local test-providers
 .PHONY: requirements pins demo local vsix clean test-monty test-ray test-wheel bench bench-quick docs bench-sandbox bench-turn escape-table
 
 help:            ## this list
@@ -63,6 +63,9 @@ test-node: $(READY) $(NODE)
 
 journeys: $(READY) ## whole uses through the installed command, all of them
 	$(BIN)/pytest -n 2 tests/journeys
+
+test-long: $(READY) ## every code block of the docs, the examples, and batches whose workers are killed
+	$(BIN)/pytest -n 2 -m long
 
 test-hostile: $(READY) ## strangers' files, folders and replies against the whole program, and the longer attacks on the sandbox
 	$(BIN)/pytest -n 2 -m "hostile or hostile_long" tests/hostile tests/escapes tests/sandbox

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell that starts the suite in the background ignores these signals for it, and programs under test would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     target = config.getoption("--requirements")
     if target and not hasattr(config, "workerinput"):  # with xdist every report reaches the controller
         config.pluginmanager.register(Witness(Path(target)))

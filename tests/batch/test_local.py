@@ -24,6 +24,8 @@ from sonde.errors import ConfigError, UnexpectedRuntimeError
 from sonde.runs.rundir import RunDir
 from sonde.testing import ScriptedReply, ScriptedServer, SeenRequest
 
+pytestmark = pytest.mark.long
+
 AT_ONCE = 4
 
 

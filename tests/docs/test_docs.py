@@ -15,6 +15,8 @@ from cli.warm_program import warm_sonde
 from sonde.core.canonical import canonical_json, sha256_text
 from sonde.testing import ScriptedServer
 
+pytestmark = pytest.mark.long
+
 MOST_NOT_RUN = 8  # a ceiling, so that marks do not creep in; lower it when one goes
 
 

@@ -14,6 +14,8 @@ import sonde
 from sonde.bench.seeded import generate
 from sonde.testing import ScriptedModel, ScriptedServer
 
+pytestmark = pytest.mark.long
+
 PLAN = block("row = read_file(list_files()[0], 2, 2)\nprint(row)")
 
 

@@ -14,6 +14,8 @@ from rlms_loop import Loop
 
 from cli.warm_program import warm_sonde
 
+pytestmark = pytest.mark.long
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "superloop"
 ROLES = ["planner", "implementer", "tester", "reviewer"]
 AGENT = """\

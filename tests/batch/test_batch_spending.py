@@ -21,6 +21,8 @@ from sonde.batch.result import ItemResult
 from sonde.core.events import ModelReplied, RunEnded
 from sonde.errors import ConfigError
 
+pytestmark = pytest.mark.long
+
 ITEM = Item(id="a", engine="ask", fields={"question": "What?"})
 
 

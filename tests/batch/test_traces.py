@@ -21,6 +21,8 @@ from sonde.batch.query import TraceSelection, query_manifest, since_time
 from sonde.errors import ConfigError
 from sonde.runs.rundir import JOURNAL
 
+pytestmark = pytest.mark.long
+
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 
 

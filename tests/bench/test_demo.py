@@ -13,6 +13,8 @@ from sonde.core.events import CodeRan, Event, SubcallStarted
 from sonde.errors import ConfigError
 from sonde.viewer.server import Shelf
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

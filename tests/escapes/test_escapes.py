@@ -26,6 +26,7 @@ def test_the_corpus_is_as_large_as_promised() -> None:
     assert len({payload.id for payload in payloads()}) == len(payloads())
 
 
+@pytest.mark.hostile_long
 def test_every_payload_is_live_in_plain_python() -> None:
     assert [verdict.payload.id for verdict in control() if not verdict.won] == []
 

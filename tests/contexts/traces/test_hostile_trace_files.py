@@ -92,6 +92,7 @@ def repeated(path: Path, value: str, times: int) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_parquet_that_says_one_long_value_many_times_is_read_one_row_at_a_time(tmp_path: Path) -> None:
     path = repeated(tmp_path / "spans.parquet", "x" * (16 << 20), 80)  # a few kB that say 1.3 GB
 
@@ -114,6 +115,7 @@ def test_parquet_that_says_terabytes_is_refused(tmp_path: Path) -> None:
         FileStore(path)
 
 
+@pytest.mark.long
 def test_a_row_of_parquet_longer_than_a_line_may_be_costs_only_itself(tmp_path: Path) -> None:
     pa: Any = pytest.importorskip("pyarrow")
     parquet: Any = pytest.importorskip("pyarrow.parquet")

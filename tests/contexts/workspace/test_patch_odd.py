@@ -81,6 +81,7 @@ def test_a_diff_that_deletes_a_file_must_name_all_its_lines(tmp_path: Path) -> N
     assert not (tmp_path / "a.txt").exists()
 
 
+@pytest.mark.long
 def test_a_search_that_did_not_see_every_file_says_so(tmp_path: Path) -> None:
     for number in range(MAX_FILES + 1):
         (tmp_path / f"{number:05}").touch()

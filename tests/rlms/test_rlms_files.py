@@ -287,6 +287,7 @@ def test_the_list_may_be_a_pipe(loop: Loop) -> None:
     assert (loop.output / "context-files.txt").read_bytes() == loop.files.read_bytes()
 
 
+@pytest.mark.slow  # seen to hang once in four runs: a SIGTERM just before the list is opened may be missed (issue 16)
 def test_a_call_that_is_stopped_while_it_waits_for_its_list_leaves_the_files_of_a_failure(loop: Loop) -> None:
     events = loop.output.parents[2] / "events.jsonl"
     events.parent.mkdir(parents=True)

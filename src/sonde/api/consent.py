@@ -21,16 +21,6 @@ if TYPE_CHECKING:
     from sonde.core.events import RunStarted
     from sonde.runtime.run import RunSpec
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
-
-
-def is_here(address: str) -> bool:
-    """Whether an address is on this machine; anything doubtful is not."""
-    try:
-        return urlsplit(address).hostname in LOOPBACK and "\\" not in address
-    except ValueError:
-        return False
-
 
 def require_model(spec: object, settings: Settings, flag: str) -> None:
     """Refuse to start the program that a recorded run names, unless the user's own settings name it too."""

@@ -119,6 +119,7 @@ class Turn:
 
     def _serve(self, body: CallBody) -> None:
         """One host call, if the code may make it."""
+        self._printed.drain()  # what was printed before a call is known, also if the code is killed after a flood
         self._calls += 1
         if self._calls > self._limits.host_calls:
             raise OverQuota

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from sonde.api.settings import Settings
-from sonde.contexts.workspace import LocalWorkspace, PatientClock, accept
+from sonde.contexts.workspace import LocalWorkspace, accept
+from sonde.core.deadline import PatientClock
 from sonde.core.events import ModelAsked, ModelReplied, SubcallEnded, SubcallStarted, TurnStarted
 from sonde.models.base import Secret
 from sonde.server.edit_tasks import EditRunner, EventTranslator

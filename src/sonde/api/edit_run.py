@@ -15,15 +15,13 @@ from sonde.contexts.workspace import (
     PLAIN,
     Approve,
     LocalWorkspace,
-    PatientClock,
-    PatientWorkspace,
     Policy,
     Workspace,
     WorkspaceContext,
     reject,
 )
 from sonde.contexts.workspace.paths import clean_folder
-from sonde.core.deadline import SystemClock
+from sonde.core.deadline import PatientClock, SystemClock
 from sonde.engines.edit import EDIT
 from sonde.errors import ConfigError
 
@@ -68,7 +66,7 @@ def edit(
         policy = Policy(commands=tuple(commands), command_folders=tuple(map(clean_folder, command_folders)))
         workspace = LocalWorkspace(root, approve=approve, policy=policy, environment=command_environment())
     options["clock"] = patient = PatientClock(options.get("clock") or SystemClock())
-    context = WorkspaceContext(PatientWorkspace(workspace, patient), commands=commands)
+    context = WorkspaceContext(workspace, commands=commands, waiting=patient.waiting)
     recipe = {"engine": "edit", "workspace": str(root.absolute()) if root else None, "commands": list(commands)}
     edited = launch(replace(spec_of(EDIT, task, context, settings, options), recipe=recipe), settings)
     assert isinstance(edited, Edited)

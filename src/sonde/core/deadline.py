@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -37,6 +39,41 @@ class SystemClock:
     def utc(self) -> datetime:
         """The time of day in UTC."""
         return datetime.now(UTC)
+
+
+class PatientClock:
+    """Another clock, less the time spent waiting for a person: that is not the run's time. Waits that overlap count once."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waited = 0.0
+        self._waiting = 0
+        self._since = 0.0
+
+    def now(self) -> float:
+        """Seconds that only go forward, and stand still inside `waiting`."""
+        with self._lock:
+            return (self._since if self._waiting else self._clock.now()) - self._waited
+
+    def utc(self) -> datetime:
+        """The time of day, which never stands still."""
+        return self._clock.utc()
+
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """The clock stands still inside."""
+        with self._lock:
+            if not self._waiting:
+                self._since = self._clock.now()
+            self._waiting += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                if not self._waiting:
+                    self._waited += self._clock.now() - self._since
 
 
 class Deadline:

@@ -227,6 +227,17 @@ def test_a_pipe_is_neither_read_nor_written(root: Path) -> None:
         apply(workspace, "*** Begin Patch\n*** Update File: pipe\n-1\n+one\n*** End Patch")
 
 
+def test_asking_for_a_folder_as_a_file_leaves_nothing_open(root: Path) -> None:
+    (root / "folder").mkdir()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+
+    for _ in range(100):
+        with pytest.raises(PathRefused):
+            Root(root).read("folder")
+
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 50
+
+
 def test_a_hard_link_shared_with_the_outside_is_left_alone(root: Path) -> None:
     os.link(root.parent / "outside/secret", root / "shared")
 

@@ -17,7 +17,6 @@ from sonde.contexts.workspace.base import (
 )
 from sonde.contexts.workspace.context import WorkspaceContext
 from sonde.contexts.workspace.local import PLAIN, LocalWorkspace
-from sonde.contexts.workspace.patience import PatientClock, PatientWorkspace
 from sonde.contexts.workspace.planner import plan_patch
 from sonde.contexts.workspace.policy import Policy
 from sonde.contexts.workspace.wire import Reply, WireWorkspace
@@ -34,8 +33,6 @@ __all__ = [
     "Matches",
     "PatchRefused",
     "PathRefused",
-    "PatientClock",
-    "PatientWorkspace",
     "Plan",
     "Policy",
     "Reply",

@@ -92,12 +92,9 @@ class FileChange:
                     form=self.form,
                 )
 
+    @cached_property
     def diff(self) -> str:
         """Unified diff of this file."""
-        return self._diff
-
-    @cached_property
-    def _diff(self) -> str:
         old, new = self.old_text, self.new_text or ""
         before = "/dev/null" if self.action is Action.ADD else f"a/{self.path}"
         after = "/dev/null" if self.action is Action.DELETE else f"b/{self.writes}"
@@ -105,7 +102,7 @@ class FileChange:
 
     def summary(self) -> str:
         """One line for people and models, such as `sample.ts: updated +4 -1`."""
-        lines = self.diff().split("\n")[2:]
+        lines = self.diff.split("\n")[2:]
         added = sum(line.startswith("+") for line in lines)
         removed = sum(line.startswith("-") for line in lines)
         done = {"add": "added", "update": "updated", "delete": "deleted", "move": f"moved to {self.target}"}[
@@ -193,10 +190,10 @@ class Plan:
 
     def diff(self) -> str:
         """Unified diff of all files."""
-        return "".join(change.diff() for change in self.changes)
+        return "".join(change.diff for change in self.changes)
 
     def summary(self) -> str:
-        """One line a file, then the notes."""
+        """One line per file, then the notes."""
         return "\n".join([change.summary() for change in self.changes] + [f"note: {note}" for note in self.notes])
 
 

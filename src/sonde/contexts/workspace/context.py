@@ -5,11 +5,12 @@ Reads are kept small: one of more than 200 lines needs a rationale, and every ra
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from sonde.contexts.workspace.base import Action, FileSlice, Workspace
+from sonde.contexts.workspace.base import Action, Workspace
 from sonde.contexts.workspace.planner import plan_patch
 from sonde.core.canonical import hash_value
 from sonde.core.evidence import Excerpt, Observed
@@ -22,8 +23,15 @@ FREE_LINES = 200
 class WorkspaceContext:
     """Tools `list_files`, `read`, `read_file`, `search`, `apply_patch` and, when `commands` are allowed, `execute_command`."""
 
-    def __init__(self, workspace: Workspace, *, commands: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        *,
+        commands: Sequence[str] = (),
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,  # entered while somebody is asked
+    ) -> None:
         self.workspace = workspace
+        self._waiting = waiting
         self.commands = tuple(commands)
         self.changed: list[str] = []
         self._unread: set[str] = set()
@@ -35,16 +43,14 @@ class WorkspaceContext:
 
     def tools(self) -> Sequence[Tool]:
         """Everything that code may call; the last two change things and are asked for or listed first."""
-        reading = [tool(self.list_files), tool(self.read), tool(self.read_file), tool(self.search)]
-        writing = [tool(self.apply_patch, read_only=False)]
-        return reading + writing + ([self._running()] if self.commands else [])
-
-    def _running(self) -> Tool:
-        """The tool for commands, which names those that are allowed."""
-        made = tool(self.execute_command, read_only=False)
-        allowed = ", ".join(repr(command) for command in self.commands)
-        doc = f"Run a command that begins with {allowed}, as {{exitCode, stdout, stderr}}"
-        return replace(made, doc=f"{doc}.\nExample: result = execute_command({self.commands[0]!r})")
+        tools = [tool(self.list_files), tool(self.read), tool(self.read_file), tool(self.search)]
+        tools.append(tool(self.apply_patch, read_only=False))
+        if self.commands:  # its text names those that are allowed
+            allowed = ", ".join(repr(command) for command in self.commands)
+            doc = f"Run a command that begins with {allowed}, as {{exitCode, stdout, stderr}}"
+            doc += f".\nExample: result = execute_command({self.commands[0]!r})"
+            tools.append(replace(tool(self.execute_command, read_only=False), doc=doc))
+        return tools
 
     def describe(self) -> str:
         """The first files by name, for the prompt."""
@@ -90,7 +96,8 @@ class WorkspaceContext:
             )
         self._unread.discard(found.path)
         value = {"content": found.content, "startLine": found.start_line, "endLine": found.end_line}
-        return Observed(value, (_excerpt(found),) if found.total_lines else ())
+        seen = Excerpt.of_lines(found.path, found.start_line, found.end_line, found.content)
+        return Observed(value, (seen,) if found.total_lines else ())
 
     def read_file(
         self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
@@ -116,7 +123,8 @@ class WorkspaceContext:
         Example: result = apply_patch('*** Begin Patch\n*** Update File: a.py\n@@ def f():\n-    x = 1\n+    x = 2\n*** End Patch')
         """
         plan = plan_patch(patch, self.workspace.text)
-        done = self.workspace.apply(plan)
+        with self._waiting():
+            done = self.workspace.apply(plan)
         if done.applied:
             written = [change.writes for change in plan.changes if change.action is not Action.DELETE]
             self.changed += [path for change in plan.changes for path in change.touched() if path not in self.changed]
@@ -127,7 +135,3 @@ class WorkspaceContext:
         """Run an allowed command, as {exitCode, stdout, stderr}."""
         done = self.workspace.execute(command, cwd)
         return {"exitCode": done.exit_code, "stdout": done.stdout, "stderr": done.stderr}
-
-
-def _excerpt(found: FileSlice) -> Excerpt:
-    return Excerpt.of_lines(found.path, found.start_line, found.end_line, found.content)

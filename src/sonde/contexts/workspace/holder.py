@@ -64,20 +64,16 @@ def told_to_end(number: int, frame: FrameType | None) -> None:
 
 def end_children() -> None:
     """Kill every child, then those that became ours by that, until there is none, or none that we may kill."""
-    while sum(_killed(pid) for pid in _children()):
-        os.waitpid(-1, 0)
-
-
-def _children() -> list[int]:
     listed = Path(f"/proc/self/task/{os.getpid()}/children")
-    return [int(pid) for pid in listed.read_text().split()] if listed.exists() else []
-
-
-def _killed(pid: int) -> bool:
-    with suppress(ProcessLookupError, PermissionError):  # the latter: it has changed its user
-        os.kill(pid, signal.SIGKILL)
-        return True
-    return False
+    while listed.exists():
+        killed = False
+        for pid in listed.read_text().split():
+            with suppress(ProcessLookupError, PermissionError):  # the latter: it has changed its user
+                os.kill(int(pid), signal.SIGKILL)
+                killed = True
+        if not killed:
+            return
+        os.waitpid(-1, 0)
 
 
 if __name__ == "__main__":

@@ -77,15 +77,29 @@ class FileLines:
         self.effort.spend(self.path, 10 * len(found))  # a place costs more than a comparison
         return found
 
-    def anchor_lines(self, anchor: str) -> tuple[list[int], list[int]]:
-        """The lines that are the anchor, and those that begin with it; white space is ignored."""
-        wanted = squeezed(anchor)
+    def blocks(self, number: int, anchors: Sequence[str]) -> list[tuple[int, int]]:
+        """Where the block of the innermost anchor may be: from its line to the next line indented no deeper. An anchor is a whole line,
+        or else the beginning of one; white space is ignored.
+        """
+        blocks = [(0, len(self.lines))]
         _, numbers, where = self._index(squeezed)
-        equal = where[numbers[wanted]] if wanted in numbers else []
-        self.effort.spend(self.path, 2 * len(numbers))
-        begun = [n for key, number in numbers.items() if key.startswith(wanted) for n in where[number]]
-        self.effort.spend(self.path, 10 * len(begun))
-        return equal, sorted(begun)
+        for anchor in anchors:
+            wanted = squeezed(anchor)
+            equal = where[numbers[wanted]] if wanted in numbers else []
+            self.effort.spend(self.path, 2 * len(numbers))
+            begun = sorted(n for key, number in numbers.items() if key.startswith(wanted) for n in where[number])
+            self.effort.spend(self.path, 10 * len(begun))
+            lines: set[int] = set()
+            for begin, end in blocks:
+                inside = _between(equal, begin, end) or _between(begun, begin, end)
+                self.effort.spend(self.path, 10 + len(inside))
+                lines.update(inside)
+            if not lines:
+                raise PatchRefused(
+                    f"{self.path}, hunk {number}: no line matches the anchor `@@ {anchor[:120]}`{_nearest(self, anchor)}"
+                )
+            blocks = [(n, self.block_ends[n]) for n in sorted(lines)]
+        return blocks
 
     @cached_property
     def block_ends(self) -> list[int]:
@@ -113,12 +127,23 @@ def squeezed(line: str) -> str:
 def place_hunks(file: FileLines, hunks: Sequence[Hunk]) -> list[HunkPlace]:
     """One place for every hunk, or PatchRefused with the candidates."""
     options = [_candidates(file, number, hunk) for number, hunk in enumerate(hunks, 1)]
-    if all(len(places) == 1 for places in options):
-        return _apart(file, hunks, [places[0] for places in options])
-    return _in_order(file, hunks, options)
+    if any(len(places) > 1 for places in options):
+        return _in_order(file, hunks, options)
+    places = [place for (place,) in options]
+    spans = sorted(
+        (place.start, place.start + len(hunk.old), n)
+        for n, (hunk, place) in enumerate(zip(hunks, places, strict=True), 1)
+    )
+    for (_, end, first), (start, _, second) in pairwise(spans):
+        if start < end:
+            raise PatchRefused(
+                f"{file.path}: hunks {first} and {second} change the same lines (line {start + 1}); join them"
+            )
+    return places
 
 
 def _candidates(file: FileLines, number: int, hunk: Hunk) -> list[HunkPlace]:
+    """The places that a hunk fits by itself: one at least, and one only if white space had to be ignored."""
     if not hunk.old:
         return [HunkPlace(_insertion(file, number, hunk))]
     exact = _narrowed(file, number, hunk, file.occurrences(hunk.old))
@@ -127,9 +152,19 @@ def _candidates(file: FileLines, number: int, hunk: Hunk) -> list[HunkPlace]:
     loose = _narrowed(file, number, hunk, file.occurrences(hunk.old, squeezed)) if any(map(str.strip, hunk.old)) else []
     if len(loose) > 1:
         raise _ambiguous(file, number, loose, "when white space is ignored, its context")
-    if not loose:
-        raise _absent(file, number, hunk)
-    return [HunkPlace(loose[0], loose=True)]
+    if loose:
+        return [HunkPlace(loose[0], loose=True)]
+    done = file.occurrences(hunk.new) if hunk.new and any(mark == "+" for mark, _ in hunk.lines) else []
+    if done:
+        raise PatchRefused(
+            f"{file.path}, hunk {number}: its lines are not there, but what it wants is already at line {done[0] + 1}; it seems to have "
+            "been applied. Leave this hunk out"
+        )
+    first = next((line for line in hunk.old if line.strip()), "")
+    raise PatchRefused(
+        f"{file.path}, hunk {number}: these lines are not in the file: {first[:120]!r}…{_nearest(file, first)}. "
+        "Read the file again and copy the lines exactly"
+    )
 
 
 def _narrowed(file: FileLines, number: int, hunk: Hunk, starts: list[int]) -> list[int]:
@@ -137,38 +172,15 @@ def _narrowed(file: FileLines, number: int, hunk: Hunk, starts: list[int]) -> li
     if hunk.at_end:
         end = len(file.lines) - len(hunk.old)
         starts = [start for start in starts if start == end]
-    if hunk.anchors and starts:
-        starts = _anchored(file, number, hunk, starts)
+    if hunk.anchors and starts:  # inside the block that the anchors open; failing that, after it
+        blocks = file.blocks(number, hunk.anchors)
+        begins = [begin for begin, _ in blocks]
+        reach = list(accumulate((end for _, end in blocks), max))  # how far the blocks up to this one go
+        inside = [start for start in starts if (at := bisect_right(begins, start)) and start < reach[at - 1]]
+        starts = inside or [start for start in starts if start >= blocks[0][0]]
     if hunk.hint is not None and len(starts) > 1 and hunk.hint - 1 in starts:
         return [hunk.hint - 1]
     return starts
-
-
-def _anchored(file: FileLines, number: int, hunk: Hunk, starts: list[int]) -> list[int]:
-    """Starts inside the block that the anchors open; failing that, the starts after it."""
-    blocks = _blocks(file, number, hunk.anchors)
-    begins = [begin for begin, _ in blocks]
-    reach = list(accumulate((end for _, end in blocks), max))  # how far the blocks up to this one go
-    inside = [s for s in starts if (at := bisect_right(begins, s)) and s < reach[at - 1]]
-    return inside or [start for start in starts if start >= blocks[0][0]]
-
-
-def _blocks(file: FileLines, number: int, anchors: Sequence[str]) -> list[tuple[int, int]]:
-    """Where the innermost anchor's block may be: from its line to the next line indented no deeper."""
-    blocks = [(0, len(file.lines))]
-    for anchor in anchors:
-        equal, begun = file.anchor_lines(anchor)
-        lines: set[int] = set()
-        for begin, end in blocks:
-            inside = _between(equal, begin, end) or _between(begun, begin, end)
-            file.effort.spend(file.path, 10 + len(inside))
-            lines.update(inside)
-        if not lines:
-            raise PatchRefused(
-                f"{file.path}, hunk {number}: no line matches the anchor `@@ {anchor[:120]}`{_nearest(file, anchor)}"
-            )
-        blocks = [(n, file.block_ends[n]) for n in sorted(lines)]
-    return blocks
 
 
 def _between(numbers: list[int], begin: int, end: int) -> list[int]:
@@ -183,7 +195,7 @@ def _insertion(file: FileLines, number: int, hunk: Hunk) -> int:
     """Where lines go that have no context: the end of the file, an empty file, or right after an unmistakable anchor."""
     if hunk.at_end or not file.lines:
         return len(file.lines)
-    blocks = _blocks(file, number, hunk.anchors) if hunk.anchors else []
+    blocks = file.blocks(number, hunk.anchors) if hunk.anchors else []
     if len(blocks) == 1:
         return blocks[0][0] + 1
     if blocks:
@@ -196,78 +208,38 @@ def _insertion(file: FileLines, number: int, hunk: Hunk) -> int:
 
 def _in_order(file: FileLines, hunks: Sequence[Hunk], options: list[list[HunkPlace]]) -> list[HunkPlace]:
     """The only way to put the hunks one after the other; the earliest and the latest way must be the same."""
-    earliest = _sweep_down(hunks, options)
-    latest = _sweep_up(hunks, options)
-    for number, (first, last, places) in enumerate(zip(earliest, latest, options, strict=True), 1):
-        if first is None or last is None or first.start != last.start:
-            raise _ambiguous(file, number, [place.start for place in places], "its context")
-    return [place for place in earliest if place is not None]
-
-
-def _sweep_down(hunks: Sequence[Hunk], options: list[list[HunkPlace]]) -> list[HunkPlace | None]:
-    chosen: list[HunkPlace | None] = []
+    earliest: list[HunkPlace | None] = []
     free = 0
     for hunk, places in zip(hunks, options, strict=True):
         at = bisect_left(places, free, key=lambda place: place.start)
         place = places[at] if at < len(places) else None
         free = place.start + len(hunk.old) if place else free
-        chosen.append(place)
-    return chosen
-
-
-def _sweep_up(hunks: Sequence[Hunk], options: list[list[HunkPlace]]) -> list[HunkPlace | None]:
-    chosen: list[HunkPlace | None] = []
+        earliest.append(place)
+    latest: list[HunkPlace | None] = []
     free = max(place.start + len(hunk.old) for hunk, places in zip(hunks, options, strict=True) for place in places)
     for hunk, places in zip(reversed(hunks), reversed(options), strict=True):
         at = bisect_right(places, free - len(hunk.old), key=lambda place: place.start)
         place = places[at - 1] if at else None
         free = place.start if place else free
-        chosen.append(place)
-    return chosen[::-1]
-
-
-def _apart(file: FileLines, hunks: Sequence[Hunk], places: list[HunkPlace]) -> list[HunkPlace]:
-    spans = sorted(
-        (place.start, place.start + len(hunk.old), n)
-        for n, (hunk, place) in enumerate(zip(hunks, places, strict=True), 1)
-    )
-    for (_, end, first), (start, _, second) in pairwise(spans):
-        if start < end:
-            raise PatchRefused(
-                f"{file.path}: hunks {first} and {second} change the same lines (line {start + 1}); join them"
-            )
-    return places
+        latest.append(place)
+    for number, (first, last, places) in enumerate(zip(earliest, reversed(latest), options, strict=True), 1):
+        if first is None or last is None or first.start != last.start:
+            raise _ambiguous(file, number, [place.start for place in places], "its context")
+    return [place for place in earliest if place is not None]
 
 
 def _ambiguous(file: FileLines, number: int, starts: list[int], what: str) -> PatchRefused:
-    shown = ", ".join(f"{start + 1} ({_above(file, start)})" for start in starts[:8])
+    """Shows the candidates, each with the nearest line above it that is indented less."""
+    shown: list[str] = []
+    for start in starts[:8]:
+        line = file.lines[start]
+        near = file.lines[max(0, start - 399) : start]
+        above = next((each for each in reversed(near) if each.strip() and _indent(each) < _indent(line)), "")
+        shown.append(f"{start + 1} (in `{above.strip()[:60]}`)" if above else f"{start + 1} (`{line.strip()[:60]}`)")
     more = f" and {len(starts) - 8} more" if len(starts) > 8 else ""
     return PatchRefused(
-        f"{file.path}, hunk {number}: {what} occurs {len(starts)} times, at lines {shown}{more}. Add unchanged lines around it, "
-        "or an anchor above it such as `@@ def name(`, until only one place fits"
-    )
-
-
-def _above(file: FileLines, start: int) -> str:
-    """What tells one candidate from another: the nearest line above that is indented less, or the line itself."""
-    depth = _indent(file.lines[start])
-    for n in range(start - 1, max(-1, start - 400), -1):
-        if file.lines[n].strip() and _indent(file.lines[n]) < depth:
-            return f"in `{file.lines[n].strip()[:60]}`"
-    return f"`{file.lines[start].strip()[:60]}`"
-
-
-def _absent(file: FileLines, number: int, hunk: Hunk) -> PatchRefused:
-    done = file.occurrences(hunk.new) if hunk.new and any(mark == "+" for mark, _ in hunk.lines) else []
-    if done:
-        return PatchRefused(
-            f"{file.path}, hunk {number}: its lines are not there, but what it wants is already at line {done[0] + 1}; it seems to have "
-            "been applied. Leave this hunk out"
-        )
-    first = next((line for line in hunk.old if line.strip()), "")
-    return PatchRefused(
-        f"{file.path}, hunk {number}: these lines are not in the file: {first[:120]!r}…{_nearest(file, first)}. "
-        "Read the file again and copy the lines exactly"
+        f"{file.path}, hunk {number}: {what} occurs {len(starts)} times, at lines {', '.join(shown)}{more}. Add unchanged lines around "
+        "it, or an anchor above it such as `@@ def name(`, until only one place fits"
     )
 
 

@@ -70,7 +70,12 @@ def parse_patch(patch: str) -> list[FilePatch]:
     """The patch file by file, in its order; PatchRefused with the line and an example where it has no form."""
     if len(patch) > MAX_CHARS:
         raise PatchRefused(f"it has {len(patch):,} characters; the most is {MAX_CHARS:,}. Send it in several patches")
-    lines = _unfenced(re.split(r"\r?\n", patch))
+    lines = re.split(r"\r?\n", patch)
+    del lines[: next((n for n, line in enumerate(lines) if line.strip()), len(lines))]
+    while lines and not lines[-1].strip() and lines[-1] != " ":  # one space is an empty line of context
+        lines.pop()
+    if len(lines) > 1 and lines[0].startswith("```") and lines[-1].strip() == "```":
+        lines = lines[1:-1]
     if not any(line.strip() for line in lines):
         raise PatchRefused(f"it is empty. {EXAMPLE}")
     files = _envelope(lines) if any(line.rstrip() == "*** Begin Patch" for line in lines) else _unified(lines)
@@ -78,24 +83,9 @@ def parse_patch(patch: str) -> list[FilePatch]:
         raise PatchRefused(f"it names no file. {EXAMPLE}")
     if len(files) > MAX_FILES:
         raise PatchRefused(f"it names {len(files):,} files; the most is {MAX_FILES}. Send it in several patches")
-    return _merged(files)
-
-
-def _unfenced(lines: list[str]) -> list[str]:
-    start = next((n for n, line in enumerate(lines) if line.strip()), len(lines))
-    del lines[:start]
-    while lines and not lines[-1].strip() and lines[-1] != " ":  # one space is an empty line of context
-        lines.pop()
-    if len(lines) > 1 and lines[0].startswith("```") and lines[-1].strip() == "```":
-        return lines[1:-1]
-    return lines
-
-
-def _merged(files: list[FilePatch]) -> list[FilePatch]:
-    """Several updates of one file become one; anything else said twice about a file is refused."""
     seen: dict[str, FilePatch] = {}
     hunks: dict[str, list[Hunk]] = {}
-    for file in files:
+    for file in files:  # several updates of one file become one; anything else said twice about a file is refused
         known = seen.setdefault(file.path, file)
         if known is not file and not (known.action is file.action is Action.UPDATE):
             raise PatchRefused(
@@ -106,6 +96,7 @@ def _merged(files: list[FilePatch]) -> list[FilePatch]:
 
 
 def _envelope(lines: list[str]) -> list[FilePatch]:
+    """The files of a V4A patch, each under its `*** … File:` header."""
     start = next(n for n, line in enumerate(lines) if line.rstrip() == "*** Begin Patch")
     end = next((n for n, line in enumerate(lines) if line.rstrip() == "*** End Patch"), None)
     if end is None:
@@ -114,55 +105,34 @@ def _envelope(lines: list[str]) -> list[FilePatch]:
         raise PatchRefused(
             f"there is more than one `*** Begin Patch` … `*** End Patch`; put all files into one. {EXAMPLE}"
         )
-    return [_section(head, body) for head, body in _sections(lines, start + 1, end)]
-
-
-def _sections(lines: list[str], start: int, end: int) -> Iterator[tuple[re.Match[str], list[tuple[int, str]]]]:
-    """Each `*** … File:` header with its numbered lines."""
-    head: re.Match[str] | None = None
-    body: list[tuple[int, str]] = []
-    for number in range(start, end):
-        found = HEADER.fullmatch(lines[number].rstrip())
-        if found is None:
-            body.append((number + 1, lines[number]))
-            continue
-        yield from [(head, body)] if head else _nothing(body)
-        head, body = found, []
-    yield from [(head, body)] if head else _nothing(body)
-
-
-def _nothing(body: list[tuple[int, str]]) -> Iterator[tuple[re.Match[str], list[tuple[int, str]]]]:
-    for number, line in body:
-        if line.strip():
+    sections: list[tuple[re.Match[str], list[tuple[int, str]]]] = []
+    for number, line in enumerate(lines[start + 1 : end], start + 2):
+        head = HEADER.fullmatch(line.rstrip())
+        if head is not None:
+            sections.append((head, []))
+        elif sections:
+            sections[-1][1].append((number, line))
+        elif line.strip():
             raise PatchRefused(f"line {number} comes before any `*** Update File:` header: {line[:80]!r}. {EXAMPLE}")
-    return iter(())
+    return [_section(head, body) for head, body in sections]
 
 
 def _section(head: re.Match[str], body: list[tuple[int, str]]) -> FilePatch:
+    """What one header and its numbered lines want."""
     path = head[2].strip()
     while body and not body[-1][1]:  # empty lines before the next header are layout, not context
         body.pop()
-    match head[1]:
-        case "Add":
-            return FilePatch(path=path, action=Action.ADD, hunks=(_added(path, body),))
-        case "Delete":
-            if body:
-                raise PatchRefused(f"line {body[0][0]}: `*** Delete File: {path}` takes no lines after it")
-            return FilePatch(path=path, action=Action.DELETE)
-        case _:
-            return _update(path, body)
-
-
-def _added(path: str, body: list[tuple[int, str]]) -> Hunk:
-    for number, line in body:
-        if not line.startswith("+"):
-            raise PatchRefused(
-                f"line {number}: every line of the new file {path} begins with +, this one does not: {line[:80]!r}"
-            )
-    return Hunk(lines=tuple(("+", line[1:]) for _, line in body))
-
-
-def _update(path: str, body: list[tuple[int, str]]) -> FilePatch:
+    if head[1] == "Delete":
+        if body:
+            raise PatchRefused(f"line {body[0][0]}: `*** Delete File: {path}` takes no lines after it")
+        return FilePatch(path=path, action=Action.DELETE)
+    if head[1] == "Add":
+        for number, line in body:
+            if not line.startswith("+"):
+                raise PatchRefused(
+                    f"line {number}: every line of the new file {path} begins with +, this one does not: {line[:80]!r}"
+                )
+        return FilePatch(path=path, action=Action.ADD, hunks=(Hunk(lines=tuple(("+", line[1:]) for _, line in body)),))
     target = None
     if body and body[0][1].startswith("*** Move to:"):
         target = body[0][1].removeprefix("*** Move to:").strip()
@@ -181,7 +151,9 @@ def _hunks(body: list[tuple[int, str]]) -> Iterator[Hunk]:
             if lines:
                 yield Hunk(lines=tuple(lines), anchors=tuple(anchors))
                 anchors, lines = [], []
-            anchors += _anchor(line)
+            ranged = RANGE.match(line)  # a range of a unified diff says nothing reliable inside the envelope
+            anchor = (ranged[5] if ranged else line[2:]).strip()
+            anchors += [anchor] if anchor and (ranged or anchor != "@@") else []
         elif line.rstrip() == "*** End of File":
             yield Hunk(lines=tuple(lines), anchors=tuple(anchors), at_end=True)
             anchors, lines = [], []
@@ -191,15 +163,6 @@ def _hunks(body: list[tuple[int, str]]) -> Iterator[Hunk]:
         yield Hunk(lines=tuple(lines), anchors=tuple(anchors))
     elif anchors:
         raise PatchRefused(f"`@@ {anchors[-1]}` has no lines after it. {EXAMPLE}")
-
-
-def _anchor(line: str) -> list[str]:
-    """The text of `@@ def f():`; a range of a unified diff inside the envelope says nothing reliable."""
-    text = line[2:].strip()
-    ranged = RANGE.match(line)
-    if ranged:
-        text = ranged[5].strip()
-    return [text] if text and text != "@@" else []
 
 
 def _marked(number: int, line: str) -> tuple[str, str]:
@@ -214,49 +177,38 @@ def _marked(number: int, line: str) -> tuple[str, str]:
 
 
 def _unified(lines: list[str]) -> list[FilePatch]:
+    """The files of a unified diff: those with hunks first, then what git says about a file in headers alone."""
     starts = _headers(lines)
     copy = next((line for line in lines if line.startswith("copy from ")), None)
     if copy:
         raise PatchRefused(f"copies are not made ({copy[:80]!r}); use `*** Add File:` with the whole new text")
     files = [_file(lines[start:end]) for start, end in pairwise([*starts, len(lines)])]
     named = {file.path for file in files}
-    files += [FilePatch(path=old, action=Action.MOVE, target=new) for old, new in _renames(lines) if old not in named]
-    files += _without_hunks(lines, starts)
+    moved = [line.removeprefix("rename from ") for line in lines if line.startswith("rename from ")]
+    targets = [line.removeprefix("rename to ") for line in lines if line.startswith("rename to ")]
+    for old, new in zip(moved, targets, strict=False):
+        if old not in named:
+            files.append(FilePatch(path=old, action=Action.MOVE, target=new))
+    heads = [n for n, line in enumerate(lines) if line.startswith("diff --git ")]
+    for start, end in pairwise([*heads, len(lines)]):  # empty files that come or go; nothing is left out in silence
+        told = {action for line in lines[start:end] for mark, action in BY_HEADER.items() if line.startswith(mark)}
+        has_hunks = bisect_right(starts, start) < bisect_left(starts, end)
+        if Action.MOVE in told or has_hunks:
+            continue
+        both = lines[start].removeprefix("diff --git ")  # `a/NAME b/NAME` or `NAME NAME`; names may hold spaces,
+        half = len(both) // 2  # so the length says where the first one ends
+        old, gap, new = both[:half], both[half : half + 1], both[half + 1 :]
+        if old.startswith("a/") and new.startswith("b/"):
+            old, new = old[2:], new[2:]
+        if not old or gap != " " or old != new or len(told) != 1:
+            raise PatchRefused(f"{lines[start][:80]!r} has no lines to change; binary files and modes are not patched")
+        action = told.pop()
+        files.append(FilePatch(path=old, action=action, hunks=(Hunk(lines=()),) if action is Action.ADD else ()))
     if not files:
         raise PatchRefused(
             f"it is neither a `*** Begin Patch` envelope nor a unified diff with --- and +++ lines. {EXAMPLE}"
         )
     return files
-
-
-def _without_hunks(lines: list[str], starts: list[int]) -> list[FilePatch]:
-    """What git says about a file in headers alone: an empty one that comes or goes. Nothing of a patch is left out in silence."""
-    heads = [n for n, line in enumerate(lines) if line.startswith("diff --git ")]
-    found: list[FilePatch] = []
-    for start, end in pairwise([*heads, len(lines)]):
-        told = {action for line in lines[start:end] for mark, action in BY_HEADER.items() if line.startswith(mark)}
-        has_hunks = bisect_right(starts, start) < bisect_left(starts, end)
-        if Action.MOVE in told or has_hunks:
-            continue
-        name = _git_name(lines[start])
-        if not name or len(told) != 1:
-            raise PatchRefused(f"{lines[start][:80]!r} has no lines to change; binary files and modes are not patched")
-        action = told.pop()
-        hunks = (Hunk(lines=()),) if action is Action.ADD else ()
-        found.append(FilePatch(path=name, action=action, hunks=hunks))
-    return found
-
-
-def _git_name(line: str) -> str | None:
-    """The name in `diff --git a/NAME b/NAME` or `diff --git NAME NAME`; names may hold spaces, so its length says where it ends."""
-    both = line.removeprefix("diff --git ")
-    half = len(both) // 2
-    old, gap, new = both[:half], both[half : half + 1], both[half + 1 :]
-    if gap != " " or len(old) != len(new):
-        return None
-    if old.startswith("a/") and new.startswith("b/") and old[2:] == new[2:]:
-        return old[2:]
-    return old if old == new else None
 
 
 def _headers(lines: list[str]) -> list[int]:
@@ -275,14 +227,13 @@ def _headers(lines: list[str]) -> list[int]:
     return found
 
 
-def _renames(lines: list[str]) -> list[tuple[str, str]]:
-    old = [line.removeprefix("rename from ") for line in lines if line.startswith("rename from ")]
-    new = [line.removeprefix("rename to ") for line in lines if line.startswith("rename to ")]
-    return list(zip(old, new, strict=False))
-
-
 def _file(lines: list[str]) -> FilePatch:
-    old, new = _names(lines[0], lines[1])
+    """One file of a unified diff. Git puts `a/` and `b/` before the names, but folders may have these names too."""
+    old, new = _name(lines[0]), _name(lines[1])
+    if old != new:
+        bare = (old and old.removeprefix("a/"), new and new.removeprefix("b/"))
+        marked = (old is None or old.startswith("a/")) and (new is None or new.startswith("b/"))
+        old, new = bare if marked or bare[0] == bare[1] else (old, new)
     hunks = tuple(_ranged(lines[2:]))
     if old is None and new is None:
         raise PatchRefused("both sides of a file are /dev/null")
@@ -292,19 +243,9 @@ def _file(lines: list[str]) -> FilePatch:
         raise PatchRefused(f"{new} has --- and +++ lines but no @@ hunk. {EXAMPLE}")
     if old is None:
         return FilePatch(path=new, action=Action.ADD, hunks=hunks)
-    return FilePatch(
-        path=old, action=Action.MOVE if old != new else Action.UPDATE, hunks=hunks, target=new if old != new else None
-    )
-
-
-def _names(before: str, after: str) -> tuple[str | None, str | None]:
-    """Both names of a file, without the `a/` and `b/` that git puts before them; folders may have these names too."""
-    old, new = _name(before), _name(after)
-    if old == new:
-        return old, new
-    bare = (old and old.removeprefix("a/"), new and new.removeprefix("b/"))
-    marked = (old is None or old.startswith("a/")) and (new is None or new.startswith("b/"))
-    return bare if marked or bare[0] == bare[1] else (old, new)
+    if old != new:
+        return FilePatch(path=old, action=Action.MOVE, hunks=hunks, target=new)
+    return FilePatch(path=old, action=Action.UPDATE, hunks=hunks)
 
 
 def _name(line: str) -> str | None:

@@ -12,7 +12,7 @@ import re
 import stat
 import unicodedata
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sonde.contexts.workspace.base import PathRefused
@@ -77,30 +77,29 @@ class Root:
     def read(self, path: str) -> tuple[bytes, int] | None:
         """Bytes and mode of a regular file, None where there is none; links inside the root are followed."""
         try:
-            return self._read_exactly(self.real(path))
+            real = self.real(path)
+            extra = os.O_NOFOLLOW | os.O_NONBLOCK  # opening a pipe that nobody writes to would wait for ever
+            with (
+                self.parent(real) as (folder, name),
+                open(name, "rb", opener=lambda name, flags: os.open(name, flags | extra, dir_fd=folder)) as file,
+            ):
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    raise PathRefused(f"{real} is a device, pipe or socket, not a file")
+                if status.st_size > MAX_BYTES:
+                    raise PathRefused(
+                        f"{real} has {status.st_size:,} bytes; the most that is read here is {MAX_BYTES:,}"
+                    )
+                data = file.read(MAX_BYTES + 1)
         except FileNotFoundError:
             return None
         except (NotADirectoryError, IsADirectoryError) as error:
             raise PathRefused(f"{path} is not a file; list_files() shows what there is") from error
         except OSError as error:
             raise PathRefused(f"{path} cannot be read: {error.strerror}") from error
-
-    def _read_exactly(self, path: str) -> tuple[bytes, int]:
-        with self.parent(path) as (folder, name):
-            # not blocking: opening a pipe that nobody writes to would wait for ever
-            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(file.fileno())
-            if stat.S_ISDIR(status.st_mode):
-                raise IsADirectoryError(path)
-            if not stat.S_ISREG(status.st_mode):
-                raise PathRefused(f"{path} is a device, pipe or socket, not a file")
-            if status.st_size > MAX_BYTES:
-                raise PathRefused(f"{path} has {status.st_size:,} bytes; the most that is read here is {MAX_BYTES:,}")
-            data = file.read(MAX_BYTES + 1)
-            if len(data) > MAX_BYTES:
-                raise PathRefused(f"{path} grows while it is read; the most that is read here is {MAX_BYTES:,} bytes")
-            return data, stat.S_IMODE(status.st_mode)
+        if len(data) > MAX_BYTES:
+            raise PathRefused(f"{real} grows while it is read; the most that is read here is {MAX_BYTES:,} bytes")
+        return data, stat.S_IMODE(status.st_mode)
 
     @contextmanager
     def parent(self, path: str, *, create: list[str] | None = None) -> Generator[tuple[int, str]]:
@@ -109,8 +108,10 @@ class Root:
         here = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for depth, folder in enumerate(folders, 1):
-                if create is not None and _make(here, folder):
-                    create.append("/".join(folders[:depth]))
+                if create is not None:
+                    with suppress(FileExistsError):
+                        os.mkdir(folder, dir_fd=here)
+                        create.append("/".join(folders[:depth]))
                 inner = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
                 os.close(here)
                 here = inner
@@ -122,7 +123,15 @@ class Root:
         """Refuse links, devices, folders and names that differ from an existing one in case only."""
         here = self.path
         for part in path.split("/"):
-            self._check_case(here, part, path)
+            if here.is_dir():
+                names = [entry.name for entry in here.iterdir()]
+                twin = next((other for other in names if other != part and folded(other) == folded(part)), None)
+                if twin and part not in names:
+                    raise PathRefused(
+                        f"{path}: there is {twin!r} already, which is the same name as {part!r} on many machines; use {twin!r}"
+                    )
+            elif here.exists():
+                raise PathRefused(f"{path}: {here.relative_to(self.path).as_posix()} is a file, not a folder")
             here = here / part
             if here.is_symlink():
                 shown = here.readlink().as_posix()
@@ -132,27 +141,7 @@ class Root:
         if here.exists() and not here.is_file():
             raise PathRefused(f"{path} is a folder, device or pipe, not a file")
 
-    def _check_case(self, folder: Path, name: str, path: str) -> None:
-        if not folder.is_dir():
-            if folder.exists():
-                raise PathRefused(f"{path}: {folder.relative_to(self.path).as_posix()} is a file, not a folder")
-            return
-        names = [entry.name for entry in folder.iterdir()]
-        twin = next((other for other in names if other != name and folded(other) == folded(name)), None)
-        if twin and name not in names:
-            raise PathRefused(
-                f"{path}: there is {twin!r} already, which is the same name as {name!r} on many machines; use {twin!r}"
-            )
-
 
 def folded(name: str) -> str:
     """Equal for two names that are one on a file system that ignores case and the spelling of accents."""
     return unicodedata.normalize("NFC", name).casefold()
-
-
-def _make(folder: int, name: str) -> bool:
-    try:
-        os.mkdir(name, dir_fd=folder)
-    except FileExistsError:
-        return False
-    return True

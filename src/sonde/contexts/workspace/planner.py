@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cache
 
 from sonde.contexts.workspace.base import Action, FileChange, PatchRefused, Plan
 from sonde.contexts.workspace.match import FileLines, HunkPlace, LineBudget, place_hunks
 from sonde.contexts.workspace.parse import FilePatch, Hunk, parse_patch
 from sonde.contexts.workspace.paths import clean, folded
-from sonde.contexts.workspace.text import TextLine, common_ending, join, split
+from sonde.contexts.workspace.text import TextLine, join, split
 from sonde.core.canonical import plural, sha256_text
 
 TextOf = Callable[[str], str | None]
@@ -25,20 +24,39 @@ def plan_patch(patch: str, text_of: TextOf) -> Plan:
     notes: list[str] = []
     effort = LineBudget()
     changes = tuple(_change(file, text_of, notes, effort) for file in parse_patch(patch))
-    _no_collisions(changes)
+    seen: dict[str, str] = {}
+    for path in (path for change in changes for path in change.touched()):
+        parts = path.split("/")
+        for name in ("/".join(parts[:depth]) for depth in range(1, len(parts) + 1)):  # the folders above it, and itself
+            other = seen.setdefault(folded(name), name)
+            if other != name:
+                raise PatchRefused(f"{other} and {name} differ in case only, which is one file on many machines")
+    written = [change.writes for change in changes] + [change.path for change in changes if change.target]
+    path, times = Counter(written).most_common(1)[0]
+    if times > 1:
+        raise PatchRefused(f"{path} is changed twice; say once what shall happen to it")
     return Plan(changes=changes, notes=tuple(notes))
 
 
 def _change(file: FilePatch, text_of: TextOf, notes: list[str], effort: LineBudget) -> FileChange:
+    """The new text of one file, made from the one that is there."""
     path = clean(file.path)
     if file.action is Action.ADD:
-        return _add(path, file, text_of)
+        hunk = file.hunks[0]
+        if len(file.hunks) > 1 or hunk.old:
+            raise PatchRefused(f"{path} is to be created, so it can have added lines only")
+        new = join([TextLine(text, "\n") for _, text in hunk.lines], hunk.final_newline is None, "\n")
+        return FileChange(path=_free(path, text_of), action=Action.ADD, new_text=new)
     text = text_of(path)
     if text is None:
         raise PatchRefused(f"{path} does not exist; to create it use `*** Add File: {path}`")
     base = sha256_text(text)
-    if file.action is Action.DELETE:
-        _hunks_match(path, text, file.hunks, effort)
+    if file.action is Action.DELETE:  # a unified diff says what it deletes; that must be all that is there
+        left = len(split(patched(path, text, file.hunks, [], effort))) if file.hunks else 0
+        if left:
+            raise PatchRefused(
+                f"{path} would keep {plural(left, 'line')} that the diff does not name; remove them all, or use `*** Delete File: {path}`"
+            )
         return FileChange(path=path, action=Action.DELETE, base_hash=base, old_text=text)
     new = patched(path, text, file.hunks, notes, effort)
     target = None if file.target is None else _free(clean(file.target), text_of)
@@ -47,55 +65,17 @@ def _change(file: FilePatch, text_of: TextOf, notes: list[str], effort: LineBudg
     return FileChange(path=path, action=file.action, base_hash=base, new_text=new, old_text=text, target=target)
 
 
-def _add(path: str, file: FilePatch, text_of: TextOf) -> FileChange:
-    hunk = file.hunks[0]
-    if len(file.hunks) > 1 or hunk.old:
-        raise PatchRefused(f"{path} is to be created, so it can have added lines only")
-    lines = [TextLine(text, "\n") for _, text in hunk.lines]
-    return FileChange(
-        path=_free(path, text_of), action=Action.ADD, new_text=join(lines, hunk.final_newline is None, "\n")
-    )
-
-
 def _free(path: str, text_of: TextOf) -> str:
     if text_of(path) is not None:
         raise PatchRefused(f"{path} exists already; to change it use `*** Update File: {path}`")
     return path
 
 
-def _hunks_match(path: str, text: str, hunks: Sequence[Hunk], effort: LineBudget) -> None:
-    """A unified diff says what it deletes; it must be all that is there."""
-    left = len(split(patched(path, text, hunks, [], effort))) if hunks else 0
-    if left:
-        raise PatchRefused(
-            f"{path} would keep {plural(left, 'line')} that the diff does not name; remove them all, or use `*** Delete File: {path}`"
-        )
-
-
-def _no_collisions(changes: Sequence[FileChange]) -> None:
-    """Two names that differ in case only are one file on many machines."""
-    seen: dict[str, str] = {}
-    touched = [path for change in changes for path in change.touched()]
-    for way in (way for path in touched for way in _ways(path)):
-        other = seen.setdefault(folded(way), way)
-        if other != way:
-            raise PatchRefused(f"{other} and {way} differ in case only, which is one file on many machines")
-    written = [change.writes for change in changes] + [change.path for change in changes if change.target]
-    path, times = Counter(written).most_common(1)[0]
-    if times > 1:
-        raise PatchRefused(f"{path} is changed twice; say once what shall happen to it")
-
-
-def _ways(path: str) -> list[str]:
-    """The path and every folder above it."""
-    parts = path.split("/")
-    return ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
-
-
 def patched(path: str, text: str, hunks: Sequence[Hunk], notes: list[str], effort: LineBudget) -> str:
     """The text with all hunks applied; what was matched loosely is added to `notes`."""
     lines = split(text)
-    ending = common_ending(lines)
+    endings = Counter(line.ending for line in lines if line.ending)
+    ending = endings.most_common(1)[0][0] if endings else "\n"
     places = place_hunks(FileLines(path, [line.text for line in lines], effort), hunks)
     final_newline = not lines or bool(lines[-1].ending)
     whole: list[TextLine] = []
@@ -114,40 +94,28 @@ def patched(path: str, text: str, hunks: Sequence[Hunk], notes: list[str], effor
 
 
 def _replaced(hunk: Hunk, old: Sequence[TextLine], place: HunkPlace, ending: str) -> list[TextLine]:
-    """Kept lines stay as the file has them; added ones take the ending of the line above."""
-    indent_of = _indent_of(_indents(hunk, old) if place.loose else {})
+    """Kept lines stay as the file has them; added ones take the ending of the line above and, after a loose match, its indentation."""
+    known: dict[str, str] = {}  # indentation in the file by that in the patch
+    if place.loose:
+        pairs = {(_indent(text), _indent(line.text)) for text, line in zip(hunk.old, old, strict=True) if text.strip()}
+        if len(dict(pairs)) == len(pairs):  # else one indentation of the patch stands for two
+            known = dict(pairs)
+    indents: dict[str, str] = {}
+    for indent in {_indent(text) for mark, text in hunk.lines if mark == "+"}:
+        longest = max((each for each in known if indent.startswith(each)), key=len, default="")
+        indents[indent] = known.get(longest, "") + indent[len(longest) :]
     result: list[TextLine] = []
     remaining = iter(old)
     for mark, text in hunk.lines:
         if mark == "+":
             kept = text.lstrip()
-            result.append(TextLine(indent_of(text[: len(text) - len(kept)]) + kept if kept else text, ending))
+            result.append(TextLine(indents[_indent(text)] + kept if kept else text, ending))
             continue
         line = next(remaining)
         ending = line.ending or ending
         if mark == " ":
             result.append(line)
     return result
-
-
-def _indents(hunk: Hunk, old: Sequence[TextLine]) -> dict[str, str]:
-    """How indentation in the patch corresponds to that of the file; empty when it does not, line by line."""
-    found: dict[str, str] = {}
-    for text, line in zip(hunk.old, old, strict=True):
-        if text.strip() and found.setdefault(_indent(text), _indent(line.text)) != _indent(line.text):
-            return {}
-    return found
-
-
-def _indent_of(indents: dict[str, str]) -> Callable[[str], str]:
-    """From an added line's indentation to that of the file: the longest beginning that is known is replaced, the rest stays."""
-
-    @cache
-    def indent_of(indent: str) -> str:
-        known = max((key for key in indents if indent.startswith(key)), key=len, default=None)
-        return indent if known is None else indents[known] + indent[len(known) :]
-
-    return indent_of
 
 
 def _indent(text: str) -> str:

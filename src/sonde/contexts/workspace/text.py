@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,20 +36,16 @@ def decode(path: str, data: bytes, mode: int = 0o644) -> tuple[str, Form]:
     """The text of a file and the form to write it back in."""
     for mark, encoding in MARKS:
         if data.startswith(mark):
-            return _strict(path, data[len(mark) :], encoding), Form(encoding=encoding, bom=mark, mode=mode)
+            try:
+                return data[len(mark) :].decode(encoding), Form(encoding=encoding, bom=mark, mode=mode)
+            except UnicodeDecodeError as error:
+                raise PathRefused(f"{path} is not valid {encoding}: {error.reason} at byte {error.start}") from error
     if b"\0" in data:
         raise PathRefused(f"{path} is a binary file; only text can be read or patched")
     try:
         return data.decode("utf-8"), Form(mode=mode)
     except UnicodeDecodeError:
         return data.decode("latin-1"), Form(encoding="latin-1", mode=mode)
-
-
-def _strict(path: str, data: bytes, encoding: str) -> str:
-    try:
-        return data.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise PathRefused(f"{path} is not valid {encoding}: {error.reason} at byte {error.start}") from error
 
 
 def encode(path: str, text: str, form: Form) -> bytes:
@@ -72,12 +67,6 @@ def split(text: str) -> list[TextLine]:
 def texts(text: str) -> list[str]:
     """Just the text of each line."""
     return [line.text for line in split(text)]
-
-
-def common_ending(lines: Sequence[TextLine]) -> str:
-    """What most lines end with; LF where there is nothing to go by."""
-    counts = Counter(line.ending for line in lines if line.ending)
-    return counts.most_common(1)[0][0] if counts else "\n"
 
 
 def join(lines: Sequence[TextLine], final_newline: bool, ending: str) -> str:

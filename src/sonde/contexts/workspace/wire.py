@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
-from sonde.contexts.workspace.base import Applied, CommandResult, FileChange, FileSlice, Match, Matches, Plan
+from sonde.contexts.workspace.base import Applied, CommandResult, FileSlice, Match, Matches, Plan
 from sonde.contexts.workspace.paths import clean, clean_folder
 from sonde.errors import ToolCallFailed, ToolFault
 
@@ -69,8 +69,9 @@ class WireWorkspace:
     def search(self, query: str, path: str | None = None) -> Matches:
         """Lines that contain the text."""
         output = self._get("context.search", _given(query=query, path=clean_folder(path or "") or None))
-        matches = tuple(_match(_Answer(row)) for row in output.each("matches", dict))
-        return Matches(matches=matches, truncated=output.get("truncated"))
+        rows = [_Answer(row) for row in output.each("matches", dict)]
+        matches = [Match(path=row.of("path", str), line=row.of("line", int), text=row.of("text", str)) for row in rows]
+        return Matches(matches=tuple(matches), truncated=output.get("truncated"))
 
     def apply(self, plan: Plan) -> Applied:
         """Send the plan; the editor asks its user and applies all of it or nothing."""
@@ -80,8 +81,17 @@ class WireWorkspace:
         return done
 
     def _propose(self, plan: Plan) -> Applied:
-        fields = {"patch": plan.diff(), "summary": plan.summary(), "plan": [_change(change) for change in plan.changes]}
-        output = self._get("apply_patch", fields)
+        changes = [
+            _given(
+                path=change.path,
+                action=change.action.value,
+                baseHash=change.base_hash,
+                newText=change.new_text,
+                target=change.target,
+            )
+            for change in plan.changes
+        ]
+        output = self._get("apply_patch", {"patch": plan.diff(), "summary": plan.summary(), "plan": changes})
         done = output.of("applied", bool)
         return Applied(applied=done, summary=output.of("summary", str), diff=plan.diff() if done else "")
 
@@ -129,19 +139,5 @@ class _Answer(dict[str, Any]):
         return [_Answer({key: item}).of(key, kind) for item in items]
 
 
-def _match(row: _Answer) -> Match:
-    return Match(path=row.of("path", str), line=row.of("line", int), text=row.of("text", str))
-
-
 def _given(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _change(change: FileChange) -> dict[str, Any]:
-    return _given(
-        path=change.path,
-        action=change.action.value,
-        baseHash=change.base_hash,
-        newText=change.new_text,
-        target=change.target,
-    )

@@ -47,7 +47,10 @@ class Transaction:
             self.steps.append(self._checked(change))
         for step in self.steps:
             if step.change.new_text is not None:
-                self._stage(step, encode(step.change.path, step.change.new_text, step.form))
+                data = encode(step.change.path, step.change.new_text, step.form)
+                with self.root.parent(step.change.writes, create=self.folders) as (folder, _):
+                    step.held[step.change.writes] = os.dup(folder)
+                    step.staged = _hidden(folder, data, step.form)
 
     def _checked(self, change: FileChange) -> FileStep:
         """The step for a change whose base is still what the plan was made from."""
@@ -65,11 +68,6 @@ class Transaction:
             raise PatchRefused(f"{change.path} has changed since it was read; read it again and make a new patch")
         return FileStep(change, found[0], change.form or form)
 
-    def _stage(self, step: FileStep, data: bytes) -> None:
-        with self.root.parent(step.change.writes, create=self.folders) as (folder, _):
-            step.held[step.change.writes] = os.dup(folder)
-            step.staged = _hidden(folder, data, step.form)
-
     def commit(self) -> None:
         """Check each base once more right before its rename; put everything back if one fails."""
         try:
@@ -84,22 +82,18 @@ class Transaction:
     def _commit(self, step: FileStep) -> None:
         change = step.change
         if step.staged is not None:
-            self._rename(step.staged, change.writes, fresh=change.action in (Action.ADD, Action.MOVE))
+            with self.root.parent(change.writes) as (folder, name):
+                if change.action is Action.UPDATE:
+                    os.rename(step.staged, name, src_dir_fd=folder, dst_dir_fd=folder)
+                else:  # a link, not a rename: a new file never replaces one that has just appeared
+                    os.link(step.staged, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+                    os.unlink(step.staged, dir_fd=folder)
             step.staged, step.written = None, True
         if change.action in (Action.DELETE, Action.MOVE):
             with self.root.parent(change.path) as (folder, name):
                 step.held[change.path] = os.dup(folder)
                 os.unlink(name, dir_fd=folder)
             step.removed = True
-
-    def _rename(self, staged: str, path: str, *, fresh: bool) -> None:
-        """Into place in one move; a new file never replaces one that has just appeared."""
-        with self.root.parent(path) as (folder, name):
-            if fresh:
-                os.link(staged, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-                os.unlink(staged, dir_fd=folder)
-            else:
-                os.rename(staged, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def _put_back(self) -> None:
         for step in reversed(self.done):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from sonde.api.keys import KEYS, KNOBS
+from sonde.disk import secret_reason
 from sonde.errors import ConfigError
 from sonde.sandbox.base import Limits
 
@@ -63,8 +64,6 @@ def require_caps(spec: RunSpec, settings: Settings, limits: Limits) -> None:
 
 def require_sources(paths: Iterable[str]) -> None:
     """Refuse to read what looks like a secret because a recorded run names it: only the user can mean that."""
-    from sonde.contexts.files.names import secret_reason  # noqa: PLC0415  # its package is heavy, and settings are read by every command
-
     for path in paths:
         real = Path(path).resolve().as_posix()
         reason = next(filter(None, map(secret_reason, (path, f"{path}/x", real, f"{real}/x"))), None)

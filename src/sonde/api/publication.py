@@ -132,10 +132,10 @@ def publish_run(
     finally:
         journal.close()
     run_dir.write_record(record)
-    written = run_dir.path / RESULT
-    if written.is_file():
+    written = run_dir.text(RESULT)
+    if written is not None:
         failure = None if record.error is None else record.error.model_dump(mode="json")
-        run_dir.write_result({**json.loads(written.read_bytes()), "status": record.status.value, "error": failure})
+        run_dir.write_result({**json.loads(written), "status": record.status.value, "error": failure})
     return Publication(
         status=wrote.status,
         written=wrote.succeeded,

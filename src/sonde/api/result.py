@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sonde.core.evidence import Citation, EvidenceRef
-from sonde.core.run_record import RunRecord
+from sonde.core.run_record import RecordedUsage, RunRecord
 from sonde.core.status import RunStatus
-from sonde.core.usage import Usage
 from sonde.errors import RunError
 
 
@@ -36,7 +35,7 @@ class Result:
     error: RunError | None
 
     @property
-    def usage(self) -> Usage:
+    def usage(self) -> RecordedUsage:
         """Turns, tool calls, sub-calls, tokens: as the record has them."""
         return self.record.runtime_ref.usage
 

@@ -1,7 +1,7 @@
 """Config snapshots and their differences: folders `configs/snapshots/<tag>/` with a metadata.json beside the files.
 
 A difference is cited by the hash of its unified diff. Files are compared as text; binary ones and those over 1 MB are compared by hash.
-Symbolic links are not followed.
+Symbolic links are not followed, and files whose names say that they hold secrets are left out.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from typing import Any, cast
 from sonde.core.canonical import clip, plural, sha256_text
 from sonde.core.deadline import rfc3339
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
+from sonde.disk import open_below, secret_reason
 from sonde.errors import ConfigError, ToolFault
 
 METADATA = "metadata.json"
@@ -44,7 +46,8 @@ class Snapshot:
     def load(cls, folder: Path, project_name: str) -> Snapshot:
         """The snapshot in a folder; ConfigError if its metadata is broken. The project name counts if the metadata has none."""
         try:
-            read: Any = json.loads((folder / METADATA).read_text("utf-8-sig"))
+            with open_below(folder.parent, folder / METADATA) as file:
+                read: Any = json.loads(file.read(MAX_TEXT_BYTES).decode("utf-8-sig"))
         except (OSError, ValueError) as broken:
             raise ConfigError(f"{folder / METADATA}: {broken}") from None
         data = cast("dict[str, Any]", read if isinstance(read, dict) else {})
@@ -59,7 +62,7 @@ class Snapshot:
         files = sorted(
             item.relative_to(folder).as_posix()
             for item in folder.rglob("*")
-            if item.is_file() and not item.is_symlink()
+            if item.is_file() and not item.is_symlink() and secret_reason(item.relative_to(folder).as_posix()) is None
         )
         return cls(
             snapshot_id=folder.name,
@@ -92,7 +95,7 @@ class ConfigSnapshots:
         if not root.is_dir():
             raise ConfigError(f"{root} is not a folder of config snapshots; expected <tag>/{METADATA} below it")
         try:
-            folders = sorted(path for path in root.iterdir() if (path / METADATA).is_file())
+            folders = sorted(path for path in root.iterdir() if os.path.lexists(path / METADATA))
         except OSError as error:
             raise ConfigError(f"{error.filename or root}: cannot be read: {error.strerror}") from None
         if not folders:  # a folder too high or too low would pass for a configuration that never changed
@@ -172,7 +175,7 @@ def unified_diff(base: Snapshot, target: Snapshot) -> tuple[str, list[str]]:
     lines: list[str] = []
     changed: list[str] = []
     for path in sorted({*base.paths, *target.paths}):
-        before, after = _lines(base.folder / path), _lines(target.folder / path)
+        before, after = _lines(base.folder, path), _lines(target.folder, path)
         if before == after:
             continue
         changed.append(path)
@@ -194,10 +197,12 @@ def change_type(paths: Sequence[str]) -> str:
     return "dependency" if any(word in path for path in paths for word in _DEPENDENCIES) else "config"
 
 
-def _lines(path: Path) -> list[str]:
-    if not path.is_file():
+def _lines(folder: Path, path: str) -> list[str]:
+    try:
+        with open_below(folder.parent, folder / path) as file:
+            data = file.read()
+    except OSError:
         return []
-    data = path.read_bytes()
     try:
         text = data.decode("utf-8") if len(data) <= MAX_TEXT_BYTES else None
     except UnicodeDecodeError:

@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from sonde.contexts.yaml_text import composed, plain
 from sonde.core.patterns import compiled
+from sonde.disk import below, open_exactly
 from sonde.errors import ConfigError, ToolFault
 
 Severity = Literal["critical", "high", "medium", "low"]
@@ -243,7 +244,9 @@ def _controls_at(path: Path) -> Iterator[Control]:
         raise ConfigError(f"{path} holds no control files ({', '.join(SUFFIXES)})")
     for item in files:
         try:
-            text = item.read_text("utf-8")
+            real = os.path.realpath(path) if item == path else below(path, item)
+            with os.fdopen(open_exactly(real), "rb") as file:
+                text = file.read().decode("utf-8")
         except (OSError, UnicodeDecodeError) as broken:
             raise ConfigError(f"{item}: cannot be read: {broken}") from None
         yield from parse_controls(text, str(item))

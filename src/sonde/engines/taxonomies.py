@@ -6,6 +6,7 @@ category by its patterns in the words of an error: {name: Slow, definition: Too 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import yaml
 
 from sonde.contexts.yaml_text import composed, plain
 from sonde.core.patterns import Pattern, compiled
+from sonde.disk import open_exactly
 from sonde.errors import ConfigError
 
 
@@ -67,7 +69,8 @@ def load_taxonomy(name: str | Path) -> Taxonomy:
     if not path.is_file():
         raise ConfigError(f"no taxonomy {str(name)!r}; use sonde, trail or a YAML file")
     try:
-        return _parse(path.read_text("utf-8"), str(path))
+        with os.fdopen(open_exactly(os.path.realpath(path)), "rb") as file:
+            return _parse(file.read().decode("utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the taxonomy {path} cannot be read as UTF-8 text: {error}") from error
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from sonde.contexts.files import FilesContext
 from sonde.contexts.files.file_list import Listing
 from sonde.contexts.files.library import Library
-from sonde.contexts.files.names import refusal
 from sonde.contexts.files.text import Text, Unreadable
 from sonde.core.evidence import Excerpt, Observed
+from sonde.disk import below
 from sonde.errors import ConfigError, ToolFault
 from sonde.tools import Tool, tool
 
@@ -85,8 +85,8 @@ class ListedLibrary(Library):
     def _list(self) -> Listing:
         listing = Listing()
         for name, place in sorted(self._places.items()):
-            state = place.stat()
-            listing.add(name, state.st_size, state.st_mtime_ns, os.path.realpath(place))
+            state = place.lstat()
+            listing.add(name, state.st_size, state.st_mtime_ns, str(place))
         return listing
 
 
@@ -173,30 +173,24 @@ def split_list(text: bytes) -> list[str]:
 
 
 def sort_out(names: Iterable[str], repo: Path) -> tuple[dict[str, Path], dict[str, str]]:
-    """Places by name, and what cannot be opened with its reason."""
+    """Where the files really are, by name, and what cannot be opened with its reason."""
     places: dict[str, Path] = {}
     left_out: dict[str, str] = {}
     for written in names:
         place = Path(os.path.normpath(repo / written))
         inside = place.is_relative_to(repo)
         name = os.fsencode(place.relative_to(repo) if inside else place).decode("utf-8", "backslashreplace")
-        reason = _reason(place) or (refusal(place, repo) if inside else None)
-        if reason:
-            left_out[name] = reason
+        try:
+            real = Path(below(repo, place) if inside else os.path.realpath(place))
+            mode = real.lstat().st_mode
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            left_out[name] = getattr(error, "strerror", None) or "not a file name"
+            continue
+        if stat.S_ISREG(mode):
+            places[name] = real
         else:
-            places[name] = place
+            left_out[name] = "a folder, not a file" if stat.S_ISDIR(mode) else "not a regular file"
     return places, left_out
-
-
-def _reason(place: Path) -> str | None:
-    """Why this is not a file to read, or None."""
-    try:
-        mode = place.stat().st_mode
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        return getattr(error, "strerror", None) or "not a file name"
-    if stat.S_ISDIR(mode):
-        return "a folder, not a file"
-    return None if stat.S_ISREG(mode) else "not a regular file"
 
 
 def survey(library: Library, left_out: Mapping[str, str]) -> Survey:

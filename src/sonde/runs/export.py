@@ -20,8 +20,9 @@ import msgspec
 
 from sonde.core.events import SCHEMA_VERSION, AnyEvent, Event, RunStarted, as_dict
 from sonde.core.redaction import encodable, redact_text, redact_value
+from sonde.disk import open_plain
 from sonde.errors import ConfigError
-from sonde.runs.journal import chained, open_plain
+from sonde.runs.journal import chained
 from sonde.runs.rundir import ANSWER, JOURNAL, RECORD, RESULT, SUMMARY, RunDir, fold, pretty_json, write_atomically
 
 MANIFEST = "export.json"

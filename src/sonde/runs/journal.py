@@ -9,21 +9,20 @@ the live run and its replay see the same. It does not keep anything else secret,
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import os
-import stat
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
 from sonde.core.events import SCHEMA_VERSION, AnyEvent, Event, ModelReplied, RunStarted, decode, encode
 from sonde.core.redaction import clean_value, encodable, rewrite_text, secret_forms
+from sonde.disk import open_plain
 from sonde.errors import ConfigError, UnexpectedRuntimeError
 
 Buffer = bytes | memoryview
@@ -33,7 +32,6 @@ Place = tuple[int, int]
 LOCK_ATTEMPTS = 20
 MAX_LINE = 256 * 1024 * 1024  # no event comes near it; without it a file of zeros would be read into memory
 MAX_RECORD = 64 * 1024 * 1024
-PLAIN_FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe is not waited for
 _SUM_DIGITS = 16
 _TAIL = len(b',"sum":"') + _SUM_DIGITS + len(b'"}')
 
@@ -174,26 +172,13 @@ def ending(sum_now: str) -> bytes:
 def is_being_written(path: str | Path) -> bool:
     """True while a process holds the journal: the run is going on. False once it ended or was killed."""
     try:
-        fd = os.open(path, PLAIN_FILE)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with open_plain(path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    else:
-        return False
-    finally:
-        os.close(fd)
-
-
-def open_plain(path: str | Path) -> BinaryIO:
-    """Open a file of a run's folder for reading. The folder may be a stranger's: a link, a pipe or a device raises OSError at once."""
-    fd = os.open(path, PLAIN_FILE)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
-    return os.fdopen(fd, "rb")
+    except OSError:
+        pass
+    return False
 
 
 def read_journal(path: str | Path) -> JournalContents:

@@ -22,6 +22,7 @@ from sonde.core.deadline import Clock
 from sonde.core.events import AnyEvent
 from sonde.core.record import RecordFold, RunRecord
 from sonde.core.redaction import rewrite_value, without_surrogates
+from sonde.disk import NotPlain, below, open_plain
 from sonde.errors import ConfigError
 from sonde.runs.journal import (
     MAX_LINE,
@@ -30,7 +31,6 @@ from sonde.runs.journal import (
     JournalContents,
     JournalUnreadable,
     is_being_written,
-    open_plain,
     read_journal,
     refuse_newer,
 )
@@ -113,6 +113,14 @@ class RunDir:
             raise JournalUnreadable(f"{path} is not a run record: {error}") from None
         except OSError as error:
             raise JournalUnreadable(f"{path} cannot be read: {error.strerror}") from None
+
+    def text(self, name: str) -> str | None:
+        """A page of the run such as summary.md; None if there is none, or a link or device is in its place."""
+        try:
+            with open_plain(self.path / name) as file:
+                return file.read(MAX_RECORD).decode("utf-8", "replace")
+        except OSError:
+            return None
 
     def write_record(self, record: RunRecord) -> Path:
         """run_record.json."""
@@ -231,9 +239,10 @@ def _newest(ids: Sequence[str], runs_dir: str | Path) -> str:
 
 
 def run_ids(runs_dir: str | Path) -> list[str]:
-    """The ids of all runs in a folder, sorted; ids of `new_run_id` are then in order of time."""
+    """The ids of all runs in a folder, sorted; ids of `new_run_id` are then in order of time. Links that lead out of it are no runs."""
     try:
-        entries = [entry.name for entry in os.scandir(runs_dir) if not entry.name.startswith(".")]
+        found = [entry for entry in os.scandir(runs_dir) if not entry.name.startswith(".")]
+        entries, links = ([each.name for each in found if each.is_symlink() is link] for link in (False, True))
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -241,4 +250,8 @@ def run_ids(runs_dir: str | Path) -> list[str]:
             f"{runs_dir} cannot be listed: {error.strerror}; --runs-dir names the folder of the runs"
         ) from error
     root = os.fspath(runs_dir)
+    for link in links:
+        with contextlib.suppress(NotPlain):  # it leads out of the folder
+            below(root, Path(root, link))
+            entries.append(link)
     return sorted(name for name in entries if os.path.isfile(os.path.join(root, name, JOURNAL)))  # noqa: PTH113, PTH118  # thousands of runs

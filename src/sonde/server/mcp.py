@@ -138,9 +138,7 @@ class Tools:
             "status": record.status,
             "run_dir": str(folder.path),
         }
-        page = folder.path / SUMMARY
-        shown = page.is_file() and not page.is_symlink()  # a link could lead out of the run folder
-        return RunList(runs=[row], summary=page.read_text("utf-8", "replace") if shown else None)
+        return RunList(runs=[row], summary=folder.text(SUMMARY))
 
     def _inside(self, path: str) -> Path:
         """A path inside the working folder, relative or absolute; secrets are refused by name."""

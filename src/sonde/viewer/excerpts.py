@@ -29,6 +29,7 @@ from sonde.contexts.traces.views import text_behind, texts_in
 from sonde.core.calls import CallRef, call_text, shown_text
 from sonde.core.canonical import clip, sha256_text
 from sonde.core.evidence import EvidenceKind, Excerpt
+from sonde.disk import below
 from sonde.errors import SondeError
 
 LARGEST_FILE = 64 << 20
@@ -283,11 +284,12 @@ def _candidates(path: str, roots: Iterable[Path]) -> Iterator[Path]:
         for base in (root, *root.parents):
             with suppress(OSError, ValueError):  # a final value may call anything a path
                 file = root if base == root and root.name == Path(path).name and root.is_file() else base / path
-                real, top = file.resolve(), root.resolve()
-                inside = real == top or top in real.parents
-                if glob.has_magic(str(root)) and not inside:
-                    inside = glob_pattern(str(root)).fullmatch(str(real).encode()) is not None
-                if inside and real not in seen and real.is_file():
+                if glob.has_magic(str(root)):
+                    real = file.resolve()
+                    fits = glob_pattern(str(root)).fullmatch(str(real).encode()) is not None
+                else:
+                    real, fits = Path(below(root, file)), True
+                if fits and real not in seen and real.is_file():
                     seen.add(real)
                     yield real
 

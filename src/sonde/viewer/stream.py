@@ -17,7 +17,8 @@ import msgspec
 
 from sonde.core.canonical import clip
 from sonde.core.trajectory import preview
-from sonde.runs.journal import checked, is_being_written, open_plain, refuse_newer, sum_of
+from sonde.disk import open_plain
+from sonde.runs.journal import checked, is_being_written, refuse_newer, sum_of
 from sonde.runs.rundir import JOURNAL, NoSuchRun
 
 TEXT = 300

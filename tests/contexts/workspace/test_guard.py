@@ -99,12 +99,12 @@ class Meddled(Root):
         super().__init__(folder)
         self.watched, self.left, self.act = path, nth, act
 
-    def read(self, path: str) -> tuple[bytes, int] | None:
+    def read(self, path: str, check: Callable[[str], None] | None = None) -> tuple[bytes, int] | None:
         if path == self.watched:
             self.left -= 1
             if self.left == 0:
                 self.act()
-        return super().read(path)
+        return super().read(path, check)
 
 
 def test_a_change_after_the_first_rename_puts_the_first_file_back(root: Path) -> None:

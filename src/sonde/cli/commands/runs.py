@@ -13,7 +13,8 @@ import typer
 
 from sonde.cli.options import PlaceOptions, RunName, filled, settings_of, spread
 from sonde.cli.text import one_line, printable
-from sonde.core.canonical import plural, shown_cost
+from sonde.core.budget import shown_cost
+from sonde.core.canonical import plural
 from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -86,9 +87,9 @@ def show(run: RunName, *, json: AsJson = False, place: PlaceOptions) -> int:
     if json:
         _print_json(found.record().model_dump(mode="json"))
         return 0
-    page = found.path / SUMMARY
-    if page.is_file():
-        print(printable(page.read_text("utf-8", "replace")))
+    page = found.text(SUMMARY)
+    if page is not None:
+        print(printable(page))
     else:
         summary = summarise(found.path)
         print(_line(summary))

@@ -18,7 +18,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from sonde.contexts.files.names import BINARY_SUFFIXES, SKIPPED_FOLDERS, secret_reason
+from sonde.contexts.files.names import BINARY_SUFFIXES, SKIPPED_FOLDERS
+from sonde.disk import NotPlain, below, secret_reason
 from sonde.errors import ConfigError
 
 INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this module waits (cli/interrupt.py)
@@ -212,19 +213,18 @@ def _note(listing: Listing, item: os.DirEntry[str] | Path, name: str) -> None:
 
 
 def _follow(listing: Listing, link: str, name: str, root: str) -> None:
-    real = os.path.realpath(link)
-    inside = os.path.relpath(real, root)
-    if inside.split("/")[0] == ".." or not SKIPPED_FOLDERS.isdisjoint(inside.split("/")):
-        listing.refused[name] = "a symlink that leads out of the root"
-        return
-    reason = secret_reason(name) or secret_reason(inside)
     try:
-        state = Path(real).stat()
-    except OSError:
-        reason, state = reason or "a symlink to nothing", None
-    if state and not stat.S_ISREG(state.st_mode):
-        reason = reason or "a symlink to something that is not a file"
-    if reason or not state:
-        listing.refused[name] = reason or "a symlink to nothing"
+        real = below(root, link)
+        state = os.lstat(real)
+    except NotPlain as refused:
+        listing.refused[name] = refused.strerror or str(refused)
         return
-    listing.add(name, state.st_size, state.st_mtime_ns, real)
+    except OSError:
+        listing.refused[name] = "a symlink to nothing"
+        return
+    if not stat.S_ISREG(state.st_mode):
+        listing.refused[name] = "a symlink to something that is not a file"
+    elif not SKIPPED_FOLDERS.isdisjoint(os.path.relpath(real, root).split("/")):
+        listing.refused[name] = "a symlink into a folder that is skipped"
+    else:
+        listing.add(name, state.st_size, state.st_mtime_ns, real)

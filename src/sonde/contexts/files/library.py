@@ -20,6 +20,7 @@ from typing import Generic, TypeVar
 from sonde.contexts.files.file_list import Entry, Listing, list_sources
 from sonde.contexts.files.text import BLOCK, LineIndex, Text, Unreadable, open_text, signature
 from sonde.core.patterns import Pattern, compiled, escaped
+from sonde.disk import open_exactly
 from sonde.errors import ToolFault
 
 GLOB_CHARS = 4096
@@ -227,7 +228,7 @@ def _digest(rows: Iterable[str]) -> str:
 
 def _content_hash(entry: Entry) -> str:
     try:
-        with Path(entry.real).open("rb") as file:
+        with os.fdopen(open_exactly(entry.real), "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return "unreadable"

@@ -18,11 +18,11 @@ from collections.abc import Generator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from sonde.contexts.files.names import refusal
 from sonde.contexts.traces.importers.read import FilePosition, Imported, grows, read
 from sonde.contexts.traces.importers.records import Malformed
 from sonde.contexts.traces.index import KEPT_MALFORMED, VERSION, IndexWriter
 from sonde.core.canonical import hash_value, sha256_text
+from sonde.disk import AnyPath, NotPlain, below, open_exactly
 from sonde.errors import ConfigError
 
 SUFFIXES = (".jsonl", ".json", ".ndjson", ".parquet", ".db", ".sqlite")
@@ -66,8 +66,10 @@ def files_of(source: Path) -> list[Path]:
         raise ConfigError(
             f"{source} {missing}; give a trace file, a folder of them, or the address of a Phoenix server"
         )
-    named = (path for path in source.rglob("*") if path.suffix in SUFFIXES and path.is_file())
-    found = sorted(path for path in named if refusal(path, source) is None)
+    found: list[Path] = []
+    for path in sorted(path for path in source.rglob("*") if path.suffix in SUFFIXES):
+        with contextlib.suppress(NotPlain):
+            found += [path] if Path(below(source, path)).is_file() else []
     if not found:
         raise ConfigError(f"{source} holds no trace files ({', '.join(SUFFIXES)})")
     return found
@@ -85,7 +87,7 @@ def open_index(source: Path, cache: Path, *, project: str | None = None) -> Inde
         unhashed = [replace(state, sha256="") for state in known]
         if old and unhashed == states and (path := cache / f"{old}.sqlite").exists():
             return Indexed(path=path, content=old, how="found")
-        states = [replace(state, sha256=_sha256(source / state.name, state.size)) for state in states]
+        states = [replace(state, sha256=_sha256(below(source, source / state.name), state.size)) for state in states]
         content = hash_value([VERSION, project, [(state.name, state.sha256) for state in states]])
         target, previous = cache / f"{content}.sqlite", cache / f"{old}.sqlite"
         how = "found" if target.exists() else "built"
@@ -140,7 +142,7 @@ def _fill(path: Path, source: Path, states: list[FileState], *, content: str, pr
             if hashes.get(state.name) == state.sha256:
                 continue
             position, form, room = positions.get(state.name, FilePosition()), "unknown", KEPT_MALFORMED
-            for item in read(source / state.name, position):
+            for item in read(Path(below(source, source / state.name)), position):
                 if isinstance(item, Imported):
                     writer.add(item.span, item.line, state.name)
                     spans += 1
@@ -177,14 +179,14 @@ def _only_grew(source: Path, known: list[FileState], states: list[FileState]) ->
             return False
         if state.sha256 == old.sha256:
             continue
-        path = source / old.name
+        path = Path(below(source, source / old.name))
         if not grows(path) or _sha256(path, old.size) != old.sha256:
             return False
     return bool(known)
 
 
 def _state(path: Path, root: Path) -> FileState:
-    stat = path.stat()
+    stat = Path(below(root, path)).lstat()
     if stat.st_size > _LARGE and stat.st_blocks * 512 < stat.st_size // 1000:  # reading its zeros would take hours
         raise ConfigError(
             f"{path} says that it has {stat.st_size:,} bytes, but nearly all of it is a hole; that is not a trace file"
@@ -193,9 +195,9 @@ def _state(path: Path, root: Path) -> FileState:
     return FileState(name=name, size=stat.st_size, mtime_ns=stat.st_mtime_ns, inode=stat.st_ino)
 
 
-def _sha256(path: Path, size: int) -> str:
+def _sha256(path: AnyPath, size: int) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as stream:
+    with os.fdopen(open_exactly(path), "rb") as stream:
         while size > 0 and (block := stream.read(min(_BLOCK, size))):
             digest.update(block)
             size -= len(block)

@@ -11,12 +11,13 @@ import os
 import re
 import stat
 import unicodedata
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sonde.contexts.workspace.base import PathRefused
 from sonde.contexts.workspace.text import MAX_BYTES
+from sonde.disk import open_exactly
 
 RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 EXAMPLE = "use a path inside the workspace, such as 'src/app.py'"
@@ -74,18 +75,16 @@ class Root:
             raise PathRefused(f"{path} is a link that leads out of the workspace; {EXAMPLE}")
         return "" if real == self.path else real.relative_to(self.path).as_posix()
 
-    def read(self, path: str) -> tuple[bytes, int] | None:
-        """Bytes and mode of a regular file, None where there is none; links inside the root are followed."""
+    def read(self, path: str, check: Callable[[str], None] | None = None) -> tuple[bytes, int] | None:
+        """Bytes and mode of a regular file, None where there is none. Links inside the root are followed, and `check` may refuse
+        where they lead.
+        """
         try:
             real = self.real(path)
-            extra = os.O_NOFOLLOW | os.O_NONBLOCK  # opening a pipe that nobody writes to would wait for ever
-            with (
-                self.parent(real) as (folder, name),
-                open(name, "rb", opener=lambda name, flags: os.open(name, flags | extra, dir_fd=folder)) as file,
-            ):
+            if check is not None and real:
+                check(real)
+            with os.fdopen(open_exactly(self.path / real), "rb") as file:
                 status = os.fstat(file.fileno())
-                if not stat.S_ISREG(status.st_mode):
-                    raise PathRefused(f"{real} is a device, pipe or socket, not a file")
                 if status.st_size > MAX_BYTES:
                     raise PathRefused(
                         f"{real} has {status.st_size:,} bytes; the most that is read here is {MAX_BYTES:,}"

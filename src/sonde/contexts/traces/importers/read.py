@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from sonde.contexts.traces.importers import (
 )
 from sonde.contexts.traces.importers.records import Malformed, Record
 from sonde.contexts.traces.span import Span
+from sonde.disk import open_exactly
 
 Json = dict[str, Any]
 Found = Iterator[Span | str]
@@ -82,7 +84,7 @@ def read(path: Path, place: FilePosition = FilePosition()) -> Iterator[Imported 
 
 def grows(path: Path) -> bool:
     """True for files of lines: they can be read on from where they ended."""
-    with path.open("rb") as stream:
+    with os.fdopen(open_exactly(os.path.realpath(path)), "rb") as stream:
         magic = stream.read(16)
         return not magic.startswith(parquet.MAGIC) and magic != database.MAGIC and records.is_lines(stream)
 
@@ -91,7 +93,7 @@ def _records(path: Path, place: FilePosition) -> Iterator[Record | Malformed]:
     size = path.stat().st_size
     if size == 0:  # nothing to read; a kernel file that says so may keep its reader waiting for ever
         return
-    with path.open("rb") as stream:
+    with os.fdopen(open_exactly(os.path.realpath(path)), "rb") as stream:
         magic = stream.read(16)
         packed = next((reason for start, reason in PACKED.items() if magic.startswith(start)), None)
         if packed:

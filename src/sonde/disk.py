@@ -1,0 +1,143 @@
+"""What may be read from a folder that somebody else may have filled, decided in one place.
+
+A path that the user typed may be a link. What lies below it may be one too, as long as it ends below it: `below` says where a path
+really leads, or why it is not read (it leads out of the root, its name says that it holds secrets). `open_exactly` then opens that
+place and nothing else: the kernel follows no link on the way (openat2), so whoever swaps a folder for a link in between gets an error and
+no file. Pipes, sockets and devices are refused at once, without waiting for them.
+
+Names only; content is never judged. Source code and prose about secrets (`secrets.py`, `token.md`) are ordinary files.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import stat
+from functools import cache
+from typing import Any, BinaryIO
+
+AnyPath = str | os.PathLike[str]
+
+_SECRET_FOLDERS = frozenset({".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker"})
+_ALWAYS = re.compile(
+    r"""(?xi)
+      \.env(?:rc)? | \.env\.(?!example$|sample$|template$|dist$).* | .*\.env          # environments with values in them
+    | .*\.(?:pem|key|p12|pfx|jks|keystore|kdbx|ppk|gpg|asc)                            # keys and key stores
+    | id_(?:rsa|dsa|ecdsa|ed25519)(?!.*\.pub$).*                                       # private ssh keys
+    | \.netrc | \.pgpass | \.htpasswd | \.npmrc | \.pypirc | \.git-credentials | \.dockercfg
+    """
+)
+_UNLESS_PROSE = re.compile(r"(?i)(?:.*[._-])?(?:credentials?|secrets?|tokens?|passwords?)(?:[._-].*)?")
+_PROSE = re.compile(
+    r"(?i).*\.(?:py|pyi|js|jsx|mjs|ts|tsx|go|rs|java|kt|c|cc|cpp|h|hpp|rb|php|cs|swift|scala|sh|md|rst|html?|css|sql|proto|pub|log|csv)"
+)
+
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe is not waited for
+_OPENAT2 = 437  # the same number on every architecture
+_NO_MAGICLINKS, _NO_SYMLINKS = 0x02, 0x04
+_AT_FDCWD = -100
+
+
+class NotPlain(OSError):
+    """A folder, pipe, socket or device where a file should be, or a file that may not be read from its root; `strerror` says which."""
+
+
+def secret_reason(path: str) -> str | None:
+    """Why a file of this name is not read, or None when it may be."""
+    *folders, name = path.split("/")
+    if _ALWAYS.fullmatch(name) or (_UNLESS_PROSE.fullmatch(name) and not _PROSE.fullmatch(name)):
+        return "its name says that it holds secrets"
+    if not _SECRET_FOLDERS.isdisjoint(folders):
+        return "it lies in a folder of secrets"
+    return None
+
+
+def below(root: AnyPath, place: AnyPath) -> str:
+    """Where a path below a root really leads; `NotPlain` says why it is not read from there.
+
+    Only the part below the root is judged by its name: the user chose the root.
+    """
+    top, real = os.path.realpath(root), os.path.realpath(place)
+    inside = os.path.relpath(real, top)
+    written = os.path.relpath(place, root)
+    if inside == ".." or inside.startswith("../"):
+        reason = "it is a link that leads out of the folder" if written.split("/")[0] != ".." else "it lies outside"
+    else:
+        reason = secret_reason(written) or secret_reason(inside)
+    if reason:
+        raise NotPlain(errno.EACCES, reason, os.fspath(place))
+    return real
+
+
+def open_below(root: AnyPath, place: AnyPath) -> BinaryIO:
+    """Open the file behind a path below a root, for reading."""
+    return os.fdopen(open_exactly(below(root, place)), "rb")
+
+
+def open_plain(path: AnyPath) -> BinaryIO:
+    """Open one file for reading in a folder that is known: it may not be a link, a pipe or a device itself."""
+    return os.fdopen(_checked(os.open(path, _READ), path), "rb")
+
+
+def open_exactly(path: AnyPath, *, stepwise: bool = False) -> int:
+    """A descriptor of the regular file at a path from `below` or `realpath`: none of its parts may be a link now.
+
+    `stepwise` opens one folder after the other, which is what kernels before 5.6 get.
+    """
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise NotPlain(errno.EINVAL, "a name holds a zero byte", repr(path))
+    fd = None if stepwise else _openat2(name)
+    return _checked(_stepwise(name) if fd is None else fd, path)
+
+
+def _checked(fd: int, path: AnyPath) -> int:
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return fd
+    os.close(fd)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", os.fspath(path))
+    raise NotPlain(errno.EINVAL, "it is a pipe, socket or device, not a file", os.fspath(path))
+
+
+class _How(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+@cache
+def _kernel() -> Any:
+    return ctypes.CDLL(None, use_errno=True).syscall
+
+
+def _openat2(name: bytes) -> int | None:
+    """A descriptor, or None where the kernel (or a filter around us) has no openat2."""
+    how = _How(_READ, 0, _NO_MAGICLINKS | _NO_SYMLINKS)
+    fd: int = _kernel()(_OPENAT2, _AT_FDCWD, name, ctypes.byref(how), ctypes.sizeof(how))
+    if fd >= 0:
+        return fd
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EPERM):
+        return None
+    raise OSError(code, _said(code), os.fsdecode(name))
+
+
+def _stepwise(name: bytes) -> int:
+    *folders, last = [part for part in name.split(b"/") if part not in (b"", b".")] or [b"."]
+    here = os.open(b"/" if name.startswith(b"/") else b".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for folder in folders:
+            inner = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            os.close(here)
+            here = inner
+        return os.open(last, _READ, dir_fd=here)
+    except OSError as error:
+        raise OSError(error.errno, _said(error.errno or 0), os.fsdecode(name)) from None
+    finally:
+        os.close(here)
+
+
+def _said(code: int) -> str:
+    return "a link is in its place" if code == errno.ELOOP else os.strerror(code)

@@ -64,16 +64,20 @@ export class Policy {
     return !hit(name, SECRETS) && !hit(name, SKIPPED);
   }
 
-  /** The words of an allowed command; no shell ever sees them. */
+  /** The words of an allowed command; after `=` nothing may be added to it. No shell ever sees them. */
   checkCommand(command: string): string[] {
     const words = splitWords(command);
-    const allowed = this.commands.map(splitWords);
-    if (
-      words.length === 0 ||
-      !allowed.some((prefix) => prefix.length > 0 && prefix.every((word, n) => words[n] === word))
-    ) {
-      const list = this.commands.join(", ") || "none (execute_command is off)";
-      throw new Refusal("COMMAND_REFUSED", `${JSON.stringify(command)} is not an allowed command; allowed: ${list}`);
+    const isAllowed = this.commands.some((allowed) => {
+      const typed = splitWords(allowed.replace(/^=/, ""));
+      const begins = typed.length > 0 && typed.every((word, n) => words[n] === word);
+      return begins && (words.length === typed.length || !allowed.startsWith("="));
+    });
+    if (!isAllowed) {
+      const list = this.commands.map((allowed) => allowed.replace(/^=/, "exactly ")).join(", ");
+      throw new Refusal(
+        "COMMAND_REFUSED",
+        `${JSON.stringify(command)} is not an allowed command; allowed: ${list || "none (execute_command is off)"}`,
+      );
     }
     return words;
   }

@@ -243,6 +243,12 @@ describe("commands", () => {
     expect((await call("execute_command", { command: "echo", cwd: "../.." }, tools)).ok).toBe(false);
   });
 
+  it("take nothing more when they are exact", async () => {
+    const tools = host(undefined, ["=echo 'a b'"]);
+    expect((await call("execute_command", { command: "echo 'a b'" }, tools)).output).toMatchObject({ stdout: "a b\n" });
+    expect((await call("execute_command", { command: "echo 'a b' c" }, tools)).error?.code).toBe("COMMAND_REFUSED");
+  });
+
   it("leave nothing running behind that would keep the answer waiting", async () => {
     const tools = host(undefined, ["sh"]);
     const answer = await call("execute_command", { command: "sh -c 'sleep 60 & echo done'" }, tools);

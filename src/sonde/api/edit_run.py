@@ -48,7 +48,7 @@ def edit(
     task       what to do
     workspace  the folder to work in, or a Workspace such as an editor's
     approve    called with each plan of changes before it is written
-    commands   beginnings of commands that the task may run
+    commands   commands that the task may run: "=npm test" exactly, "npm test" with any words after it
     command_folders  folders below the root in which those commands may also run
 
     The other keywords are those of `ask`: model, budget, runs_dir and so on.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run id, its beginning, `last`, or a folder.")]
 TraceIds = Annotated[list[str], typer.Argument(metavar="TRACE_ID", help="One run per trace.")]
+ALLOW_COMMAND = 'A command that a task may run: "=npm test" exactly, "npm test" with any words after it; repeatable.'
 GivenAgain = Annotated[str | None, typer.Option(metavar="PATH|-", help="The run's data, if the run did not store it.")]
 
 

@@ -9,7 +9,15 @@ from typing import Annotated
 
 import typer
 
-from sonde.cli.options import BudgetOptions, ModelOptions, OutputOptions, PlaceOptions, settings_of, spread
+from sonde.cli.options import (
+    ALLOW_COMMAND,
+    BudgetOptions,
+    ModelOptions,
+    OutputOptions,
+    PlaceOptions,
+    settings_of,
+    spread,
+)
 from sonde.cli.text import printable
 
 Task = Annotated[str, typer.Argument(metavar="TASK", help="What to do.")]
@@ -22,9 +30,7 @@ class EditOptions:
 
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Apply every change without asking.")] = False
     large: Annotated[bool, typer.Option("--large", help="The larger budget: 200,000 tokens, 5 minutes.")] = False
-    allow_command: Annotated[
-        list[str] | None, typer.Option(metavar="PREFIX", help="A command that the task may run; repeatable.")
-    ] = None
+    allow_command: Annotated[list[str] | None, typer.Option(metavar="COMMAND", help=ALLOW_COMMAND)] = None
     command_cwd: Annotated[
         list[str] | None, typer.Option(metavar="DIR", help="Another folder inside PATH in which commands may run.")
     ] = None

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, settings_of, spread
+from sonde.cli.options import ALLOW_COMMAND, BudgetOptions, ModelOptions, PlaceOptions, settings_of, spread
 from sonde.errors import ConfigError
 
 
@@ -24,9 +24,7 @@ class ServeOptions:
         bool, typer.Option("--mcp", help="Model Context Protocol: tools ask, rca, comply, incident, runs.")
     ] = False
     acp: Annotated[bool, typer.Option("--acp", help="Agent Client Protocol, for Zed, JetBrains and Neovim.")] = False
-    allow_command: Annotated[
-        list[str] | None, typer.Option(metavar="PREFIX", help="A command that tasks may run; repeatable.")
-    ] = None
+    allow_command: Annotated[list[str] | None, typer.Option(metavar="COMMAND", help=ALLOW_COMMAND)] = None
 
 
 def register(app: typer.Typer) -> None:

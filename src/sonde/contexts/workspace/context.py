@@ -46,9 +46,12 @@ class WorkspaceContext:
         tools = [tool(self.list_files), tool(self.read), tool(self.read_file), tool(self.search)]
         tools.append(tool(self.apply_patch, read_only=False))
         if self.commands:  # its text names those that are allowed
-            allowed = ", ".join(repr(command) for command in self.commands)
-            doc = f"Run a command that begins with {allowed}, as {{exitCode, stdout, stderr}}"
-            doc += f".\nExample: result = execute_command({self.commands[0]!r})"
+            beginnings = ", ".join(repr(command) for command in self.commands if not command.startswith("="))
+            exact = " or ".join(repr(command[1:]) for command in self.commands if command.startswith("="))
+            ways = [f"a command that begins with {beginnings}"] if beginnings else []
+            ways += [f"exactly {exact}"] if exact else []
+            doc = f"Run {', or '.join(ways)}, as {{exitCode, stdout, stderr}}"
+            doc += f".\nExample: result = execute_command({self.commands[0].removeprefix('=')!r})"
             tools.append(replace(tool(self.execute_command, read_only=False), doc=doc))
         return tools
 

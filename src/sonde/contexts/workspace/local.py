@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from sonde.contexts.workspace import git
 from sonde.contexts.workspace.base import (
     Action,
     Applied,
@@ -36,23 +37,6 @@ MAX_MATCHES = 200
 MAX_OUTPUT = 20_000
 HELD = (sys.executable, "-I", "-S", str(Path(__file__).with_name("holder.py")))  # ends what a command leaves behind
 PLAIN = MappingProxyType({"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"})
-GIT_CONFIG = {
-    "safe.bareRepository": "explicit",  # a folder of the repository is no repository of its own
-    "core.fsmonitor": "false",
-    "core.hooksPath": "/dev/null",
-    "core.pager": "cat",
-    "core.editor": "false",
-    "core.sshCommand": "false",
-    "protocol.ext.allow": "never",
-    "log.showSignature": "false",
-}
-GIT = {  # programs that the configuration of a repository would have git start
-    "GIT_PAGER": "cat",
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_CONFIG_COUNT": str(len(GIT_CONFIG)),
-    **{f"GIT_CONFIG_KEY_{n}": key for n, key in enumerate(GIT_CONFIG)},
-    **{f"GIT_CONFIG_VALUE_{n}": value for n, value in enumerate(GIT_CONFIG.values())},
-}
 
 
 class LocalWorkspace:
@@ -174,11 +158,15 @@ class LocalWorkspace:
             program = str(self.root.path / program)
         if shutil.which(program, path=self.environment.get("PATH")) is None:
             raise ToolFault(f"{command!r} could not be started: there is no program {words[0]!r}")
+        arguments, settings = words[1:], git.FIXED
+        if git.is_git(words):
+            arguments = git.arguments(words)
+            settings = git.settings_for(program, words, folder, self.environment)
         job = Program(
-            argv=[*HELD, str(os.getpid()), program, *_quiet_git(words)],
+            argv=[*HELD, str(os.getpid()), program, *arguments],
             stdin=b"",
             cwd=str(folder),
-            environment={**self.environment, **GIT},
+            environment={**self.environment, **git.variables(settings)},
             seconds=self.policy.command_timeout_s,
         )
         try:
@@ -192,10 +180,3 @@ class LocalWorkspace:
         note = "\n[it was stopped: it printed too much]" if ended.overflowed else ""
         stderr = ended.stderr_tail + note
         return CommandResult(exit_code=ended.returncode, stdout=ended.text[-MAX_OUTPUT:], stderr=stderr[-MAX_OUTPUT:])
-
-
-def _quiet_git(words: list[str]) -> list[str]:
-    """The arguments of a command; where git compares files, without the programs that attributes name for that."""
-    if words[0] == "git" and words[1:2] and words[1] in ("diff", "log", "show", "blame"):
-        return [words[1], *([] if words[1] == "blame" else ["--no-ext-diff"]), "--no-textconv", *words[2:]]
-    return words[1:]

@@ -3,6 +3,8 @@
 Reading is allowed inside the root except for secrets and version control; writing needs approval besides, and never touches files
 with which an editor, an assistant or git starts programs. Commands are off unless listed. What this does not promise: to know every
 secret by its name.
+
+An allowed command is a prefix, `npm test`, or with `=` before it exact, `=npm test`: then nothing may be added.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import shlex
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from sonde.contexts.workspace import git
 from sonde.contexts.workspace.base import PathRefused
 from sonde.errors import ToolFault
 
@@ -118,24 +121,42 @@ class Policy:
         return not _hit(name, self.deny) and not _hit(name, self.skip)
 
     def check_command(self, command: str) -> list[str]:
-        """The command's words, when they begin with those of an allowed one; no shell ever sees them."""
+        """The command's words, when they are, or begin with, those of an allowed one; no shell ever sees them."""
         try:
             words = shlex.split(command)
         except ValueError as error:
             raise ToolFault(f"the command cannot be split into words: {error}") from error
-        allowed = [
-            prefix for prefix in map(shlex.split, self.commands) if prefix
-        ]  # an empty one allows nothing, not all
-        if not words or not any(words[: len(prefix)] == prefix for prefix in allowed):
-            raise ToolFault(
-                f"{command!r} is not an allowed command; allowed: {', '.join(self.commands) or 'none (execute_command is off)'}"
-            )
-        return words
+        refused: ToolFault | None = None
+        for allowed in self.commands:
+            typed = shlex.split(allowed.removeprefix("="))
+            if not typed or words[: len(typed)] != typed:  # an empty one allows nothing, not all
+                continue
+            if words == typed:
+                return words
+            if allowed.startswith("="):
+                continue
+            try:
+                if git.is_git(words):
+                    git.check_added(words, len(typed))
+            except ToolFault as fault:
+                refused = fault
+            else:
+                return words
+        if refused is not None:
+            raise refused
+        raise ToolFault(
+            f"{command!r} is not an allowed command; allowed: {', '.join(map(named, self.commands)) or 'none (execute_command is off)'}"
+        )
 
     def check_folder(self, folder: str) -> None:
         """Raise where a command may not run."""
         if folder and folder not in self.command_folders:
             raise ToolFault(f"commands run in the root of the workspace, not in {folder!r}; leave cwd out")
+
+
+def named(allowed: str) -> str:
+    """An allowed command in words that a model understands."""
+    return f"exactly {allowed[1:]}" if allowed.startswith("=") else allowed
 
 
 def _hit(path: str, patterns: tuple[str, ...]) -> bool:

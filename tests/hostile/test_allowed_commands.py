@@ -1,0 +1,135 @@
+"""A stranger's repository and a model that obeys it, against commands that the user allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from victim import Victim
+
+from journeys.journey import PlayedModel
+
+SIGNATURE = "\ngpgsig -----BEGIN PGP SIGNATURE-----\n \n x\n -----END PGP SIGNATURE-----\n\n"
+
+
+def repository(victim: Victim) -> None:
+    """A repository with two branches that disagree about a.txt, and a change that is not committed."""
+    victim.write("a.txt", "one\n")
+    victim.write(".gitattributes", "*.txt filter=evil diff=evil merge=evil\n")
+    victim.write("b.md", "start\n")
+    victim.run("git", "init", "-q", "-b", "main", ".")
+    for name, value in (("user.name", "x"), ("user.email", "x@example.org")):
+        victim.run("git", "config", name, value)
+    victim.run("git", "add", ".")
+    victim.run("git", "commit", "-qm", "first")
+    victim.run("git", "checkout", "-qb", "other")
+    victim.write("a.txt", "other\n")
+    victim.run("git", "commit", "-qam", "other")
+    victim.run("git", "checkout", "-q", "main")
+    victim.write("a.txt", "three\n")
+    victim.run("git", "commit", "-qam", "main")
+    victim.write("b.md", "changed\n")
+
+
+def edit(victim: Victim, allowed: Sequence[str], command: str, *flags: str) -> PlayedModel:
+    """A task whose model runs one command and shows what came of it."""
+    model = victim.model(
+        f"try:\n    print(execute_command({command!r}))\nexcept Exception as refused:\n    print('REFUSED', refused)",
+        "print(read_file('b.md')['content'])\nFINAL('Looked. [b.md:1-1]')",
+    )
+    words = [word for each in allowed for word in ("--allow-command", each)]
+    done = victim.sonde("edit", "Look", ".", *words, "--large", "--runs-dir", victim.own, "--model", model.name, *flags)
+    assert model.calls > 1, done.stderr
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "command"),
+    [
+        pytest.param("filter.evil.clean", "touch {0}; cat", "git add a.txt", id="clean"),
+        pytest.param("filter.evil.smudge", "touch {0}; cat", "git checkout other -- a.txt", id="smudge",
+                     marks=pytest.mark.hostile_long),
+        pytest.param("filter.evil.process", "touch {0}", "git diff other", id="process", marks=pytest.mark.hostile_long),
+        pytest.param("merge.evil.driver", "touch {0}; false", "git merge other", id="merge driver",
+                     marks=pytest.mark.hostile_long),
+        pytest.param("alias.look", "!touch {0}", "git look", id="alias", marks=pytest.mark.hostile_long),
+        pytest.param("trailer.sign.command", "touch {0}", "git commit -m x --allow-empty --trailer sign:me", id="trailer",
+                     marks=pytest.mark.hostile_long),
+        pytest.param("gpg.program", "{1}", "git log --format=%G? -1", id="gpg", marks=pytest.mark.hostile_long),
+        pytest.param("core.sshCommand", "touch {0};", "git ls-remote ssh://localhost/x", id="ssh", marks=pytest.mark.hostile_long),
+        pytest.param("core.editor", "touch {0};", "git commit --allow-empty", id="editor", marks=pytest.mark.hostile_long),
+    ],
+)  # fmt: skip
+def test_git_starts_no_program_that_the_settings_of_the_repository_name(
+    victim: Victim, name: str, value: str, command: str
+) -> None:
+    repository(victim)
+    script = victim.write("run.sh", f"#!/bin/sh\ntouch {victim.marker}\n")
+    script.chmod(0o755)
+    victim.run("git", "config", name, value.format(victim.marker, script))
+    if name == "filter.evil.clean":  # also from a file that the settings include
+        victim.run("git", "config", "--unset", name)
+        victim.run("git", "config", "--file", "included", name, value.format(victim.marker))
+        victim.run("git", "config", "include.path", "../included")
+    if name.endswith(("clean", "process")):
+        victim.write("a.txt", "three and more\n")
+    if name == "gpg.program":
+        signed = victim.run("git", "cat-file", "commit", "HEAD").stdout.replace("\n\n", SIGNATURE, 1)
+        made = victim.run("git", "hash-object", "-t", "commit", "-w", "--stdin", stdin=signed).stdout.strip()
+        victim.run("git", "update-ref", "HEAD", made)
+    victim.run("cp", "-r", ".", victim.own / "copy")
+    victim.run("git", "-C", victim.own / "copy", *command.split()[1:])
+    assert victim.marker.exists(), "the attack works against plain git"
+    victim.marker.unlink()
+
+    edit(victim, [" ".join(command.split()[:2])], command)
+
+    assert not victim.marker.exists()
+
+
+@pytest.mark.parametrize(
+    ("allowed", "added"),
+    [
+        ("git diff --stat", "--output={}"),
+        pytest.param("git diff", "--outpu={}", marks=pytest.mark.hostile_long),
+        pytest.param("git diff", "--output {}", marks=pytest.mark.hostile_long),
+        pytest.param("git log", "-p --output={}", marks=pytest.mark.hostile_long),
+        pytest.param("git", "-c core.fsmonitor='touch {};false' status", marks=pytest.mark.hostile_long),
+        pytest.param("git", "-c alias.x='!touch {}' x", marks=pytest.mark.hostile_long),
+        pytest.param("git", "bisect run touch {}", marks=pytest.mark.hostile_long),
+        pytest.param("git grep", "-O'touch {};' start", marks=pytest.mark.hostile_long),
+        pytest.param("git ls-remote", "--upload-pack='touch {};' .", marks=pytest.mark.hostile_long),
+        pytest.param("git ls-remote", "'ext::touch {}'", marks=pytest.mark.hostile_long),
+    ],
+)
+def test_what_a_model_adds_to_an_allowed_git_command_neither_writes_nor_runs(
+    victim: Victim, allowed: str, added: str
+) -> None:
+    repository(victim)
+
+    edit(victim, [allowed], f"{allowed} {added.format(victim.marker)}")
+
+    assert not victim.marker.exists()
+
+
+@pytest.mark.hostile_long
+@pytest.mark.parametrize("added", ["--no-index -p", "--no-ind -p", "-p"])
+def test_git_diff_reads_nothing_outside_for_the_model(victim: Victim, added: str) -> None:
+    repository(victim)
+    secret = victim.home / "secret"
+    secret.write_text("the-secret-word\n")
+
+    model = edit(victim, ["git diff"], f"git diff {added} {secret} /dev/null")
+
+    assert "REFUSED" in model.prompts[1]
+    assert all("the-secret-word" not in prompt for prompt in model.prompts)
+
+
+def test_nothing_may_be_added_to_an_exact_command(victim: Victim) -> None:
+    repository(victim)
+
+    model = edit(victim, ["=git diff --stat"], "git diff --stat HEAD")
+    assert "REFUSED" in model.prompts[1]
+
+    model = edit(victim, ["=git diff --stat"], "git diff --stat")
+    assert "b.md | 2 +-" in model.prompts[1]

@@ -202,19 +202,19 @@ class RayCrew:
         if ready and rest:
             more, _ = self._ray.wait(rest, num_returns=len(rest), timeout=0)
             ready += more
-        return [happening for ref in ready if (happening := self._land(ref)) is not None]
-
-    def _land(self, ref: Any) -> Happening | None:
-        if ref not in self._flights:
-            return None  # its worker was buried with a flight before it
-        hand, job = self._flights.pop(ref)
-        try:
-            happening: Happening = self._ray.get(ref)
-        except self._ray.exceptions.RayError as error:
-            return self._bury(hand, f"{type(error).__name__}; see Ray's logs of the node")
-        hand.jobs.remove(job)
-        hand.alone = False
-        return happening
+        happenings: list[Happening] = []
+        for ref in ready:
+            if ref not in self._flights:
+                continue  # its worker was buried with a flight before it
+            hand, job = self._flights.pop(ref)
+            try:
+                happenings.append(self._ray.get(ref))
+            except self._ray.exceptions.RayError as error:
+                happenings.append(self._bury(hand, f"{type(error).__name__}; see Ray's logs of the node"))
+            else:
+                hand.jobs.remove(job)
+                hand.alone = False
+        return happenings
 
     def _bury(self, hand: Hand, how: str) -> Lost:
         self._flights = {ref: flight for ref, flight in self._flights.items() if flight[0] is not hand}

@@ -94,33 +94,21 @@ def run_batch(
                 broken=manifest.broken,
                 spent_usd=plan.spent_usd,
             )
-        crew = open_crew(plan, folder, settings, chosen, cancel)
+        # Questions have no maximum; an investigation with a smaller one than this refuses by itself.
+        settings.budget(maxima=None if any(job.item.engine == "ask" for job in plan.jobs) else READING_MAXIMA)
+        kept = settings
+        if cache_folder(settings.environ) is None:  # every item would build its own indexes of trace files
+            kept = replace(settings, environ={**settings.environ, "XDG_CACHE_HOME": str(folder.path / "cache")})
+        order = Order(settings=kept, folder=folder.path, writeback=chosen.writeback)
+        if chosen.on == LOCAL:
+            check_models(settings)
+            crew: Crew = LocalCrew(order, Limiter(chosen.limits, spent_usd=plan.spent_usd))
+        else:
+            from sonde.batch.cluster import RayCrew  # noqa: PLC0415  # Ray takes seconds to import, and may not be there
+
+            crew = RayCrew(order, chosen.limits, chosen.on, spent_usd=plan.spent_usd, cancel=cancel)
         outcome = drive(plan, folder, crew, cancel=cancel, on_progress=on_progress, broken=manifest.broken)
         return replace(outcome, spent_usd=plan_batch(manifest.items, folder).spent_usd)
-
-
-def open_crew(
-    plan: BatchPlan,
-    folder: BatchFolder,
-    settings: Settings,
-    options: BatchOptions,
-    cancel: threading.Event | None = None,
-) -> Crew:
-    """The workers of the chosen place; ConfigError when no item could begin with these settings."""
-    # Questions have no maximum; an investigation with a smaller one than this refuses by itself.
-    settings.budget(maxima=None if any(job.item.engine == "ask" for job in plan.jobs) else READING_MAXIMA)
-    kept = settings
-    if (
-        cache_folder(settings.environ) is None
-    ):  # without a home for indexes of trace files, every item would build its own
-        kept = replace(settings, environ={**settings.environ, "XDG_CACHE_HOME": str(folder.path / "cache")})
-    order = Order(settings=kept, folder=folder.path, writeback=options.writeback)
-    if options.on == LOCAL:
-        check_models(settings)
-        return LocalCrew(order, Limiter(options.limits, spent_usd=plan.spent_usd))
-    from sonde.batch.cluster import RayCrew  # noqa: PLC0415  # Ray takes seconds to import, and may not be there
-
-    return RayCrew(order, options.limits, options.on, spent_usd=plan.spent_usd, cancel=cancel)
 
 
 @dataclass(slots=True)

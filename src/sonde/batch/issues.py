@@ -69,6 +69,10 @@ class _Group:
     def issue(self) -> Issue:
         times = sorted(time for time in self.traces.values() if time)
         text = "\0".join((self.label, self.component, *sorted(self.words)))
+        traces = list(self.traces)
+        if len(traces) > REPRESENTATIVES:  # a few, from the first to the last
+            step = (len(traces) - 1) / (REPRESENTATIVES - 1)
+            traces = [traces[round(step * number)] for number in range(REPRESENTATIVES)]
         return Issue(
             id=hashlib.sha256(text.encode()).hexdigest()[:12],
             label=self.label,
@@ -78,7 +82,7 @@ class _Group:
             count=len(self.traces),
             first_seen=times[0] if times else None,
             last_seen=times[-1] if times else None,
-            traces=_spread(list(self.traces)),
+            traces=traces,
         )
 
 
@@ -107,14 +111,6 @@ def group(results: Iterable[ItemResult]) -> list[Issue]:
             home.add(result)
     found = [each.issue() for groups in places.values() for each in groups]
     return sorted(found, key=lambda issue: (-issue.count, issue.label, issue.component, issue.id))
-
-
-def _spread(traces: Sequence[str]) -> list[str]:
-    """A few traces from the first to the last."""
-    if len(traces) <= REPRESENTATIVES:
-        return list(traces)
-    step = (len(traces) - 1) / (REPRESENTATIVES - 1)
-    return [traces[round(step * number)] for number in range(REPRESENTATIVES)]
 
 
 def compare(now: Sequence[Issue], earlier: Sequence[Issue], *, complete: bool = True) -> list[Issue]:

@@ -26,7 +26,6 @@ from sonde.batch.folder import BatchFolder, DiskFull, ended_of, started_of
 from sonde.batch.gate import Flights, Gate, LimitedModel
 from sonde.batch.manifest import Item
 from sonde.batch.result import Component, FinishedRun, ItemResult, refused, result_of
-from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.span import time_text
 from sonde.core.events import AnyEvent, Event, RunEnded
 from sonde.engines.submission import fields_of
@@ -135,7 +134,15 @@ class Station:
         context = case.open()
         with closing(context.store):
             run = self._run(run_dir, events, lambda: case_spec(case, context, settings), case.place)
-            return result_of(item, run, resumed=bool(events), spans=lambda trace_id: _components(context, trace_id))
+            return result_of(
+                item,
+                run,
+                resumed=bool(events),
+                spans=lambda trace_id: {
+                    span.span_id: Component(name=span.name, message=span.status_message, start=time_text(span.start_us))
+                    for span in context.store.summaries(trace_id)
+                },
+            )
 
     def _run(
         self, run_dir: RunDir, events: Sequence[AnyEvent], spec: Callable[[], RunSpec], place: Source | None = None
@@ -224,10 +231,3 @@ def mended(run_dir: RunDir, events: Sequence[AnyEvent], ended: RunEnded) -> Fini
     if not (run_dir.path / RECORD).is_file():
         run_dir.write_record(record)
     return FinishedRun(record=record, ended=ended)
-
-
-def _components(context: TracesContext, trace_id: str) -> dict[str, Component]:
-    return {
-        span.span_id: Component(name=span.name, message=span.status_message, start=time_text(span.start_us))
-        for span in context.store.summaries(trace_id)
-    }

@@ -86,7 +86,21 @@ class LocalCrew:
                     happened = self._answer(worker, worker.connection.recv())
                     found += [happened] if happened else []
             except (EOFError, OSError):
-                found.append(self._bury(worker))
+                worker.connection.close()
+            else:
+                continue
+            worker.process.kill()
+            code = worker.process.wait()
+            self._limiter.lost(str(worker.pid))
+            self._workers.remove(worker)
+            self._stillborn += not worker.ready
+            if self._stillborn >= STILLBORN:
+                log = self._order.folder / "workers.log"
+                raise UnexpectedRuntimeError(f"workers end before they begin (exit code {code}); {log} says why")
+            if not self._pausing:
+                self._workers.append(self._hire())
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            found.append(Lost(jobs=tuple(worker.jobs), how=f"{how}; see workers.log"))
         return found
 
     def _answer(self, worker: Worker, message: Any) -> Happening | None:
@@ -106,21 +120,6 @@ class LocalCrew:
             case _:
                 raise TypeError(f"a worker said {message!r}")
         return None
-
-    def _bury(self, worker: Worker) -> Lost:
-        worker.connection.close()
-        worker.process.kill()
-        code = worker.process.wait()
-        self._limiter.lost(str(worker.pid))
-        self._workers.remove(worker)
-        self._stillborn += not worker.ready
-        if self._stillborn >= STILLBORN:
-            log = self._order.folder / "workers.log"
-            raise UnexpectedRuntimeError(f"workers end before they begin (exit code {code}); {log} says why")
-        if not self._pausing:
-            self._workers.append(self._hire())
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return Lost(jobs=tuple(worker.jobs), how=f"{how}; see workers.log")
 
     def pause(self) -> None:
         """Tell every worker."""

@@ -136,9 +136,12 @@ def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> s
     if not rows:
         return ""
     head = "".join(f"<th>{escape(name)}</th>" for name in heads)
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    cells = [
+        [
+            f'<td class="n">{value:,}</td>' if isinstance(value, int) else f"<td>{escape(str(value))}</td>"
+            for value in row
+        ]
+        for row in rows
+    ]
+    body = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
     return f"<h2>{escape(title)}</h2><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _cell(value: Any) -> str:
-    return f'<td class="n">{value:,}</td>' if isinstance(value, int) else f"<td>{escape(str(value))}</td>"

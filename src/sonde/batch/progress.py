@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sonde.batch.folder import BatchFolder, ended_of
@@ -42,22 +43,17 @@ def plan_batch(items: Sequence[Item], folder: BatchFolder, *, retry_failed: bool
         if result is not None and not (result.status == "refused" or (retry_failed and result.failed)):
             finished[item.key] = result
             continue
-        job = Job(item=item, attempt=1 if result is None else _attempt_after(result, item, folder))
+        attempt = 1 if result is None else result.attempt
+        if result is not None:  # a run that ended and failed is tried again in the next folder
+            run_dir = folder.run_dir(item, attempt)
+            with suppress(JournalUnreadable):  # refused again, with the reason
+                attempt += run_dir.journal_path.is_file() and ended_of(run_dir.read().events) is not None
+        job = Job(item=item, attempt=attempt)
         name = folder.run_dir(item, job.attempt).run_id
         (begun if name in touched else fresh).append(job)
     paid = {(result.key, result.attempt): result.cost_usd for result in lines}
     paid |= {(job.item.key, job.attempt): folder.spent(job.item, job.attempt) for job in begun}
     return BatchPlan(finished=finished, jobs=(*begun, *fresh), interrupted=len(begun), spent_usd=sum(paid.values()))
-
-
-def _attempt_after(result: ItemResult, item: Item, folder: BatchFolder) -> int:
-    """Which run folder to use: the next one only after a run that ended and failed."""
-    run_dir = folder.run_dir(item, result.attempt)
-    try:
-        ended = run_dir.journal_path.is_file() and ended_of(run_dir.read().events) is not None
-    except JournalUnreadable:
-        ended = False  # refused again, with the reason
-    return result.attempt + 1 if ended else result.attempt
 
 
 @dataclass(slots=True)

@@ -51,17 +51,22 @@ def connect(on: str) -> tuple[Any, bool]:
     # Without an address Ray uses the cluster of this machine, or starts one. In the calling thread, because the processes that Ray
     # starts die with the thread that started them.
     start = partial(ray.init, address=address, logging_level="error", log_to_driver=False)
+    # Ray takes SIGTERM for itself; give it back to whoever had it.
+    mine = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.getsignal(number) for number in mine}
     try:
-        with _own_signals():
-            try:
-                start()
-            except ConnectionError:
-                if not (address or "").startswith("ray://"):
-                    raise
-                start()  # the door was open: on a busy head a client's server comes up later than Ray waits for it
+        try:
+            start()
+        except ConnectionError:
+            if not (address or "").startswith("ray://"):
+                raise
+            start()  # the door was open: on a busy head a client's server comes up later than Ray waits for it
     except (ConnectionError, RuntimeError, ValueError, OSError, ImportError) as error:
         where = f"at {address}" if address else "of this machine"
         raise ConfigError(f"the Ray cluster {where} cannot be used: {type(error).__name__}: {error}") from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return ray, True
 
 
@@ -98,17 +103,3 @@ def _probed(address: str) -> Generator[None]:
     if probe.returncode:
         last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise ConfigError(f"the Ray cluster at {address} cannot be used: {last[:500]}")
-
-
-@contextmanager
-def _own_signals() -> Generator[None]:
-    """Ray takes SIGTERM for itself; give it back to whoever had it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -33,6 +33,10 @@ SKIPPED = "results.parquet is skipped: it needs the extra `data` (pip install 's
 def report_of(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> dict[str, Any]:
     """The whole batch in one object."""
     results = outcome.results
+    failed: dict[str, list[ItemResult]] = {}
+    for result in results:
+        if result.failed:
+            failed.setdefault(result.code or result.status, []).append(result)
     return {
         "schema_version": "1.0.0",
         "batch": outcome.folder.path.name,
@@ -48,7 +52,10 @@ def report_of(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> dict[str, 
         "judges": dict(Counter(result.judge for result in results).most_common()),
         "engines": dict(Counter(result.engine for result in results).most_common()),
         "labels": dict(Counter(result.label for result in results if result.label).most_common()),
-        "failures": _failures(results),
+        "failures": [
+            {"code": code, "count": len(group), "message": group[0].message, "items": [each.id for each in group[:TOP]]}
+            for code, group in sorted(failed.items(), key=lambda pair: (-len(pair[1]), pair[0]))
+        ],
         "cost_usd": _spread([result.cost_usd for result in results]),
         "spent_usd": round(outcome.spent_usd, 6),
         "latency_s": _spread([result.latency_s for result in results]),
@@ -61,24 +68,6 @@ def report_of(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> dict[str, 
             "top": [msgspec.to_builtins(issue) for issue in issues[:TOP]],
         },
     }
-
-
-def _failures(results: Sequence[ItemResult]) -> list[dict[str, Any]]:
-    """Failed items by code, with a few of them by name."""
-    codes: dict[str, list[ItemResult]] = {}
-    for result in results:
-        if result.failed:
-            codes.setdefault(result.code or result.status, []).append(result)
-    ordered = sorted(codes.items(), key=lambda pair: (-len(pair[1]), pair[0]))
-    return [
-        {
-            "code": code,
-            "count": len(group),
-            "message": group[0].message,
-            "items": [result.id for result in group[:TOP]],
-        }
-        for code, group in ordered
-    ]
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:

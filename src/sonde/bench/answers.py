@@ -7,7 +7,7 @@ of 0.75 to the power of the distance; lists and pairs get F1; texts are compared
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable
 from typing import Any, Literal, cast
 
 from sonde.bench.metrics import overlap
@@ -39,13 +39,6 @@ def read_answer(text: str) -> Any:
     """The answer in a model's text; the text itself when it holds no JSON of the form that was asked for."""
     found = json_in(text, "{")
     return cast("dict[str, Any]", found)["answer"] if isinstance(found, dict) and "answer" in found else text.strip()
-
-
-def answer_in(value: Any) -> Any:
-    """The answer in the final value of a run; None when there is none."""
-    if isinstance(value, Mapping):
-        return cast("Mapping[str, Any]", value).get("answer")
-    return value
 
 
 def score(kind: Kind, predicted: Any, gold: Any) -> float:

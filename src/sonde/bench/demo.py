@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -111,7 +111,11 @@ def play(recording: DemoScript, folder: Path, *, settings: Settings, on_event: O
     """Run a recording again below a folder: data in `data/`, the run in `runs/`."""
     started = began(recording, prepare(str(recording.started["run_type"]), folder / "data"))
     silent = RecordedModel(f"{recording.model} (recorded)", [])
-    words = Recording(list(_replies(recording)), words_only=True)
+    replies: list[AnyEvent] = [
+        ModelReplied(**reply, request_hash="", model=recording.model, estimated=True, cost_usd=0.0)
+        for reply in recording.replies
+    ]
+    words = Recording(replies, words_only=True)
     with rebuilt(started, settings) as built:
         context = built.context
         if recording.started["run_type"] == "edit":
@@ -141,22 +145,6 @@ def began(recording: DemoScript, place: Path) -> RunStarted:
     return msgspec.json.decode(text, type=RunStarted)
 
 
-def _replies(recording: DemoScript) -> Iterator[AnyEvent]:
-    for reply in recording.replies:
-        yield ModelReplied(
-            session=reply["session"],
-            turn=reply["turn"],
-            ordinal=reply["ordinal"],
-            request_hash="",
-            text=reply["text"],
-            model=recording.model,
-            tokens_in=reply["tokens_in"],
-            tokens_out=reply["tokens_out"],
-            estimated=True,
-            cost_usd=0.0,
-        )
-
-
 def record(run: RunDir, name: str, title: str, data: Path) -> DemoScript:
     """A recording of a finished run whose data lay in `data`."""
     events = run.events()
@@ -164,24 +152,15 @@ def record(run: RunDir, name: str, title: str, data: Path) -> DemoScript:
     text = msgspec.json.encode(started).decode().replace(json.dumps(str(data))[1:-1], DATA)
     written = run.record()
     output = cast("dict[str, Any]", written.state.artifacts.final_output or {})
+    kept = ("session", "turn", "ordinal", "text", "tokens_in", "tokens_out")
+    replies = [event for event in events if isinstance(event, ModelReplied)]
     return DemoScript(
         name=name,
         title=title,
         model=started.model or "none",
         recorded=written.started_at[:10],
         started=json.loads(text),
-        replies=[_reply(event) for event in events if isinstance(event, ModelReplied)],
+        replies=[{field: getattr(reply, field) for field in kept} for reply in replies],
         status=written.status.value,
         answer=str(output.get("answer") or output.get("summary") or ""),
     )
-
-
-def _reply(event: ModelReplied) -> dict[str, Any]:
-    return {
-        "session": event.session,
-        "turn": event.turn,
-        "ordinal": event.ordinal,
-        "text": event.text,
-        "tokens_in": event.tokens_in,
-        "tokens_out": event.tokens_out,
-    }

@@ -111,13 +111,21 @@ class Bench:
 
     def _one(self, case: BenchCase, method: str, repeat: int) -> Trial:
         started = time.monotonic()
+        suite, blank = self.plan.suite, Trial(case=case.key, method=method, repeat=repeat)
         try:
-            if method == "rule" or (method == "sonde" and not isinstance(self.plan.suite, Questions)):
+            if method == "rule" or (method == "sonde" and not isinstance(suite, Questions)):
                 result = self._engine(case, method, repeat)
             else:
-                result = self._prompted(case, Trial(case=case.key, method=method, repeat=repeat))
+                assert self.model is not None, "checked when the benchmark was made"
+                assert self._opened is not None, "opened before the first case"
+                if isinstance(suite, Questions):
+                    runs = self.plan.out / "runs"
+                    asker = Asker(model=self.model, opened=self._opened, settings=self.settings, runs_dir=runs)
+                    result = answered(suite, case, blank, asker)
+                else:
+                    result = one_prompt(suite, blank, self._opened, suite.plain_prompt(case))
         except (Fault, RunError) as error:
-            result = Trial(case=case.key, method=method, repeat=repeat, status=f"failed: {error.message[:200]}")
+            result = replace(blank, status=f"failed: {error.message[:200]}")
         return replace(result, seconds=round(time.monotonic() - started, 3), model=self._model_name(method))
 
     def _model_name(self, method: str) -> str:
@@ -150,15 +158,4 @@ class Bench:
             tokens=used.tokens_in + used.tokens_out,
             cost_usd=used.cost_usd,
             run_dir="" if found.run_dir is None else str(found.run_dir),
-        )
-
-    def _prompted(self, case: BenchCase, blank: Trial) -> Trial:
-        assert self.model is not None, "checked when the benchmark was made"
-        assert self._opened is not None, "opened before the first case"
-        suite = self.plan.suite
-        if not isinstance(suite, Questions):
-            return one_prompt(suite, blank, self._opened, suite.plain_prompt(case))
-        runs = self.plan.out / "runs"
-        return answered(
-            suite, case, blank, Asker(model=self.model, opened=self._opened, settings=self.settings, runs_dir=runs)
         )

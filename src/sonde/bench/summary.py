@@ -31,7 +31,27 @@ class Summary:
 def summarise(suite: Suite, results: Iterable[Trial]) -> list[Summary]:
     """One summary per method, over the cases that it was tried on."""
     known = {case.key: case for case in suite.cases()}
-    return [_summary(suite, method, found, known) for method, found in per_method(results).items()]
+    summaries: list[Summary] = []
+    for method, found in per_method(results).items():
+        tried = [each for each in found if each.fits]
+        repeats = sorted({each.repeat for each in tried})
+        rounds = [[each for each in tried if each.repeat == repeat] for repeat in repeats]
+        by_repeat = [_metrics(suite, each, known) for each in rounds]
+        names = dict.fromkeys(name for metrics in by_repeat for name in metrics)
+        summaries.append(
+            Summary(
+                method=method,
+                cases=len({each.case for each in tried}),
+                left_out=len({each.case for each in found if not each.fits}),
+                failed=sum(each.predicted is None for each in tried),
+                metrics={name: spread([metrics[name] for metrics in by_repeat if name in metrics]) for name in names},
+                seconds=spread([fmean(each.seconds for each in trials) for trials in rounds]),
+                tokens=spread([fmean(each.tokens for each in trials) for trials in rounds]),
+                cost_usd=spread([fmean(each.cost_usd for each in trials) for trials in rounds]),
+                tables=suite.tables(_predictions(suite, rounds[0], known)) if rounds else "",
+            )
+        )
+    return summaries
 
 
 def per_method(results: Iterable[Trial]) -> dict[str, list[Trial]]:
@@ -39,25 +59,6 @@ def per_method(results: Iterable[Trial]) -> dict[str, list[Trial]]:
     listed = list(results)
     found = {method: [each for each in listed if each.method == method] for method in METHODS}
     return {method: each for method, each in found.items() if each}
-
-
-def _summary(suite: Suite, method: str, results: list[Trial], known: dict[str, BenchCase]) -> Summary:
-    tried = [each for each in results if each.fits]
-    repeats = sorted({each.repeat for each in tried})
-    rounds = [[each for each in tried if each.repeat == repeat] for repeat in repeats]
-    by_repeat = [_metrics(suite, found, known) for found in rounds]
-    names = dict.fromkeys(name for metrics in by_repeat for name in metrics)
-    return Summary(
-        method=method,
-        cases=len({each.case for each in tried}),
-        left_out=len({each.case for each in results if not each.fits}),
-        failed=sum(each.predicted is None for each in tried),
-        metrics={name: spread([metrics[name] for metrics in by_repeat if name in metrics]) for name in names},
-        seconds=spread([fmean(each.seconds for each in found) for found in rounds]),
-        tokens=spread([fmean(each.tokens for each in found) for found in rounds]),
-        cost_usd=spread([fmean(each.cost_usd for each in found) for found in rounds]),
-        tables=suite.tables(_predictions(suite, rounds[0], known)) if rounds else "",
-    )
 
 
 def _metrics(suite: Suite, results: list[Trial], known: dict[str, BenchCase]) -> dict[str, float]:

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from sonde.core.deadline import Deadline
@@ -54,7 +55,9 @@ class CommandModel:
         self._settings = settings
         passed = {name: settings.environ[name] for name in PASSED_ON if name in settings.environ}
         self._environment = {"PATH": os.defpath, **passed, **settings.env}
-        self.name = f"command:{settings.label}" if settings.label else _shown(self._argv)
+        # Up to the first option: options may carry keys, and names go into the record.
+        words = takewhile(lambda word: not word.startswith(("-", "{")), self._argv[1:])
+        self.name = f"command:{settings.label or shlex.join([self._argv[0], *words])}"
         if settings.prompt_mode == "file" and not any("{prompt_file}" in part for part in self._argv):
             raise ConfigError(
                 f"{self.name} gets its prompt by file but has no place for its path; add {{prompt_file}}, as in "
@@ -148,16 +151,6 @@ class CommandModel:
 
     def _clean(self, text: str) -> str:
         return secret_forms(self._settings.secrets()).remove(text)
-
-
-def _shown(argv: Sequence[str]) -> str:
-    """The command up to its first option: options may carry keys, and names go into the record."""
-    words = [argv[0]]
-    for word in argv[1:]:
-        if word.startswith(("-", "{")):
-            break
-        words.append(word)
-    return f"command:{shlex.join(words)}"
 
 
 def _read(path: Path) -> str:

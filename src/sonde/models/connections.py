@@ -73,7 +73,17 @@ class ConnectionStack:
 
     @contextmanager
     def post(self, content: bytes, timeout: httpx2.Timeout, stop: Stop) -> Generator[httpx2.Response]:
-        line = self._take()
+        with self._lock:
+            # The last used: its connection is the least likely to have gone stale.
+            line = self._idle.pop() if self._idle else None
+            if (
+                line is None and self._certificates is None
+            ):  # once: reading them takes 20 ms, which plain HTTP need not pay
+                secure = self._url.scheme == "https" or self._proxy is not None
+                self._certificates = httpx2.create_ssl_context(trust_env=False) if secure else False
+            options: dict[str, Any] = {"verify": self._certificates, "proxy": self._proxy}
+        if line is None:  # the environment (proxies, certificates) is read above, once, and passed down
+            line = Connection(httpx2.Client(headers=self._headers, trust_env=False, **options))
         try:
             with line.post(self._url, content, timeout, stop) as response:
                 yield response
@@ -92,17 +102,6 @@ class ConnectionStack:
             idle, self._idle = self._idle, []
         for line in idle:
             line.client.close()
-
-    def _take(self) -> Connection:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()  # the last used: its connection is the least likely to have gone stale
-            if self._certificates is None:  # once: reading them takes 20 ms, which plain HTTP need not pay
-                secure = self._url.scheme == "https" or self._proxy is not None
-                self._certificates = httpx2.create_ssl_context(trust_env=False) if secure else False
-            options: dict[str, Any] = {"verify": self._certificates, "proxy": self._proxy}
-        # the environment (proxies, certificates) is read above, once, and passed down
-        return Connection(httpx2.Client(headers=self._headers, trust_env=False, **options))
 
 
 class LineTimer:

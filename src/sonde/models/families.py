@@ -44,17 +44,12 @@ _FAMILIES: tuple[tuple[str, ModelFamily], ...] = (
 )
 
 
-def family_of(model_name: str) -> ModelFamily:
-    """The family, by name without the vendor that gateways put before it."""
-    name = model_name.rpartition("/")[2].lower()
-    return next((family for pattern, family in _FAMILIES if re.match(pattern, name)), _PLAIN)
-
-
 def request_body(
     model_name: str, request: ModelRequest, *, rejected: AbstractSet[str], stream: bool, extra: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The JSON body of one Chat Completions request."""
-    family = family_of(model_name)
+    name = model_name.rpartition("/")[2].lower()  # without the vendor that gateways put before it
+    family = next((family for pattern, family in _FAMILIES if re.match(pattern, name)), _PLAIN)
     other = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
     options: dict[str, Any] = {
         other[family.limit] if family.limit in rejected else family.limit: request.max_output_tokens,

@@ -66,36 +66,33 @@ class LocalModel:
         with self._lock:
             if self._server is not None and self._server.process.poll() is None:
                 return self._server
-            self._server = self._start(deadline)
+            if deadline.stop.is_set():  # it came while another call was starting the server
+                raise interrupted(self.name, 0)
+            script = Path(__file__).with_name("local_server.py")
+            options = ["--threads", str(self._settings.threads), "--context", str(self._context_tokens)]
+            with tempfile.TemporaryFile() as complaints:
+                process = subprocess.Popen(
+                    [sys.executable, "-I", str(script), str(self._weights), *options],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=complaints,
+                    env={},
+                )
+                with deadline.stop.cutting(process.kill):
+                    address = _first_line(process, min(START_S, deadline.remaining()))
+                if not address:
+                    _end(process)
+                    if deadline.stop.is_set():
+                        raise interrupted(self.name, 0)
+                    complaints.seek(0)
+                    said = complaints.read()[-500:].decode("utf-8", "replace").strip().rpartition("\n")[2]
+                    raise ModelCallFailed(f"{self.name} did not start: {said or 'it took too long'}", retryable=False)
+            base_url = f"{address}/v1"
+            own = replace(self._settings, base_url=base_url, api_key=None, proxy=None)
+            chat = ChatModel(self.name, own, local=True)
+            self._server = _Server(process=process, chat=chat, base_url=base_url)
+            weakref.finalize(self, self._server.close)
             return self._server
-
-    def _start(self, deadline: Deadline) -> _Server:
-        if deadline.stop.is_set():  # it came while another call was starting the server
-            raise interrupted(self.name, 0)
-        script = Path(__file__).with_name("local_server.py")
-        options = ["--threads", str(self._settings.threads), "--context", str(self._context_tokens)]
-        with tempfile.TemporaryFile() as complaints:
-            process = subprocess.Popen(
-                [sys.executable, "-I", str(script), str(self._weights), *options],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=complaints,
-                env={},
-            )
-            with deadline.stop.cutting(process.kill):
-                address = _first_line(process, min(START_S, deadline.remaining()))
-            if not address:
-                _end(process)
-                if deadline.stop.is_set():
-                    raise interrupted(self.name, 0)
-                complaints.seek(0)
-                said = complaints.read()[-500:].decode("utf-8", "replace").strip().rpartition("\n")[2]
-                raise ModelCallFailed(f"{self.name} did not start: {said or 'it took too long'}", retryable=False)
-        base_url = f"{address}/v1"
-        chat = ChatModel(self.name, replace(self._settings, base_url=base_url, api_key=None, proxy=None), local=True)
-        server = _Server(process=process, chat=chat, base_url=base_url)
-        weakref.finalize(self, server.close)
-        return server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,7 +101,15 @@ def run_process(program: Program, on_text: OnText | None = None) -> ProgramEnd:
         in_time = _Pump(process, program, drain, started + program.seconds).run()
     finally:
         _groups.discard(process.pid)
-        _end_group(process)
+        if process.poll() is None:  # ask the group to end, then kill whatever is left of it
+            _signal(process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_S)
+        _signal(process.pid, signal.SIGKILL)
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
     drain.stdout(b"", last=True)
     return ProgramEnd(
         text="".join(drain.pieces),
@@ -148,7 +156,13 @@ class _Pump:
                         key.data(data)
                     else:
                         self._selector.unregister(key.fileobj)
-        return self._drain.overflowed or self._wait_for_end()
+        while not self._drain.overflowed and process.poll() is None:
+            left = self._left()
+            if left <= 0:
+                return False
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(min(TICK_S, left))
+        return True
 
     def _left(self) -> float:
         return 0.0 if self._stop.is_set() else self._until - time.monotonic()
@@ -170,30 +184,6 @@ class _Pump:
                 return
         self._selector.unregister(pipe)
         pipe.close()
-
-    def _wait_for_end(self) -> bool:
-        while True:
-            left = self._left()
-            try:
-                self._process.wait(max(0.0, min(TICK_S, left)))
-            except subprocess.TimeoutExpired:
-                if left <= 0:
-                    return False
-            else:
-                return True
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ask the group to end if its leader lives, then kill whatever is left of it."""
-    if process.poll() is None:
-        _signal(process.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
-    _signal(process.pid, signal.SIGKILL)
-    process.wait()
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
 
 
 def end_all_groups() -> None:

@@ -51,8 +51,24 @@ def make(tree: Path, seed: int) -> Material:
         kind="text",
         gold=min(functions)[2],
     )
-    asked = [*_about_classes(dice, classes), longest, _importers(dice, parsed), _async(parsed)]
-    return Material(context=texts, questions=asked)
+    about_classes = _about_classes(dice, classes)
+    imported = {
+        name: {alias.name for node in ast.walk(root) if isinstance(node, ast.Import) for alias in node.names}
+        for name, root in parsed.items()
+    }
+    module = _popular(dice, [each for names in imported.values() for each in names])
+    importers = GoldQuestion(
+        text=f"Which files have a statement `import {module}` (plain, also with `as`, anywhere in the file)? "
+        "List the paths.",
+        kind="list",
+        gold=sorted(name for name, names in imported.items() if module in names),
+    )
+    asynchronous = GoldQuestion(
+        text="How many `async def` functions and methods are there in all?",
+        kind="number",
+        gold=sum(isinstance(node, ast.AsyncFunctionDef) for root in parsed.values() for node in ast.walk(root)),
+    )
+    return Material(context=texts, questions=[*about_classes, longest, importers, asynchronous])
 
 
 def _about_classes(dice: random.Random, classes: list[_SourceClass]) -> list[GoldQuestion]:
@@ -83,22 +99,3 @@ def _popular(dice: random.Random, names: list[str]) -> str:
     """One of the names that occur more than once, so that one place is not enough to answer."""
     common = sorted(name for name, count in Counter(names).items() if count > 1)
     return dice.choice(common or sorted(set(names)) or ["close"])
-
-
-def _importers(dice: random.Random, parsed: dict[str, ast.Module]) -> GoldQuestion:
-    imported = {
-        name: {alias.name for node in ast.walk(module) if isinstance(node, ast.Import) for alias in node.names}
-        for name, module in parsed.items()
-    }
-    module = _popular(dice, [each for names in imported.values() for each in names])
-    text = (
-        f"Which files have a statement `import {module}` (plain, also with `as`, anywhere in the file)? List the paths."
-    )
-    return GoldQuestion(
-        text=text, kind="list", gold=sorted(name for name, names in imported.items() if module in names)
-    )
-
-
-def _async(parsed: dict[str, ast.Module]) -> GoldQuestion:
-    gold = sum(isinstance(node, ast.AsyncFunctionDef) for module in parsed.values() for node in ast.walk(module))
-    return GoldQuestion(text="How many `async def` functions and methods are there in all?", kind="number", gold=gold)

@@ -11,14 +11,14 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sonde.contexts.files import FilesContext
 from sonde.contexts.files.file_list import Listing
 from sonde.contexts.files.library import Library
-from sonde.contexts.files.text import Text, Unreadable
+from sonde.contexts.files.text import Unreadable
 from sonde.core.evidence import Excerpt, Observed
 from sonde.disk import below
 from sonde.errors import ConfigError, ToolFault
@@ -201,7 +201,10 @@ def survey(library: Library, left_out: Mapping[str, str]) -> Survey:
     for entry in library.entries.values():
         try:
             with library.open(entry) as text:
-                chars = sum(len(piece) for piece in _pieces(text))
+                decoder = codecs.getincrementaldecoder(text.encoding)("replace")
+                offsets = range(text.start, text.size, _STEP)
+                chars = sum(len(decoder.decode(text.read(offset, _STEP))) for offset in offsets)
+                chars += len(decoder.decode(b"", final=True))
                 rows.append(FileRow(path=entry.path, line_count=library.index(entry, text).total, char_count=chars))
                 head = text.decode(text.read(text.start, SIGNAL_BYTES))
                 signals.update({name: sum(1 for _ in p.finditer(head)) for name, p in SIGNALS.items()})
@@ -210,10 +213,3 @@ def survey(library: Library, left_out: Mapping[str, str]) -> Survey:
     for name in unread:
         library.listing.entries.pop(name, None)
     return Survey(rows=tuple(rows), signals=dict(signals), left_out=unread)
-
-
-def _pieces(text: Text) -> Iterator[str]:
-    decoder = codecs.getincrementaldecoder(text.encoding)("replace")
-    for offset in range(text.start, text.size, _STEP):
-        yield decoder.decode(text.read(offset, _STEP))
-    yield decoder.decode(b"", final=True)

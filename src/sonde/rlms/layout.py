@@ -141,15 +141,25 @@ class Layout:
         fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)  # roles may run at the same time, and each rewrites the index
-            entries = [row for row in _entries(self.root / INDEX) if not self._is_mine(row)]
+            entries = self._other_entries()
             entries.append({"loop_id": self.loop_id, "role": self.role, "iteration": self.iteration, **body})
             write_atomically(self.root / INDEX, pretty_json({"generated_at": now(), "entries": entries}))
         finally:
             os.close(fd)
 
-    def _is_mine(self, entry: Any) -> bool:
-        row = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
-        return bool(row) and (row.get("role"), row.get("iteration")) == (self.role, self.iteration)
+    def _other_entries(self) -> list[Any]:
+        """The index without the entry of this role and iteration; a damaged one starts anew, since it is only a view."""
+        try:
+            found: Any = json.loads((self.root / INDEX).read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return []
+        entries: Any = cast("dict[str, Any]", found).get("entries") if isinstance(found, dict) else None
+        others: list[Any] = []
+        for entry in cast("list[Any]", entries) if isinstance(entries, list) else []:
+            row = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
+            if not row or (row.get("role"), row.get("iteration")) != (self.role, self.iteration):
+                others.append(entry)
+        return others
 
     def emit(self, name: EventName, status: str, data: Mapping[str, Any]) -> None:
         """One line in the loop's stream; written in one piece, so that several writers do not mix."""
@@ -168,13 +178,3 @@ class Layout:
             os.write(fd, json.dumps(line).encode() + b"\n")
         finally:
             os.close(fd)
-
-
-def _entries(index: Path) -> list[Any]:
-    """The entries of the index; a damaged one starts anew, since it is only a view."""
-    try:
-        found: Any = json.loads(index.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return []
-    entries: Any = cast("dict[str, Any]", found).get("entries") if isinstance(found, dict) else None
-    return cast("list[Any]", entries) if isinstance(entries, list) else []

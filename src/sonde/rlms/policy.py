@@ -114,28 +114,27 @@ class Decision:
 
 def decide(policy: LoopPolicy, role: str, metrics: Mapping[str, Any], *, requested: bool) -> Decision:
     """The trigger policy."""
-    should_run, reason = _judge(policy, role, requested=requested, large=policy.auto.met(metrics))
-    return Decision(should_run=should_run, reason=reason, mode=policy.mode, metrics=dict(metrics), requested=requested)
-
-
-def _judge(policy: LoopPolicy, role: str, *, requested: bool, large: bool) -> tuple[bool, Reason]:
-    if not policy.enabled:
-        return False, "disabled"
-    if not policy.roles.get(role, True):
-        return False, "role_disabled"
-    if policy.policy.force_off:
-        return False, "force_off"
-    if policy.policy.force_on:
-        return True, "force_on"
+    large = policy.auto.met(metrics)
+    verdict: tuple[bool, Reason]
     match policy.mode:
         case "auto":
-            return (True, "auto_threshold") if large else (False, "auto_not_met")
+            verdict = (True, "auto_threshold") if large else (False, "auto_not_met")
         case "requested":
-            return (True, "requested_keyword") if requested else (False, "request_not_found")
+            verdict = (True, "requested_keyword") if requested else (False, "request_not_found")
+        case "hybrid" if requested:
+            verdict = True, "hybrid_requested"
         case "hybrid":
-            if requested:
-                return True, "hybrid_requested"
-            return (True, "hybrid_auto") if large else (False, "hybrid_not_met")
+            verdict = (True, "hybrid_auto") if large else (False, "hybrid_not_met")
+    if not policy.enabled:
+        verdict = False, "disabled"
+    elif not policy.roles.get(role, True):
+        verdict = False, "role_disabled"
+    elif policy.policy.force_off:
+        verdict = False, "force_off"
+    elif policy.policy.force_on:
+        verdict = True, "force_on"
+    should_run, reason = verdict
+    return Decision(should_run=should_run, reason=reason, mode=policy.mode, metrics=dict(metrics), requested=requested)
 
 
 def role_goes_on(fail_mode: FailMode, *, ok: bool) -> bool:

@@ -82,16 +82,25 @@ def now() -> str:
 
 
 def success(
-    request: Request, survey: Survey, output: Mapping[str, Any], citations: Sequence[Mapping[str, Any]], effort: Effort
+    request: Request, survey: Survey, output: Mapping[str, Any], citations: Sequence[Citation], effort: Effort
 ) -> dict[str, Any]:
-    """result.json of a run that has set its final value."""
+    """result.json of a run that has set its final value. A citation has the loop's fields and no others."""
     return {
         "ok": True,
         **_head(request),
         "stats": {**survey.metrics(), **effort.stats()},
         "signals": dict(survey.signals),
         "highlights": list(output["highlights"]),
-        "citations": list(citations),
+        "citations": [
+            {
+                "path": citation.path,
+                "start_line": citation.start_line,
+                "end_line": citation.end_line,
+                "signal": citation.signal[:48],
+                "snippet": citation.snippet[:220],
+            }
+            for citation in citations
+        ],
         "files": [asdict(row) for row in survey.rows],
         "trace": list(effort.trace),
         "final": jsonable(output["value"]),
@@ -121,17 +130,6 @@ def failure(request: Request | None, error_code: str, error: str, effort: Effort
         "stats": effort.stats(),
         "trace": list(effort.trace),
         "metadata": dict(request.metadata) if request else {},
-    }
-
-
-def citation_row(citation: Citation) -> dict[str, Any]:
-    """A citation with the loop's fields and no others."""
-    return {
-        "path": citation.path,
-        "start_line": citation.start_line,
-        "end_line": citation.end_line,
-        "signal": citation.signal[:48],
-        "snippet": citation.snippet[:220],
     }
 
 

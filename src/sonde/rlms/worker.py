@@ -1,12 +1,19 @@
 """One invocation from request to result, over the same session as `ask`.
 
-It runs in its own process (`python -m sonde.rlms`), so that the wrapper can end it whatever it is doing. Every ending is a result: a
-value that was set is ok, even if some of its citations did not hold (those are dropped); anything else is a failure with its class.
+It runs in its own process (`python -m sonde.rlms.worker`), so that the wrapper can end it whatever it is doing: a request as JSON on
+standard input, a result as JSON on standard output, remarks on standard error. Every ending is a result: a value that was
+set is ok, even if some of its citations did not hold (those are dropped); anything else is a failure with its class.
 """
 
 from __future__ import annotations
 
+import ctypes
+import json
+import os
+import signal
 import sys
+import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +29,9 @@ from sonde.errors import BudgetExceeded, ModelOutputInvalid, RunError, SondeErro
 from sonde.rlms.calls import CallLog, RunnerModel
 from sonde.rlms.files import LoopFiles, open_files
 from sonde.rlms.request import Request
-from sonde.rlms.result import FALLBACK_SIGNAL, Effort, citation_row, failure, failure_class, success
+from sonde.rlms.result import FALLBACK_SIGNAL, Effort, failure, failure_class, success
 from sonde.runtime.run import RunSpec
+from sonde.sandbox.worker.tables import PR_SET_PDEATHSIG
 
 FALLBACK_FILES = 5
 RUNS = "runs"
@@ -84,8 +92,7 @@ def _run(request: Request, environ: Mapping[str, str], deadline: Deadline) -> di
         citations = [citation for citation in result.citations if not citation.fallback]
         if not citations and request.require_citations:
             citations = _fallback(context)
-        rows = [citation_row(citation) for citation in citations]
-        return success(request, context.survey, result.value, rows, effort)
+        return success(request, context.survey, result.value, citations, effort)
     error_code, words = _cause(request, result.error, calls, deadline)
     return failure(request, error_code, words, effort)
 
@@ -125,3 +132,24 @@ def _cause(request: Request, error: RunError | None, calls: CallLog, deadline: D
 
 def _timeout_words(request: Request) -> str:
     return f"timeout_seconds of {request.limits.timeout_seconds} is used up"
+
+
+def main() -> None:
+    """One invocation."""
+    answer = os.dup(1)
+    os.dup2(2, 1)  # a stray print must not end up in the result
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside, it ends its programs first
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0)  # and also when the wrapper is gone
+    order = json.loads(sys.stdin.buffer.read())
+    request = Request.from_wire(order["request"])
+    try:
+        result = work(request, os.environ, used_s=max(0.0, time.monotonic() - order["started"]))
+    except Exception as error:  # noqa: BLE001  # the top of a worker: a fault of ours must become a result
+        traceback.print_exc()
+        result = failure(request, "worker_failure", f"{type(error).__name__}: {error}")
+    with os.fdopen(answer, "wb") as out:
+        out.write(json.dumps(result).encode("utf-8", "replace"))
+
+
+if __name__ == "__main__":
+    main()

@@ -42,33 +42,28 @@ def invoke(flags: Mapping[str, str | None], environ: Mapping[str, str], python: 
     )
     try:
         layout.make()
-        return _in_place(request, layout, environ, python, started)
+        decided = Decided.of(request.metadata)
+        layout.clear()
+        layout.keep_metadata(request.metadata)
+        layout.emit("rlms_start", "started", {"mode": decided.mode, "reason": decided.reason})
+        try:
+            kept = layout.keep_list(read_list(request.context_file_list))
+            result = _run(replace(request, context_file_list=str(kept)), environ, python, started)
+        except ConfigError as error:
+            result = failure(request, failure_class(error), error.message)
+        _tell_time(result, started)
+        layout.write_result(result, decided)
+        layout.emit("rlms_end", "ok" if result["ok"] else "failed", {"error_code": result.get("error_code")})
     except ConfigError as error:
         return failure(request, failure_class(error), error.message)
     except OSError as error:
         result = failure(request, "worker_failure", f"the files in {request.output_dir} cannot be written: {error}")
     except KeyboardInterrupt:
         result = failure(request, "worker_failure", "the call was interrupted, and its worker ended")
+    else:
+        return result
     _tell_time(result, started)
     _write_failure(layout, result, Decided.of(request.metadata))
-    return result
-
-
-def _in_place(
-    request: Request, layout: Layout, environ: Mapping[str, str], python: str, started: float
-) -> dict[str, Any]:
-    decided = Decided.of(request.metadata)
-    layout.clear()
-    layout.keep_metadata(request.metadata)
-    layout.emit("rlms_start", "started", {"mode": decided.mode, "reason": decided.reason})
-    try:
-        kept = layout.keep_list(read_list(request.context_file_list))
-        result = _run(replace(request, context_file_list=str(kept)), environ, python, started)
-    except ConfigError as error:
-        result = failure(request, failure_class(error), error.message)
-    _tell_time(result, started)
-    layout.write_result(result, decided)
-    layout.emit("rlms_end", "ok" if result["ok"] else "failed", {"error_code": result.get("error_code")})
     return result
 
 
@@ -104,7 +99,12 @@ def _run(request: Request, environ: Mapping[str, str], python: str, started: flo
     with log.open("wb") as stderr:
         try:
             worker = subprocess.Popen(
-                [python, "-P", "-m", "sonde.rlms"],  # -P: a package of that name in the working folder is not ours
+                [
+                    python,
+                    "-P",
+                    "-m",
+                    "sonde.rlms.worker",
+                ],  # -P: a package of that name in the working folder is not ours
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -176,7 +176,9 @@ def invoke_from_shell(flags: Mapping[str, str | None], environ: Mapping[str, str
     Programs that detached themselves come to us when their parent ends. After a good call they may stay: somebody's daemons.
     """
     before = {
-        number: signal.signal(number, _interrupt) for number in STOPS if signal.getsignal(number) != signal.SIG_IGN
+        number: signal.signal(number, signal.default_int_handler)
+        for number in STOPS
+        if signal.getsignal(number) != signal.SIG_IGN
     }
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
@@ -195,7 +197,3 @@ def invoke_from_shell(flags: Mapping[str, str | None], environ: Mapping[str, str
             break
         time.sleep(0.01)
     return exit_code(result), result
-
-
-def _interrupt(_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt

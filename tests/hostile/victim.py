@@ -7,6 +7,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from cli.cli_program import call
 from journeys.journey import SONDE, Person, Shown
 
 REPLY = "```python\nFINAL('done')\n```"
@@ -22,6 +23,28 @@ class Victim(Person):
     def sonde(self, *words: str | Path, stdin: str | None = None) -> Shown:
         """Type one command. It is killed when it has used up its processor time, however busy the machine is."""
         return self.run("sh", "-c", f'ulimit -t {self.cpu_seconds}; exec "$@"', "sh", SONDE, *words, stdin=stdin)
+
+    def call(self, *words: str | Path, stdin: str = "") -> Shown:
+        """Type one command, run in this process: quicker, where nothing is expected to hang or to end it."""
+        return call(*words, cwd=self.folder, env=self.environment(), stdin=stdin)
+
+    def wait_for(self, path: Path) -> None:
+        """Until a file is there."""
+        pause = threading.Event()
+        for _ in range(int(self.seconds * 20)):
+            if path.exists():
+                return
+            pause.wait(0.05)
+        raise AssertionError(f"{path} never came")
+
+    def wait_for_end(self, pid: int) -> None:
+        """Until a process is gone."""
+        pause = threading.Event()
+        for _ in range(int(self.seconds * 20)):
+            if not Path(f"/proc/{pid}").exists():
+                return
+            pause.wait(0.05)
+        raise AssertionError(f"process {pid} lives on")
 
     @property
     def own(self) -> Path:

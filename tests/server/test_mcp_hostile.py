@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,63 @@ def test_a_summary_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
 
     assert not result.is_error
     assert KEY not in str(result)
+
+
+@pytest.mark.parametrize("tool", ["rca", "comply", "incident"])
+def test_annotations_are_written_only_if_the_user_started_the_server_so(tmp_path: Path, tool: str) -> None:
+    mine = Settings(runs_dir=tmp_path / "runs", source="http://127.0.0.1:1")
+    more = {} if tool == "incident" else {"trace_id": "t"}
+
+    result = call(tmp_path, mine, tool, source="http://127.0.0.1:1", writeback=True, **more)
+
+    assert result.is_error and "--writeback" in result.content[0].text
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["pipe", "link", "folder/pipe"])
+def test_a_pipe_is_an_error_at_once(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "folder/pipe")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+
+    result = call(tmp_path, Settings(runs_dir=tmp_path / "runs"), "ask", question="?", paths=[name])
+
+    assert result.is_error and "pipe" in result.content[0].text
+
+
+@pytest.mark.parametrize("name", ["other", "..", "."])
+def test_a_run_that_lies_in_the_working_folder_or_above_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    run = answered(tmp_path, tmp_path / "elsewhere")
+    here = run / "here"
+    here.mkdir()
+    (here / "other").symlink_to(run)
+    (here / "events.jsonl").write_bytes((run / "events.jsonl").read_bytes())
+    (here / "runs").mkdir()
+    (here / "runs/other").symlink_to(run)
+    monkeypatch.chdir(here)
+
+    for shown in (name, None):
+        result = call(here, Settings(runs_dir=here / "runs"), "runs", **({"run": shown} if shown else {}))
+        assert result.is_error or result.structured_content["runs"] == []
+
+
+@pytest.mark.parametrize("writeback", [False, True])
+def test_tools_say_truthfully_what_they_do(tmp_path: Path, writeback: bool) -> None:
+    async def go() -> Any:
+        async with Client(build(Settings(), tmp_path, writeback=writeback)) as client:
+            return (await client.list_tools()).tools
+
+    tools = {tool.name: tool for tool in asyncio.run(go())}
+
+    hints = {name: tool.annotations.model_dump(exclude={"title"}) for name, tool in tools.items()}
+    asks = {"read_only_hint": False, "destructive_hint": False, "idempotent_hint": False, "open_world_hint": True}
+    assert hints["ask"] == asks
+    assert hints["rca"] == hints["comply"] == hints["incident"] == {**asks, "destructive_hint": writeback}
+    assert hints["runs"] == {
+        "read_only_hint": True, "destructive_hint": False, "idempotent_hint": True, "open_world_hint": False,
+    }  # fmt: skip
+    for tool in tools.values():
+        assert all(each.get("description") for each in tool.input_schema["properties"].values()), tool.name

@@ -13,6 +13,7 @@ from sonde.contexts.base import Context
 from sonde.contexts.files import FilesContext
 from sonde.contexts.files.about import left_out
 from sonde.core.canonical import clip
+from sonde.disk import AnyPath
 from sonde.errors import ConfigError
 
 STDIN_NAME = "stdin.txt"
@@ -29,8 +30,13 @@ class Opened:
     left_out: str = ""
 
 
-def open_context(given: Sequence[Any], *, code: bool = False, rationale_over: int | None = None) -> Opened:
-    """One context of everything given; ConfigError if paths were given and nothing in them can be read."""
+def open_context(
+    given: Sequence[Any], *, code: bool = False, rationale_over: int | None = None, within: Sequence[AnyPath] = ()
+) -> Opened:
+    """One context of everything given; ConfigError if paths were given and nothing in them can be read.
+
+    `within`: the paths come from a model or a manifest, and are read only below these folders.
+    """
     if len(given) == 1 and isinstance(given[0], Opened):
         return given[0]
     if len(given) == 1 and is_context(given[0]):
@@ -52,10 +58,10 @@ def open_context(given: Sequence[Any], *, code: bool = False, rationale_over: in
         from sonde.contexts.code import CodeContext  # noqa: PLC0415  # parsers are loaded only for those who ask for them
 
         names = names or ["."]
-        context = CodeContext(names)
+        context = CodeContext(names, within=within)
         files = context.files
     else:
-        context = files = FilesContext(names, rationale_over=rationale_over)
+        context = files = FilesContext(names, rationale_over=rationale_over, within=within)
     if names:
         _require_text(files, names)
     return Opened(

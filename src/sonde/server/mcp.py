@@ -11,23 +11,28 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import threading
+import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from dataclasses import asdict
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
-from pydantic import BaseModel, ConfigDict
+from mcp_types import ToolAnnotations
+from pydantic import BaseModel, ConfigDict, Field
 
 from sonde.api.ask_run import ask
 from sonde.api.consent import is_chosen_server
 from sonde.api.investigations import comply, incident, rca
 from sonde.api.launch import sonde_version
-from sonde.api.result import Investigation, Result
+from sonde.api.result import Answer, Investigation, Result
 from sonde.api.settings import Settings
+from sonde.api.sources import open_context
 from sonde.contexts.traces.catalog import is_server
 from sonde.contexts.workspace.paths import Root
 from sonde.contexts.workspace.policy import Policy
@@ -44,6 +49,25 @@ Every claim is cited and proved. `ask` takes a question and paths inside the wor
 take trace ids and a source (a file, folder or Phoenix address). `runs` lists earlier runs or shows one."""
 
 T = TypeVar("T")
+WORK = "tool call"
+"""The name of the threads in which tools work."""
+GRACE_S = 1.0
+"""How long runs may write down their end when the client has hung up."""
+
+Question = Annotated[str, Field(description="What to find out, in one or more sentences.")]
+Paths = Annotated[
+    list[str],
+    Field(description="Files, folders and globs inside the working folder, such as ['logs/', 'src/**/*.py']."),
+]
+TraceId = Annotated[str, Field(description="The id of the trace, as the source spells it.")]
+TraceSource = Annotated[
+    str,
+    Field(description="A trace file or a folder of them inside the working folder, or the configured Phoenix server."),
+]
+Project = Annotated[str | None, Field(description="The project in the source; none: the only one, or all of a file.")]
+Write = Annotated[
+    bool, Field(description="Write the findings to the Phoenix server as annotations, if the user has allowed that.")
+]
 
 
 class ToolReply(BaseModel):
@@ -72,50 +96,68 @@ class RunList(BaseModel):
 class Tools:
     """The tools; their docstrings are what the client's model reads."""
 
-    def __init__(self, settings: Settings, folder: Path, model: Model | None = None) -> None:
+    def __init__(
+        self, settings: Settings, folder: Path, model: Model | None = None, *, writeback: bool = False
+    ) -> None:
         self._settings = settings
         self._model = model
         self._root = Root(folder)
+        self._may_write = writeback
 
-    async def ask(self, question: str, paths: list[str], context: Context) -> ToolReply:
+    async def ask(self, question: Question, paths: Paths, context: Context) -> ToolReply:
         """Answer a question over files and folders, however large, with citations that are proved."""
         inside = [self._inside(path) for path in paths]
-        answer = await watched(context, partial(ask, question, *inside, model=self._model, settings=self._settings))
+
+        def work(**hooks: Any) -> Answer:
+            opened = open_context(inside, within=[self._root.path])
+            return ask(question, opened, model=self._model, settings=self._settings, **hooks)
+
+        answer = await watched(context, work)
         return _reply(answer, [each.model_dump(mode="json") for each in answer.citations])
 
     async def rca(
-        self, trace_id: str, source: str, context: Context, project: str | None = None, writeback: bool = False
+        self,
+        trace_id: TraceId,
+        source: TraceSource,
+        context: Context,
+        project: Project = None,
+        writeback: Write = False,
     ) -> ToolReply:
         """Find the root cause of a failed trace. The source is a file, a folder or the address of a Phoenix server."""
+        self._check_writing(writeback)
         work = partial(rca, trace_id, self._source(source), project=project, writeback=writeback)
         return await self._investigate(context, work)
 
     async def comply(
         self,
-        trace_id: str,
-        source: str,
+        trace_id: TraceId,
+        source: TraceSource,
         context: Context,
         *,
-        project: str | None = None,
-        controls: str | None = None,
-        writeback: bool = False,
+        project: Project = None,
+        controls: Annotated[str | None, Field(description="The version of the shipped controls, such as v1.")] = None,
+        writeback: Write = False,
     ) -> ToolReply:
         """Judge a trace against the controls library (`controls` is its version): verdict, findings and evidence."""
+        self._check_writing(writeback)
         work = partial(comply, trace_id, self._source(source), project=project, controls=controls, writeback=writeback)
         return await self._investigate(context, work)
 
     async def incident(
         self,
-        source: str,
+        source: TraceSource,
         context: Context,
         *,
-        project: str | None = None,
-        start: str | None = None,
-        end: str | None = None,
-        trace_ids: list[str] | None = None,
-        writeback: bool = False,
+        project: Project = None,
+        start: Annotated[
+            str | None, Field(description="The window begins here, RFC 3339: 2026-11-01T12:00:00Z.")
+        ] = None,
+        end: Annotated[str | None, Field(description="The window ends here, RFC 3339.")] = None,
+        trace_ids: Annotated[list[str] | None, Field(description="Only these traces, instead of a window.")] = None,
+        writeback: Write = False,
     ) -> ToolReply:
         """Write the dossier of an incident in a window of time (RFC 3339): timeline, representatives, hypotheses, actions."""
+        self._check_writing(writeback)
         window = {"project": project, "start": start, "end": end, "trace_ids": trace_ids or [], "writeback": writeback}
         return await self._investigate(context, partial(incident, self._source(source), **window))
 
@@ -123,14 +165,20 @@ class Tools:
         found = await watched(context, partial(work, model=self._model, settings=self._settings))
         return _reply(found, list(_refs(found.report).values()), found.report)
 
-    async def runs(self, run: str | None = None, limit: int = 20) -> RunList:
+    async def runs(
+        self,
+        run: Annotated[
+            str | None, Field(description="A run's id, its unique beginning, or `last`; none: list them.")
+        ] = None,
+        limit: Annotated[int, Field(description="How many runs to list, the newest first; at most 200.")] = 20,
+    ) -> RunList:
         """List earlier runs, or show one by its id (or `last`)."""
         if run is None:
             found = list_runs(self._settings.runs_dir, limit=max(1, min(limit, 200)))
             return RunList(runs=[{**asdict(each), "path": str(each.path)} for each in found])
-        if "/" in run:
-            raise ConfigError("name a run by its id; folders elsewhere are not shown here")
         folder = find_run(self._settings.runs_dir, run)
+        if folder.path.parent != Path(self._settings.runs_dir):
+            raise ConfigError("name a run by its id; folders elsewhere are not shown here")
         record = folder.record()
         row = {
             "run_id": record.run_id,
@@ -139,6 +187,14 @@ class Tools:
             "run_dir": str(folder.path),
         }
         return RunList(runs=[row], summary=folder.text(SUMMARY))
+
+    def _check_writing(self, asked: bool) -> None:
+        """Annotations are the user's to allow; here a model asks for them."""
+        if asked and not self._may_write:
+            raise ConfigError(
+                "this server writes no annotations: the user can allow it with `sonde serve --mcp --writeback`. "
+                "Leave writeback out; the result is the same"
+            )
 
     def _inside(self, path: str) -> Path:
         """A path inside the working folder, relative or absolute; secrets are refused by name."""
@@ -182,8 +238,18 @@ async def watched(context: Context, work: Callable[..., T]) -> T:
         if text:
             asyncio.run_coroutine_threadsafe(context.report_progress(next(count), None, text), loop)
 
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work(on_event=on_event, cancel=cancel))
+        except BaseException as error:  # noqa: BLE001  # it is raised in the tool call
+            done.set_exception(error)
+
+    # Not a thread of the loop's own pool: the loop waits for those when it ends, however long a model takes.
+    threading.Thread(target=run, name=WORK, daemon=True).start()
     try:
-        return await asyncio.shield(loop.run_in_executor(None, partial(work, on_event=on_event, cancel=cancel)))
+        return await asyncio.shield(asyncio.wrap_future(done))
     except asyncio.CancelledError:
         cancel.set()
         raise
@@ -219,12 +285,18 @@ def _reply(done: Result, citations: list[dict[str, Any]], report: dict[str, Any]
     )
 
 
-def build(settings: Settings, folder: Path, model: Model | None = None) -> MCPServer:
-    """The server with its tools; `model` replaces the one that the settings name."""
+def build(settings: Settings, folder: Path, model: Model | None = None, *, writeback: bool = False) -> MCPServer:
+    """The server with its tools; `model` replaces the one that the settings name. `writeback`: the user allows annotations."""
     server = MCPServer("sonde", version=sonde_version(), instructions=INSTRUCTIONS)
-    tools = Tools(settings, folder, model)
-    for function in (tools.ask, tools.rca, tools.comply, tools.incident, tools.runs):
-        server.add_tool(_explained(function))
+    tools = Tools(settings, folder, model, writeback=writeback)
+    # Each call makes a run folder and pays a model. Annotations replace earlier ones of the same name.
+    asks = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
+    writes = asks.model_copy(update={"destructive_hint": writeback})
+    looks = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+    server.add_tool(_explained(tools.ask), annotations=asks)
+    for function in (tools.rca, tools.comply, tools.incident):
+        server.add_tool(_explained(function), annotations=writes)
+    server.add_tool(_explained(tools.runs), annotations=looks)
     return server
 
 
@@ -241,9 +313,13 @@ def _explained(function: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable
     return call
 
 
-def serve_mcp(settings: Settings) -> int:
-    """Serve until the client hangs up."""
+def serve_mcp(settings: Settings, *, writeback: bool = False) -> int:
+    """Serve until the client hangs up. Then running work is cancelled and has a second to write down its end."""
     watch_parent(os.getppid(), lambda: leave(1))
     leave_on_sigterm()
-    build(settings, Path.cwd()).run("stdio")
+    build(settings, Path.cwd(), writeback=writeback).run("stdio")
+    patience = time.monotonic() + GRACE_S
+    for thread in threading.enumerate():
+        if thread.name == WORK:
+            thread.join(max(0.0, patience - time.monotonic()))
     leave(0)

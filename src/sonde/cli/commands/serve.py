@@ -26,6 +26,10 @@ class ServeOptions:
     acp: Annotated[bool, typer.Option("--acp", help="Agent Client Protocol, for Zed, JetBrains and Neovim.")] = False
     allow_command: Annotated[list[str] | None, typer.Option(metavar="COMMAND", help=ALLOW_COMMAND)] = None
 
+    writeback: Annotated[
+        bool, typer.Option("--writeback", help="With --mcp: tools may write annotations to your Phoenix server.")
+    ] = False
+
 
 def register(app: typer.Typer) -> None:
     app.command()(spread(serve))
@@ -52,13 +56,15 @@ def serve(*, how: ServeOptions, model: ModelOptions, budget: BudgetOptions, plac
         raise ConfigError("choose one of --stdio, --mcp and --acp, for example: sonde serve --stdio")
     if how.mcp and how.allow_command:
         raise ConfigError("--allow-command is for --stdio and --acp; the tools of --mcp run no commands")
+    if how.writeback and not how.mcp:
+        raise ConfigError("--writeback is for --mcp; tasks of --stdio and --acp write no annotations")
     settings = settings_of(model, budget, place)
     commands = how.allow_command or []
     if how.mcp:
         with _needing("mcp"):
             from sonde.server.mcp import serve_mcp
 
-        return serve_mcp(settings)
+        return serve_mcp(settings, writeback=how.writeback)
     from sonde.server.edit_tasks import EditRunner
 
     runner = EditRunner(settings, commands)

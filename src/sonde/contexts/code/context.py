@@ -21,6 +21,7 @@ from sonde.contexts.files.context import FilesContext
 from sonde.contexts.files.text import read_lines
 from sonde.core.deadline import Clock
 from sonde.core.evidence import Excerpt, Observed
+from sonde.disk import AnyPath
 from sonde.errors import ToolFault
 from sonde.tools import Tool, tool
 
@@ -40,8 +41,9 @@ class CodeContext:
         texts: Mapping[str, str] | None = None,
         rationale_over: int | None = None,
         clock: Clock | None = None,
+        within: Sequence[AnyPath] = (),
     ) -> None:
-        self.files = FilesContext(sources, texts=texts, rationale_over=rationale_over, clock=clock)
+        self.files = FilesContext(sources, texts=texts, rationale_over=rationale_over, clock=clock, within=within)
         self._finder = Finder(self.files)
 
     def tools(self) -> Sequence[Tool]:

@@ -24,6 +24,7 @@ from sonde.contexts.files.slices import READ_BYTES, read, reread_bytes, slice_by
 from sonde.contexts.files.text import Unreadable, read_lines
 from sonde.core.deadline import Clock, Deadline, SystemClock
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
+from sonde.disk import AnyPath
 from sonde.errors import ToolFault
 from sonde.tools import Tool, tool
 
@@ -34,7 +35,9 @@ SCAN_SECONDS = 60.0
 
 
 class FilesContext:
-    """Text files as a context. `texts` are further ones that exist only in memory (standard input, say)."""
+    """Text files as a context. `texts` are further ones that exist only in memory (standard input, say). `within` holds sources that
+    somebody else than the user named to these folders.
+    """
 
     def __init__(
         self,
@@ -44,8 +47,10 @@ class FilesContext:
         rationale_over: int | None = None,
         cache_dir: Path | None = None,
         clock: Clock | None = None,
+        within: Sequence[AnyPath] = (),
     ) -> None:
-        self.library = Library([sources] if isinstance(sources, (str, Path)) else list(sources), texts or {})
+        named = [sources] if isinstance(sources, (str, Path)) else list(sources)
+        self.library = Library(named, texts or {}, within)
         self._rationale_over = rationale_over
         self._clock = clock or SystemClock()
         self._search = Search(self.library, cache_dir)

@@ -12,14 +12,14 @@ import os
 import posixpath
 import stat
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from sonde.contexts.files.names import BINARY_SUFFIXES, SKIPPED_FOLDERS
-from sonde.disk import NotPlain, below, secret_reason
+from sonde.disk import AnyPath, NotPlain, below, secret_reason
 from sonde.errors import ConfigError
 
 INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this module waits (cli/interrupt.py)
@@ -79,16 +79,22 @@ class Listing:
 
 
 class _SourcePath(NamedTuple):
-    """A file or folder to list. `base` is the folder in which a glob found it; None if the user named it."""
+    """A file or folder to list. `base` is the folder in which a glob found it; None if it was named. `judged`: not by the user."""
 
     path: str
     real: str
     base: str | None = None
+    judged: bool = False
 
 
-def list_sources(sources: Iterable[str | Path]) -> Listing:
-    """Everything below the given files, folders and globs; ConfigError if one matches nothing."""
+def list_sources(sources: Iterable[str | Path], within: Sequence[AnyPath] = ()) -> Listing:
+    """Everything below the given files, folders and globs; ConfigError if one matches nothing.
+
+    `within`: not the user named the sources. Then each must lie in one of these folders and may be read as if a walk had found it there.
+    """
     found = dict.fromkeys(place for source in sources for place in _expand(os.fspath(source)))
+    if within:
+        found = {_judged(place, within): None for place in found}
     listing = Listing()
     folders = {place: None for place in found if place.base is None and Path(place.real).is_dir()}
     for place in (place for place in found if place not in folders):
@@ -100,6 +106,21 @@ def list_sources(sources: Iterable[str | Path]) -> Listing:
         _walk(listing, place.real, f"{label}/" if label else "")
     listing.entries = dict(sorted(listing.entries.items()))
     return listing
+
+
+def _judged(place: _SourcePath, within: Sequence[AnyPath]) -> _SourcePath:
+    """A source that the user did not name, with where it leads; ConfigError if it may not be read."""
+    named = place.path if place.base is None else place.base
+    path = os.path.normpath(Path.cwd() / named)
+    root = next((root for root in within if Path(path).is_relative_to(os.path.realpath(root))), within[0])
+    try:
+        real = below(root, path)
+        mode = os.lstat(real).st_mode
+    except OSError as error:
+        raise ConfigError(f"{named} is not read: {error.strerror}") from None
+    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+        raise ConfigError(f"{named} is {NO_FILE}")
+    return place if place.base is not None else place._replace(real=real, judged=True)
 
 
 def _expand(source: str) -> list[_SourcePath]:
@@ -142,10 +163,10 @@ def _shown(name: str) -> str:
 def _take(listing: Listing, place: _SourcePath, name: str) -> None:
     """A file that the user named: taken even if it looks like a secret; a pipe is read to its end."""
     try:
-        state = Path(place.path).stat()
+        state = os.lstat(place.real) if place.judged else Path(place.path).stat()
     except OSError as error:
         raise ConfigError(f"cannot read {place.path!r}: {error.strerror}.") from None
-    if stat.S_ISREG(state.st_mode):
+    if stat.S_ISREG(state.st_mode) or place.judged:
         listing.add(name, state.st_size, state.st_mtime_ns, place.real)
         return
     try:
@@ -174,7 +195,7 @@ def _find(listing: Listing, place: _SourcePath, name: str) -> None:
     elif skipped := SKIPPED_FOLDERS.intersection(os.path.relpath(folder, base).split("/")):
         listing.skipped.update(skipped)
     else:
-        _note(listing, Path(place.real), name)
+        _note(listing, Path(root, os.path.relpath(place.path, base)), name)
 
 
 def _walk(listing: Listing, root: str, prefix: str) -> None:

@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 from sonde.contexts.files.file_list import Entry, Listing, list_sources
 from sonde.contexts.files.text import BLOCK, LineIndex, Text, Unreadable, open_text, signature
 from sonde.core.patterns import Pattern, compiled, escaped
-from sonde.disk import open_exactly
+from sonde.disk import AnyPath, open_exactly
 from sonde.errors import ToolFault
 
 GLOB_CHARS = 4096
@@ -32,8 +32,9 @@ V = TypeVar("V")
 class Library:
     """Everything below some files, folders and globs, and texts that are only in memory."""
 
-    def __init__(self, sources: Sequence[str | Path], texts: Mapping[str, str]) -> None:
+    def __init__(self, sources: Sequence[str | Path], texts: Mapping[str, str], within: Sequence[AnyPath] = ()) -> None:
         self._sources = sources
+        self._within = within
         self._texts = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
         self._listing: Listing | None = None
         self._indexes: _Recent[LineIndex] = _Recent(64)
@@ -140,7 +141,7 @@ class Library:
 
     def _list(self) -> Listing:
         """Walk the folders; a library of other files overrides this."""
-        listing = list_sources(self._sources) if self._sources else Listing()
+        listing = list_sources(self._sources, self._within) if self._sources else Listing()
         for name, data in self._texts.items():
             listing.add(name, len(data), 0, "")
         listing.entries = dict(sorted(listing.entries.items()))

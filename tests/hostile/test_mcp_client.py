@@ -1,0 +1,101 @@
+"""A client of `sonde serve --mcp` whose model was talked into something, and one that hangs up while a model thinks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from victim import Victim
+
+from journeys.journey import SONDE
+
+PATIENCE = 100
+HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "client", "version": "1"}}
+
+
+class Server:
+    """The server's process, spoken to line by line."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.send(id=1, method="initialize", params=HELLO)
+        self.reply()
+        self.send(method="notifications/initialized")
+
+    def send(self, **message: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def reply(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        while True:
+            found = json.loads(self.process.stdout.readline())
+            if "id" in found:
+                return found
+
+    def call(self, tool: str, **arguments: Any) -> str:
+        self.send(id=2, method="tools/call", params={"name": tool, "arguments": arguments})
+        result = self.reply()["result"]
+        return f"{'error: ' if result['isError'] else ''}{json.dumps(result)}"
+
+
+@contextmanager
+def serving(victim: Victim, *flags: str | Path) -> Generator[Server]:
+    with subprocess.Popen(
+        [SONDE, "serve", "--mcp", *flags],
+        cwd=victim.folder,
+        env=victim.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            yield Server(process)
+        finally:
+            process.kill()
+
+
+@pytest.mark.hostile_long
+def test_pipes_links_and_write_back_are_answered_with_an_error(victim: Victim) -> None:
+    (victim.home / "private.txt").write_text("s3cr3t")
+    (victim.folder / "link.txt").symlink_to(victim.home / "private.txt")
+    os.mkfifo(victim.folder / "pipe")
+
+    with serving(victim, "--runs-dir", victim.own) as server:
+        replies = [
+            server.call("ask", question="?", paths=["pipe"]),
+            server.call("ask", question="?", paths=["link.txt"]),
+            server.call("ask", question="?", paths=["*.txt"]),
+            server.call("rca", trace_id="t", source="pipe"),
+            server.call("rca", trace_id="t", source="link.txt", writeback=True),
+        ]
+
+    assert all(reply.startswith("error: ") for reply in replies), replies
+    assert not any("s3cr3t" in reply for reply in replies)
+    assert "--writeback" in replies[4]
+
+
+@pytest.mark.hostile_long
+def test_the_server_ends_with_its_input_although_a_model_thinks(victim: Victim) -> None:
+    victim.write("notes.txt", "the service is payments\n")
+    model = victim.write(
+        "model.sh", f"echo $$ > {victim.marker}.part\nmv {victim.marker}.part {victim.marker}\nexec sleep 3600\n"
+    )
+
+    with serving(victim, "--model", f"command:sh {model}", "--runs-dir", victim.own) as server:
+        server.send(
+            id=2, method="tools/call", params={"name": "ask", "arguments": {"question": "?", "paths": ["notes.txt"]}}
+        )
+        victim.wait_for(victim.marker)
+        assert server.process.stdin is not None
+        server.process.stdin.close()
+
+        assert server.process.wait(PATIENCE) == 0
+    victim.wait_for_end(int(victim.marker.read_text()))

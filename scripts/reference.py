@@ -26,7 +26,7 @@ MODULES = {
     "sonde.core.run_record": "the run record",
     "sonde.tools.spec": "a tool from a typed function",
     "sonde.models.base": "what a model is",
-    "sonde.contexts.base": "what a context is",
+    "sonde.contexts": "what a context is",
     "sonde.runtime.engine": "what an engine is",
     "sonde.api.launch": "jobs of your own engines",
     "sonde.api.edit_run": "edit",

@@ -12,7 +12,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
-from sonde.contexts.traces.importers.trail import duration_us
+from sonde.contexts.traces.importers.flat import duration_us
 from sonde.contexts.traces.span import us_of_text
 
 Json = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import Any, cast
 from sonde.api.consent import require_sources
 from sonde.api.recorded_run import changed_sources, check_recipe
 from sonde.api.sources import open_context
-from sonde.contexts.base import Context
+from sonde.contexts import Context
 from sonde.core.canonical import clip
 from sonde.core.events import ROOT, AnyEvent, CodeRan, CodeStarted, RunEnded, RunStarted
 from sonde.core.evidence import EvidenceKind, Excerpt

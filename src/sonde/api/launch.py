@@ -15,7 +15,7 @@ from typing import Any, TypedDict, Unpack
 
 from sonde.api.result import Answer, Edited, Investigation, Result
 from sonde.api.settings import Settings, load_settings
-from sonde.contexts.base import Context
+from sonde.contexts import Context
 from sonde.core.budget import Budget, shown_cost
 from sonde.core.cancellation import Stop, heeding
 from sonde.core.canonical import hash_value, plural

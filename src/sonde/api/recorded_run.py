@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from sonde.api.settings import Settings
-from sonde.contexts.base import Context
+from sonde.contexts import Context
 from sonde.core.budget import Budget
 from sonde.core.calls import CallRef
 from sonde.core.canonical import sha256_text

@@ -15,7 +15,7 @@ from sonde.api.launch import RunOptions, spec_of
 from sonde.api.settings import Settings
 from sonde.api.sources import Opened, is_there, open_context
 from sonde.api.trace_source import case_of
-from sonde.contexts.base import Context
+from sonde.contexts import Context
 from sonde.contexts.workspace import LocalWorkspace, Policy, WorkspaceContext, reject
 from sonde.core.budget import Budget
 from sonde.core.events import RunStarted

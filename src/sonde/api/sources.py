@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sonde.contexts.base import Context
+from sonde.contexts import Context
 from sonde.contexts.files import FilesContext
 from sonde.contexts.files.about import left_out
 from sonde.core.canonical import clip

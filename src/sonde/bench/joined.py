@@ -16,7 +16,7 @@ from typing import Any, cast
 from sonde.bench.metrics import Pair, mean_of
 from sonde.bench.suite import BenchCase
 from sonde.bench.trail import Trail
-from sonde.contexts.traces.importers.trail import duration_us
+from sonde.contexts.traces.importers.flat import duration_us
 from sonde.errors import ConfigError
 
 Json = dict[str, Any]

@@ -1,1 +1,48 @@
-"""What code may look at: files, values, source code, traces, controls, configurations, and the workspace of an edit."""
+"""What code may look at: files, values, source code, traces, controls, configurations, and the workspace of an edit.
+
+Every context gives a run tools, a description for the prompt, data to share with the sandbox, and a second look at citations. A context
+is read-only (the workspace of `edit` is the exception) and may be used from several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Protocol
+
+from sonde.core.evidence import Excerpt, Observed
+from sonde.tools import Tool
+
+Shareable = str | bytes | Path | Mapping[str, Path | str]
+"""Text, bytes, a file, or texts and files by name: what `Sandbox.share` maps into the code's process."""
+
+
+SeenText = Annotated[Observed, "str"]
+SeenNames = Annotated[Observed, "list[str]"]
+SeenRows = Annotated[Observed, "list[dict]"]
+SeenFields = Annotated[Observed, "dict"]
+"""What tools return: the text names what code gets, `Observed` carries the excerpts with it."""
+
+
+class Context(Protocol):
+    """What code may look at."""
+
+    def tools(self) -> Sequence[Tool]:
+        """The functions that code may call."""
+        ...
+
+    def describe(self) -> str:
+        """What is here, for the prompt: metadata only, never the content."""
+        ...
+
+    def shared(self) -> Mapping[str, Shareable]:
+        """Data by variable name that the sandbox maps instead of copying."""
+        ...
+
+    def reread(self, excerpt: Excerpt) -> str | None:
+        """The text behind an excerpt as it is now, or None if it cannot be read again."""
+        ...
+
+    def fingerprint(self) -> str:
+        """A hash that changes with the data; cheap even for a gigabyte."""
+        ...

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from sonde.contexts.base import Shareable
+from sonde.contexts import Shareable
 from sonde.contexts.files import FilesContext
 from sonde.core.canonical import plural
 from sonde.core.deadline import Clock

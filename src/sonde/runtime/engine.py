@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sonde.contexts.base import Context
+from sonde.contexts import Context
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.calls import CallCitation, CallRef, how_to_cite, shown_text
 from sonde.core.canonical import sha256_text

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from sonde.contexts.base import Context
+from sonde.contexts import Context
 from sonde.core.budget import Budget, Scope
 from sonde.core.calls import CallRef, shown_text
 from sonde.core.cancellation import Stop

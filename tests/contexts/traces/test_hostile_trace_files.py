@@ -97,7 +97,7 @@ def test_parquet_that_says_one_long_value_many_times_is_read_one_row_at_a_time(t
     path = repeated(tmp_path / "spans.parquet", "x" * (16 << 20), 80)  # a few kB that say 1.3 GB
 
     script = (
-        "import re, sys; from pathlib import Path; from sonde.contexts.traces.importers.read import read\n"
+        "import re, sys; from pathlib import Path; from sonde.contexts.traces.importers import read\n"
         "count = sum(1 for _ in read(Path(sys.argv[1])))\n"
         # ru_maxrss would be that of the process that started this one, if it was larger
         "print(count, int(re.search(r'VmHWM:\\s*(\\d+)', Path('/proc/self/status').read_text())[1]) >> 10)"

@@ -13,7 +13,7 @@ from trace_samples import START_NS, TRACE, TRAIL, Json, as_otlp, raw_span, spans
 
 from sonde.contexts.traces.attributes import canonical_attributes
 from sonde.contexts.traces.catalog import otlp_request
-from sonde.contexts.traces.importers.read import spans_of
+from sonde.contexts.traces.importers import spans_of
 from sonde.contexts.traces.span import Micros, Span, build_span, us_of, us_of_nanos
 from sonde.contexts.traces.views import chunks_of, messages_of, tool_io_of
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sonde.contexts.traces.caps import RESULT_BYTES, fitted
-from sonde.contexts.traces.importers.read import spans_of
+from sonde.contexts.traces.importers import spans_of
 from sonde.contexts.traces.index import decode_body, encode_body, words_of
 from sonde.contexts.traces.prefilter import prefilter
 from sonde.contexts.traces.shape import Tree, shape_gaps

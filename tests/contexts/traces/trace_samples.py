@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.contexts.traces.filestore import FileStore
-from sonde.contexts.traces.importers.read import Imported, read
+from sonde.contexts.traces.importers import Imported, read
 from sonde.contexts.traces.span import Span
 
 Json = dict[str, Any]

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sonde.contexts.base import SeenFields, SeenNames, SeenRows, SeenText, Shareable
+from sonde.contexts import SeenFields, SeenNames, SeenRows, SeenText, Shareable
 from sonde.contexts.code.finder import Finder, FoundSymbol
 from sonde.contexts.code.outline import chunks, folder_members, outline
 from sonde.contexts.code.symbols import language_of

@@ -14,7 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from sonde.contexts.base import SeenFields, SeenNames, SeenRows, SeenText, Shareable
+from sonde.contexts import SeenFields, SeenNames, SeenRows, SeenText, Shareable
 from sonde.contexts.files.about import describe, shown_name
 from sonde.contexts.files.bm25 import words_of
 from sonde.contexts.files.grep import COUNTED, compile_pattern, grep_files

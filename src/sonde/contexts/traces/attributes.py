@@ -95,19 +95,30 @@ def canonical_attributes(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
     value = flat.table.get("input.value")
     if value and not isinstance(value, str):  # Phoenix shows such an input as JSON text
         flat.table |= {"input.value": json.dumps(value), "input.mime_type": "application/json"}
-    return (_renumbered(flat.table, flat.gaps) if flat.indexed else flat.table), flat.gaps
-
-
-def event_attributes(name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes of an event; an exception keeps the four keys that its convention names, as in Phoenix."""
-    table, _ = canonical_attributes(raw)
-    if name != "exception":
-        return table
-    kept = {key: table[key] for key in _EXCEPTION_KEYS if key in table}
-    return {"exception.message": "", **kept}
-
-
-_EXCEPTION_KEYS = ("exception.type", "exception.message", "exception.escaped", "exception.stacktrace")
+    if not flat.indexed:
+        return flat.table, flat.gaps
+    seen: dict[str, set[int]] = {}
+    for key in flat.table:
+        for prefix, index in _known(key).indices:
+            seen.setdefault(prefix, set()).add(index)
+    ranks: dict[str, dict[int, int]] = {}  # list indices without holes; each list that had some becomes a gap
+    for prefix, indices in sorted(seen.items()):
+        if max(indices) != len(indices) - 1:
+            ranks[prefix] = {index: rank for rank, index in enumerate(sorted(indices))}
+            shown = f"{len(indices)} items kept of indices {min(indices)}..{max(indices)}"
+            flat.gaps.append(f"{prefix}: {shown}; the others were dropped by the source")
+    if not ranks:
+        return flat.table, flat.gaps
+    renumbered: dict[str, Any] = {}
+    for key, value in flat.table.items():
+        parts = key.split(".")
+        prefix, result = parts[0], [parts[0]]
+        for part in parts[1:-1]:
+            rank = ranks.get(prefix, {}).get(int(part)) if part.isdecimal() else None
+            result.append(part if rank is None else str(rank))
+            prefix = f"{prefix}.{part}"
+        renumbered[".".join([*result, *parts[1:][-1:]])] = value
+    return renumbered, flat.gaps
 
 
 def scrubbed(value: Any) -> Any:
@@ -122,32 +133,6 @@ def scrubbed(value: Any) -> Any:
             return [scrubbed(item) for item in cast("list[Any]", value)]
         case _:
             return value
-
-
-def _renumbered(table: dict[str, Any], gaps: list[str]) -> dict[str, Any]:
-    """List indices without holes; each list that had some becomes a gap."""
-    seen: dict[str, set[int]] = {}
-    for key in table:
-        for prefix, index in _known(key).indices:
-            seen.setdefault(prefix, set()).add(index)
-    ranks: dict[str, dict[int, int]] = {}
-    for prefix, indices in sorted(seen.items()):
-        if max(indices) != len(indices) - 1:
-            ranks[prefix] = {index: rank for rank, index in enumerate(sorted(indices))}
-            shown = f"{len(indices)} items kept of indices {min(indices)}..{max(indices)}"
-            gaps.append(f"{prefix}: {shown}; the others were dropped by the source")
-    if not ranks:
-        return table
-    renumbered: dict[str, Any] = {}
-    for key, value in table.items():
-        parts = key.split(".")
-        prefix, result = parts[0], [parts[0]]
-        for part in parts[1:-1]:
-            rank = ranks.get(prefix, {}).get(int(part)) if part.isdecimal() else None
-            result.append(part if rank is None else str(rank))
-            prefix = f"{prefix}.{part}"
-        renumbered[".".join([*result, *parts[1:][-1:]])] = value
-    return renumbered
 
 
 class _KnownKey(NamedTuple):

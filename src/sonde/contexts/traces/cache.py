@@ -18,7 +18,7 @@ from collections.abc import Generator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from sonde.contexts.traces.importers.read import FilePosition, Imported, grows, read
+from sonde.contexts.traces.importers import FilePosition, Imported, grows, read
 from sonde.contexts.traces.importers.records import Malformed
 from sonde.contexts.traces.index import KEPT_MALFORMED, VERSION, IndexWriter
 from sonde.core.canonical import hash_value, sha256_text

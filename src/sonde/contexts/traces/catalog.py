@@ -138,7 +138,18 @@ def search_words(store: TraceStore, words: str, *, deep: bool = False, limit: in
         note = f"only the first {DEEP_SPANS} of {beyond} long spans were read" if beyond > DEEP_SPANS else None
     if len(ids) > limit:
         note = "; ".join(filter(None, [f"more than {limit} spans hold these words", note]))
-    return {"hits": [_hit(span, wanted) for span in found], "not_searched": note}
+    hits: list[Row] = []
+    for span in found:
+        hit = {"trace_id": span.summary.trace_id, "span_id": span.summary.span_id, "name": span.summary.name}
+        hit |= {"field": "name", "value_snippet": span.summary.name}
+        for key, value in _fields(span).items():
+            text = str(value)
+            at = next((place for word in wanted if (place := text.lower().find(word)) >= 0), -1)
+            if at >= 0:
+                hit |= {"field": key, "value_snippet": text[max(0, at - SNIPPET) : at + SNIPPET]}
+                break
+        hits.append(hit)
+    return {"hits": hits, "not_searched": note}
 
 
 def export_traces(store: TraceStore, trace_ids: Sequence[str], stream: IO[str], *, project: str | None = None) -> int:
@@ -180,16 +191,6 @@ def otlp_request(span: Span, project: str | None = None) -> Row:
 def _fields(span: Span) -> Row:
     events = {f"events.{event.name}.{key}": value for event in span.events for key, value in event.attributes.items()}
     return {"status_message": span.summary.status_message, **span.attributes, **events}
-
-
-def _hit(span: Span, wanted: list[str]) -> Row:
-    ids = {"trace_id": span.summary.trace_id, "span_id": span.summary.span_id, "name": span.summary.name}
-    for key, value in _fields(span).items():
-        text = str(value)
-        at = next((place for word in wanted if (place := text.lower().find(word)) >= 0), -1)
-        if at >= 0:
-            return {**ids, "field": key, "value_snippet": text[max(0, at - SNIPPET) : at + SNIPPET]}
-    return {**ids, "field": "name", "value_snippet": span.summary.name}
 
 
 def _pairs(table: Mapping[str, Any]) -> list[Row]:

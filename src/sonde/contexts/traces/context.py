@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sonde.contexts.base import Shareable
+from sonde.contexts import Shareable
 from sonde.contexts.configs import ConfigSnapshots
 from sonde.contexts.controls import MAX_CONTROLS, ControlsLibrary, TraceScope
 from sonde.contexts.traces.inspection import Inspection

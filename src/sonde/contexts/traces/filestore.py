@@ -90,30 +90,11 @@ class FileStore:
 
     def traces(self, query: TraceQuery) -> Page:
         """Traces by (start, id); at most SCANNED_SPANS spans are opened for a filter."""
-        rows: list[TraceRow] = []
-        scanned, last = 0, query.after
-        for row in self._trace_rows(query):
-            if query.condition is not None:
-                if scanned >= SCANNED_SPANS:
-                    return Page(tuple(rows), f"{scanned} spans were scanned; go on with after={last!r}")
-                scanned, last = scanned + row.span_count, row.trace_id
-                required = {_COLUMN_OF[key]: value for key, value in query.condition.required.items()}
-                where = " AND ".join(["trace_id = ?", *(f"{column} = ?" for column in required)])
-                spans = self._each(f"{_SPAN} WHERE {where}", (row.trace_id, *required.values()))
-                if not any(query.condition.matches(_span_of(span)) for span in spans):
-                    continue
-            if len(rows) == query.limit:
-                return Page(
-                    tuple(rows), f"more than {plural(query.limit, 'trace')}; go on with after={rows[-1].trace_id!r}"
-                )
-            rows.append(row)
-        return Page(tuple(rows))
-
-    def _trace_rows(self, query: TraceQuery) -> Iterator[TraceRow]:
         given = {"project = ?": query.project, "start_us >= ?": query.start_us, "start_us < ?": query.end_us}
         where = [sql for sql, value in given.items() if value is not None]
         values: list[Any] = [value for value in given.values() if value is not None]
-        if query.condition is not None and query.condition.required.get("status_code") == "ERROR":
+        required = {} if query.condition is None else query.condition.required
+        if required.get("status_code") == "ERROR":
             where.append("errors > 0")
         if query.after is not None:
             if not self._all("SELECT 1 FROM traces WHERE trace_id = ?", (query.after,)):
@@ -122,8 +103,24 @@ class FileStore:
             values.append(query.after)
         condition = f" WHERE {' AND '.join(where)}" if where else ""
         sql = f"SELECT project, trace_id, spans, start_us, end_us FROM traces{condition} ORDER BY start_us, trace_id"  # noqa: S608 - values are bound
-        for project, trace_id, spans, start_us, end_us in self._each(sql, tuple(values)):
-            yield TraceRow(project=project, trace_id=trace_id, span_count=spans, start_us=start_us, end_us=end_us)
+        inside = " AND ".join(["trace_id = ?", *(f"{_COLUMN_OF[key]} = ?" for key in required)])
+        rows: list[TraceRow] = []
+        scanned, last = 0, query.after
+        for project, trace_id, count, start_us, end_us in self._each(sql, tuple(values)):
+            if query.condition is not None:
+                if scanned >= SCANNED_SPANS:
+                    return Page(tuple(rows), f"{scanned} spans were scanned; go on with after={last!r}")
+                scanned, last = scanned + count, trace_id
+                spans = self._each(f"{_SPAN} WHERE {inside}", (trace_id, *required.values()))
+                if not any(query.condition.matches(_span_of(span)) for span in spans):
+                    continue
+            if len(rows) == query.limit:
+                more = f"more than {plural(query.limit, 'trace')}; go on with after={rows[-1].trace_id!r}"
+                return Page(tuple(rows), more)
+            rows.append(
+                TraceRow(project=project, trace_id=trace_id, span_count=count, start_us=start_us, end_us=end_us)
+            )
+        return Page(tuple(rows))
 
     def summaries(self, trace_id: str) -> Sequence[SpanSummary]:
         """All spans of a trace, by (start, id)."""

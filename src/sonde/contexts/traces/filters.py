@@ -94,15 +94,15 @@ def parse_filter(text: str) -> SpanFilter:
 def _condition(node: ast.expr) -> Callable[[Span], bool | None]:
     match node:
         case ast.BoolOp(op=ast.And(), values=values):
-            return _all([_condition(value) for value in values])
+            return _joined([_condition(value) for value in values], decisive=False)
         case ast.BoolOp(op=ast.Or(), values=values):
-            return _any([_condition(value) for value in values])
+            return _joined([_condition(value) for value in values], decisive=True)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return _not(_condition(operand))
         case ast.Compare():
             terms = [node.left, *node.comparators]
             parts = [_comparison(op, *sides) for op, sides in zip(node.ops, pairwise(terms), strict=True)]
-            return parts[0] if len(parts) == 1 else _all(parts)
+            return parts[0] if len(parts) == 1 else _joined(parts, decisive=False)
         case _:
             raise FilterRefused("a condition is a comparison, or several joined by and, or, not", node.col_offset)
 
@@ -141,18 +141,12 @@ def _contained(item: Any, container: Any) -> bool:
     return item in container
 
 
-def _all(parts: list[Callable[[Span], bool | None]]) -> Callable[[Span], bool | None]:
+def _joined(parts: list[Callable[[Span], bool | None]], *, decisive: bool) -> Callable[[Span], bool | None]:
+    """One `decisive` result decides: False for `and`, True for `or`."""
+
     def test(span: Span) -> bool | None:
         results = [part(span) for part in parts]
-        return False if False in results else None if None in results else True
-
-    return test
-
-
-def _any(parts: list[Callable[[Span], bool | None]]) -> Callable[[Span], bool | None]:
-    def test(span: Span) -> bool | None:
-        results = [part(span) for part in parts]
-        return True if True in results else None if None in results else False
+        return decisive if decisive in results else None if None in results else not decisive
 
     return test
 

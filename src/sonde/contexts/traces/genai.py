@@ -55,6 +55,11 @@ _USAGE = (
     ("cache_read.input_tokens", "prompt_details.cache_read"),
     ("cache_creation.input_tokens", "prompt_details.cache_write"),
 )
+_TOOL = {
+    "tool.name": "gen_ai.tool.name",
+    "tool.description": "gen_ai.tool.description",
+    "tool.id": "gen_ai.tool.call.id",
+}
 _MESSAGES = ("llm.input_messages.", "llm.output_messages.")
 
 
@@ -74,9 +79,23 @@ def openinference_of(table: Mapping[str, Any]) -> Table:
     if reply := {key: str(value) for key in ("id", "model") if (value := table.get(f"gen_ai.response.{key}"))}:
         meant |= {"output.value": json.dumps(reply, ensure_ascii=False), "output.mime_type": "application/json"}
     if kind == "TOOL":
-        meant |= _tool(table)
+        meant |= {ours: str(table[theirs]) for ours, theirs in _TOOL.items() if table.get(theirs)}
+        if (arguments := table.get("gen_ai.tool.call.arguments")) is not None:
+            meant["tool.parameters"] = _text(arguments)
+        if (result := table.get("gen_ai.tool.call.result")) is not None:
+            meant["output.value"] = _text(result)
+            if isinstance(_maybe_json(result), (dict, list)):
+                meant["output.mime_type"] = "application/json"
     if kind == "RETRIEVER":
-        meant |= _retrieval(table)
+        if query := table.get("gen_ai.retrieval.query.text"):
+            meant |= {"input.value": str(query), "input.mime_type": "text/plain"}
+        for index, document in enumerate(_json_list(table.get("gen_ai.retrieval.documents"))):
+            fields: Table = {"id": document.get("id")}
+            with contextlib.suppress(TypeError, ValueError):
+                fields["score"] = float(cast("Any", document.get("score")))
+            fields |= {key: _text(document[key]) for key in ("content", "metadata") if document.get(key) is not None}
+            prefix = f"retrieval.documents.{index}.document"
+            meant |= {f"{prefix}.{key}": value for key, value in fields.items() if value is not None}
     for index, item in enumerate(_json_list(table.get("gen_ai.tool.definitions"))):
         function = {key: item[key] for key in ("name", "description", "parameters") if item.get(key) is not None}
         schema = {"type": item.get("type", "function"), "function": function}
@@ -172,36 +191,6 @@ def _message(message: Table, base: str) -> Table:
         if part.get("arguments") is not None:
             flat[f"{prefix}.function.arguments"] = _text(part["arguments"])
     return flat
-
-
-def _tool(table: Mapping[str, Any]) -> Table:
-    named = {
-        "tool.name": "gen_ai.tool.name",
-        "tool.description": "gen_ai.tool.description",
-        "tool.id": "gen_ai.tool.call.id",
-    }
-    meant: Table = {ours: str(table[theirs]) for ours, theirs in named.items() if table.get(theirs)}
-    if (arguments := table.get("gen_ai.tool.call.arguments")) is not None:
-        meant["tool.parameters"] = _text(arguments)
-    if (result := table.get("gen_ai.tool.call.result")) is not None:
-        meant["output.value"] = _text(result)
-        if isinstance(_maybe_json(result), (dict, list)):
-            meant["output.mime_type"] = "application/json"
-    return meant
-
-
-def _retrieval(table: Mapping[str, Any]) -> Table:
-    meant: Table = {}
-    if query := table.get("gen_ai.retrieval.query.text"):
-        meant |= {"input.value": str(query), "input.mime_type": "text/plain"}
-    for index, document in enumerate(_json_list(table.get("gen_ai.retrieval.documents"))):
-        prefix = f"retrieval.documents.{index}.document"
-        fields: Table = {"id": document.get("id")}
-        with contextlib.suppress(TypeError, ValueError):
-            fields["score"] = float(cast("Any", document.get("score")))
-        fields |= {key: _text(document[key]) for key in ("content", "metadata") if document.get(key) is not None}
-        meant |= {f"{prefix}.{key}": value for key, value in fields.items() if value is not None}
-    return meant
 
 
 def _json_list(value: Any) -> list[Table]:

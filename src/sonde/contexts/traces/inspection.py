@@ -6,7 +6,7 @@ hash of the whole artifact, even if the shown value is cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from sonde.contexts.traces.caps import clipped, fitted
@@ -186,7 +186,17 @@ class Inspection:
     def search(self, text_or_chunks: Any, pattern: str) -> list[str]:
         """Sorted distinct matches of a regular expression in a text, or in a list of texts, messages or chunks."""
         found = _matcher(pattern)
-        return sorted({match for text in _texts(text_or_chunks) for match in _matches(found, text)})
+        matches: set[str] = set()
+        for text in _texts(text_or_chunks):
+            # Searches bytes, because RE2 would encode a whole str again for each match.
+            data, start = text.encode("utf-8", "replace"), 0
+            while start <= len(data) and (match := found.search(data, start)) is not None:
+                if match.end() > match.start():
+                    matches.add(data[match.start() : match.end()].decode("utf-8", "replace"))
+                start = max(match.end(), match.start() + 1)
+                while start < len(data) and data[start] & 0xC0 == 0x80:  # within a character
+                    start += 1
+        return sorted(matches)
 
     def overview(self, trace_id: str) -> Observed:
         """A trace at a glance: roots, kinds, error groups, latency quantiles, slowest spans, known gaps. Start here."""
@@ -250,17 +260,6 @@ def _matcher(pattern: str) -> Pattern:
         return compiled(pattern, any_case=True)
     except ValueError as broken:
         raise ToolFault(f"pattern {pattern!r} is not RE2: {broken}; for example: timeout|rate.?limit") from None
-
-
-def _matches(found: Pattern, text: str) -> Iterator[str]:
-    """Every match that is not empty, left to right. Searches bytes, because RE2 would encode a whole str again for each match."""
-    data, start = text.encode("utf-8", "replace"), 0
-    while start <= len(data) and (match := found.search(data, start)) is not None:
-        if match.end() > match.start():
-            yield data[match.start() : match.end()].decode("utf-8", "replace")
-        start = max(match.end(), match.start() + 1)
-        while start < len(data) and data[start] & 0xC0 == 0x80:  # within a character
-            start += 1
 
 
 def _texts(value: Any) -> list[str]:

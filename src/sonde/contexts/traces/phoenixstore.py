@@ -56,7 +56,19 @@ class PhoenixStore:
         if query.project not in {None, self._project}:
             return Page(())
         for group in self._trace_groups(query):
-            for row in self._matching(group, query):
+            matching = group
+            if query.condition is not None and group:
+                required = query.condition.required
+                raw = self._reads.spans(
+                    trace_ids=[row.trace_id for row in group],
+                    names=[required["name"]] if "name" in required else (),
+                    kinds=sorted({required["span_kind"], "UNKNOWN"}) if "span_kind" in required else (),
+                    statuses=[required["status_code"]] if "status_code" in required else (),
+                )
+                spans = [span for span in map(self._span_of, raw) if query.condition.matches(span)]
+                found = {span.summary.trace_id for span in spans}
+                matching = [row for row in group if row.trace_id in found]
+            for row in matching:
                 if len(rows) == query.limit:
                     return Page(
                         tuple(rows), f"more than {plural(query.limit, 'trace')}; go on with after={rows[-1].trace_id!r}"
@@ -98,21 +110,6 @@ class PhoenixStore:
             yield fresh(row for row in waiting if row.start_us != last)
             waiting = [row for row in waiting if row.start_us == last]
         yield fresh(waiting)
-
-    def _matching(self, rows: list[TraceRow], query: TraceQuery) -> list[TraceRow]:
-        condition = query.condition
-        if condition is None or not rows:
-            return rows
-        required = condition.required
-        kinds = {required["span_kind"], "UNKNOWN"} if "span_kind" in required else set[str]()
-        raw = self._reads.spans(
-            trace_ids=[row.trace_id for row in rows],
-            names=[required["name"]] if "name" in required else (),
-            kinds=sorted(kinds),
-            statuses=[required["status_code"]] if "status_code" in required else (),
-        )
-        found = {span.summary.trace_id for span in map(self._span_of, raw) if condition.matches(span)}
-        return [row for row in rows if row.trace_id in found]
 
     def summaries(self, trace_id: str) -> Sequence[SpanSummary]:
         """All spans of a trace, by (start, id)."""

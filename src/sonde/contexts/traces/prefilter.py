@@ -19,6 +19,7 @@ MAX_DEPTH = 2
 MAX_NODES = 30
 OPENED_SPANS = 60
 READ_CHARS = 20_000
+_RANKS = {"RETRIEVER": 1, "TOOL": 2, "LLM": 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +71,18 @@ def prefilter(trace_id: str, spans: Sequence[SpanSummary], read: Callable[[str],
     branches = tuple(branch_of(tree, span) for span in hot)
     cut = [branch for branch in branches if branch.left_out]
     gaps = [f"branch of {branch.hot_span_id}: {branch.left_out} spans left out" for branch in cut]
+    # Worth opening for a label: failed spans, retrievers and tools, then models, the earliest of each first.
+    ranked: list[tuple[int, tuple[int, str], str]] = []
+    for span in tree.by_id.values():
+        rank = 0 if span.status == "ERROR" or span.exception else _RANKS.get(span.kind, 3)
+        ranked.append((rank, span.order, span.span_id))
+    opened = sorted((order, span_id) for _, order, span_id in sorted(ranked)[:OPENED_SPANS])
     return FirstLook(
         trace_id=trace_id,
         hot_spans=tuple(hot),
         branches=branches,
         error_groups=tuple(group.row() for group in error_groups(spans)[:MAX_GROUPS]),
-        verdict=judge([shortened(read(span.span_id)) for span in suspects(tree)], tree, read),
+        verdict=judge([shortened(read(span_id)) for _, span_id in opened], tree, read),
         gaps=(*shape_gaps(spans), *gaps),
     )
 
@@ -109,15 +116,3 @@ def branch_of(tree: Tree, hot: SpanSummary) -> Neighbourhood:
 def shortened(span: Span) -> Span:
     """The span with long texts cut: sixty hostile ones must not fill the memory, and rules read only beginnings."""
     return replace(span, attributes={key: clipped(value, READ_CHARS) for key, value in span.attributes.items()})
-
-
-def suspects(tree: Tree, limit: int = OPENED_SPANS) -> list[SpanSummary]:
-    """The spans worth opening for a label: failed ones, retrievers and tools, then models, the earliest of each first."""
-    ranks = {"RETRIEVER": 1, "TOOL": 2, "LLM": 4}
-    spans = sorted(tree.by_id.values(), key=lambda span: span.order)
-
-    def rank(span: SpanSummary) -> int:
-        return 0 if span.status == "ERROR" or span.exception else ranks.get(span.kind, 3)
-
-    chosen = sorted(spans, key=lambda span: (rank(span), span.order))[:limit]
-    return sorted(chosen, key=lambda span: span.order)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sonde.contexts.traces.shape import Tree
-from sonde.contexts.traces.span import Row, Span, SpanSummary
+from sonde.contexts.traces.span import Row, Span
 from sonde.contexts.traces.views import artifact_excerpts, chunks_of, content_excerpt, span_excerpt, tool_io_of
 from sonde.core.evidence import EvidenceKind, Excerpt
 
@@ -96,7 +96,17 @@ class _Sign:
 
 def judge(spans: Sequence[Span], tree: Tree, read: Callable[[str], Span]) -> RuleVerdict:
     """The label of a trace from the spans that were opened, which may be shortened; `read` gives the whole one for the evidence."""
-    failed = [span for span in spans if _failed(span) and not _recovered(span.summary, tree)]
+    failed: list[Span] = []
+    for span in filter(_failed, spans):
+        summary = span.summary
+        above = tree.parent(summary)
+        later = [
+            other
+            for other in (tree.children(above.span_id) if above else ())
+            if other.name == summary.name and other.span_id != summary.span_id and other.start_us >= summary.start_us
+        ]
+        if all(other.status == "ERROR" or other.exception for other in later):  # else the step succeeded in the end
+            failed.append(span)
     passed_on = {above.span_id for span in failed for above in tree.path(span.summary.span_id)[:-1]}
     origins = [span for span in failed if span.summary.span_id not in passed_on]
     first = min(origins, key=lambda span: span.summary.order, default=None)
@@ -130,19 +140,6 @@ def _failed(span: Span) -> bool:
     return span.summary.status == "ERROR" or span.summary.exception
 
 
-def _recovered(failed: SpanSummary, tree: Tree) -> bool:
-    """True when the same step succeeded later under the same parent: the failure did not decide the run."""
-    parent = tree.parent(failed)
-    return parent is not None and any(
-        other.name == failed.name
-        and other.start_us >= failed.start_us
-        and other.status != "ERROR"
-        and not other.exception
-        for other in tree.children(parent.span_id)
-        if other.span_id != failed.span_id
-    )
-
-
 def _sign_of_failure(span: Span) -> _Sign:
     text, kind = error_text(span), kind_of(span)
     if _SCHEMA.search(text):
@@ -162,11 +159,13 @@ def _quiet_signs(span: Span) -> Iterator[_Sign]:
     """Signs in a span that did not fail: empty or irrelevant retrieval, a tool that says OK and returns an error, a cut answer."""
     kind = "" if _failed(span) else kind_of(span)
     if kind == "RETRIEVER":
-        scores = _scores(span)
+        own = [value for key, value in span.attributes.items() if _SCORE_KEY.search(key)]
+        chunks = [artifact.row["score"] for artifact in chunks_of(span)]
+        scores = _numbers(chunks) or _numbers(own)  # of the documents, or the retriever's own figure
         output = span.attributes.get("output.value")
-        if scores and max(scores) < LOW_SCORE:
+        if scores and all(0 <= score <= 1 for score in scores) and max(scores) < LOW_SCORE:  # other scales say nothing
             yield _Sign("retrieval_failure", span, f"the best retrieval score is {max(scores):g}")
-        elif not chunks_of(span) and (output is None or _EMPTY_OUTPUT.search(str(output)[:2000])):
+        elif not chunks and (output is None or _EMPTY_OUTPUT.search(str(output)[:2000])):
             yield _Sign("retrieval_failure", span, "the retriever returned nothing")
     if kind == "TOOL":
         call = tool_io_of(span)
@@ -207,16 +206,8 @@ def _server_error(span: Span) -> bool:
     return any(str(code) == "429" or str(code).startswith("5") for code in codes if code is not None)
 
 
-def _scores(span: Span) -> list[float]:
-    """Scores in 0..1 of retrieved documents, or the retriever's own figure; other scales say nothing about quality."""
-
-    def numbers(values: Iterable[Any]) -> list[float]:
-        return [float(value) for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
-
-    chunks = numbers(artifact.row["score"] for artifact in chunks_of(span))
-    own = numbers(value for key, value in span.attributes.items() if _SCORE_KEY.search(key))
-    scores = chunks or own
-    return scores if all(0 <= score <= 1 for score in scores) else []
+def _numbers(values: Iterable[Any]) -> list[float]:
+    return [float(value) for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
 
 
 def _short(text: str) -> str:

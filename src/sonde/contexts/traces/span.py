@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from sonde.contexts.traces.attributes import KIND_KEY, canonical_attributes, event_attributes, scrubbed
+from sonde.contexts.traces.attributes import KIND_KEY, canonical_attributes, scrubbed
 from sonde.core.canonical import canonical_json, sha256_text
 
 KINDS = frozenset(
@@ -23,6 +23,7 @@ MAX_EVENTS = 10_000
 MAX_NAME_CHARS = 1000
 MAX_MESSAGE_CHARS = 64_000
 _STATUS_NUMBERS = {0: "UNSET", 1: "OK", 2: "ERROR"}
+_EXCEPTION_KEYS = ("exception.type", "exception.message", "exception.escaped", "exception.stacktrace")
 _TRACELOOP_KINDS = {"workflow": "CHAIN", "task": "CHAIN", "agent": "AGENT", "tool": "TOOL"}
 LATEST_US = 2**62  # what the index holds, with room for a duration
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -151,13 +152,11 @@ def build_span(
             missing.append(f"events were left out beyond the first {MAX_EVENTS}")
             break
         time_us = us_of(moment)
-        shown.append(
-            SpanEvent(
-                name=_text(event_name, MAX_NAME_CHARS),
-                time_us=start_us if time_us is None else time_us,
-                attributes=event_attributes(str(event_name), raw),
-            )
-        )
+        said, _ = canonical_attributes(raw)
+        if event_name == "exception":  # it keeps the four keys that its convention names, as in Phoenix
+            said = {"exception.message": "", **{key: said[key] for key in _EXCEPTION_KEYS if key in said}}
+        time_us = start_us if time_us is None else time_us
+        shown.append(SpanEvent(name=_text(event_name, MAX_NAME_CHARS), time_us=time_us, attributes=said))
     if end_us is not None and end_us < start_us:
         missing.append("the span ends before it starts: clock skew")
     no_parent = not parent_id or (isinstance(parent_id, str) and not parent_id.strip("0"))

@@ -146,22 +146,16 @@ def transcript_of(spans: Iterable[Span], most: int = MOST_CHARS) -> Transcript:
         if span.attributes.get("input.value") is not None
         and (span.summary.parent_id is None or span.summary.kind in {"AGENT", "CHAIN"})
     )
-    return Transcript(task=next(tasks, ""), steps=steps, room=_room(steps, most), conversation=conversation)
-
-
-def _room(steps: Sequence[Step], most: int) -> int:
-    """The longest cut at which all steps together fit; a short trace is cut little."""
 
     def length(room: int) -> int:
         return sum(len(step.text(room)) for step in steps)
 
-    for room in (16_000, 8_000):
-        if length(room) <= min(EASY_CHARS, most):
-            return room
-    room = 4000
-    while room > LEAST_CHARS and length(room) > most:
+    # The longest cut at which all steps together fit; a short trace is cut little.
+    easy = min(EASY_CHARS, most)
+    room = next((room for room in (16_000, 8_000) if length(room) <= easy), 4000)
+    while LEAST_CHARS < room <= 4000 and length(room) > most:
         room = max(LEAST_CHARS, room * 3 // 4)
-    return room
+    return Transcript(task=next(tasks, ""), steps=steps, room=room, conversation=conversation)
 
 
 def steps_of(spans: Sequence[Span]) -> list[Step]:

@@ -54,7 +54,14 @@ def messages_of(span: Span) -> list[Artifact]:
             items = indexed(span.attributes, prefix)
             gap = any(text.startswith(f"{prefix}:") for text in span.gaps)
             found += [_message(items[index], direction, index, gap=gap) for index in sorted(items)]
-    found = found or _event_messages(span)
+    if not found:  # older instrumentations record messages as events
+        for position, event in enumerate(span.events):
+            said = event.attributes
+            content = said.get("content") or said.get("message.content") or said.get("gen_ai.prompt")
+            if event.name in _EVENT_ROLES and content is not None:
+                direction = "output" if event.name == "gen_ai.choice" else "input"
+                metadata: Row = {"direction": direction, "position": position, "source": event.name}
+                found.append({"role": _EVENT_ROLES[event.name], "content": str(content), "metadata": metadata})
     heard = {row["metadata"]["direction"] for row in found}
     for direction, role, keys in _PLAIN:
         key = next((key for key in keys if span.attributes.get(key) is not None), None)
@@ -103,8 +110,28 @@ def chunks_of(span: Span) -> list[Artifact]:
             except (ValueError, RecursionError):
                 continue
         if items:
-            return [_chunk(span, item, position) for position, item in enumerate(items)]
-    return []
+            break
+    else:
+        return []
+    artifacts: list[Artifact] = []
+    for position, item in enumerate(items):
+        named = {key.removeprefix("document."): value for key, value in item.items() if key.startswith("document.")}
+        fields: Row = {**item, **named}
+        metadata: Any = nested(item, "document.metadata") or nested(item, "metadata") or {}
+        known = cast("Row", metadata) if isinstance(metadata, dict) else {}
+        chunk_id = fields.get("chunk_id") or known.get("chunk_id")
+        content: Row = {
+            "document_id": str(fields.get("id") or fields.get("document_id") or ""),
+            "chunk_id": None if chunk_id is None else str(chunk_id),
+            "content": str(fields.get("content") or fields.get("text") or ""),
+            "score": fields.get("score"),
+            "metadata": metadata,
+        }
+        suffix = f":chunk={content['chunk_id']}" if chunk_id is not None else ""
+        ref = f"retrieval:{span.summary.span_id}:{position}:{content['document_id']}{suffix}"
+        row = {**_ids(span), "artifact_id": ref, **content}
+        artifacts.append(Artifact(ref=ref, text=canonical_json(content), row=row))
+    return artifacts
 
 
 def indexed(table: Table, prefix: str) -> dict[int, dict[str, Any]]:
@@ -171,46 +198,10 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else canonical_json(value)
 
 
-def _event_messages(span: Span) -> list[Row]:
-    """Messages that older instrumentations record as events."""
-    rows: list[Row] = []
-    for position, event in enumerate(span.events):
-        role = _EVENT_ROLES.get(event.name)
-        content = (
-            event.attributes.get("content")
-            or event.attributes.get("message.content")
-            or event.attributes.get("gen_ai.prompt")
-        )
-        if role and content is not None:
-            direction = "output" if event.name == "gen_ai.choice" else "input"
-            metadata = {"direction": direction, "position": position, "source": event.name}
-            rows.append({"role": role, "content": str(content), "metadata": metadata})
-    return rows
-
-
 def _names_the_reply(table: Table) -> bool:
     """True where the output is only the id and model of a reply, which GenAI names are translated to, and not its words."""
     names = {key: str(value) for key in ("id", "model") if (value := table.get(f"gen_ai.response.{key}"))}
     return bool(names) and table.get("output.value") == json.dumps(names, ensure_ascii=False)
-
-
-def _chunk(span: Span, item: Table, position: int) -> Artifact:
-    def field(name: str) -> Any:
-        return item.get(f"document.{name}", item.get(name))
-
-    metadata: Any = nested(item, "document.metadata") or nested(item, "metadata") or {}
-    known = cast("Row", metadata) if isinstance(metadata, dict) else {}
-    chunk_id = field("chunk_id") or known.get("chunk_id")
-    content: Row = {
-        "document_id": str(field("id") or field("document_id") or ""),
-        "chunk_id": None if chunk_id is None else str(chunk_id),
-        "content": str(field("content") or field("text") or ""),
-        "score": field("score"),
-        "metadata": metadata,
-    }
-    suffix = f":chunk={content['chunk_id']}" if chunk_id is not None else ""
-    ref = f"retrieval:{span.summary.span_id}:{position}:{content['document_id']}{suffix}"
-    return Artifact(ref=ref, text=canonical_json(content), row={**_ids(span), "artifact_id": ref, **content})
 
 
 def span_excerpt(summary: SpanSummary) -> Excerpt:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from sonde.errors import ConfigError
 
 Json = dict[str, Any]
 MAGIC = b"SQLite format 3\x00"
+_JSON = ("attributes", "events")
 _PHOENIX_ROWS = """
 SELECT traces.trace_id, spans.span_id, spans.parent_id, spans.name, spans.span_kind, spans.start_time, spans.end_time,
        spans.status_code, spans.status_message, spans.attributes, spans.events, projects.name AS project_name
@@ -22,36 +23,24 @@ ORDER BY spans.id
 """
 
 
-def is_phoenix(path: Path) -> bool:
-    """True when an SQLite file has Phoenix's tables."""
-    with _readable(path), closing(_open(path)) as connection:
-        found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    return {"spans", "traces", "projects"} <= found
-
-
-@contextmanager
-def _readable(path: Path) -> Generator[None]:
-    try:
-        yield
-    except sqlite3.DatabaseError as broken:
-        raise ConfigError(f"{path.name} is not a readable SQLite file: {broken}") from None
-
-
 def rows(path: Path) -> Iterator[Record | Malformed]:
     """Every span of a Phoenix database as one object."""
-    if not is_phoenix(path):
-        raise ConfigError(f"{path.name} is an SQLite file without Phoenix's tables (spans, traces, projects)")
-    with _readable(path), closing(_open(path)) as connection:
-        connection.row_factory = sqlite3.Row
-        for number, row in enumerate(connection.execute(_PHOENIX_ROWS), start=1):
-            try:
+    try:
+        with closing(_open(path)) as connection:
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if not {"spans", "traces", "projects"} <= tables:
+                raise ConfigError(f"{path.name} is an SQLite file without Phoenix's tables (spans, traces, projects)")
+            connection.row_factory = sqlite3.Row
+            for number, row in enumerate(connection.execute(_PHOENIX_ROWS), start=1):
                 found = dict(row)
-                for column in ("attributes", "events"):
-                    if isinstance(found[column], str):
-                        found[column] = json.loads(found[column])
-                yield Record(number, 0, found)
-            except (ValueError, RecursionError) as broken:
-                yield Malformed(number, 0, f"attributes or events are not JSON: {broken}")
+                try:
+                    found |= {name: json.loads(found[name]) for name in _JSON if isinstance(found[name], str)}
+                except (ValueError, RecursionError) as broken:
+                    yield Malformed(number, 0, f"attributes or events are not JSON: {broken}")
+                else:
+                    yield Record(number, 0, found)
+    except sqlite3.DatabaseError as broken:
+        raise ConfigError(f"{path.name} is not a readable SQLite file: {broken}") from None
 
 
 def _open(path: Path) -> sqlite3.Connection:

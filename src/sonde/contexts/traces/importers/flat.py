@@ -1,4 +1,5 @@
-"""One span per object: flat JSONL, and spans as Phoenix's REST interface, its JSON export and its data frames write them.
+"""One span per object: flat JSONL, and spans as Phoenix's REST interface, its JSON export and its data frames write them. TRAIL nests such
+objects: a trace with `spans`, each with `child_spans`, a start and an ISO 8601 duration.
 
 The names of the fields vary (`context.trace_id`, `trace_id`, `traceId`); attributes come nested under one field or as `attributes.…`
 columns. The field `logs` is never read: in TRAIL it carries the true answers.
@@ -6,12 +7,13 @@ columns. The field `logs` is never read: in TRAIL it carries the true answers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from sonde.contexts.traces.importers import otlp
 from sonde.contexts.traces.importers.payload import opened
-from sonde.contexts.traces.span import RawEvent, Span, build_span
+from sonde.contexts.traces.span import Micros, RawEvent, Span, build_span, us_of
 
 Json = dict[str, Any]
 _TRACE = ("context.trace_id", "trace_id", "traceId")
@@ -21,6 +23,8 @@ _START = ("start_time", "startTime", "startTimeUnixNano", "start_time_unix_nano"
 _END = ("end_time", "endTime", "endTimeUnixNano", "end_time_unix_nano", "end_timestamp")
 _KIND = ("span_kind", "openinference_span_kind", "kind")
 _ATTRIBUTES = ("attributes", "span_attributes")
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
+_UNITS = (86_400_000_000, 3_600_000_000, 60_000_000, 1_000_000)
 
 
 def recognise(record: Json) -> bool:
@@ -70,6 +74,42 @@ def span(record: Json, **more: Any) -> Span:
     return build_span(**{**fields, **more})
 
 
+def recognise_trail(record: Json) -> bool:
+    """True for a document with a list of spans."""
+    return isinstance(record.get("spans"), list)
+
+
+def trail_spans(record: Json) -> Iterator[Span | str]:
+    """All spans, parents before children, without recursion: a hostile document may be thousands of levels deep."""
+    stack: list[tuple[Json, str | None]] = [(raw, None) for raw in reversed(_spans_in(record, "spans"))]
+    while stack:
+        raw, parent = stack.pop()
+        more: Json = {}
+        if raw.get("trace_id") is None:
+            more["trace_id"] = record.get("trace_id")
+        if raw.get("parent_span_id") is None and raw.get("parent_id") is None:
+            more["parent_id"] = parent
+        try:
+            if "duration" in raw:
+                start = us_of(raw.get("timestamp"))
+                more["end"] = None if start is None else Micros(start + duration_us(raw["duration"]))
+            yield span({key: raw[key] for key in raw if key not in {"child_spans", "logs"}}, **more)
+        except (ValueError, TypeError) as broken:
+            yield f"span {raw.get('span_id')}: {broken}"
+        own = raw.get("span_id")
+        stack.extend((child, None if own is None else str(own)) for child in reversed(_spans_in(raw, "child_spans")))
+
+
+def duration_us(text: Any) -> int:
+    """Microseconds of an ISO 8601 duration such as PT1M48.75533S; numbers are seconds."""
+    if isinstance(text, (int, float)):
+        return round(text * 1e6)
+    match = _DURATION.fullmatch(str(text))
+    if match is None:
+        raise ValueError(f"{text!r} is not a duration such as PT1M48.5S")
+    return sum(round(float(part) * unit) for part, unit in zip(match.groups(), _UNITS, strict=True) if part)
+
+
 def _opened(record: Json) -> Json:
     """The object with its nested context spread out."""
     context = record.get("context")
@@ -104,3 +144,9 @@ def _first(row: Json, names: tuple[str, ...]) -> Any:
         if value is not None and value == value:  # noqa: PLR0124 - a data frame writes NaN where nothing is
             return value
     return None
+
+
+def _spans_in(record: Json, name: str) -> list[Json]:
+    found = record.get(name)
+    items = cast("list[Any]", found) if isinstance(found, list) else []
+    return [cast("Json", item) for item in items if isinstance(item, dict)]

@@ -9,11 +9,19 @@ from typing import Any
 import httpx2
 import pytest
 
+import sonde.phoenix.annotations
 from sonde.contexts.traces.phoenixstore import PhoenixStore
 from sonde.contexts.traces.store import TraceQuery
 from sonde.core.deadline import Deadline
 from sonde.errors import ConfigError, ToolFault
-from sonde.phoenix import AnnotationWriter, PhoenixClient, PhoenixReads, PhoenixRefused, PhoenixUnavailable
+from sonde.phoenix import (
+    Annotation,
+    PhoenixClient,
+    PhoenixReads,
+    PhoenixRefused,
+    PhoenixUnavailable,
+    write_annotations,
+)
 from sonde.testing import FrozenClock
 
 Json = dict[str, Any]
@@ -276,16 +284,21 @@ def test_links_open_the_page_of_a_span_or_a_trace() -> None:
     assert store.link("t1") == "http://phoenix.test:6006/redirects/traces/t1"
 
 
-def annotation(target: str, **changes: Any) -> Json:
-    row: Json = {
-        "span_id": target,
+def annotation(target: str, **changes: Any) -> Annotation:
+    fields: Json = {
+        "run_id": "r",
+        "engine_type": "rca",
+        "schema_version": "1.0.0",
         "name": "rca.evidence",
         "annotator_kind": "CODE",
+        "label": "x",
+        "score": 0.5,
+        "explanation": "e",
+        "level": "span",
+        "target": target,
         "identifier": "rca",
-        "result": {"label": "x", "score": 0.5, "explanation": "e"},
-        "metadata": {},
     }
-    return {**row, **changes}
+    return Annotation(**{**fields, **changes})
 
 
 def strict_server(known: set[str]) -> Answer:
@@ -304,7 +317,7 @@ def test_a_batch_with_unknown_ids_is_split_until_only_they_are_left_out() -> Non
     ids = [f"s{number}" for number in range(9)]
     server = Server(strict_server(set(ids) - {"s3", "s8"}))
 
-    written = AnnotationWriter(server.client).write("span", [annotation(span_id) for span_id in ids])
+    written = write_annotations([annotation(span_id) for span_id in ids], server.client)
 
     assert written.unknown == ("s3", "s8")
     assert written.ids == tuple(f"id-{span_id}" for span_id in ids if span_id not in {"s3", "s8"})
@@ -312,11 +325,30 @@ def test_a_batch_with_unknown_ids_is_split_until_only_they_are_left_out() -> Non
     assert all(request.method == "POST" and request.url.path == "/v1/span_annotations" for request in server.requests)
 
 
-def test_other_refusals_of_a_batch_are_raised() -> None:
+def test_any_other_refusal_ends_the_writing_and_is_told() -> None:
     server = Server(lambda _: reply({"detail": "bad"}, 422))
 
-    with pytest.raises(PhoenixRefused):
-        AnnotationWriter(server.client).write("trace", [annotation("x", trace_id="t")])
+    written = write_annotations([annotation("t", level="trace"), annotation("s")], server.client)
+
+    assert (written.ids, written.unknown, len(server.requests)) == ((), (), 1)
+    assert written.error is not None and "422" in written.error
+
+
+def test_what_a_server_took_before_it_went_away_counts_as_written() -> None:
+    taken: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if taken:
+            return reply({}, 503)
+        taken.extend(row["span_id"] for row in json.loads(request.content)["data"])
+        return reply({"data": [{"id": span_id} for span_id in taken]})
+
+    server = Server(answer, attempts=2)
+
+    written = write_annotations([annotation(f"s{number}") for number in range(250)], server.client)
+
+    assert len(taken) == 100 and written.ids == tuple(taken)
+    assert written.error is not None
 
 
 @pytest.mark.parametrize(
@@ -327,18 +359,15 @@ def test_other_refusals_of_a_batch_are_raised() -> None:
         {"name": "note"},
         {"name": ""},
         {"identifier": ""},
-        {"span_id": ""},
+        {"target": ""},
     ],
 )
-def test_rows_that_phoenix_would_take_for_something_else_are_refused(changes: Json) -> None:
-    server = Server(lambda _: reply({"data": []}))
-
+def test_an_annotation_that_phoenix_would_take_for_something_else_is_refused(changes: Json) -> None:
     with pytest.raises(ConfigError):
-        AnnotationWriter(server.client).write("span", [annotation("s1", **changes)])
-    assert server.requests == []
+        annotation(**{"target": "s1", **changes})
 
 
 def test_nothing_is_ever_deleted() -> None:
-    assert not [
-        name for name in dir(PhoenixClient) + dir(PhoenixReads) + dir(AnnotationWriter) if "delete" in name.lower()
-    ]
+    names = [name for door in (PhoenixClient, PhoenixReads, sonde.phoenix.annotations) for name in dir(door)]
+
+    assert not [name for name in names if "delete" in name.lower()]

@@ -23,7 +23,7 @@ from sonde.contexts.traces.phoenixstore import PhoenixStore
 from sonde.contexts.traces.span import Row
 from sonde.core.evidence import Observed
 from sonde.errors import ConfigError
-from sonde.phoenix import AnnotationWriter, PhoenixClient, PhoenixReads
+from sonde.phoenix import Annotation, Level, PhoenixClient, PhoenixReads, write_annotations
 from sonde.tools import ToolRegistry
 
 pytestmark = [pytest.mark.phoenix, pytest.mark.timeout(600)]
@@ -175,6 +175,22 @@ def test_genai_spans_arrive_equal_too(url: str, tmp_path: Path) -> None:
     server.close()
 
 
+def annotation(label: str, level: Level, target: str) -> Annotation:
+    return Annotation(
+        run_id="r1",
+        engine_type="rca",
+        schema_version="1.0.0",
+        name="rca.test",
+        annotator_kind="CODE",
+        label=label,
+        score=0.76,
+        explanation=json.dumps({"run_id": "r1"}),
+        level=level,
+        target=target,
+        identifier="sonde-rca",
+    )
+
+
 @pytest.mark.requirement("O1")
 def test_annotations_are_written_replaced_and_read_back_at_every_level(
     stores: tuple[FileStore, PhoenixStore, list[str]], url: str
@@ -183,20 +199,11 @@ def test_annotations_are_written_replaced_and_read_back_at_every_level(
     trace_id = ids[0]
     span_ids = [span.span_id for span in files.summaries(trace_id)[:3]]
     client = PhoenixClient(url)
-    writer = AnnotationWriter(client)
-
-    def row(label: str, **target: str) -> Row:
-        result = {"label": label, "score": 0.76, "explanation": json.dumps({"run_id": "r1"})}
-        metadata = {"run_id": "r1", "engine_type": "rca", "schema_version": "1.0.0"}
-        common = {"name": "rca.test", "annotator_kind": "CODE", "identifier": "sonde-rca"}
-        return {**target, **common, "result": result, "metadata": metadata}
 
     for label in ("first", "second"):
-        written = writer.write(
-            "span", [row(label, span_id=span_id) for span_id in (*span_ids[:2], "ffffffffffffffff", span_ids[2])]
-        )
-        assert (len(written.ids), written.unknown) == (3, ("ffffffffffffffff",))
-        assert len(writer.write("trace", [row(label, trace_id=trace_id)]).ids) == 1
+        spans = [annotation(label, "span", span_id) for span_id in (*span_ids[:2], "ffffffffffffffff", span_ids[2])]
+        written = write_annotations([annotation(label, "trace", trace_id), *spans], client)
+        assert (len(written.ids), written.unknown, written.error) == (4, ("ffffffffffffffff",), None)
     for target in (span_ids[0], None):
         (found,) = server.annotations(trace_id, target)
         assert (found["label"], found["annotator_kind"], found["identifier"]) == ("second", "CODE", "sonde-rca")
@@ -222,13 +229,12 @@ def test_annotations_on_sessions_are_written_and_read_back(url: str) -> None:
     send(url, project, [protobuf(raw)])
     wait_for(1, url, project)
     client = PhoenixClient(url)
-    row = {"session_id": session, "name": "s", "annotator_kind": "LLM", "identifier": "i", "result": {"label": "good"}}
 
-    written = AnnotationWriter(client).write("session", [row, {**row, "session_id": "unknown"}])
+    written = write_annotations([annotation("good", "session", target) for target in (session, "unknown")], client)
     found = PhoenixReads(client, project).annotations("session", [session])
 
     assert (len(written.ids), written.unknown) == (1, ("unknown",))
-    assert [(item["name"], item["result"]["label"]) for item in found] == [("s", "good")]
+    assert [(item["name"], item["result"]["label"]) for item in found] == [("rca.test", "good")]
     client.close()
 
 

@@ -12,20 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import msgspec
+
 from sonde.api.recorded_run import open_run
 from sonde.api.settings import Settings, load_settings
 from sonde.api.trace_source import ENGINES, Case, case_of
 from sonde.contexts.traces.context import TracesContext
-from sonde.contexts.traces.shape import Tree
-from sonde.core.annotation import Annotation
 from sonde.core.deadline import SystemClock
 from sonde.core.events import WroteBack
 from sonde.core.record import RunRecord
 from sonde.engines.annotations import Provenance, annotations_of
 from sonde.engines.pages import page_of
 from sonde.errors import ConfigError, RunError, ToolFault, WritebackFailed
-from sonde.phoenix import AnnotationWriter, PhoenixClient
-from sonde.publish.writers import Published, as_lines, event_of, publish as write
+from sonde.phoenix import Annotation, PhoenixClient, Written, write_annotations
 from sonde.runs.recorder import Recorder
 from sonde.runs.recording import Recording
 from sonde.runs.rundir import RESULT
@@ -45,44 +44,47 @@ class Writeback:
 
     def __call__(self, output: Any, annotator: str, run_id: str) -> WroteBack:
         """Write them and say what came of it; a failure of the server is in the event, not raised."""
+        place = self.case.place
+        annotations: list[Annotation] = []
         try:
             annotations = self.annotations(output, annotator, run_id)
+            client = PhoenixClient(str(place.source), api_key=place.api_key, headers=place.headers)
         except (RunError, ToolFault) as error:
-            return event_of([], Published(error=error.message), _error(error.message, run_id))
-        place = self.case.place
-        client = PhoenixClient(str(place.source), api_key=place.api_key, headers=place.headers)
-        try:
-            done = write(annotations, AnnotationWriter(client), (RunError, ToolFault))
-        finally:
-            client.close()
-        missing = f"{len(done.unknown)} spans or traces do not exist there: {', '.join(done.unknown[:5])}"
-        reason = done.error or (missing if done.unknown else None)
-        return event_of(annotations, done, _error(reason, run_id) if reason else None)
+            written = Written(error=error.message)
+        else:
+            try:
+                written = write_annotations(annotations, client)
+            finally:
+                client.close()
+        reason, failed = written.error, len(annotations) - len(written.ids)
+        if reason is None and written.unknown:
+            reason = f"{len(written.unknown)} spans or traces do not exist there: {', '.join(written.unknown[:5])}"
+        failure = f"{reason}; the report stands, `sonde publish {run_id}` tries again"
+        return WroteBack(
+            status="succeeded" if reason is None and not failed else "partial" if written.ids else "failed",
+            annotation_ids=list(written.ids),
+            names=sorted({each.name for each in annotations}),
+            annotator_kinds=sorted({each.annotator_kind for each in annotations}),
+            succeeded=len(written.ids),
+            failed=failed,
+            error=None if reason is None else WritebackFailed(failure).row(),
+        )
 
     def annotations(self, output: Any, annotator: str, run_id: str) -> list[Annotation]:
         """The annotations of a report."""
-        by = Provenance(run_id=run_id, engine_type=self._engine_type, annotator_kind=cast("Judge", annotator))
-        return annotations_of(output, by, self._root)
-
-    @property
-    def _engine_type(self) -> str:
-        return ENGINES[self.case.engine].run_type
-
-    def _root(self, trace_id: str) -> str | None:
-        roots = Tree(self.context.store.summaries(trace_id)).roots()
-        return roots[0].span_id if roots else None
+        engine_type = ENGINES[self.case.engine].run_type
+        by = Provenance(run_id=run_id, engine_type=engine_type, annotator_kind=cast("Judge", annotator))
+        return annotations_of(output, by, self.context.store)
 
     def files(self, outcome: Outcome, run_id: str) -> dict[str, str]:
         """report.md with links into the server, and annotations.jsonl, for the run's folder."""
         output = outcome.conclusion.output
         if output is None:
             return {}
-        page = page_of(self._engine_type, cast("Mapping[str, Any]", output), self.context.store.link)
-        return {REPORT: page, ANNOTATIONS: as_lines(self.annotations(output, outcome.annotator, run_id))}
-
-
-def _error(reason: str, run_id: str) -> dict[str, Any]:
-    return WritebackFailed(f"{reason}; the report stands, `sonde publish {run_id}` tries again").row()
+        engine_type = ENGINES[self.case.engine].run_type
+        page = page_of(engine_type, cast("Mapping[str, Any]", output), self.context.store.link)
+        rows = [each.as_dict() for each in self.annotations(output, outcome.annotator, run_id)]
+        return {REPORT: page, ANNOTATIONS: "".join(f"{msgspec.json.encode(row).decode()}\n" for row in rows)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

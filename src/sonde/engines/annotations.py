@@ -6,12 +6,14 @@ annotation that lists them, because a second one of the same name would replace 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sonde.core.annotation import Annotation
+from sonde.contexts.traces.shape import Tree
+from sonde.contexts.traces.store import TraceStore
 from sonde.core.canonical import canonical_json
+from sonde.phoenix import Annotation
 
 WEIGHTS = {"TOOL_IO": 0.95, "RETRIEVAL_CHUNK": 0.9, "CONFIG_DIFF": 0.85, "SPAN": 0.8, "MESSAGE": 0.8}
 LABELS = {
@@ -22,7 +24,6 @@ LABELS = {
     "MESSAGE": "hot_span",
 }
 Ref = Mapping[str, Any]
-RootSpan = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +35,10 @@ class Provenance:
     annotator_kind: Literal["LLM", "CODE"]
 
 
-def annotations_of(report: Mapping[str, Any], by: Provenance, root_span: RootSpan) -> list[Annotation]:
-    """The annotations of a report; `root_span` finds the root span of a trace."""
+def annotations_of(report: Mapping[str, Any], by: Provenance, store: TraceStore) -> list[Annotation]:
+    """The annotations of a report about traces of this store."""
     build = {"rca": _rca, "policy_compliance": _compliance, "incident_dossier": _incident}[by.engine_type]
-    return list(build(report, by, root_span))
+    return list(build(report, by, store))
 
 
 def _note(
@@ -67,7 +68,7 @@ def _note(
     )
 
 
-def _rca(report: Mapping[str, Any], by: Provenance, _root: RootSpan) -> Iterable[Annotation]:
+def _rca(report: Mapping[str, Any], by: Provenance, _store: TraceStore) -> Iterable[Annotation]:
     yield _note(
         by,
         report,
@@ -101,7 +102,7 @@ def _rca(report: Mapping[str, Any], by: Provenance, _root: RootSpan) -> Iterable
         )
 
 
-def _compliance(report: Mapping[str, Any], by: Provenance, _root: RootSpan) -> Iterable[Annotation]:
+def _compliance(report: Mapping[str, Any], by: Provenance, _store: TraceStore) -> Iterable[Annotation]:
     yield _note(
         by,
         report,
@@ -140,8 +141,9 @@ def _compliance(report: Mapping[str, Any], by: Provenance, _root: RootSpan) -> I
             )
 
 
-def _incident(report: Mapping[str, Any], by: Provenance, root: RootSpan) -> Iterable[Annotation]:
-    roots = [span for trace in report["representative_traces"] if (span := root(trace["trace_id"]))]
+def _incident(report: Mapping[str, Any], by: Provenance, store: TraceStore) -> Iterable[Annotation]:
+    trees = [Tree(store.summaries(trace["trace_id"])) for trace in report["representative_traces"]]
+    roots = [tops[0].span_id for tree in trees if (tops := tree.roots())]
     for span_id in dict.fromkeys(roots):
         yield _note(
             by,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from sonde.phoenix.annotations import AnnotationWriter, Level, Written
+from sonde.phoenix.annotations import Annotation, Level, Written, write_annotations
 from sonde.phoenix.client import PhoenixClient, PhoenixRefused, PhoenixUnavailable
 from sonde.phoenix.reads import PhoenixReads
 
 __all__ = [
-    "AnnotationWriter",
+    "Annotation",
     "Level",
     "PhoenixClient",
     "PhoenixReads",
     "PhoenixRefused",
     "PhoenixUnavailable",
     "Written",
+    "write_annotations",
 ]

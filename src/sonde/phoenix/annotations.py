@@ -1,73 +1,122 @@
-"""Annotation writes: synchronous, so that an id that does not exist is told; replaced by identifier, so that writing twice is writing once.
+"""Annotations on a Phoenix server: an `Annotation`, and what was `Written` of some.
 
-Phoenix refuses a whole batch for one unknown id. Such a batch is halved until the unknown ones stand alone; everything else is written.
+Writes are synchronous, so that an id that does not exist is known; an identifier makes a second write replace the first. Phoenix refuses
+a whole batch for one unknown id. Such a batch is halved until the unknown ones stand alone; everything else is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sonde.errors import ConfigError
-from sonde.phoenix.client import Json, PhoenixClient, PhoenixRefused
+from sonde.phoenix.client import Json, PhoenixClient, PhoenixRefused, PhoenixUnavailable
 
-Level = Literal["span", "trace", "session"]
-BATCH = 100
+Level = Literal["trace", "span", "session"]
+LEVELS: tuple[Level, ...] = ("trace", "span", "session")
 KINDS = frozenset({"LLM", "HUMAN", "CODE"})
 RESERVED = "note"
+AT_ONCE = 100  # rows per request; when a request fails, nobody knows what became of so many at most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotation:
+    """What an investigation says about one trace, span or session. Its key is (name, target, identifier): a second one of the same key
+    replaces the first. One that Phoenix would silently take for something else is refused.
+    """
+
+    run_id: str
+    engine_type: str
+    schema_version: str
+    name: str
+    annotator_kind: Literal["LLM", "CODE", "HUMAN"]
+    label: str
+    score: float | None
+    explanation: str
+    level: Level
+    target: str
+    identifier: str
+
+    def __post_init__(self) -> None:
+        if not self.target:
+            raise ConfigError(f"an annotation on a {self.level} needs {self.level}_id")
+        if not self.name or self.name == RESERVED:
+            raise ConfigError(
+                f"an annotation needs a name other than {RESERVED!r}, which Phoenix keeps for people's notes"
+            )
+        if self.annotator_kind not in KINDS:
+            raise ConfigError(f"annotator_kind must be one of {', '.join(sorted(KINDS))}; Phoenix would take HUMAN")
+        if not self.identifier:
+            raise ConfigError("an annotation needs an identifier: without one a second run would not replace the first")
+
+    def as_dict(self) -> dict[str, Any]:
+        """As a line of annotations.jsonl, the payload of the contract. An annotation of a whole trace has no span."""
+        return {
+            "run_id": self.run_id,
+            "engine_type": self.engine_type,
+            "schema_version": self.schema_version,
+            "name": self.name,
+            "annotator_kind": self.annotator_kind,
+            "label": self.label,
+            "score": self.score,
+            "explanation_json": self.explanation,
+            "target_span_id": self.target if self.level == "span" else None,
+            "target_trace_id": self.target if self.level == "trace" else None,
+            "identifier": self.identifier,
+        }
+
+    def row(self) -> Json:
+        """As Phoenix accepts it; run, engine and version are at the top of its metadata."""
+        return {
+            f"{self.level}_id": self.target,
+            "name": self.name,
+            "annotator_kind": self.annotator_kind,
+            "result": {"label": self.label, "score": self.score, "explanation": self.explanation},
+            "metadata": {
+                "run_id": self.run_id,
+                "engine_type": self.engine_type,
+                "schema_version": self.schema_version,
+                "name": self.name,
+                "annotator_kind": self.annotator_kind,
+            },
+            "identifier": self.identifier,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """Ids of the annotations in the order of their rows, without those whose target does not exist."""
+    """What became of some annotations: the server's ids of those it took, the targets that do not exist, and what ended the writing."""
 
     ids: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    error: str | None = None
 
-    def __add__(self, other: Written) -> Written:
-        return Written(ids=self.ids + other.ids, unknown=self.unknown + other.unknown)
-
-
-class AnnotationWriter:
-    """Writes annotations on spans, traces and sessions.
-
-    A row is what Phoenix takes: `{span_id | trace_id | session_id, name, annotator_kind, result: {label, score, explanation}, metadata,
-    identifier}`.
-    """
-
-    def __init__(self, client: PhoenixClient) -> None:
-        self._client = client
-
-    def write(self, level: Level, rows: Sequence[Mapping[str, Any]]) -> Written:
-        """Write all rows; targets that do not exist are returned, not raised. Raises PhoenixUnavailable or PhoenixRefused."""
-        checked = [_checked(level, row) for row in rows]
-        written = Written()
-        for at in range(0, len(checked), BATCH):
-            written += self._write(level, checked[at : at + BATCH])
-        return written
-
-    def _write(self, level: Level, rows: list[Json]) -> Written:
-        try:
-            reply = self._client.post(f"/v1/{level}_annotations", {"data": rows}, {"sync": "true"})
-        except PhoenixRefused as refused:
-            if refused.status != 404:
-                raise
-            if len(rows) == 1:
-                return Written(unknown=(str(rows[0][f"{level}_id"]),))
-            middle = len(rows) // 2
-            return self._write(level, rows[:middle]) + self._write(level, rows[middle:])
-        return Written(ids=tuple(str(row["id"]) for row in reply.get("data", ())))
+    def __add__(self, more: Written) -> Written:
+        return Written(ids=self.ids + more.ids, unknown=self.unknown + more.unknown, error=self.error or more.error)
 
 
-def _checked(level: Level, row: Mapping[str, Any]) -> Json:
-    """The row, refused where Phoenix would silently do something else."""
-    if not row.get(f"{level}_id"):
-        raise ConfigError(f"an annotation on a {level} needs {level}_id")
-    if not row.get("name") or row["name"] == RESERVED:
-        raise ConfigError(f"an annotation needs a name other than {RESERVED!r}, which Phoenix keeps for people's notes")
-    if row.get("annotator_kind") not in KINDS:
-        raise ConfigError(f"annotator_kind must be one of {', '.join(sorted(KINDS))}; Phoenix would take HUMAN")
-    if not row.get("identifier"):
-        raise ConfigError("an annotation needs an identifier: without one a second run would not replace the first")
-    return dict(row)
+def write_annotations(annotations: Sequence[Annotation], client: PhoenixClient) -> Written:
+    """Write them level by level, a hundred at a time. A failure of the server ends it and keeps what was written before."""
+    written = Written()
+    for level in LEVELS:
+        rows = [each.row() for each in annotations if each.level == level]
+        for at in range(0, len(rows), AT_ONCE):
+            try:
+                written += _write(client, level, rows[at : at + AT_ONCE])
+            except (PhoenixUnavailable, PhoenixRefused) as error:
+                return replace(written, error=str(error))
+    return written
+
+
+def _write(client: PhoenixClient, level: Level, rows: list[Json]) -> Written:
+    try:
+        reply = client.post(f"/v1/{level}_annotations", {"data": rows}, {"sync": "true"})
+    except PhoenixRefused as refused:
+        if refused.status != 404:
+            raise
+        if len(rows) == 1:
+            return Written(unknown=(str(rows[0][f"{level}_id"]),))
+        middle = len(rows) // 2
+        return _write(client, level, rows[:middle]) + _write(client, level, rows[middle:])
+    return Written(ids=tuple(str(row["id"]) for row in reply.get("data", ())))

@@ -1,1 +1,1 @@
-"""Runs as OpenTelemetry traces, and where annotations are written. It reads events; it changes no run."""
+"""Runs as OpenTelemetry traces. It reads events; it changes no run."""

@@ -173,4 +173,5 @@ def test_a_silent_view_writes_nothing_but_counts() -> None:
             view.on_event(event)
 
     assert out.getvalue() == ""
-    assert (view.progress.turns, view.progress.subcalls, view.progress.tokens) == (3, 1, 300)
+    used = view.progress.used
+    assert (used.iterations, used.llm_subcalls, used.tokens_total) == (3, 1, 300)

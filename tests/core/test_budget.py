@@ -15,6 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from sonde.core.budget import CONTRACT_MAXIMA, Budget, Scope, reserved
 from sonde.core.deadline import Deadline, SystemClock
+from sonde.core.usage import Usage
 from sonde.errors import BudgetExceeded, ConfigError, ErrorCode, RecursionLimitReached, WallTimeLimitReached
 
 
@@ -41,7 +42,7 @@ def ask(one: Scope, tokens_in: int, tokens_out: int, cost: float, *, obedient: b
     try:
         with reserved(one, tokens_in, tokens_out, cost) as reservation:
             given = reservation.max_output_tokens if obedient else tokens_out
-            one.spend(tokens_in=tokens_in, tokens_out=given, cost_usd=cost)
+            one.spend(Usage(tokens_in=tokens_in, tokens_out=given, cost_usd=cost))
         one.check_spent()
     except BudgetExceeded:
         return False
@@ -163,7 +164,7 @@ def _step(one: Scope, step: str, tree: list[Scope]) -> None:
             one.charge(tool_calls=1)
         case "model":
             with reserved(one, 5, 20) as reservation:
-                one.spend(tokens_in=5, tokens_out=reservation.max_output_tokens, cost_usd=0.0)
+                one.spend(Usage(tokens_in=5, tokens_out=reservation.max_output_tokens))
         case _:
             one.check_depth(one.depth + 1)
             one.charge(subcalls=1)

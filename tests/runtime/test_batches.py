@@ -13,6 +13,7 @@ from sonde.core.budget import Budget, Scope
 from sonde.core.deadline import Deadline, SystemClock
 from sonde.core.events import Event, HostReturned, SubcallStarted
 from sonde.core.status import RunStatus
+from sonde.core.usage import Usage
 from sonde.errors import RecursionLimitReached
 from sonde.models.base import ModelReply, ModelRequest, TokenUsage
 from sonde.testing import ScriptedModel, run_in_memory
@@ -135,7 +136,7 @@ def test_a_call_that_fits_once_others_have_landed_waits_for_them() -> None:
     waiting.join(0.2)
     assert got == []
 
-    one.spend(tokens_in=100, tokens_out=10, cost_usd=0.01)
+    one.spend(Usage(tokens_in=100, tokens_out=10, cost_usd=0.01))
     one.release(first)
     waiting.join(60)
 

@@ -16,9 +16,9 @@ from typing import Any, TypedDict, Unpack
 from sonde.api.result import Answer, Edited, Investigation, Result
 from sonde.api.settings import Settings, load_settings
 from sonde.contexts import Context
-from sonde.core.budget import Budget, shown_cost
+from sonde.core.budget import Budget
 from sonde.core.cancellation import Stop, heeding
-from sonde.core.canonical import hash_value, plural
+from sonde.core.canonical import hash_value, plural, shown_cost
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.events import RunResumed
 from sonde.core.markdown_safety import quiet
@@ -287,7 +287,7 @@ def write_files(spec: RunSpec, outcome: Outcome, record: RunRecord, run_dir: Run
 def summary_text(outcome: Outcome, record: RunRecord) -> str:
     """The run on one page."""
     usage, conclusion = record.runtime_ref.usage, outcome.conclusion
-    tokens = usage.tokens_in + usage.tokens_out
+    tokens = usage.tokens_total
     lines = [
         f"# {record.run_type}: {outcome.status.value}",
         "",

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sonde.core.evidence import Citation, EvidenceRef
-from sonde.core.run_record import RecordedUsage, RunRecord
+from sonde.core.run_record import RunRecord
 from sonde.core.status import RunStatus
+from sonde.core.usage import Usage
 from sonde.errors import RunError
 
 
@@ -35,7 +36,7 @@ class Result:
     error: RunError | None
 
     @property
-    def usage(self) -> RecordedUsage:
+    def usage(self) -> Usage:
         """Turns, tool calls, sub-calls, tokens: as the record has them."""
         return self.record.runtime_ref.usage
 

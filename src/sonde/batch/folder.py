@@ -24,7 +24,8 @@ import msgspec
 
 from sonde.batch.manifest import Item
 from sonde.batch.result import ItemResult
-from sonde.core.events import AnyEvent, ModelReplied, RunEnded, RunStarted
+from sonde.core.events import AnyEvent, RunEnded, RunStarted
+from sonde.core.usage import used_in
 from sonde.errors import ConfigError, RunError
 from sonde.runs.journal import JournalUnreadable
 from sonde.runs.rundir import JOURNAL, NoSuchRun, RunDir, write_atomically
@@ -162,4 +163,4 @@ def ended_of(events: Sequence[AnyEvent]) -> RunEnded | None:
 
 def spent_of(events: Sequence[AnyEvent]) -> float:
     """What a run has cost so far."""
-    return sum(event.cost_usd or 0.0 for event in events if isinstance(event, ModelReplied))
+    return used_in(events).cost_usd

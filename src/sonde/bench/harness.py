@@ -155,7 +155,7 @@ class Bench:
             repeat=repeat,
             predicted=predicted,
             status=found.status.value,
-            tokens=used.tokens_in + used.tokens_out,
+            tokens=used.tokens_total,
             cost_usd=used.cost_usd,
             run_dir="" if found.run_dir is None else str(found.run_dir),
         )

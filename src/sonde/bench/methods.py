@@ -61,7 +61,7 @@ def answered(suite: Questions, case: BenchCase, blank: Trial, asker: Asker) -> T
                 blank,
                 predicted=None if answer.value is None else suite.predicted(answer.value),
                 status=answer.status.value,
-                tokens=used.tokens_in + used.tokens_out,
+                tokens=used.tokens_total,
                 cost_usd=used.cost_usd,
                 run_dir="" if answer.run_dir is None else str(answer.run_dir),
             )

@@ -17,8 +17,7 @@ from sonde.cli.interrupt import soft_stop
 from sonde.cli.live import OnText, View, open_view
 from sonde.cli.options import OutputOptions
 from sonde.cli.text import link, links_shown, one_line, printable
-from sonde.core.budget import shown_cost
-from sonde.core.canonical import plural
+from sonde.core.canonical import plural, shown_cost
 from sonde.core.events import Event
 from sonde.errors import UsageError
 
@@ -185,7 +184,7 @@ def _print_error(answer: Result, output: OutputOptions) -> None:
 def _summary(answer: Result) -> str:
     """One line on how the run went."""
     usage = answer.record.runtime_ref.usage
-    tokens = usage.tokens_in + usage.tokens_out
+    tokens = usage.tokens_total
     parts = [
         str(answer.status),
         plural(usage.iterations, "turn"),

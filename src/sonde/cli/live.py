@@ -18,6 +18,7 @@ from sonde.cli.text import links_shown, one_line, some_lines
 from sonde.core import events
 from sonde.core.canonical import plural
 from sonde.core.events import ROOT, Event
+from sonde.core.usage import Usage, used_by
 
 OnText = Callable[[str, str], None]
 CODE_LINES = 16
@@ -47,8 +48,8 @@ class RunProgress:
         self.model = ""
         self.question = ""
         self.budget: dict[str, Any] = {}
-        self.turns = self.tool_calls = self.subcalls = self.tokens = self.citations = 0
-        self.cost_usd = 0.0
+        self.used = Usage()
+        self.citations = 0
         self.estimated = False
         self.doing = "starting"
         self.session = ROOT
@@ -58,6 +59,7 @@ class RunProgress:
 
     def add(self, event: Event) -> None:
         """Take one event in."""
+        self.used += used_by(event)
         match event:
             case events.RunStarted():
                 self.model, self.question, self.budget = event.model or "no model", event.objective, event.budget
@@ -65,28 +67,22 @@ class RunProgress:
             case events.SubcallStarted():
                 branch = self.branch(event.session)
                 branch.objective, branch.mode = event.objective, event.mode
-                self.subcalls += 1
             case events.SubcallEnded():
                 self.branch(event.session).status = event.status
             case events.TurnStarted():
                 self.branch(event.session).turn = event.turn
-                self.turns += 1
                 self.session, self.doing = event.session, "thinking"
                 self.code = self.output = self.words = ""
             case events.ModelReplied():
-                self.tokens += event.tokens_in + event.tokens_out
-                self.cost_usd += event.cost_usd or 0.0
                 self.estimated |= event.estimated
             case events.ModelFailed():
                 again = "" if event.wait_s is None else f", retrying in {event.wait_s:.1f} s"
-                self.tokens += event.tokens_in
                 self.notes.append(f"attempt {event.attempt} failed{again}: {event.message}")
             case events.CodeStarted():
                 self.session, self.code, self.doing = event.session, event.code, "running code"
             case events.CodeRan():
                 self.output, self.doing = output_of(event), "thinking"
             case events.HostReturned():
-                self.tool_calls += event.tool
                 self.doing = f"{event.name}()"
             case events.Cited():
                 self.citations += 1
@@ -108,7 +104,11 @@ class RunProgress:
 
     def left(self) -> dict[str, float | None]:
         """Turns, tokens and money left for the whole run; None where there is no limit."""
-        used = {"max_iterations": self.turns, "max_tokens_total": self.tokens, "max_cost_usd": self.cost_usd}
+        used = {
+            "max_iterations": self.used.iterations,
+            "max_tokens_total": self.used.tokens_total,
+            "max_cost_usd": self.used.cost_usd,
+        }
         limits = {name: self.budget.get(name) for name in used}
         return {name: None if limit is None else max(0, limit - used[name]) for name, limit in limits.items()}
 
@@ -119,7 +119,7 @@ class RunProgress:
         parts = [] if turns is None else [plural(int(turns), "turn")]
         if tokens is not None:
             parts.append(about + plural(int(tokens), "token"))
-        if money is not None and (self.cost_usd or not self.tokens):
+        if money is not None and (self.used.cost_usd or not self.used.tokens_total):
             parts.append(f"${money:.4f}")
         return " · ".join(parts) + " left" if parts else "no limits"
 

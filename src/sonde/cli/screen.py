@@ -73,7 +73,7 @@ def draw(progress: RunProgress, elapsed_s: float, height: int) -> RenderableType
     tree = _tree(progress, room - code_rows - room // 4)
     code = _block(progress.code, code_rows, python=True) or _block(progress.words, code_rows)
     output = _block(progress.output, room // 4)
-    used = [plural(progress.tool_calls, "tool call"), plural(progress.citations, "citation")]
+    used = [plural(progress.used.tool_calls, "tool call"), plural(progress.citations, "citation")]
     foot = Text(f"{progress.left_line()} · {' · '.join(used)}", style="dim", no_wrap=True, overflow="ellipsis")
     if progress.notes:
         foot.append(f"\n{one_line(progress.notes[-1], 160)}", style="yellow")

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from sonde.core.deadline import Deadline
+from sonde.core.usage import Usage
 from sonde.errors import ConfigError, RecursionLimitReached, WallTimeLimitReached
 
 FORCED_FINISH_SHARE = 0.9
@@ -84,33 +85,6 @@ CONTRACT_MAXIMA = Budget(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """What has been used."""
-
-    iterations: int = 0
-    depth_reached: int = 0
-    tool_calls: int = 0
-    llm_subcalls: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
-    cost_usd: float = 0.0
-
-    @property
-    def tokens_total(self) -> int:
-        """Both directions."""
-        return self.tokens_in + self.tokens_out
-
-    def as_dict(self) -> dict[str, Any]:
-        """The counters by name, as the record carries them."""
-        return asdict(self)
-
-
-def shown_cost(usd: float, tokens: int) -> str:
-    """`$0.0123` for people. Tokens that cost nothing came from a model without a known price."""
-    return f"${usd:.4f}" if usd or not tokens else "cost unknown"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
     """Tokens and money set aside for one model call in flight."""
 
@@ -160,14 +134,8 @@ class Scope:
                 scope._require("max_tool_calls", scope.usage.tool_calls + tool_calls, tool_calls)
                 scope._require("max_subcalls", scope.usage.llm_subcalls + subcalls, subcalls)
             for scope in self.chain():
-                used = scope.usage
                 turns = iterations if self.pooled_turns or scope is self else 0
-                scope.usage = replace(
-                    used,
-                    iterations=used.iterations + turns,
-                    tool_calls=used.tool_calls + tool_calls,
-                    llm_subcalls=used.llm_subcalls + subcalls,
-                )
+                scope.usage += Usage(iterations=turns, tool_calls=tool_calls, llm_subcalls=subcalls)
 
     def _require(self, knob: str, wanted: float, more: float) -> None:
         limit = getattr(self.budget, knob)
@@ -190,7 +158,7 @@ class Scope:
             )
         with self._lock:
             for scope in self.chain():
-                scope.usage = replace(scope.usage, depth_reached=max(scope.usage.depth_reached, depth))
+                scope.usage += Usage(depth_reached=depth)
 
     def reserve(self, tokens_in: int, max_output_tokens: int, cost_usd: float = 0.0) -> Reservation:
         """Set tokens and money aside for one call; the output allowance shrinks to what is left, or the call is refused.
@@ -242,17 +210,11 @@ class Scope:
                     scope._reserved_cost = 0.0  # no dust of floating point
             self._landed.notify_all()
 
-    def spend(self, *, tokens_in: int, tokens_out: int, cost_usd: float) -> None:
+    def spend(self, used: Usage) -> None:
         """Count what a reply (or a failed attempt) has cost. Does not raise: call `check_spent` next."""
         with self._lock:
             for scope in self.chain():
-                used = scope.usage
-                scope.usage = replace(
-                    used,
-                    tokens_in=used.tokens_in + tokens_in,
-                    tokens_out=used.tokens_out + tokens_out,
-                    cost_usd=used.cost_usd + cost_usd,
-                )
+                scope.usage += used
 
     def check_spent(self) -> None:
         """Raise when the last reply took us past a limit: the action it carries must not run."""

@@ -58,3 +58,8 @@ def clip(text: str, limit: int) -> str:
 def plural(count: int, one: str, many: str = "") -> str:
     """`1 turn`, `2 turns`, `1 reply`, `2,000 replies`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def shown_cost(usd: float, tokens: int) -> str:
+    """`$0.0123` for people. Tokens that cost nothing came from a model without a known price."""
+    return f"${usd:.4f}" if usd or not tokens else "cost unknown"

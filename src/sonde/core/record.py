@@ -27,7 +27,6 @@ from sonde.core.events import (
     StatusChanged,
     SubcallEnded,
     SubcallStarted,
-    TurnStarted,
     WroteBack,
 )
 from sonde.core.run_record import (
@@ -38,7 +37,6 @@ from sonde.core.run_record import (
     Metrics,
     OutputRef,
     RecordedError,
-    RecordedUsage,
     RunRecord,
     RunState,
     RuntimeRef,
@@ -48,6 +46,7 @@ from sonde.core.run_record import (
 )
 from sonde.core.status import RUN_TRANSITIONS, LoopState, RunStatus
 from sonde.core.trajectory import Bounded, ReplStep, Trajectory, that_fit, written_bytes
+from sonde.core.usage import Usage, used_by
 from sonde.errors import ErrorCode
 
 __all__ = ["RecordFold", "RunRecord", "moment", "percentile"]
@@ -69,8 +68,8 @@ class RecordFold:
         self._written: WroteBack | None = None
         self._status = RunStatus.INITIALIZED
         self._error: dict[str, Any] | None = None
-        self._usage: dict[str, Any] = RecordedUsage().model_dump()
         self._metrics: dict[str, Any] = Metrics().model_dump()
+        self.usage = Usage()
         self._unpriced = False
         self._tool_latencies: list[float] = []
         self._states: dict[str, list[str]] = {}
@@ -87,14 +86,9 @@ class RecordFold:
         return self._start is not None
 
     @property
-    def usage(self) -> RecordedUsage:
-        """The counters so far."""
-        return RecordedUsage.model_validate(self._usage)
-
-    @property
     def cost(self) -> float | None:
         """What was paid, in US dollars; None when a reply came from a model whose price is not known."""
-        return None if self._unpriced else self._usage["cost_usd"]
+        return None if self._unpriced else self.usage.cost_usd
 
     @property
     def open_subcalls(self) -> list[str]:
@@ -105,7 +99,8 @@ class RecordFold:
         """Take one event in."""
         self._last_at = max(self._last_at, event.at)
         self._trajectory.add(event)
-        usage, metrics = self._usage, self._metrics
+        self.usage += used_by(event)
+        metrics = self._metrics
         match event:
             case RunStarted():
                 self._start = event
@@ -130,23 +125,16 @@ class RecordFold:
                 self._cite(event.citation)
             case Noted():
                 self._notes.append(clip(event.text, 500))
-            case TurnStarted():
-                usage["iterations"] += 1
             case HostReturned():
                 self._evidence.update(dict.fromkeys(str(excerpt.get("ref", "")) for excerpt in event.excerpts))
                 if event.tool:
-                    usage["tool_calls"] += 1
                     self._tool_latencies.append(event.latency_s)
             case ModelReplied():
-                usage["tokens_in"] += event.tokens_in
-                usage["tokens_out"] += event.tokens_out
-                usage["cost_usd"] += event.cost_usd or 0.0
                 metrics["model_latency_s"] += event.latency_s
                 metrics["model_calls"] += 1
                 metrics["tokens_cached"] += event.cached_in
                 self._unpriced = self._unpriced or event.cost_usd is None
             case ModelFailed():
-                usage["tokens_in"] += event.tokens_in
                 metrics["model_latency_s"] += event.latency_s
                 metrics["model_failures"] += 1
             case SubcallStarted() | SubcallEnded():
@@ -156,8 +144,6 @@ class RecordFold:
 
     def _add_subcall(self, event: SubcallStarted | SubcallEnded) -> None:
         if isinstance(event, SubcallStarted):
-            self._usage["llm_subcalls"] += 1
-            self._usage["depth_reached"] = max(self._usage["depth_reached"], event.depth)
             self._subcalls[event.session] = {
                 "call_id": event.call_id,
                 "parent_call_id": event.parent_call_id,
@@ -251,7 +237,7 @@ class RecordFold:
         since = self._start.at if self._start else self._last_at
         return Metrics.model_validate(
             self._metrics
-            | {name: self._usage[name] for name in ("tool_calls", "depth_reached", "tokens_in", "tokens_out")}
+            | self.usage.model_dump(include={"tool_calls", "depth_reached", "tokens_in", "tokens_out"})
             | {
                 "total_latency_s": self._end.elapsed_s if self._end else self._last_at - since,
                 "tool_latency_s": math.fsum(latencies),
@@ -304,7 +290,7 @@ class RecordFold:
         )
 
     def _state(self, start: RunStarted, input_ref: InputRef) -> RunState:
-        used, seen, end = self._usage, list(self._evidence), self._end
+        used, seen, end = self.usage, list(self._evidence), self._end
         ids = that_fit([clip(ref, 200) for ref in seen[:LIST_LIMIT]], LIST_BYTES)
         output = end.output if end else None
         if end is not None and output is not None and written_bytes(output) > INLINE_OUTPUT_BYTES:
@@ -316,10 +302,10 @@ class RecordFold:
             input_ref=input_ref,
             budget=start.budget,
             counters=Counters(
-                iteration=used["iterations"],
-                depth=used["depth_reached"],
-                tool_calls_total=used["tool_calls"],
-                tokens_total=used["tokens_in"] + used["tokens_out"],
+                iteration=used.iterations,
+                depth=used.depth_reached,
+                tool_calls_total=used.tool_calls,
+                tokens_total=used.tokens_total,
             ),
             artifacts=Artifacts(
                 intermediate_evidence_ids=ids,

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from sonde.core.status import RunStatus
 from sonde.core.trajectory import ReplStep
+from sonde.core.usage import Usage
 from sonde.errors import ErrorCode
 
 RunType = Literal["rca", "policy_compliance", "incident_dossier", "ask", "edit", "rlms"]
@@ -48,18 +49,6 @@ class DatasetRef(Part):
     dataset_hash: str | None = None
 
 
-class RecordedUsage(Part):
-    """The counters."""
-
-    iterations: int = 0
-    depth_reached: int = 0
-    tool_calls: int = 0
-    llm_subcalls: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
-    cost_usd: float = 0.0
-
-
 class SubcallMetadata(Part):
     """One sub-call (R98)."""
 
@@ -94,7 +83,7 @@ class RuntimeRef(Part):
     mode: str
     profile: str
     budget: dict[str, Any]
-    usage: RecordedUsage
+    usage: Usage
     state_trajectory: list[str] = []
     state_trajectory_omitted: int = 0
     subcall_metadata: list[SubcallMetadata] = []

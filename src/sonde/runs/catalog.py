@@ -15,6 +15,7 @@ import msgspec
 
 from sonde.core.events import RunStarted
 from sonde.core.record import moment
+from sonde.core.usage import Usage
 from sonde.disk import open_plain
 from sonde.errors import ConfigError
 from sonde.runs.journal import MAX_LINE, MAX_RECORD, is_being_written
@@ -41,16 +42,8 @@ class RunSummary:
     citations: int = 0
 
 
-class _Usage(msgspec.Struct):
-    iterations: int = 0
-    llm_subcalls: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
-    cost_usd: float = 0.0
-
-
 class _Runtime(msgspec.Struct):
-    usage: _Usage
+    usage: Usage
     model_name: str | None = None
 
 
@@ -76,7 +69,7 @@ class _Head(msgspec.Struct):
     citations: list[_Citation] = []
 
 
-_heads = msgspec.json.Decoder(_Head)
+_heads = msgspec.json.Decoder(_Head, dec_hook=lambda _kind, value: Usage.model_validate(value))
 _starts = msgspec.json.Decoder(RunStarted)
 
 
@@ -124,7 +117,7 @@ def summarise(path: Path) -> RunSummary:
             completed_at=head.completed_at,
             iterations=usage.iterations,
             subcalls=usage.llm_subcalls,
-            tokens=usage.tokens_in + usage.tokens_out,
+            tokens=usage.tokens_total,
             cost_usd=usage.cost_usd,
             seconds=head.metrics.total_latency_s,
             citations=len(head.citations),

@@ -40,8 +40,8 @@ from sonde.core.events import (
     TurnStarted,
     WroteBack,
 )
-from sonde.core.record import RecordFold
 from sonde.core.trajectory import parent_of
+from sonde.core.usage import Usage, used_by
 from sonde.errors import RunError
 
 E = TypeVar("E", bound=Event)
@@ -186,23 +186,21 @@ class Recording:
     def blocks(self) -> list[Block]:
         """What made the state that the root session ended with: its blocks in order, without those that were undone."""
         blocks: list[Block] = []
-        fold = RecordFold()
+        usage = Usage()
         trace: deque[dict[str, Any]] = deque(maxlen=TRACED_CALLS)
         started: CodeStarted | None = None
         counters: dict[str, Any] = {}
         calls = before = 0
         runs = [event for event in self.events if isinstance(event, CodeRan) and event.session == ROOT]
         for event in self.events:
-            fold.add(event)
+            usage += used_by(event)
             if event.session != ROOT:
                 continue
             match event:
                 case TurnStarted():
                     calls = 0
                 case CodeStarted():
-                    used = fold.usage.model_dump()
-                    used["cost_usd"] = round(used["cost_usd"], 6)
-                    started, counters = event, {"tool_trace": list(trace), "budget_counters": used}
+                    started, counters = event, {"tool_trace": list(trace), "budget_counters": usage.for_code()}
                     before = calls
                 case HostReturned():
                     calls = event.ordinal

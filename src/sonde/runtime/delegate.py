@@ -16,6 +16,7 @@ from sonde.core.canonical import clip, hash_value, jsonable, sha256_text
 from sonde.core.events import SubcallEnded, SubcallStarted
 from sonde.core.evidence import Citation, EvidenceRef, Excerpt
 from sonde.core.status import RunStatus
+from sonde.core.usage import NOTHING_USED, Usage, used_by
 from sonde.errors import BudgetExceeded, Cancelled, ModelOutputInvalid, RunError, ToolFault
 from sonde.models.base import Message, Model, estimate_tokens
 from sonde.runs.recording import Diverged
@@ -122,7 +123,7 @@ class Delegation:
             raise
         self.answered[sha256_text(prompt)] = path
         done = SubcallResult(call_id=path, status="succeeded", summary=clip(replied.text, 2000))
-        self._ended(path, done, None, (replied.tokens_in, replied.tokens_out, replied.cost_usd or 0.0))
+        self._ended(path, done, None, used_by(replied))
         return replied.text
 
     def child(self, errand: Errand, path: str, scope: Scope) -> SubcallResult:
@@ -139,8 +140,7 @@ class Delegation:
             self._ended(path, SubcallResult(call_id=path, status="failed", summary=error.message), error)
             raise
         result = result_of(path, outcome)
-        used = scope.usage
-        self._ended(path, result, outcome.error, (used.tokens_in, used.tokens_out, used.cost_usd))
+        self._ended(path, result, outcome.error, scope.usage)
         return result
 
     def open_scope(self, errand: Errand, siblings: int) -> Scope:
@@ -204,13 +204,7 @@ class Delegation:
             )
         )
 
-    def _ended(
-        self,
-        path: str,
-        result: SubcallResult,
-        error: RunError | None,
-        used: tuple[int, int, float] = (0, 0, 0.0),
-    ) -> None:
+    def _ended(self, path: str, result: SubcallResult, error: RunError | None, used: Usage = NOTHING_USED) -> None:
         self.run.emit(
             SubcallEnded(
                 session=path,
@@ -219,9 +213,9 @@ class Delegation:
                 summary=result.summary,
                 evidence_refs=[ref.model_dump(mode="json") for ref in result.evidence_refs],
                 gaps=list(result.gaps),
-                tokens_in=used[0],
-                tokens_out=used[1],
-                cost_usd=used[2],
+                tokens_in=used.tokens_in,
+                tokens_out=used.tokens_out,
+                cost_usd=used.cost_usd,
                 error=None if error is None else error.row(),
             )
         )

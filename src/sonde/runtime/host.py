@@ -64,8 +64,7 @@ class Host:
 
     def counters(self) -> dict[str, Any]:
         """The state that the runtime keeps for the code (R3), as of the start of a block; it holds no time, so that it replays."""
-        used = self.scope.usage.as_dict()
-        return {"tool_trace": list(self.trace), "budget_counters": {**used, "cost_usd": round(used["cost_usd"], 6)}}
+        return {"tool_trace": list(self.trace), "budget_counters": self.scope.usage.for_code()}
 
     @property
     def names(self) -> tuple[str, ...]:

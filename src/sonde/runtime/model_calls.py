@@ -17,6 +17,7 @@ from sonde.core.budget import Scope, reserved
 from sonde.core.canonical import hash_value, plural
 from sonde.core.events import ROOT, ModelAsked, ModelFailed, ModelReplied, SubcallEnded
 from sonde.core.redaction import REMOVED, is_same_but_for_keys
+from sonde.core.usage import used_by
 from sonde.errors import BudgetExceeded, Cancelled, ModelCallFailed, SondeError, by_user, reached_before
 from sonde.models.base import (
     Message,
@@ -134,7 +135,7 @@ def _recalled(run: Run, scope: Scope, model: Model, question: Question, *, hashe
         run.emit(_asked(question, hashed, model, question.max_output_tokens))
     # Recorded attempts count as they did, also those that a crash left without a reply.
     for attempt in recording.failures(*question.slot):
-        scope.spend(tokens_in=attempt.tokens_in, tokens_out=0, cost_usd=0.0)
+        scope.spend(used_by(attempt))
         if not recording.resumed:  # a resumed run has them in its record already
             run.emit(attempt)
     if recorded is not None:
@@ -187,7 +188,7 @@ def given_up(failure: ModelCallFailed) -> ModelCallFailed:
 
 
 def _count(run: Run, scope: Scope, replied: ModelReplied) -> None:
-    scope.spend(tokens_in=replied.tokens_in, tokens_out=replied.tokens_out, cost_usd=replied.cost_usd or 0.0)
+    scope.spend(used_by(replied))
     if replied.cost_usd is None and scope.budget.max_cost_usd is not None:
         run.note(f"no price is known for {replied.model}: the cost limit cannot bind, tokens still count")
 
@@ -232,8 +233,7 @@ def _attempt(
             if not run.cancel.is_set() and may_retry(attempt - before, retryable=failure.retryable):
                 pause = backoff(attempt - before, failure.retry_after, run.seed)
                 wait = pause if pause < scope.deadline.remaining() else None
-            scope.spend(tokens_in=failure.tokens_in, tokens_out=0, cost_usd=0.0)
-            run.emit(
+            failed = run.emit(
                 ModelFailed(
                     session=question.session,
                     turn=question.turn,
@@ -250,6 +250,7 @@ def _attempt(
                     cancelled=run.cancel.is_set(),
                 )
             )
+            scope.spend(used_by(failed))
             run.check_cancel()
             scope.check_spent()
             if wait is None:

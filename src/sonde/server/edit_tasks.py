@@ -17,8 +17,8 @@ from sonde.contexts.workspace import Workspace
 from sonde.core.canonical import clip
 from sonde.core.events import Event, ModelAsked, ModelReplied, Noted, SubcallEnded, SubcallStarted, TurnStarted
 from sonde.core.evidence import Citation
-from sonde.core.record import RecordFold
 from sonde.core.redaction import secret_forms
+from sonde.core.usage import Usage, used_by
 from sonde.server.connection import Emit
 from sonde.server.messages import (
     SHOWN,
@@ -45,7 +45,7 @@ class EventTranslator:
         self._limits = limits
         self._secrets = secrets
         self._keys = secret_forms(secrets)
-        self._fold = RecordFold()
+        self._used = Usage()
         self._began: float | None = None
         self._speaking: dict[str, str] = {}
         self._held: dict[str, str] = {}  # the end of a piece that may be the start of a secret, by session
@@ -54,7 +54,7 @@ class EventTranslator:
     def on_event(self, event: Event) -> None:
         """Translate one event of the run."""
         with self._lock:
-            self._fold.add(event)
+            self._used += used_by(event)
             self._began = self._began if self._began is not None else event.at
         where = self._id(event.session)
         match event:
@@ -62,10 +62,11 @@ class EventTranslator:
                 parent, scope = self._id(event.parent_call_id), ", ".join(event.shared) or event.mode
                 self._emit(SubcallStart(id=where, parent_id=parent, intent=self.shown(event.objective), scope=scope))
             case SubcallEnded():
-                usage = WireUsage(tokens=event.tokens_in + event.tokens_out, cost_usd=event.cost_usd)
+                used = Usage(tokens_in=event.tokens_in, tokens_out=event.tokens_out, cost_usd=event.cost_usd)
                 cited = [Citation.model_validate(ref) for ref in event.evidence_refs if ref.get("path")]
                 citations = tuple(citation_of(each) for each in cited)
-                self._emit(SubcallEnd(id=where, summary=self.shown(event.summary), citations=citations, usage=usage))
+                summary = self.shown(event.summary)
+                self._emit(SubcallEnd(id=where, summary=summary, citations=citations, usage=wire_usage(used)))
             case ModelAsked():
                 self._held.pop(event.session, None)
                 self._speaking[event.session] = f"{where}.m{event.turn}.{event.ordinal}"
@@ -96,15 +97,8 @@ class EventTranslator:
     def usage(self, at: float | None = None) -> WireUsage:
         """What was spent so far."""
         with self._lock:
-            used = self._fold.usage
-        return WireUsage(
-            iterations=used.iterations,
-            tool_calls=used.tool_calls,
-            subcalls=used.llm_subcalls,
-            tokens=used.tokens_in + used.tokens_out,
-            cost_usd=used.cost_usd,
-            seconds=round(max(0.0, at - self._began), 2) if at is not None and self._began is not None else 0.0,
-        )
+            used, began = self._used, self._began
+        return wire_usage(used, 0.0 if at is None or began is None else max(0.0, at - began))
 
     def shown(self, text: str) -> str:
         """The text as others may see it: without secrets, and cut to size."""
@@ -117,6 +111,18 @@ class EventTranslator:
         if event.session == "root":
             note, usage = clip(self.shown(note), 200), self.usage(event.at)
             self._emit(WireProgress(id=self._task_id, note=note, usage=usage, limits=self._limits))
+
+
+def wire_usage(used: Usage, seconds: float = 0.0) -> WireUsage:
+    """What was used, as the wire carries it."""
+    return WireUsage(
+        iterations=used.iterations,
+        tool_calls=used.tool_calls,
+        subcalls=used.llm_subcalls,
+        tokens=used.tokens_total,
+        cost_usd=used.cost_usd,
+        seconds=round(seconds, 2),
+    )
 
 
 def citation_of(proved: Citation) -> WireCitation:

@@ -13,8 +13,7 @@ import typer
 
 from sonde.cli.options import PlaceOptions, RunName, filled, settings_of, spread
 from sonde.cli.text import one_line, printable
-from sonde.core.budget import shown_cost
-from sonde.core.canonical import plural
+from sonde.core.canonical import plural, shown_cost
 from sonde.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ def main(jobs_path: str, profile: str, uid: str, *without: str) -> None:
 
 def _fresh(profile: str, server: ForkServer) -> Sandbox:
     box = Sandbox(profile=profile, limits=LIMITS, host=_serve, server=server, unsafe=bool(server.without))
-    box.execute("kept = 41")
+    box.execute("kept = 41", wall_s=60.0)
     return box
 
 

@@ -13,7 +13,8 @@ from sonde.sandbox import Args, ForkServer, Limits, Sandbox
 from sonde.sandbox.policy import OPEN_PRELOAD
 
 FOLDER = Path(__file__).parent / "attacks"
-LIMITS = Limits(wall_s=1.0, memory="256MiB")
+WALL_S = 1.0
+"""For attacks that may spin; one that ends by itself can have more, however busy the machine."""
 PROBE = "print(double(kept) + next(open_generator))"
 
 
@@ -48,28 +49,29 @@ def attacks() -> dict[str, str]:
     }
 
 
-def besiege(chosen: dict[str, str], server: ForkServer) -> dict[str, Siege]:
+def besiege(chosen: dict[str, str], server: ForkServer, wall_s: float = WALL_S) -> dict[str, Siege]:
     """All attacks, several boxes at once, as a busy supervisor would meet them."""
     with ThreadPoolExecutor(6) as pool:
-        tasks = {name: pool.submit(attack, name, code, server) for name, code in chosen.items()}
+        tasks = {name: pool.submit(attack, name, code, server, wall_s) for name, code in chosen.items()}
         return {name: task.result() for name, task in tasks.items()}
 
 
-def attack(name: str, code: str, server: ForkServer) -> Siege:
+def attack(name: str, code: str, server: ForkServer, wall_s: float) -> Siege:
     called: list[str] = []
 
     def host(function: str, _: Args) -> object:
         called.append(function)
         return "x" * 1_000_000 if function == "big" else None
 
-    box = Sandbox(profile="open", limits=LIMITS, host=host, functions=["f", "big", "many"], server=server)
+    limits = Limits(wall_s=60, memory="256MiB")
+    box = Sandbox(profile="open", limits=limits, host=host, functions=["f", "big", "many"], server=server)
     with box:
         box.execute("kept = 41\ndef double(x): return 2 * x\nopen_generator = iter([1, 2, 3])")
         start = time.monotonic()
-        result = box.execute(code)
-        later = tuple(box.execute(PROBE, wall_s=3.0).stdout.strip() for _ in range(3))
+        result = box.execute(code, wall_s)
+        later = tuple(box.execute(PROBE, 3 * wall_s).stdout.strip() for _ in range(3))
         box.rollback(1)
-        back = box.execute(PROBE, wall_s=60.0).stdout.strip()
+        back = box.execute(PROBE).stdout.strip()
         seconds = time.monotonic() - start
         group = box._family.group
     return Siege(

@@ -26,7 +26,7 @@ def test_no_attack_costs_more_than_its_own_turn(server: ForkServer) -> None:
     assert len(sieges) >= 100
     assert [one.name for one in sieges.values() if not one.recovered] == []
     assert [one.name for one in sieges.values() if one.strays] == []
-    assert [one.name for one in sieges.values() if one.seconds > 60] == []
+    assert [one.name for one in sieges.values() if one.seconds > 300] == []
     assert server.alive
     # The host heard functions that it offered, in whole calls, and nothing else.
     heard = {one.name: set(one.called) for one in sieges.values() if one.called}
@@ -37,7 +37,7 @@ def test_no_attack_costs_more_than_its_own_turn(server: ForkServer) -> None:
     "name", ["forks.fork", "forks.clone_thread", "frames.garbage", "frames.two_reports", "descriptors.send_descriptors"]
 )
 def test_crossing_the_boundary_is_called_a_violation(name: str, server: ForkServer) -> None:
-    siege: Siege = besiege({name: attacks()[name]}, server)[name]
+    siege: Siege = besiege({name: attacks()[name]}, server, wall_s=30)[name]
 
     assert siege.fault == "violation"
     assert siege.later == ("83", "84", "85")

@@ -50,7 +50,7 @@ def test_a_box_that_another_thread_closes_in_the_middle_of_a_turn_is_lost_and_no
     outcome: list[ExecResult | SandboxLost] = []
     with Sandbox("open") as other:
         run(other, "kept = 1")
-        box = Sandbox("open", host=lambda name, args: begun.set(), functions=["begin"], limits=Limits(wall_s=20))
+        box = Sandbox("open", host=lambda name, args: begun.set(), functions=["begin"], limits=Limits(wall_s=100))
 
         def work() -> None:
             try:

@@ -34,7 +34,7 @@ def feed(data: bytes) -> list[object]:
         far.sendall(data)
         far.close()
         channel = Channel(near, LIMIT)
-        channel.deadline = time.monotonic() + 5
+        channel.deadline = time.monotonic() + 60
         got: list[object] = []
         try:
             while True:
@@ -128,9 +128,9 @@ FORGED = {
 @pytest.mark.requirement("O13")
 @pytest.mark.parametrize("name", FORGED)
 def test_a_forged_frame_ends_the_worker_and_hurts_nobody(name: str) -> None:
-    with Sandbox("open", host=lambda name, args: 1, limits=Limits(wall_s=5)) as box:
+    with Sandbox("open", host=lambda name, args: 1) as box:
         run(box, "kept = 1")
-        result = box.execute(RAW + f"os.write(3, {FORGED[name]})\nwhile True: pass")
+        result = box.execute(RAW + f"os.write(3, {FORGED[name]})\nwhile True: pass", wall_s=5)
 
         assert kind(result) in {"violation", "timeout"}
         assert run(box, "print(kept)") == "1\n"
@@ -153,4 +153,4 @@ def test_a_truncated_frame_and_a_quick_death_is_a_crash() -> None:
 
 def test_a_host_call_where_there_is_no_host_is_a_violation() -> None:
     with Sandbox("open") as box:
-        assert kind(box.execute(RAW + f"os.write(3, frame(1, 1, {CALL!r}))\nwhile True: pass", wall_s=5)) == "violation"
+        assert kind(box.execute(RAW + f"os.write(3, frame(1, 1, {CALL!r}))\nwhile True: pass")) == "violation"

@@ -151,12 +151,12 @@ def test_time_in_the_host_is_not_the_codes_time() -> None:
     import threading
 
     def host(name: str, args: Args) -> None:
-        threading.Event().wait(0.4)
+        threading.Event().wait(3.5)
 
-    with Sandbox(host=host, limits=Limits(wall_s=0.3)) as box:
+    with Sandbox(host=host, limits=Limits(wall_s=3)) as box:
         result = box.execute("ask()")
 
-        assert result.ok and result.usage.host_s >= 0.4
+        assert result.ok and result.usage.host_s >= 3
 
 
 def test_a_host_may_use_other_boxes_but_not_the_one_it_serves() -> None:

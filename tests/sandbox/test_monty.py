@@ -214,7 +214,7 @@ def test_more_host_calls_than_monty_itself_allows_are_counted_by_our_limit_only(
     ],
 )
 def test_a_bomb_is_bounded_and_the_state_before_it_stands(code: str, kind: str) -> None:
-    box = opened(profile="open", limits=Limits(wall_s=1.0, memory="64MiB"))
+    box = opened(profile="open", limits=Limits(wall_s=5.0, memory="64MiB"))
     box.execute("kept = 41")
 
     assert fault_of(box, code).kind == kind
@@ -226,14 +226,13 @@ def test_a_turn_may_have_less_time_than_the_limit_and_waiting_for_the_host_is_fr
     waited = threading.Event()
 
     def slow(name: str, args: Args) -> str:
-        waited.wait(0.4)
+        waited.wait(3.5)
         return "done"
 
     box = open_box("monty", host=slow, functions=["slow"], limits=Limits(wall_s=30))
-    assert box.execute("FINAL(slow())", wall_s=0.3).ok
+    assert box.execute("FINAL(slow())", wall_s=3).ok
     result = box.execute("print('so far')\nwhile True:\n    pass", wall_s=0.3)
     assert result.fault is not None and result.fault.kind == "timeout"
-    assert result.usage.wall_s < 10
 
 
 @needs_monty

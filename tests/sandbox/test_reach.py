@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the numb
 
 @pytest.fixture(name="box")
 def _box() -> Iterator[Sandbox]:
-    with Sandbox("open", limits=Limits(wall_s=5)) as box:
+    with Sandbox("open", limits=Limits(wall_s=100)) as box:
         run(box, RAW)
         yield box
 

@@ -186,7 +186,7 @@ def test_a_box_serves_one_turn_at_a_time() -> None:
             box.execute("1")
         leave.set()
 
-        assert running.result(10).ok
+        assert running.result(60).ok
 
 
 def test_a_closed_box_says_so_and_leaves_nothing() -> None:

@@ -1,10 +1,12 @@
 """Record the golden runs of tests/data/runs, or what the tests expect of them.
 
     python scripts/record_golden.py             # all twelve folders anew, and what is expected of them
+    python scripts/record_golden.py edit ask    # only these
     python scripts/record_golden.py --expect    # tests/data/runs/*.json from the folders as they are
 
 The folders were recorded with commit 85a6808, before the code changed shape. They stand for the runs that users have on their disks,
-so a change of the code is no reason to record them again. A scripted server is the model, each run is a process of its own in a
+so a change of the code is no reason to record them again, unless it changes a prompt on purpose: then only the runs whose prompts
+changed are recorded anew, and docs/decisions.md says why. A scripted server is the model, each run is a process of its own in a
 temporary folder, and what is kept names `/golden` instead of that folder.
 """
 
@@ -125,7 +127,7 @@ def main() -> None:
             shutil.copytree(KEPT / "material", place / "material")
             record(Stage(place))
             shutil.copytree(place / "material" / "workspace", KEPT / "material" / "workspace", dirs_exist_ok=True)
-            for name in NAMES:
+            for name in [each for each in NAMES if each in sys.argv] or NAMES:
                 shutil.rmtree(KEPT / name, ignore_errors=True)
                 moved(place / "runs" / name, KEPT / name, str(place), PLACEHOLDER)
         for name in NAMES:

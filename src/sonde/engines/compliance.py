@@ -17,6 +17,7 @@ from sonde.contexts.controls import MAX_CONTROLS, Control, infer_scope
 from sonde.contexts.traces.context import LOOKING, TracesContext
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.evidence import merge
+from sonde.core.instructions import is_named
 from sonde.engines.controls_rule import rule, see
 from sonde.engines.pages import compliance_page
 from sonde.engines.reports import ComplianceReport, ControlFinding, Verdict
@@ -186,6 +187,17 @@ class Judgement:
         self.problems += unfit_confidence(model, f"{name}: ")
         for reason in refuted:
             self.wrong("evidence", f"{name}: {reason}")
+        milder = wanted in ("pass", "not_applicable") and not is_named(str(model.get("rationale")))
+        if milder and own and all(self.gathered.prover.instruction(ref) for ref in own):
+            told = ", ".join(ref.ref for ref in own)
+            self.wrong("evidence", f"{name}: {told} tries to instruct its reader; {wanted} cannot rest on that")
+            return ruled.model_copy(
+                update={
+                    "pass_fail": "insufficient_evidence",
+                    "missing_evidence": [f"evidence that does not instruct its reader, as {told} does"],
+                    "remediation": str(row["remediation_template"]),
+                }
+            )
         if wanted == "fail" and not own and ruled.pass_fail != "fail":
             self.wrong("evidence", f"{name}: a fail needs evidence_refs that a tool returned")
             return ruled

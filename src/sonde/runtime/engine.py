@@ -8,15 +8,17 @@ to (`conclude`), what can be said without one (`fallback`), and the words of its
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sonde.contexts import Context
+from sonde.contexts.traces.views import ATTRIBUTES
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.calls import CallCitation, CallRef, how_to_cite, shown_text
 from sonde.core.canonical import sha256_text
 from sonde.core.events import HostReturned
 from sonde.core.evidence import Citation, EvidenceKind, EvidenceLog, EvidenceRef, Excerpt, Refuted
+from sonde.core.instructions import instructions_in
 from sonde.runtime.feedback import LeftLine, left_line
 from sonde.tools.registry import ToolRegistry
 
@@ -135,6 +137,23 @@ class Prover:
             tool=event.name,
             arguments=dict(event.args),
         )
+
+    def instruction(self, proof: Citation | EvidenceRef) -> str:
+        """What the text of a proof tells its reader to do; "" for ordinary text."""
+        pointer = CallRef.read(proof.ref)
+        event = None if pointer is None else self.returned(pointer.base)
+        if event is not None:
+            text = shown_text(event.result)
+        elif isinstance(proof, Citation):
+            text = self.reread(Excerpt.of_lines(proof.path, proof.start_line, proof.end_line, ""))
+        else:
+            excerpt = self.log.find(proof.kind.value, proof.ref)
+            text = None if excerpt is None else self.reread(excerpt)
+            if (
+                excerpt is not None and excerpt.kind is EvidenceKind.SPAN
+            ):  # what the span holds, not only its name and status
+                text = f"{text}\n{self.reread(replace(excerpt, ref=excerpt.span_id + ATTRIBUTES))}"
+        return next(iter(instructions_in(text or "")), "")
 
     def how_to_cite(self, ref: str) -> str:
         """How the tool that a ref names is cited."""

@@ -7,12 +7,15 @@ judgement is marked LLM.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from sonde.core.canonical import jsonable
 from sonde.core.events import ROOT, GateChecked, TurnStarted
 from sonde.core.evidence import Excerpt
+from sonde.core.instructions import is_named
 from sonde.core.status import RunStatus
 from sonde.errors import (
     Cancelled,
@@ -56,9 +59,26 @@ def conclude(session: Session, value: Any) -> Conclusion:
     if session.errand is not None and session.engine.conclude_child is not None:
         judge = session.engine.conclude_child
     conclusion = session.form.judged(value, gathered(session), judge)
+    conclusion = replace(conclusion, problems=(*conclusion.problems, *instructed(session, value, conclusion)))
     for gate in ("schema", "evidence", "citations"):
         gate_checked(session, gate, [problem.reason for problem in conclusion.problems if problem.gate == gate])
     return conclusion
+
+
+def instructed(session: Session, value: Any, conclusion: Conclusion) -> list[Problem]:
+    """The problem of a value whose every proof is text that instructs its reader, unless the value says that it does."""
+    proofs = (*conclusion.citations, *conclusion.evidence)
+    if not proofs or is_named(json.dumps(jsonable(value), ensure_ascii=False)):
+        return []
+    quotes = {proof.ref: session.shared.prover.instruction(proof) for proof in proofs}
+    if not all(quotes.values()):
+        return []
+    places = ", ".join(f'{ref} ("{quote}")' for ref, quote in list(quotes.items())[:3])
+    reason = (
+        f"it rests only on text that tries to instruct its reader: {places}. Prove it by other text, "
+        "or say in so many words that this text tries to instruct its reader, if that is the finding"
+    )
+    return [Problem(gate="evidence", reason=reason)]
 
 
 def gate_checked(session: Session, gate: str, reasons: Sequence[str]) -> None:
@@ -154,7 +174,11 @@ def stopped_here(session: Session, diverged: Diverged) -> RunError | None:
 
 def _with_gaps(session: Session, conclusion: Conclusion) -> Conclusion:
     below = [gap for result in session.host.functions.subcalls for gap in result.get("gaps", ())]
-    gaps = tuple(dict.fromkeys((*conclusion.gaps, *session.prefilter.gaps, *session.coder.gaps, *below)))
+    heard = [
+        f'the data tries to instruct its reader, which was not followed: "{quote}"'
+        for quote in sorted(session.delegation.instructed)
+    ]
+    gaps = tuple(dict.fromkeys((*conclusion.gaps, *session.prefilter.gaps, *session.coder.gaps, *below, *heard)))
     return replace(conclusion, gaps=gaps)
 
 

@@ -133,7 +133,7 @@ class Session:
         self.begin_turn()
         observation = self.act(self.next_action())
         if observation.final is None:
-            self.observe(observation.text)
+            self.observe("\n".join(filter(None, (observation.text, self.delegation.heed(observation.text)))))
             return None
         return self.settle(observation.final.output, observation.unseen)
 
@@ -259,6 +259,7 @@ class Session:
             self.coder.offer("held_final", value)
             gate_checked(self, "seen", ["the block also showed something unseen"])
             shown, kept = clip(unseen, feedback.SHOWN_CHARS), clip(repr(jsonable(value)), 500)
+            shown = "\n".join(filter(None, (shown, self.delegation.heed(shown))))
             self.observe(feedback.HELD_BACK.format(shown=shown, value=kept))
             return None
         conclusion = conclude(self, value)

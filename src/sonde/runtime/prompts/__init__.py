@@ -97,6 +97,8 @@ def render_task(session: Session, *, in_code: bool, left: str) -> str:
             shown = clip(json.dumps(jsonable(errand.context), ensure_ascii=False), 4000)
             also = " (also as the variable `context` and as variables of these names)" if in_code else ""
             parts.append(f"Given to you{also}:\n{shown}")
+    if warned := session.delegation.heed("\n\n".join(parts[1:] if errand is None else parts)):
+        parts.append(warned)
     if in_code:
         parts.append(_variables(session))
     if spec.schema is not None and errand is None:

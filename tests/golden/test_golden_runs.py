@@ -39,7 +39,12 @@ from sonde.testing import ScriptedServer
 every_run = pytest.mark.parametrize("name", NAMES)
 FINISHED = [name for name in NAMES if name != "interrupted"]
 REPLAYED = [name for name in FINISHED if name != "rlms"]
-ASIDE = ("run_id", "notes", "engine_version", "prompt_template_hash")  # a replay is made by the Sonde of today, with its texts
+ASIDE = (
+    "run_id",
+    "notes",
+    "engine_version",
+    "prompt_template_hash",
+)  # a replay is made by the Sonde of today, with its texts
 TIMED = re.compile(r"(_at|_time|_sec|_s|_ms|latency.*|duration.*)$")
 
 

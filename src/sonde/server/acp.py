@@ -238,9 +238,17 @@ class SondeAgent:
             raise acp.RequestError.invalid_params(
                 {"sessionId": f"a prompt of {session_id} is under way; cancel it first"}
             )
+        texts: list[str] = []
+        for block in prompt:
+            if block.type == "text":
+                texts.append(block.text)
+            elif block.type == "resource_link":  # a linked file gets the name by which tools know it
+                path = Path(unquote(urlsplit(str(block.uri)).path))
+                inside = path.is_relative_to(session.folder)
+                texts.append(path.relative_to(session.folder).as_posix() if inside else block.uri)
         session.prompt = PromptTask(session, self._client, self._runner)
         try:
-            done = await session.prompt.run(prompt_text(prompt, session.folder))
+            done = await session.prompt.run("\n".join(texts))
         except SondeError as error:
             done = Completion(id=session_id, status="failed", summary=error.message)
         finally:
@@ -264,18 +272,6 @@ class SondeAgent:
         works = [work for session in self._sessions.values() for work in session.works]
         if works:
             await asyncio.wait(works, timeout=GRACE_S)
-
-
-def prompt_text(prompt: list[Any], folder: Path) -> str:
-    """The text of a prompt; a linked file gets the name by which tools know it."""
-    texts: list[str] = []
-    for block in prompt:
-        if block.type == "text":
-            texts.append(block.text)
-        elif block.type == "resource_link":
-            path = Path(unquote(urlsplit(str(block.uri)).path))
-            texts.append(path.relative_to(folder).as_posix() if path.is_relative_to(folder) else block.uri)
-    return "\n".join(texts)
 
 
 class ObjectLines(asyncio.StreamReader):

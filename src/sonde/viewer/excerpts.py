@@ -81,26 +81,23 @@ def shown_excerpts(
     listed = list(events)
     calls = [event for event in listed if event.get("type") == "host_returned"]
     start = next((event for event in listed if event.get("type") == "run_started"), cast("Mapping[str, Any]", {}))
-    cards: dict[str, Shown] = {}
-    with ExitStack() as opened:
-        sources = _CitedSources(start, calls, opened, cache)
-        for citation in _citations(listed):
-            card = _card(citation, sources, calls, result_of or (lambda _number: None))
-            cards.setdefault(card.ref, card)
-    return list(cards.values())
-
-
-def _citations(events: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """What the code cited, and what the output points at."""
-    for event in events:
+    cited: list[Mapping[str, Any]] = []  # what the code cited, and what the output points at
+    for event in listed:
         if event.get("type") == "cited":
-            yield event["citation"]
+            cited.append(event["citation"])
         elif event.get("type") == "run_ended":
             output: Any = event.get("output")
             answer = isinstance(output, dict) and isinstance(cast("dict[str, Any]", output).get("citations"), list)
-            yield from _pointers(
+            cited += _pointers(
                 output["citations"] if answer else output
             )  # the rest of an answer is the model's own words
+    cards: dict[str, Shown] = {}
+    with ExitStack() as opened:
+        sources = _CitedSources(start, calls, opened, cache)
+        for citation in cited:
+            card = _card(citation, sources, calls, result_of or (lambda _number: None))
+            cards.setdefault(card.ref, card)
+    return list(cards.values())
 
 
 def _pointers(value: Any) -> Iterator[Mapping[str, Any]]:

@@ -46,14 +46,6 @@ TEXT = 20_000
 
 def export_html(run: RunDir, target: str | Path, *, redact: bool = False, cache: Path | None = None) -> Path:
     """Write the run as one page; a name without a suffix gets .html. `cache` keeps indexes of trace files."""
-    path = Path(target)
-    path = path if path.suffix else path.with_suffix(".html")
-    write_atomically(path, page(run_data(run, redact=redact, cache=cache)).encode())
-    return path
-
-
-def run_data(run: RunDir, *, redact: bool = False, cache: Path | None = None) -> dict[str, Any]:
-    """Everything that the page would ask a server for."""
     events = redact_events(run.events()) if redact else run.events()
     if not events:
         raise NoSuchRun(f"{run.path} was cut off before its first event, so it has nothing to show")
@@ -62,13 +54,16 @@ def run_data(run: RunDir, *, redact: bool = False, cache: Path | None = None) ->
     shown = shown_excerpts(full, lambda number: full[number].get("result"), cache=cache)
     excerpts = [replace(each, redacted=redact and redact_text(each.text) != each.text).as_dict() for each in shown]
     slimmed = [slim(event, number) for number, event in enumerate(full)]
-    data = {
+    data = {  # everything that the page would ask a server for
         "runs": [summary],
         "news": {run.run_id: {"events": slimmed, "total": len(slimmed), "running": False, "torn": False}},
         "full": {run.run_id: rewrite_value(full, lambda text: clip(text, TEXT))},
         "excerpts": {run.run_id: excerpts},
     }
-    return rewrite_value(data, redact_text) if redact else data
+    path = Path(target)
+    path = path if path.suffix else path.with_suffix(".html")
+    write_atomically(path, page(rewrite_value(data, redact_text) if redact else data).encode())
+    return path
 
 
 def page(data: dict[str, Any]) -> str:

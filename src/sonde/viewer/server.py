@@ -168,8 +168,10 @@ class _ViewerExchange(BaseHTTPRequestHandler):
                 parts = tuple(unquote(part) for part in address.path.split("/")[2:])
                 answer = route(self.server.shelf, parts, parse_qs(address.query))
                 status, kind, body = HTTPStatus.OK, "application/json", msgspec.json.encode(answer)
+            elif (name := address.path.lstrip("/") or "index.html") in {each.name for each in STATIC.iterdir()}:
+                status, kind, body = HTTPStatus.OK, TYPES[Path(name).suffix], (STATIC / name).read_bytes()
             else:
-                status, kind, body = static_file(address.path)
+                status, kind, body = HTTPStatus.NOT_FOUND, "text/plain", b"no such page\n"
         except NoSuchRun as error:
             status, kind, body = HTTPStatus.NOT_FOUND, "application/json", _problem(error)
         except SondeError as error:
@@ -188,14 +190,6 @@ class _ViewerExchange(BaseHTTPRequestHandler):
 
 def _problem(error: Exception) -> bytes:
     return msgspec.json.encode({"error": str(error) or type(error).__name__})
-
-
-def static_file(path: str) -> tuple[HTTPStatus, str, bytes]:
-    """One of the page's own files, by its plain name."""
-    name = path.lstrip("/") or "index.html"
-    if name not in {each.name for each in STATIC.iterdir()}:
-        return HTTPStatus.NOT_FOUND, "text/plain", b"no such page\n"
-    return HTTPStatus.OK, TYPES[Path(name).suffix], (STATIC / name).read_bytes()
 
 
 def route(shelf: Shelf, parts: Sequence[str], query: Query) -> Any:

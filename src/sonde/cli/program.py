@@ -36,13 +36,16 @@ _ORDER = (
     "batch",
     "runs",
     "view",
+    "export",
+    "publish",
     "resume",
     "replay",
     "branch",
     "diff",
-    "export",
-    "publish",
 )
+
+SHARED = {"view": "runs", "export": "runs", "publish": "runs", "demo": "bench"}
+"""Small commands that stand in the file of another command; every other file has the name of its command."""
 
 _NO_SUCH_PLACE = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP)
 
@@ -57,7 +60,7 @@ class CommandFile(Protocol):
 
 def command_names() -> list[str]:
     """All commands in the order of the help; those not in _ORDER come last."""
-    names = [module.name for module in pkgutil.iter_modules(commands.__path__)]
+    names = [*(module.name for module in pkgutil.iter_modules(commands.__path__)), *SHARED]
     return sorted(names, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
 
 
@@ -71,8 +74,8 @@ def build(names: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["--help", "-h"]},
     )
     app.callback(help=ABOUT)(_root)
-    for name in names:
-        module = importlib.import_module(f"{commands.__name__}.{name}")
+    for file in dict.fromkeys(SHARED.get(name, name) for name in names):
+        module = importlib.import_module(f"{commands.__name__}.{file}")
         cast("CommandFile", module).register(app)
     return app
 

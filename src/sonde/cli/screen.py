@@ -70,7 +70,13 @@ def draw(progress: RunProgress, elapsed_s: float, height: int) -> RenderableType
     head = Text(no_wrap=True, overflow="ellipsis")
     head.append(one_line(progress.question, 80), style="bold")
     head.append(f"  {printable(progress.model)}  {elapsed_s:.0f} s", style="dim")
-    tree = _tree(progress, room - code_rows - room // 4)
+    # If not all sessions fit, those that still run come first, then the latest.
+    sessions = [session for session in progress.branches if session != ROOT]
+    latest = sorted(sessions, key=lambda session: progress.branches[session].status == "running")[::-1]
+    tree = Tree(_label(progress.branches[ROOT], progress), guide_style="dim")
+    drawn = _grow(tree, progress, ROOT, set(latest[: max(room - code_rows - room // 4 - 2, 0)]))
+    if drawn < len(sessions):
+        tree.add(Text(f"… {len(sessions) - drawn} more", style="dim"))
     code = _block(progress.code, code_rows, python=True) or _block(progress.words, code_rows)
     output = _block(progress.output, room // 4)
     used = [plural(progress.used.tool_calls, "tool call"), plural(progress.citations, "citation")]
@@ -78,18 +84,6 @@ def draw(progress: RunProgress, elapsed_s: float, height: int) -> RenderableType
     if progress.notes:
         foot.append(f"\n{one_line(progress.notes[-1], 160)}", style="yellow")
     return Group(head, tree, *code, *output, foot)
-
-
-def _tree(progress: RunProgress, rows: int) -> Tree:
-    """The tree of sessions. If they do not all fit, those that still run come first, then the latest."""
-    sessions = [session for session in progress.branches if session != ROOT]
-    latest = sorted(sessions, key=lambda session: progress.branches[session].status == "running")[::-1]
-    shown = set(latest[: max(rows - 2, 0)])
-    root = Tree(_label(progress.branches[ROOT], progress), guide_style="dim")
-    drawn = _grow(root, progress, ROOT, shown)
-    if drawn < len(sessions):
-        root.add(Text(f"… {len(sessions) - drawn} more", style="dim"))
-    return root
 
 
 def _grow(tree: Tree, progress: RunProgress, session: str, shown: set[str]) -> int:

@@ -1,4 +1,4 @@
-"""`sonde runs`: list, filter, show, prune and import run folders."""
+"""`sonde runs`, `view`, `export` and `publish`: what can be done with finished run folders."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import sys
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,6 +25,14 @@ Status = Annotated[
     Literal["succeeded", "partial", "failed", "running", "interrupted", "unreadable"] | None,
     typer.Option(metavar="S", help="succeeded, partial, failed, running, interrupted, unreadable."),
 ]
+
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="The file to write; by default in this folder, named after the run."
+    ),
+]
+RunToShow = Annotated[str | None, typer.Argument(metavar="RUN", help="The run to open; by default the list of runs.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +54,8 @@ def register(app: typer.Typer) -> None:
     group.command()(spread(prune))
     group.command("import")(spread(import_))
     app.add_typer(group, name="runs")
+    for command in (view, export, publish):
+        app.command()(spread(command))
 
 
 def runs(context: typer.Context, *, wanted: RunFilter, place: PlaceOptions) -> int | None:
@@ -142,6 +153,100 @@ def import_(file: Annotated[Path, typer.Argument(metavar="FILE")], *, place: Pla
     from sonde.runs.export import unpack_run
 
     print(unpack_run(file, settings_of(place).runs_dir).path)
+
+
+def view(
+    run: RunToShow = None,
+    *,
+    port: Annotated[int, typer.Option(metavar="N", help="The port on loopback; 0 picks a free one.")] = 0,
+    browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    place: PlaceOptions,
+) -> None:
+    """Look at runs in a local page, live while they run.
+
+    It listens on this machine only, until Ctrl-C.
+    """
+    from sonde.api.trace_source import cache_folder
+    from sonde.cli.interrupt import soft_stop
+    from sonde.runs.rundir import find_run
+    from sonde.viewer.server import ViewerServer
+
+    settings = settings_of(place)
+    runs_dir = settings.runs_dir
+    shown = find_run(runs_dir, run) if run is not None else None
+    try:
+        server = ViewerServer(runs_dir, port=port, named=[shown] if shown else (), cache=cache_folder(settings.environ))
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"port {port} cannot be used: {error}; --port 0 picks a free one") from error
+    with soft_stop(said=None) as stop, server:
+        address = server.url_of(shown.run_id) if shown else server.url
+        print(address, flush=True)
+        print("Ctrl-C stops it", file=sys.stderr)
+        if browser:
+            typer.launch(address)
+        stop.wait()
+
+
+def export(
+    run: RunName,
+    *,
+    output: Output = None,
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Remove what looks like a secret; the run cannot be replayed then.")
+    ] = False,
+    html: Annotated[bool, typer.Option("--html", help="Write a page that shows the run in any browser.")] = False,
+    place: PlaceOptions,
+) -> None:
+    """Write a run as one file to share.
+
+    The file is a .tar.gz that `sonde runs import` unpacks elsewhere. With --html it is a page to look at.
+    """
+    from sonde.runs.export import export_run
+    from sonde.runs.rundir import find_run
+
+    settings = settings_of(place)
+    found = find_run(settings.runs_dir, run)
+    target = output or Path(f"{found.run_id}{'.html' if html else '.tar.gz'}")
+    try:
+        if html:
+            from sonde.api.trace_source import cache_folder
+            from sonde.viewer.onefile import export_html
+
+            print(export_html(found, target, redact=redact, cache=cache_folder(settings.environ)))
+        else:
+            print(export_run(found, target, redact=redact))
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written: {error.strerror}; choose another place with -o FILE") from None
+    if redact:
+        print("secrets were removed by pattern, which misses some: check the file before you share it", file=sys.stderr)
+
+
+def publish(
+    run: RunName,
+    *,
+    source: Annotated[
+        str | None, typer.Option(metavar="URL", help="Another Phoenix server that has the same traces.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    place: PlaceOptions,
+) -> int:
+    """Write a run's annotations to its Phoenix server; writing again replaces them. Exit code 1 if some could not be written.
+
+    Example: sonde publish last
+    """
+    import sonde
+
+    done = sonde.publish_run(run, source=source, settings=settings_of(place))
+    if as_json:
+        figures = {"writeback_status": done.status, "written": done.written, "failed": done.failed, "error": done.error}
+        print(dumps({**figures, "status": str(done.record.status), "run_dir": str(done.run_dir)}, indent=2))
+    else:
+        print(
+            f"{done.status}: {plural(done.written, 'annotation')} written, {done.failed} not; the run is {done.record.status}"
+        )
+    if done.error and not as_json:
+        print(f"sonde: WRITEBACK_FAILED: {one_line(done.error, 600)}", file=sys.stderr)
+    return 0 if done.status == "succeeded" else 1
 
 
 def _print_json(value: Any) -> None:

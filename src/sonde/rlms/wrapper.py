@@ -120,7 +120,14 @@ def _run(request: Request, environ: Mapping[str, str], python: str, started: flo
             words = f"timeout_seconds of {request.limits.timeout_seconds} is used up; the worker was ended from outside"
             return failure(request, "limit_exceeded", words)
         finally:
-            end_tree(worker)
+            if worker.poll() is None:  # end it with everything below it; one that has ended is left alone
+                _signal(worker.pid, signal.SIGSTOP)  # it must not start others while they are being counted
+                for pid in (worker.pid, *_descendants(worker.pid)):
+                    _kill(pid)
+            worker.wait()
+            for pipe in (worker.stdin, worker.stdout):
+                if pipe is not None:
+                    pipe.close()
     try:
         found: Any = json.loads(printed)
     except (ValueError, RecursionError):
@@ -131,19 +138,8 @@ def _run(request: Request, environ: Mapping[str, str], python: str, started: flo
     return failure(request, "invalid_worker_output", words)
 
 
-def end_tree(process: subprocess.Popen[bytes]) -> None:
-    """End a process and everything below it, each with its group; one that has already ended is left alone."""
-    if process.poll() is None:
-        _signal(process.pid, signal.SIGSTOP)  # it must not start others while they are being counted
-        for pid in (process.pid, *_descendants(process.pid)):
-            _kill(pid)
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
-
-
 def _kill(pid: int) -> None:
+    """With its group."""
     with suppress(ProcessLookupError, PermissionError):
         if os.getpgid(pid) == pid:
             os.killpg(pid, signal.SIGKILL)

@@ -132,15 +132,6 @@ def fenced_blocks(text: str, *, any_language: bool = False) -> list[str]:
     return blocks
 
 
-def bare_code(text: str) -> bool:
-    """True for a reply that is Python and does something: a call, an assignment, a definition."""
-    tree = parse(text)
-    if isinstance(tree, Refusal):
-        return False
-    deeds = (ast.Call, ast.Assign, ast.AugAssign, ast.FunctionDef, ast.Import, ast.ImportFrom, ast.For, ast.Raise)
-    return any(isinstance(node, deeds) for node in ast.walk(tree))
-
-
 def outside_fences(text: str) -> str:
     """What a reply says around its code."""
     head = _FENCE.search(text)
@@ -148,11 +139,13 @@ def outside_fences(text: str) -> str:
 
 
 def read_code(text: str) -> RunCode | Say:
-    """A reply in code form."""
+    """A reply in code form: fenced blocks, or Python that does something (a call, an assignment, a definition)."""
     blocks = fenced_blocks(text)
     if blocks:
         return RunCode(blocks=tuple(blocks), reasoning=outside_fences(text))
-    if text.strip() and bare_code(text):
+    tree = parse(text)
+    deeds = (ast.Call, ast.Assign, ast.AugAssign, ast.FunctionDef, ast.Import, ast.ImportFrom, ast.For, ast.Raise)
+    if not isinstance(tree, Refusal) and any(isinstance(node, deeds) for node in ast.walk(tree)):
         return RunCode(blocks=(text.strip("\n"),))
     return Say(text=text.strip())
 

@@ -38,15 +38,23 @@ def left_line(left: Mapping[str, Any], *, elapsed_s: float, wall_s: float) -> st
 
 
 def block_text(result: ExecResult, *, number: int, count: int) -> str:
-    """One block's outcome."""
+    """One block's outcome; of a fault what, where, and how to mend it."""
     head = f"[block {number} of {count}] " if count > 1 else ""
     lines = [head + ("ok" if result.ok else "failed")]
     if result.stdout:
         lines.append("stdout:\n" + result.stdout)
     if result.stderr and result.fault is None:
         lines.append("stderr:\n" + result.stderr)
-    if result.fault is not None:
-        lines.append(fault_text(result))
+    if (fault := result.fault) is not None:
+        where = f" (line {fault.line})" if fault.line else ""
+        text = f"{fault.kind}{where}: {fault.message}"
+        if fault.traceback and fault.traceback.strip() != fault.message.strip():
+            text = f"{fault.kind}{where}:\n{clip(fault.traceback.rstrip(), 2000)}"
+        if fault.hint and indented(fault.hint) not in fault.message:  # a refusal already shows its example
+            text += f"\nHint: {fault.hint}"
+        if fault.kind in ("timeout", "memory", "crash"):
+            text += "\nEverything from earlier turns is still there; nothing of this block is."
+        lines.append(text)
     if not result.stdout and not result.stderr and result.fault is None and result.final is None:
         lines.append("(no output: print what you want to see)")
     lines.extend(f"Note: {warning}" for warning in result.warnings)
@@ -59,22 +67,6 @@ def block_text(result: ExecResult, *, number: int, count: int) -> str:
 def was_shown(text: str, printed: str) -> bool:
     """Whether each line of a text occurs in what was printed, whatever the code put before or after it."""
     return all(line.strip() in printed for line in text.splitlines())
-
-
-def fault_text(result: ExecResult) -> str:
-    """A fault: what, where, and how to mend it."""
-    fault = result.fault
-    if fault is None:
-        return ""
-    where = f" (line {fault.line})" if fault.line else ""
-    text = f"{fault.kind}{where}: {fault.message}"
-    if fault.traceback and fault.traceback.strip() != fault.message.strip():
-        text = f"{fault.kind}{where}:\n{clip(fault.traceback.rstrip(), 2000)}"
-    if fault.hint and indented(fault.hint) not in fault.message:  # a refusal already shows its example
-        text += f"\nHint: {fault.hint}"
-    if fault.kind in ("timeout", "memory", "crash"):
-        text += "\nEverything from earlier turns is still there; nothing of this block is."
-    return text
 
 
 def value_text(name: str, value: Any) -> str:

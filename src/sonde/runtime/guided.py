@@ -119,7 +119,7 @@ class Guide:
 
     def show(self, action: CallTool, value: Any, ref: str = "") -> str:
         """A tool's result as the few lines that fit the question; these are the evidence. `ref` cites a user's tool."""
-        found = lines_of_call(ref, value) if ref else lines_of(action, value)
+        found = lines_of(action, value, ref)
         if not found:
             return NOTHING.format(name=action.tool_name)
         counted = [line for line in found if line.examples and self.counts]
@@ -224,9 +224,16 @@ def names(question: str) -> list[str]:
     return [*quoted, *(word for word in words if not word.isalpha() or (not word[1:].islower() and len(word) > 1))]
 
 
-def lines_of(action: CallTool, value: Any) -> list[ShownLine]:
-    """A tool's result as lines: rows with a place, text of a file, or anything else as text without a place."""
+def lines_of(action: CallTool, value: Any, ref: str = "") -> list[ShownLine]:
+    """A tool's result as lines: rows with a place, text of a file, or anything else as text without a place. What a user's tool
+    returned has a `ref`: a text line by line, anything else as one.
+    """
     match value:
+        case str() if ref:
+            lines = _lines("", 1, value)
+            return [replace(line, path="", number=0, ref=f"{ref}:{line.number}-{line.number}") for line in lines]
+        case _ if ref:
+            return [ShownLine(text=clip(shown_text(value), 4 * LINE_CHARS), ref=ref)] if value else []
         case str() if isinstance(path := action.args.get("path"), str):
             first = int(action.args.get("start_line") or 1)
             return _lines(path, first, value)
@@ -245,13 +252,6 @@ def lines_of(action: CallTool, value: Any) -> list[ShownLine]:
         case _:
             text = value if isinstance(value, str) else json.dumps(jsonable(value), ensure_ascii=False)
             return [ShownLine(text=clip(text, 4 * LINE_CHARS))] if value else []
-
-
-def lines_of_call(ref: str, value: Any) -> list[ShownLine]:
-    """What a user's tool returned: a text line by line, anything else as one."""
-    if not isinstance(value, str):
-        return [ShownLine(text=clip(shown_text(value), 4 * LINE_CHARS), ref=ref)] if value else []
-    return [replace(line, path="", number=0, ref=f"{ref}:{line.number}-{line.number}") for line in _lines("", 1, value)]
 
 
 def _lines(path: str, first: int, text: str) -> list[ShownLine]:

@@ -176,12 +176,18 @@ class Host:
 
     def _record(self, call: Call, came: CallResult | Fault, latency: float = 0.0) -> HostReturned:
         tool = call.name in self.run.registry.names
+        args: dict[str, Any] = jsonable(call.args)  # those of a tool whole, unless they are too long
+        if not tool or len(canonical_json(args)) > RECORDED_ARGS:
+            args = clipped(args)
+        if len(canonical_json(args)) > RECORDED_ARGS:
+            shown = list(args.items())[:RECORDED_NAMES]
+            args = {clip(name, RECORDED_CHARS): clip(canonical_json(value), RECORDED_CHARS) for name, value in shown}
         event = HostReturned(
             session=self.site.session,
             turn=call.turn,
             ordinal=call.ordinal,
             name=call.name,
-            args=recorded_args(call.args, whole=tool),
+            args=args,
             args_hash=_args_hash(call.args),
             ok=isinstance(came, CallResult),
             tool=tool,
@@ -198,17 +204,6 @@ class Host:
             )
         self.trace.append({"tool_name": call.name, "args_hash": event.args_hash, "ok": event.ok})
         return self.run.emit(event)
-
-
-def recorded_args(args: Mapping[str, Any], *, whole: bool) -> dict[str, Any]:
-    """The arguments of a call as the stream carries them: those of a tool whole, unless they are too long."""
-    plain: dict[str, Any] = jsonable(args)
-    if not whole or len(canonical_json(plain)) > RECORDED_ARGS:
-        plain = clipped(plain)
-    if len(canonical_json(plain)) <= RECORDED_ARGS:
-        return plain
-    shown = list(plain.items())[:RECORDED_NAMES]
-    return {clip(name, RECORDED_CHARS): clip(canonical_json(value), RECORDED_CHARS) for name, value in shown}
 
 
 def clipped(value: Any) -> Any:

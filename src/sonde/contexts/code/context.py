@@ -182,7 +182,9 @@ class CodeContext:
     def _error(self, name: str) -> str:
         """Offers symbols whose name resembles the wanted one, then the first in the code."""
         wanted = name.rpartition(":")[2].rpartition(".")[2].lower()
-        every = list(islice(self._finder.all_symbols(), 5_000))
+        finder = self._finder
+        symbols = ((entry.path, each) for entry in finder.sources for each in finder.parsed(entry.path).symbols)
+        every = list(islice(symbols, 5_000))
         like = [(path, each) for path, each in every if wanted and wanted in each.name.lower()]
         ranked = [*like, *(pair for pair in every if pair not in like)] if len(like) < _LISTED else like
         known = [self._finder.qualified(path, each.name) for path, each in ranked[:_LISTED]]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sonde.contexts.code.symbols import Parsed, Symbol, language_of, parse
@@ -87,11 +86,20 @@ class Finder:
         path, mark, symbol = name.rpartition(":")
         if mark:
             return [found for each in self.paths(path) for found in self._in_file(each, symbol)]
-        return (
-            [FoundSymbol(path=each, symbol=None) for each in self.paths(name)]
-            or list(self._by_module(name))
-            or list(self._anywhere(name))
-        )
+        found = [FoundSymbol(path=each, symbol=None) for each in self.paths(name)]
+        # `package.file.Class.method`: the longest beginning that is a file, the rest a symbol in it.
+        parts = name.split(".")
+        for count in range(len(parts) - 1, 0, -1):
+            if not found:
+                module, rest = ".".join(parts[:count]), ".".join(parts[count:])
+                found = [each for path in self.paths(module) for each in self._in_file(path, rest)]
+        if not found:  # a bare name: only the files that hold its last part as a word are parsed
+            last = parts[-1].partition("~")[0]
+            pattern = compiled(rf"\b{escaped(last)}\b", by_line=True)
+            for entry in self.sources:
+                if next(scan_file(self._files.library, entry, pattern, self._unlimited), None):
+                    found += self._in_file(entry.path, name)
+        return found
 
     def paths(self, name: str) -> list[str]:
         """Files that a path or a dotted module name means."""
@@ -102,12 +110,6 @@ class Finder:
         below = plain.replace(".", "/")
         ends = [f"{below}{suffix}" for suffix in ("/__init__.py", ".py", ".pyi") if plain]
         return [path for path in entries if any(path == end or path.endswith(f"/{end}") for end in ends)][:20]
-
-    def all_symbols(self) -> Iterator[tuple[str, Symbol]]:
-        """Every symbol with its path; parses every file."""
-        for entry in self.sources:
-            for symbol in self.parsed(entry.path).symbols:
-                yield entry.path, symbol
 
     def qualified(self, path: str, name: str) -> str:
         """How to ask for a symbol."""
@@ -122,26 +124,7 @@ class Finder:
             return [FoundSymbol(path=path, symbol=exact)]
         return [FoundSymbol(path=path, symbol=symbol) for symbol in parsed.symbols if symbol.name.endswith(f".{name}")]
 
-    def _by_module(self, name: str) -> Iterator[FoundSymbol]:
-        """`package.file.Class.method`: the longest beginning that is a file, the rest a symbol in it."""
-        parts = name.split(".")
-        for count in range(len(parts) - 1, 0, -1):
-            found = [
-                f for path in self.paths(".".join(parts[:count])) for f in self._in_file(path, ".".join(parts[count:]))
-            ]
-            if found:
-                yield from found
-                return
-
     def count_lines(self, pattern: str) -> int:
         """How many lines of source match."""
         wanted = compiled(pattern, by_line=True)
         return sum(1 for entry in self.sources for _ in scan_file(self._files.library, entry, wanted, self._unlimited))
-
-    def _anywhere(self, name: str) -> Iterator[FoundSymbol]:
-        """A bare name: only the files that hold its last part as a word are parsed."""
-        last = name.rpartition(".")[2].partition("~")[0]
-        pattern = compiled(rf"\b{escaped(last)}\b", by_line=True)
-        for entry in self.sources:
-            if next(scan_file(self._files.library, entry, pattern, self._unlimited), None):
-                yield from self._in_file(entry.path, name)

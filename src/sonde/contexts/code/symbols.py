@@ -120,7 +120,23 @@ def parse(path: str, text: str) -> Parsed:
     if not language:
         return Parsed(language="text", note="this kind of file has no symbols; read it by lines")
     try:
-        found = list(_of_python(text) if language == "python" else _of_grammar(language, text))
+        if language == "python":
+            # Python ends lines at a lone carriage return too; a space in its place keeps the numbers those of our lines.
+            source = text.replace("\r", " ")
+            if has_too_many_fields(source):
+                return Parsed(
+                    language=language, note="it cannot be parsed (f-strings of too many fields); read it by lines"
+                )
+            with _quiet, warnings.catch_warnings():  # an invalid escape in somebody's code is not our warning to print
+                warnings.simplefilter("ignore")
+                body = ast.parse(source).body
+            found = list(_in_body(body, ""))
+        else:
+            parser, lock = _parser(language)
+            encoded = text.encode("utf-8", "replace")
+            with lock:
+                tree = parser.parse(encoded)
+            found = list(_walk(tree.root_node, "", encoded))
     except GrammarMissing as error:
         return Parsed(language=language, note=str(error))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -136,17 +152,6 @@ def parse(path: str, text: str) -> Parsed:
 def _clipped(signature: str) -> str:
     one_line = " ".join(signature.split())
     return one_line if len(one_line) <= SIGNATURE_CHARS else f"{one_line[: SIGNATURE_CHARS - 1]}…"
-
-
-def _of_python(text: str) -> Iterator[Symbol]:
-    # Python ends lines at a lone carriage return too; a space in its place keeps the numbers those of our lines.
-    source = text.replace("\r", " ")
-    if has_too_many_fields(source):
-        raise ValueError("f-strings of too many fields")
-    with _quiet, warnings.catch_warnings():  # an invalid escape in somebody's code is not our warning to print
-        warnings.simplefilter("ignore")
-        tree = ast.parse(source)
-    yield from _in_body(tree.body, "")
 
 
 def _in_body(body: Sequence[ast.stmt], prefix: str) -> Iterator[Symbol]:
@@ -177,14 +182,6 @@ def _in_body(body: Sequence[ast.stmt], prefix: str) -> Iterator[Symbol]:
         )
         if isinstance(node, ast.ClassDef):
             yield from _in_body(node.body, f"{prefix}{node.name}.")
-
-
-def _of_grammar(language: str, text: str) -> Iterator[Symbol]:
-    parser, lock = _parser(language)
-    source = text.encode("utf-8", "replace")
-    with lock:
-        tree = parser.parse(source)
-    yield from _walk(tree.root_node, "", source)
 
 
 @lru_cache

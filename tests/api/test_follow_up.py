@@ -79,7 +79,7 @@ def program(folder: Path, server: ScriptedServer, *words: str) -> dict[str, Any]
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=250,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -222,14 +222,14 @@ def test_own_tools_need_not_be_given_again(data: Path) -> None:
 
 
 def test_a_slower_machine_is_no_failure(data: Path) -> None:
-    slow = "total = sum(i for i in range(8_000_000))\nprint(read_file('a.txt'))"
+    slow = "total = sum(i for i in range(30_000_000))\nprint(read_file('a.txt'))"
     _, _, first = asked(data, [slow, DONE])
-    quick = Limits(wall_s=0.2)  # as if this machine were much slower than the one that ran it
+    quick = Limits(wall_s=1.0)  # as if this machine were much slower than the one that ran it
     answer, model, _ = asked(
         data, ["print(total)\nread_file('a.txt')", DONE], continue_from=first, limits=quick, max_wall_time_sec=600
     )
 
-    assert "31999996000000" in heard(model, 1)
+    assert "449999985000000" in heard(model, 1)
     assert is_whole(answer)
 
 

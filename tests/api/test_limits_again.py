@@ -209,7 +209,7 @@ def test_an_attempt_that_failed_before_the_user_stopped_the_run_counts_in_its_re
 @pytest.mark.parametrize(
     ("limits", "code"),
     [
-        (Limits(wall_s=0.5), "while True: pass"),
+        (Limits(wall_s=1.0), "while True: pass"),
         (Limits(output_chars=1000), "print('x\\n' * 3000)"),
         (Limits(host_calls=2), "for _ in range(3): list_files()"),
     ],

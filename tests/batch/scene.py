@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -21,9 +22,9 @@ from sonde.batch.folder import BatchFolder, ended_of, folder_for, started_of
 from sonde.batch.result import ItemResult
 from sonde.core.events import ModelReplied
 from sonde.runs.rundir import JOURNAL, RunDir
-from sonde.testing import ScriptedServer, SeenRequest
+from sonde.testing import ScriptedReply, ScriptedServer, SeenRequest
 
-PATIENCE_S = 90.0
+PATIENCE_S = 200.0
 LOOK = "```python\nprint(read_file('note.txt'))\n```"
 FINISH = "```python\nFINAL('it says so [note.txt:1-1]')\n```"
 
@@ -35,6 +36,8 @@ class Server:
     base_url: str = ""
     asked: Counter[str] = field(default_factory=Counter[str])
     times: list[float] = field(default_factory=list[float])
+    go: threading.Event = field(default_factory=threading.Event)
+    """Set when replies that were held back may go."""
 
     def reply(self, seen: SeenRequest) -> str:
         """Look, then finish; asked by one request at a time."""
@@ -66,9 +69,19 @@ class Server:
 
 
 @contextmanager
-def counting_server(delay_s: float = 0.02, port: int = 0) -> Generator[Server]:
+def counting_server(delay_s: float = 0.02, port: int = 0, hold_after: int | None = None) -> Generator[Server]:
+    """After `hold_after` requests no reply goes out until `go` is set: so much is done by then, and no more."""
     server = Server()
-    with ScriptedServer(server.reply, delay_s=delay_s, port=port) as scripted:
+
+    class Holding(ScriptedServer):
+        def answer(self, seen: SeenRequest) -> ScriptedReply:
+            said = super().answer(seen)
+            if hold_after is not None and sum(server.asked.values()) > hold_after:
+                while not (server.go.is_set() or self.closing.is_set()):
+                    server.go.wait(0.05)
+            return said
+
+    with Holding(server.reply, delay_s=delay_s, port=port) as scripted:
         server.base_url = scripted.base_url
         yield server
 

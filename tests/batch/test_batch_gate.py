@@ -123,38 +123,38 @@ class SlowModel:
 
     def __init__(self) -> None:
         self.asked, self.let = threading.Event(), threading.Event()
+        self.landed: list[str] = []
 
     def complete(self, request: ModelRequest, *, deadline: Deadline, on_text: OnText | None = None) -> ModelReply:
         self.asked.set()
-        assert self.let.wait(30)
+        assert self.let.wait(60)
+        self.landed.append("late")
         return ScriptedModel(["late"]).complete(request, deadline=deadline)
 
 
 def test_a_run_that_pauses_waits_for_its_other_requests_to_land() -> None:
     slow, gate, flights = SlowModel(), ScriptedGate(), Flights()
-    landed: list[str] = []
 
     def other() -> None:
-        landed.append(LimitedModel(slow, gate, flights).complete(REQUEST, deadline=forever()).text)
+        LimitedModel(slow, gate, flights).complete(REQUEST, deadline=forever())
 
     def pausing() -> None:
         with pytest.raises(Paused):
             LimitedModel(ScriptedModel([]), gate, flights).complete(REQUEST, deadline=forever())
-        landed.append("paused")
+        slow.landed.append("paused")
 
     threads = [threading.Thread(target=other), threading.Thread(target=pausing)]
     threads[0].start()
-    assert slow.asked.wait(30)
+    assert slow.asked.wait(60)
     gate.stopping.set()
     threads[1].start()
     slow.let.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
 
-    assert landed == ["late", "paused"]
+    assert slow.landed == ["late", "paused"]
 
 
-@pytest.mark.timeout(20)
 def test_who_asks_after_the_stop_is_not_left_waiting_for_a_driver_that_is_gone() -> None:
     near, far = Pipe()
     gate = WireGate(Wire(near), counts=True)
@@ -162,7 +162,7 @@ def test_who_asks_after_the_stop_is_not_left_waiting_for_a_driver_that_is_gone()
     gate.stop()
 
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(gate.book, Ask(tokens=1, cost_usd=0.0)).result(timeout=10)
+        answer = pool.submit(gate.book, Ask(tokens=1, cost_usd=0.0)).result(timeout=60)
 
     assert isinstance(answer, Closed)
     near.close()

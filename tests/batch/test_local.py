@@ -85,11 +85,12 @@ def test_new_lines_of_a_manifest_are_run_and_the_old_ones_are_not(tmp_path: Path
 def test_a_killed_worker_is_replaced_and_its_items_go_on_from_their_journals(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.write(14)
-    with counting_server(0.5) as server:
+    with counting_server(hold_after=5) as server:
         driver = scene.start(server.base_url, "--concurrency", str(AT_ONCE), "--json")
         eventually(lambda: len(server.counts()) >= 6)
         kill(children(driver.pid)[0])
-        out, _ = driver.communicate(timeout=90)
+        server.go.set()
+        out, _ = driver.communicate(timeout=250)
 
         assert driver.returncode == 0
         assert server.extra() <= AT_ONCE, "more was asked twice than was in flight"
@@ -100,12 +101,13 @@ def test_a_killed_worker_is_replaced_and_its_items_go_on_from_their_journals(tmp
 def test_the_money_that_a_killed_worker_had_set_aside_is_free_again(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.write(1)
-    with counting_server(1.0) as server:
+    with counting_server(hold_after=0) as server:
         driver = scene.start(server.base_url, "--concurrency", "1", "--max-cost-usd", "0.005", "--json")
         try:
             eventually(lambda: len(server.counts()) == 1)
             kill(children(driver.pid)[0])
-            out, _ = driver.communicate(timeout=60)
+            server.go.set()
+            out, _ = driver.communicate(timeout=250)
         finally:
             driver.kill()
 
@@ -116,10 +118,11 @@ def test_the_money_that_a_killed_worker_had_set_aside_is_free_again(tmp_path: Pa
 def test_a_killed_driver_loses_nothing_and_the_next_start_pays_nothing_twice(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.write(14)
-    with counting_server(0.5) as server:
+    with counting_server(hold_after=6) as server:
         driver = scene.start(server.base_url, "--concurrency", str(AT_ONCE))
         eventually(lambda: len(server.counts()) >= 7)
         driver.kill()
+        server.go.set()
         driver.communicate()
         again = scene.run(server.base_url, "--concurrency", str(AT_ONCE), "--json")
 
@@ -137,11 +140,15 @@ def test_a_soft_stop_pauses_what_is_in_flight_and_nothing_is_asked_twice(
 ) -> None:
     scene = Scene(tmp_path)
     scene.write(12)
-    with counting_server(0.5) as server:
+    with counting_server(0.5, hold_after=5) as server:
         driver = scene.start(server.base_url, "--concurrency", str(AT_ONCE), "--json")
         eventually(lambda: len(server.counts()) >= 6)
         driver.send_signal(number)
-        out, _ = driver.communicate(timeout=60)
+        assert driver.stderr is not None
+        while "Ctrl-C again" not in (line := driver.stderr.readline()):
+            assert line, "it does not say that it stops"
+        server.go.set()
+        out, _ = driver.communicate(timeout=250)
         stopped = json.loads(out)
         ended = scene.runs_ended()
 
@@ -174,17 +181,16 @@ def test_the_request_rate_holds_over_all_workers(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.write(20)
     with counting_server() as server:
+        began = time.monotonic()
         assert scene.run(server.base_url, "--requests-per-minute", "600").returncode == 0
         times = server.times
 
-    longest = times[-1] - times[0]
-    late = 0.5  # the first request may take so long to arrive
     assert len(times) == 40
-    assert len(times) <= 10 * (longest + 0.5 + late) + 2, "10 a second, and half a second's worth at once"
+    assert len(times) <= 10 * (times[-1] - began + 0.5) + 2, "10 a second, and half a second's worth at once"
 
 
 def test_the_token_rate_holds_over_all_workers_by_what_the_server_counts(tmp_path: Path) -> None:
-    each, per_second, at_once, late = 4000, 48_000, 2, 0.5
+    each, per_second, at_once = 4000, 48_000, 2
     times: list[float] = []
 
     def dear(seen: SeenRequest) -> ScriptedReply:
@@ -196,6 +202,7 @@ def test_the_token_rate_holds_over_all_workers_by_what_the_server_counts(tmp_pat
     scene.write(20)
     with ScriptedServer(dear) as server:
         limits = ["--tokens-per-minute", str(60 * per_second), "--concurrency", str(at_once)]
+        began = time.monotonic()
         done = scene.run(server.base_url, *limits, "--json")
 
     assert done.returncode == 0, done.stderr
@@ -203,20 +210,17 @@ def test_the_token_rate_holds_over_all_workers_by_what_the_server_counts(tmp_pat
     for number, moment in enumerate(
         times
     ):  # before it went as many tokens as were due, and half a second's worth at once
-        assert (number - at_once) * each <= per_second * (moment - times[0] + 0.5 + late), (
-            "more than what was in flight is over"
-        )
-    assert times[-1] - times[0] >= (40 - at_once) * each / per_second - 0.5 - late
+        assert (number - at_once) * each <= per_second * (moment - began + 0.5), "more than what was in flight is over"
 
 
 def test_a_model_server_that_dies_stops_the_batch_and_fails_no_item(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.write(16)
-    with counting_server(0.3) as server:
+    with counting_server(hold_after=9) as server:
         port = server.port
         driver = scene.start(server.base_url, "--concurrency", str(AT_ONCE), "--json")
         eventually(lambda: len(server.counts()) >= 10)
-    out, _ = driver.communicate(timeout=90)
+    out, _ = driver.communicate(timeout=250)
     report = json.loads(out)
 
     assert driver.returncode == 1

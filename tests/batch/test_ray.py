@@ -98,7 +98,7 @@ def test_limits_hold_on_a_cluster_and_a_soft_stop_asks_nothing_twice(tmp_path: P
         asked = len(server.counts())
         eventually(lambda: len(server.counts()) >= asked + 10)
         driver.terminate()
-        out, _ = driver.communicate(timeout=60)
+        out, _ = driver.communicate(timeout=250)
         assert json.loads(out)["stopped"] == "asked to stop"
         assert scene.run(server.base_url, *flags, env=at(cluster)).returncode == 0
         assert server.extra() == 0
@@ -186,7 +186,7 @@ def test_a_cluster_on_which_no_worker_starts_any_more_ends_the_batch_and_the_nex
         spoil(import_path)
         for worker in workers():
             kill(worker)
-        _, said = driver.communicate(timeout=90)
+        _, said = driver.communicate(timeout=250)
         assert driver.returncode == 2, said
         assert "half of an upgrade" in said
         (import_path / "sonde/__init__.py").unlink()
@@ -240,7 +240,7 @@ def test_when_every_node_with_a_cpu_goes_the_batch_ends_with_what_is_there_and_a
             )
             eventually(lambda: len(server.counts()) >= 10 or driver.poll() is not None)
             cluster.remove_node(node)
-            out, said = driver.communicate(timeout=120)
+            out, said = driver.communicate(timeout=250)
             left, _, stopped = out.partition(" ")
             assert 0 < int(left) <= 30, said
             assert stopped.startswith("no worker could be started")
@@ -265,7 +265,7 @@ def test_ctrl_c_is_heard_while_the_cluster_has_no_room_for_a_worker(tmp_path: Pa
         driver = scene.start("http://127.0.0.1:9/v1", "--on", "ray", "--json", env=at(cluster))
         eventually((scene.folder.path / ".seen-by-all").exists)
         driver.send_signal(signal.SIGINT)
-        out, said = driver.communicate(timeout=60)
+        out, said = driver.communicate(timeout=250)
     finally:
         cluster.shutdown()
 
@@ -287,7 +287,7 @@ def test_a_node_that_joins_later_gets_a_worker(tmp_path: Path) -> None:
             cluster.add_node(num_cpus=1)
             eventually(lambda: len(workers()) == 2)
             driver.send_signal(signal.SIGINT)
-            out, said = driver.communicate(timeout=90)
+            out, said = driver.communicate(timeout=250)
     finally:
         cluster.shutdown()
 

@@ -63,7 +63,7 @@ def sonde_process(*words: str | Path, cwd: Path, stdin: str = "", **env: str) ->
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=250,
         check=False,
     )
 
@@ -77,7 +77,7 @@ def as_ordinary(*commands: Sequence[str], cwd: Path) -> list[Shown]:
         input=json.dumps(commands),
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=250,
         check=False,
     )
     assert done.returncode == 0, done.stderr

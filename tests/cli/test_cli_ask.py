@@ -150,7 +150,7 @@ def test_ctrl_c_while_a_pipe_is_awaited_ends_it(folder: Path) -> None:
     with subprocess.Popen(command, cwd=folder, env=environment(folder), stderr=subprocess.PIPE, text=True) as process:
         writer = os.open(folder / "pipe", os.O_WRONLY)  # waits until it is being read
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=250)
         os.close(writer)
 
     assert process.returncode == 130
@@ -227,7 +227,7 @@ def test_ctrl_c_ends_with_the_best_there_is_and_a_complete_record(second: Script
         ) as process:
             await_journal(folder, server, '"name":"budget"' if second == SPIN else "")
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group gets it
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=250)
 
     answer = json.loads(out)
     assert process.returncode == 0, err

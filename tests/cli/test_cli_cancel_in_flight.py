@@ -40,7 +40,7 @@ def test_a_signal_breaks_the_waiting_off_and_the_call_is_counted(tmp_path: Path,
         with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as process:
             assert begun.wait(60)
             process.send_signal(number)
-            out, _ = process.communicate(timeout=60)
+            out, _ = process.communicate(timeout=250)
 
     found = json.loads(out)
     events = [json.loads(line) for line in (tmp_path / found["run_dir"] / "events.jsonl").read_text().splitlines()]

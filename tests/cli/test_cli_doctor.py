@@ -41,7 +41,7 @@ LACKING = {
 def sonde_without(number: int, error: int, *words: str, cwd: Path) -> Shown:
     command = [sys.executable, "-c", WITHOUT, str(number), str(error), *words]
     return subprocess.run(
-        command, cwd=cwd, env=environment(cwd), capture_output=True, text=True, timeout=60, check=False
+        command, cwd=cwd, env=environment(cwd), capture_output=True, text=True, timeout=250, check=False
     )
 
 

@@ -78,7 +78,7 @@ def test_ctrl_c_at_the_question_ends_the_task_and_nothing_is_written(folder: Pat
         while b"Apply this change?" not in shown:
             shown += os.read(ours, 65536)
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=250)
     os.close(ours)
 
     assert process.returncode == 0

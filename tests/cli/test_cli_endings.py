@@ -62,7 +62,7 @@ def complete(folder: Path) -> dict[str, Any]:
 
 
 def await_requests(server: ScriptedServer, count: int) -> None:
-    for _ in range(600):
+    for _ in range(2000):
         if len(server.requests) >= count:
             return
         server.closing.wait(0.05)
@@ -200,7 +200,7 @@ def program(folder: Path, code: str, **options: Any) -> Path:
 @pytest.mark.requirement(34)
 @pytest.mark.parametrize(
     ("code", "patience_s", "words"),
-    [(HANGS, 5, "did not answer within 5 s"), (DIES, 60, "ended with exit code 3"), (FLOODS, 60, "")],
+    [(HANGS, 8, "did not answer within 8 s"), (DIES, 60, "ended with exit code 3"), (FLOODS, 60, "")],
     ids=["hangs", "dies", "prints 100 MB"],
 )
 def test_a_program_that_misbehaves_ends_the_run_partial_and_leaves_no_process(
@@ -220,7 +220,7 @@ def test_a_program_that_misbehaves_ends_the_run_partial_and_leaves_no_process(
 
 
 def test_waiting_that_does_not_count_outlasts_the_runs_time_and_is_recorded(folder: Path) -> None:
-    program(folder, f"import time\ntime.sleep(7)\nprint({CITE!r})", count_wait=False)
+    program(folder, f"import time\ntime.sleep(11)\nprint({CITE!r})", count_wait=False)
     shown = sonde(
         "ask",
         "Who failed first?",
@@ -229,20 +229,20 @@ def test_waiting_that_does_not_count_outlasts_the_runs_time_and_is_recorded(fold
         "--model",
         "mine",
         "--max-wall-time-sec",
-        "2.5",
+        "10",
         cwd=folder,
         SONDE_CONFIG="sonde.toml",
     )
 
     assert json.loads(shown.stdout)["status"] == "succeeded", shown.stdout
     events = [json.loads(line) for line in (run_folder(folder) / "events.jsonl").read_text().splitlines()]
-    assert max(event.get("waited_s", 0) for event in events) >= 7
+    assert max(event.get("waited_s", 0) for event in events) >= 11
 
 
 def finish(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     """Interrupt it as a terminal does; what it prints soon after, however busy the machine."""
     os.killpg(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=250)
     return json.loads(out)
 
 
@@ -281,7 +281,7 @@ def test_ctrl_c_in_a_batch_of_programs_leaves_no_process(folder: Path) -> None:
 
 
 def wait_for(true: Callable[[], bool]) -> None:
-    for _ in range(600):
+    for _ in range(2000):
         if true():
             return
         time.sleep(0.05)
@@ -323,7 +323,7 @@ def test_standard_input_of_any_size_is_a_context_and_leaves_nothing_behind(folde
     with ScriptedServer([look, "```python\nFINAL('here [stdin.txt:1920001]')\n```"]) as server, big.open("rb") as given:
         command = [sys.executable, "-m", "sonde", "ask", "Where?", "-", "--json"]
         env["OPENAI_BASE_URL"] = server.base_url
-        done = subprocess.run(command, cwd=folder, env=env, stdin=given, capture_output=True, timeout=60, check=False)
+        done = subprocess.run(command, cwd=folder, env=env, stdin=given, capture_output=True, timeout=250, check=False)
 
     answer = json.loads(done.stdout)
     assert (done.returncode, answer["status"]) == (0, "succeeded"), done

@@ -55,6 +55,6 @@ def strange(tmp_path: Path) -> Path:
 def test_no_worker_starts_with_a_package_of_the_working_folder(strange: Path, words: tuple[str, ...]) -> None:
     command = [sys.executable, "-P", "-m", "sonde", *words]
 
-    subprocess.run(command, cwd=strange, env=environment(strange), capture_output=True, timeout=60, check=False)
+    subprocess.run(command, cwd=strange, env=environment(strange), capture_output=True, timeout=250, check=False)
 
     assert not (strange / "taken").exists()

@@ -21,10 +21,10 @@ def test_the_page_is_served_on_loopback_until_ctrl_c(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
-        with urllib.request.urlopen(address, timeout=30) as page:
+        with urllib.request.urlopen(address, timeout=60) as page:
             body = page.read().decode()
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=250)
 
     assert address.startswith("http://127.0.0.1:") and "#/run/" in address
     assert "<html" in body

@@ -41,7 +41,7 @@ import sys
 from sonde.cli.interrupt import soft_stop
 with soft_stop() as cancel:
     print("ready", flush=True)
-    cancel.wait(30)
+    cancel.wait(300)
     print("stopping", flush=True)
     if "stubborn" in sys.argv:
         sys.stdin.read()
@@ -62,7 +62,7 @@ def start(*words: str) -> subprocess.Popen[str]:
 def test_the_first_signal_lets_the_run_end_by_itself(number: signal.Signals) -> None:
     process = start()
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=250)
 
     assert (out, process.returncode) == ("stopping\ncomplete\n", 0)
     assert "Ctrl-C again kills" in err
@@ -74,7 +74,7 @@ def test_the_second_signal_kills() -> None:
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "stopping\n"
     process.send_signal(signal.SIGINT)
-    process.wait(timeout=30)
+    process.wait(timeout=60)
     process.communicate()
 
     assert process.returncode == -signal.SIGINT

@@ -113,7 +113,7 @@ def test_threads_together_pass_the_limit_by_no_more_than_the_replies_in_flight(
     start = threading.Barrier(threads)
 
     def work(number: int) -> None:
-        start.wait(10)
+        start.wait(60)
         for _ in range(40):
             ask(one, 7 + number, 30, 0.02, obedient=obedient)
             try:

@@ -40,15 +40,15 @@ def test_nobody_leaves_while_being_cut() -> None:
     def wait() -> None:
         with stop.cutting(cut):
             began.set()
-            cutting.wait(20)
+            cutting.wait(60)
         ended.set()
 
     began = threading.Event()
     waiting = threading.Thread(target=wait)
     waiting.start()
-    began.wait(20)
+    began.wait(60)
     stop.set()
-    waiting.join(20)
+    waiting.join(60)
 
     assert left == [False]
     assert ended.is_set()
@@ -58,7 +58,7 @@ def test_a_callers_own_event_is_heeded_and_not_set() -> None:
     event, heard = threading.Event(), threading.Event()
     with heeding(event) as stop, stop.cutting(heard.set):
         event.set()
-        assert heard.wait(20)
+        assert heard.wait(60)
     with heeding(untouched := threading.Event()) as stop:
         stop.set()
 
@@ -102,7 +102,7 @@ def test_a_signal_that_comes_while_its_thread_begins_to_wait_sets_it() -> None:
     try:
         stop.__dict__["_flag"] = Begins()
 
-        assert stop.wait(10)
+        assert stop.wait(60)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert stop.is_set()

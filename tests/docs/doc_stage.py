@@ -109,7 +109,7 @@ class Stage:
             env=self._environ,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=250,
             check=False,
         )
         wanted = int(block.directives.get("exit", "0"))

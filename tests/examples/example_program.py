@@ -30,7 +30,7 @@ def run_example(name: str, *words: str | Path, cwd: Path, replies: Script | None
 
 def _run(name: str, *words: str | Path, cwd: Path, env: dict[str, str]) -> str:
     command = [sys.executable, str(EXAMPLES / name), *map(str, words)]
-    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, f"{name} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

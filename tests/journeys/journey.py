@@ -51,7 +51,7 @@ class Person:
     home: Path
     folder: Path
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
-    seconds: float = 100
+    seconds: float = 250
     """How long they wait for a command before they say that it hangs."""
     _models: int = 0
 

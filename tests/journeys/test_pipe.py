@@ -30,7 +30,7 @@ def test_a_pipe_that_is_never_closed_is_left_alone_when_files_are_named(person: 
             stdin=read,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=250,
             check=False,
         )
     finally:

@@ -28,7 +28,7 @@ SCHEMA = {
 }
 
 
-def soon(seconds: float | None = 20.0) -> Deadline:
+def soon(seconds: float | None = 100.0) -> Deadline:
     return Deadline(SystemClock(), seconds)
 
 
@@ -48,7 +48,7 @@ def ask(server: ScriptedServer, name: str = "gpt-4o-mini", *, stream: bool = Fal
     return model_of(server, name).complete(request(**options), deadline=soon(), on_text=ignore if stream else None)
 
 
-def failure(server: ScriptedServer, *, stream: bool = False, seconds: float = 20.0) -> ModelCallFailed:
+def failure(server: ScriptedServer, *, stream: bool = False, seconds: float = 100.0) -> ModelCallFailed:
     on_text = ignore if stream else None
     with pytest.raises(ModelCallFailed) as caught:
         model_of(server).complete(request(), deadline=soon(seconds), on_text=on_text)
@@ -243,7 +243,7 @@ def test_the_wish_of_a_busy_server_is_passed_on() -> None:
 def test_a_server_that_hangs_is_left_when_the_deadline_comes() -> None:
     with ScriptedServer(ScriptedReply(hang=True)) as server:
         started = time.monotonic()
-        error = failure(server, seconds=0.3)
+        error = failure(server, seconds=2.0)
 
     assert error.retryable
     assert error.tokens_in == 5
@@ -433,7 +433,7 @@ def test_a_server_that_keeps_the_line_open_after_a_stream_keeps_nobody_waiting()
 
 
 def test_a_hundred_calls_run_at_once() -> None:
-    together = threading.Barrier(100, timeout=60)
+    together = threading.Barrier(100, timeout=100)
 
     class Meeting(ScriptedServer):
         def answer(self, seen: SeenRequest) -> ScriptedReply:
@@ -444,7 +444,7 @@ def test_a_hundred_calls_run_at_once() -> None:
         model = model_of(server)
 
         def call(number: int) -> str:
-            return model.complete(request(str(number)), deadline=soon(100)).text
+            return model.complete(request(str(number)), deadline=soon()).text
 
         texts = list(pool.map(call, range(100)))
 

@@ -27,12 +27,12 @@ def settings(**given: Any) -> ModelSettings:
     return ModelSettings(environ={"PATH": os.environ["PATH"], "SECRET": "leaked"}, **given)
 
 
-def ask(model: Model, text: str = "hello", *, seconds: float = 30, **options: Any) -> ModelReply:
+def ask(model: Model, text: str = "hello", *, seconds: float = 100, **options: Any) -> ModelReply:
     request = ModelRequest(messages=[Message("user", text)], **options)
     return model.complete(request, deadline=Deadline(SystemClock(), seconds))
 
 
-def failure(model: Model, *, seconds: float = 30) -> ModelCallFailed:
+def failure(model: Model, *, seconds: float = 100) -> ModelCallFailed:
     with pytest.raises(ModelCallFailed) as caught:
         ask(model, seconds=seconds)
     assert caught.value.code is ErrorCode.MODEL_OUTPUT_INVALID
@@ -88,7 +88,7 @@ def test_a_conversation_is_rendered_under_headings() -> None:
         Message("user", "Bye"),
     ]
     model = open_model(program(ECHO), settings())
-    reply = model.complete(ModelRequest(messages=messages), deadline=Deadline(SystemClock(), 30))
+    reply = model.complete(ModelRequest(messages=messages), deadline=Deadline(SystemClock(), 100))
 
     assert reply.text == (
         ">##### SYSTEM\n\nBe brief.\n\n##### USER\n\nHi\n\n##### ASSISTANT (your earlier reply)\n\nYo\n\n"
@@ -210,7 +210,7 @@ def test_pieces_are_told_while_the_program_runs(tmp_path: Path) -> None:
         go.touch()
 
     open_model(program(code), settings()).complete(
-        ModelRequest(messages=[Message("user", "x")]), deadline=Deadline(SystemClock(), 30), on_text=hear
+        ModelRequest(messages=[Message("user", "x")]), deadline=Deadline(SystemClock(), 100), on_text=hear
     )
 
     assert "".join(pieces) == "first\nsecond\n"

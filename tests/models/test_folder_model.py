@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).parents[2] / "examples" / "folder_model.py"
 
 
 def folder_model(folder: Path) -> Model:
-    settings = ModelSettings(environ={"PATH": os.environ["PATH"]}, count_wait=False, timeout_s=60)
+    settings = ModelSettings(environ={"PATH": os.environ["PATH"]}, count_wait=False, timeout_s=200)
     return open_model([sys.executable, str(PROGRAM), str(folder), "--poll", "0.02"], settings)
 
 

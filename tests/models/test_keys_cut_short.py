@@ -17,7 +17,7 @@ KEY = "sk-very-secret-0123456789"
 
 def complaint(model: Model) -> str:
     with pytest.raises(ModelCallFailed) as caught:
-        model.complete(ModelRequest(messages=[Message("user", "?")]), deadline=Deadline(SystemClock(), 20))
+        model.complete(ModelRequest(messages=[Message("user", "?")]), deadline=Deadline(SystemClock(), 100))
     return caught.value.message
 
 

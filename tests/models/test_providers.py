@@ -26,11 +26,11 @@ def model_of(server: ScriptedServer, name: str = "gpt-4o-mini") -> Model:
     return open_model(f"openai-chat:{name}", ModelSettings(base_url=server.base_url, api_key=Secret(KEY)))
 
 
-def soon(seconds: float = 30) -> Deadline:
+def soon(seconds: float = 100) -> Deadline:
     return Deadline(SystemClock(), seconds)
 
 
-def failure(server: ScriptedServer, seconds: float = 30) -> ModelCallFailed:
+def failure(server: ScriptedServer, seconds: float = 100) -> ModelCallFailed:
     with pytest.raises(ModelCallFailed) as caught:
         model_of(server).complete(ModelRequest(messages=MESSAGES), deadline=soon(seconds))
     return caught.value

@@ -65,7 +65,7 @@ def configure(loop: Loop, agent: str, **rlms: Any) -> Path:
 def drive(loop: Loop, config: Path, program: Path) -> subprocess.CompletedProcess[str]:
     environment = loop.environment() | {"SONDE": str(program), "PYTHON": sys.executable}
     words = ["sh", str(EXAMPLE / "loop.sh"), str(config), "demo", str(loop.repo)]
-    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=250, check=False)
 
 
 @pytest.mark.requirement(37)

@@ -22,7 +22,7 @@ READ = """{"type": "tool_call", "tool_name": "read_file", "args": {"path": "a.tx
 MEGABYTE = 1 << 20
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     "reply",
     ["```" + "\n" * 200_000, "x```\n" * 60_000, "```json" + " \n" * 100_000, "  ```\n" * 60_000, '{"a":' * 50_000],
@@ -37,7 +37,7 @@ def test_a_reply_of_fences_is_read_once(reply: str) -> None:
     assert answer.status is RunStatus.SUCCEEDED
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("profile", "fence"), [("analysis", ""), ("strict", "```python\n"), ("assign-only", "```python\n")]
 )

@@ -20,7 +20,7 @@ apply_patch("{PATCH}")
 ```""")'''
 SLEEPER = "import os, sys, time\nopen(sys.argv[1], 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
 REPEATER = "import sys\nopen(sys.argv[1], 'w').write(sys.stdin.read())\nprint('nothing')\n"
-PATIENCE_S = 90.0
+PATIENCE_S = 200.0
 Message = dict[str, Any]
 
 

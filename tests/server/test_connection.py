@@ -21,7 +21,7 @@ SAMPLE = "export function shorten() {\n  1\n  2\n  3\n  return `${text.slice(0, 
 class Host:
     """The editor's side: keeps every line and can answer requests."""
 
-    def __init__(self, timeout_s: float = 10.0, give_up_s: float = 3.0) -> None:
+    def __init__(self, timeout_s: float = 60.0, give_up_s: float = 60.0) -> None:
         self.queue: queue.Queue[dict[str, Any]] = queue.Queue()
         self.lines: list[bytes] = []
         self.connection = EditorConnection(

@@ -125,7 +125,7 @@ def test_a_run_stops_when_the_client_cancels(folder: Path) -> None:
     async def go() -> None:
         async with Client(build(settings(folder), folder, ScriptedModel(answer))) as client:
             task = asyncio.create_task(client.call_tool("ask", {"question": "?", "paths": ["notes.txt"]}))
-            await asyncio.to_thread(asked.wait, 10)
+            await asyncio.to_thread(asked.wait, 60)
             task.cancel()
             await asyncio.wait([task])
             await asyncio.to_thread(_wait_for_the_end, folder / "runs", stopped)
@@ -136,7 +136,7 @@ def test_a_run_stops_when_the_client_cancels(folder: Path) -> None:
 
 def _wait_for_the_end(runs: Path, stopped: threading.Event) -> None:
     pause = threading.Event()
-    for _ in range(200):
+    for _ in range(1200):
         if any(runs.glob("*/run_record.json")):
             stopped.set()
             return

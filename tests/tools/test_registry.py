@@ -224,7 +224,7 @@ def test_a_tool_that_cites_by_itself_keeps_its_excerpts_unless_its_text_is_cut()
 
 
 def test_calls_from_many_threads_do_not_mix() -> None:
-    together = threading.Barrier(8, timeout=30)
+    together = threading.Barrier(8, timeout=60)
 
     def echo(number: int) -> int:
         together.wait()

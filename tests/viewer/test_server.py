@@ -36,7 +36,7 @@ def ask(
     server: ViewerServer, path: str, method: str = "GET", host: str | None = None
 ) -> tuple[int, dict[str, str], bytes]:
     address = urlsplit(server.url)
-    connection = HTTPConnection("127.0.0.1", address.port or 0, timeout=10)
+    connection = HTTPConnection("127.0.0.1", address.port or 0, timeout=60)
     connection.putrequest(method, path, skip_host=host is not None)
     if host is not None and host:
         connection.putheader("Host", host)

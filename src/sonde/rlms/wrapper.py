@@ -12,9 +12,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from sonde.rlms.request import Request, read_request
 from sonde.rlms.result import exit_code, failure, failure_class, is_result
 
 GRACE_S = 3.0
-STOPS = (signal.SIGTERM, signal.SIGHUP)
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -171,17 +172,9 @@ def invoke_from_shell(flags: Mapping[str, str | None], environ: Mapping[str, str
 
     Programs that detached themselves come to us when their parent ends. After a good call they may stay: somebody's daemons.
     """
-    before = {
-        number: signal.signal(number, signal.default_int_handler)
-        for number in STOPS
-        if signal.getsignal(number) != signal.SIG_IGN
-    }
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    try:
+    with _interrupted_by_signals():
         result = invoke(flags, environ)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     for _ in range(0 if result["ok"] else 100):  # a process that cannot be ended must not hold us
         below = _descendants(os.getpid())
         for pid in below:
@@ -193,3 +186,43 @@ def invoke_from_shell(flags: Mapping[str, str | None], environ: Mapping[str, str
             break
         time.sleep(0.01)
     return exit_code(result), result
+
+
+@contextmanager
+def _interrupted_by_signals() -> Generator[None]:
+    """The first signal interrupts the call, wherever it is; later ones change nothing.
+
+    Python hears of a signal between two steps of its own. One that comes after the last step before a system call that waits, like
+    the reading of a pipe, would be heard only at the end of that call. So a thread repeats it until it was heard.
+    """
+    heard = threading.Event()
+
+    def interrupt(_number: int, _frame: object) -> None:
+        if not heard.is_set():
+            heard.set()
+            raise KeyboardInterrupt
+
+    def repeat() -> None:
+        while came := os.read(told, 1):
+            while came[0] in before and not heard.wait(0.05):
+                signal.pthread_kill(main, came[0])
+
+    main = threading.get_ident()
+    told, telling = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(telling, False)
+    before = {
+        number: signal.signal(number, interrupt) for number in STOPS if signal.getsignal(number) != signal.SIG_IGN
+    }
+    earlier = signal.set_wakeup_fd(telling, warn_on_full_buffer=False)
+    repeater = threading.Thread(target=repeat, daemon=True)
+    repeater.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(earlier)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        heard.set()
+        os.close(telling)
+        repeater.join()
+        os.close(told)

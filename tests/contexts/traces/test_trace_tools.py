@@ -292,7 +292,7 @@ def test_search_in_texts_gives_sorted_distinct_matches(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(100)
+@pytest.mark.timeout(300)
 def test_a_search_that_finds_everything_takes_the_length_of_the_text_and_not_its_square(tmp_path: Path) -> None:
     tools = registry(sample(tmp_path))
 

@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
-def opened(folder: Path, *commands: str, seconds: float = 20) -> LocalWorkspace:
+def opened(folder: Path, *commands: str, seconds: float = 60) -> LocalWorkspace:
     return LocalWorkspace(folder, approve=accept, policy=Policy(commands=commands, command_timeout_s=seconds))
 
 
@@ -47,10 +47,10 @@ def test_what_a_command_leaves_in_the_background_ends_with_it(folder: Path) -> N
 def test_a_child_in_a_session_of_its_own_cannot_keep_us_waiting(folder: Path) -> None:
     started = time.monotonic()
 
-    result = opened(folder, "sh").execute("sh -c 'setsid sleep 100 & echo done'")
+    result = opened(folder, "sh").execute("sh -c 'setsid sleep 300 & echo done'")
 
     assert result.stdout == "done\n"
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 200
 
 
 @pytest.mark.parametrize("command", ["sh -c '{}'", "sh -c '{} sleep 60'"], ids=["ended", "out of time"])
@@ -58,7 +58,7 @@ def test_a_child_that_left_the_group_ends_with_the_command_too(folder: Path, com
     leaving = (
         '(setsid sh -c "echo \\$\\$ > pid; exec sleep 60" >/dev/null 2>&1 &) ; while [ ! -s pid ]; do sleep 0.01; done;'
     )
-    workspace = opened(folder, "sh", seconds=3)
+    workspace = opened(folder, "sh", seconds=10)
 
     with suppress(ToolFault):
         workspace.execute(command.format(leaving))

@@ -17,6 +17,7 @@ import pytest
 from sonde.api.ask_run import ask
 from sonde.api.edit_run import edit
 from sonde.api.investigations import rca
+from sonde.api.keys import KNOBS
 from sonde.api.publication import publish_run
 from sonde.api.rerun import branch, replay, resume
 from sonde.api.settings import Settings, resolve
@@ -179,6 +180,25 @@ def test_a_recorded_run_may_not_use_more_than_the_user_allows(asked: Path, name:
     forged(asked, ended=False)
     with pytest.raises(ConfigError, match="a recorded run may not by itself"):
         resume(asked, model=ScriptedModel([]), settings=Settings())
+
+
+@pytest.mark.parametrize(("recorded", "flag"), [(1001, "1001"), (None, "inf")])
+def test_a_recorded_run_may_not_use_more_tokens_in_a_sub_call_than_the_user_allows(
+    asked: Path, recorded: int | None, flag: str
+) -> None:
+    mine = Settings(knobs={"max_tokens_per_subcall": 1000})
+    forged_start(asked, budget={**Budget().as_dict(), "max_tokens_per_subcall": recorded})
+
+    with pytest.raises(ConfigError) as refused:
+        replay(asked, settings=mine)
+    assert refused.value.message.endswith(f"say it again: --max-tokens-per-subcall {flag}")
+    assert replay(asked, settings=Settings()).replies == 2  # who sets no such limit allows any
+
+
+def test_every_cap_of_a_recording_has_its_case_here() -> None:
+    caps = {*KNOBS, *Limits.__dataclass_fields__, "backend"} - {"sampling_seed"}
+
+    assert {*MORE, "max_tokens_per_subcall"} == caps
 
 
 def test_no_limit_at_all_is_more_than_a_limit(asked: Path) -> None:

@@ -115,7 +115,7 @@ def test_trouble_that_stays_ends_partial_with_what_was_found(folder: Path) -> No
 @pytest.mark.requirement(92)
 def test_a_server_that_never_answers_ends_for_time(folder: Path) -> None:
     with ScriptedServer([LOOK, ScriptedReply(hang=True)]) as server:
-        code, answer = ask(folder, server, "--max-wall-time-sec", "6")
+        code, answer = ask(folder, server, "--max-wall-time-sec", "10")
 
     assert (code, answer["status"]) == (0, "partial")
     assert answer["error"]["code"] == "WALL_TIME_LIMIT_REACHED"
@@ -200,7 +200,7 @@ def program(folder: Path, code: str, **options: Any) -> Path:
 @pytest.mark.requirement(34)
 @pytest.mark.parametrize(
     ("code", "patience_s", "words"),
-    [(HANGS, 8, "did not answer within 8 s"), (DIES, 60, "ended with exit code 3"), (FLOODS, 60, "")],
+    [(HANGS, 5, "did not answer within 5 s"), (DIES, 60, "ended with exit code 3"), (FLOODS, 60, "")],
     ids=["hangs", "dies", "prints 100 MB"],
 )
 def test_a_program_that_misbehaves_ends_the_run_partial_and_leaves_no_process(

@@ -193,9 +193,9 @@ def test_a_query_that_was_stopped_names_the_command_that_goes_on_with_the_same_i
     stopped = scene.query("--all-errors", "--source", str(traces), *model, "--max-cost-usd", "0.0000001", "--quiet")
     assert stopped.returncode == 1
     again = next(line for line in stopped.stderr.splitlines() if "continues from here" in line)
-    manifest = again.partition("; sonde batch ")[2].removesuffix(" continues from here")
+    words = again.partition("; sonde batch ")[2].removesuffix(" continues from here").split()
 
-    done = scene.query(manifest, "--json")
+    done = scene.query(*words, "--json")
 
     assert json.loads(done.stdout)["finished"] == 3, done.stderr
     assert len([*(tmp_path / "runs").glob("batch-*")]) == 1

@@ -25,6 +25,7 @@ from sonde.batch.limits import Answer, Ask, Closed, Limiter, SharedLimits, Slot,
 from sonde.batch.ray_connection import Aside, connect
 from sonde.batch.worker import attempt
 from sonde.errors import ConfigError
+from sonde.runs.rundir import write_atomically
 
 THREADS = 4
 READY_S = 120.0
@@ -139,7 +140,7 @@ class RayCrew:
         self._quiet.enter_context(redirect_stdout(Aside()))  # Ray prints news of its nodes; stdout is the report's
         self._order, self._limits = order, limits
         self._token = secrets.token_hex(8)
-        (order.folder / TOKEN).write_text(self._token, "utf-8")
+        write_atomically(order.folder / TOKEN, self._token.encode())
         count = self._wanted()
         self._threads = -(-limits.concurrency // count)
         # The limiter stays beside the driver if that is a node: whoever loses it loses the batch's driver too.

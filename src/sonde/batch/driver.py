@@ -8,13 +8,16 @@ the limits are used up, when the model answers nobody, or when the disk is full;
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import msgspec
 
+from sonde.api.consent import is_chosen_server
 from sonde.api.settings import Settings
 from sonde.api.trace_source import cache_folder
 from sonde.batch.crew import Crew, Done, Halted, Happening, Left, Lost
@@ -22,9 +25,10 @@ from sonde.batch.folder import BatchFolder, DiskFull, ResultLines
 from sonde.batch.item_runner import Job, Order, check_models
 from sonde.batch.limits import Limiter, SharedLimits
 from sonde.batch.local import LocalCrew
-from sonde.batch.manifest import BrokenLine, Manifest
+from sonde.batch.manifest import BrokenLine, Item, Manifest
 from sonde.batch.progress import BatchPlan, BatchProgress, plan_batch
 from sonde.batch.result import ItemResult, given_up
+from sonde.contexts.traces.catalog import is_server
 from sonde.core.deadline import Clock, SystemClock
 from sonde.engines.whole_trace import READING_MAXIMA
 from sonde.errors import ConfigError, SandboxUnavailable
@@ -59,12 +63,16 @@ class BatchOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """How a batch is run. `on` is local, ray (an existing cluster, or one started here) or ray://HOST:PORT."""
+    """How a batch is run. `on` is local, ray (an existing cluster, or one started here) or ray://HOST:PORT.
+
+    Items read below the folder of their manifest; `allowed` are further files and folders.
+    """
 
     on: str = LOCAL
     limits: SharedLimits = field(default_factory=SharedLimits)
     writeback: bool = True
     retry_failed: bool = False
+    allowed: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         if self.on not in (LOCAL, RAY) and not self.on.startswith("ray://"):
@@ -82,6 +90,9 @@ def run_batch(
 ) -> BatchOutcome:
     """Run what is not finished yet. Raises ConfigError before anything is spent."""
     chosen = options or BatchOptions()
+    roots = () if manifest.folder is None else (manifest.folder, *chosen.allowed)
+    if roots:  # else the items were made from the user's own words
+        check_places(manifest.items, settings, roots)
     with folder.held():
         folder.write_manifest(manifest.items)
         plan = plan_batch(manifest.items, folder, retry_failed=chosen.retry_failed)
@@ -99,7 +110,7 @@ def run_batch(
         kept = settings
         if cache_folder(settings.environ) is None:  # every item would build its own indexes of trace files
             kept = replace(settings, environ={**settings.environ, "XDG_CACHE_HOME": str(folder.path / "cache")})
-        order = Order(settings=kept, folder=folder.path, writeback=chosen.writeback)
+        order = Order(settings=kept, folder=folder.path, writeback=chosen.writeback, roots=roots)
         if chosen.on == LOCAL:
             check_models(settings)
             crew: Crew = LocalCrew(order, Limiter(chosen.limits, spent_usd=plan.spent_usd))
@@ -109,6 +120,27 @@ def run_batch(
             crew = RayCrew(order, chosen.limits, chosen.on, spent_usd=plan.spent_usd, cancel=cancel)
         outcome = drive(plan, folder, crew, cancel=cancel, on_progress=on_progress, broken=manifest.broken)
         return replace(outcome, spent_usd=plan_batch(manifest.items, folder).spent_usd)
+
+
+def check_places(items: Sequence[Item], settings: Settings, roots: Sequence[Path]) -> None:
+    """ConfigError if an item names a server that is not the user's, which would get their key, or files outside the roots.
+
+    A manifest may be a stranger's.
+    """
+    tops = [os.path.realpath(root) for root in roots]
+    for item in items:
+        for place in item.places:
+            if is_server(place):
+                if not is_chosen_server(place, settings):
+                    raise ConfigError(
+                        f"the item {item.id!r} names {place}, which is not your server ({settings.source}), and would get your key. "
+                        f"A manifest may not choose it by itself. If you mean it: --source {place}"
+                    )
+            elif not any(Path(os.path.normpath(place)).is_relative_to(each) for each in (*roots, *tops)):
+                raise ConfigError(
+                    f"the item {item.id!r} reads {place}, which lies outside the folder of the manifest ({roots[0]}), and a manifest "
+                    f"may not by itself. If you mean it: --allow-path {os.path.normpath(place)}"
+                )
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ from sonde.batch.manifest import Item
 from sonde.batch.result import ItemResult
 from sonde.core.events import AnyEvent, RunEnded, RunStarted
 from sonde.core.usage import used_in
+from sonde.disk import open_plain
 from sonde.errors import ConfigError, RunError
 from sonde.runs.journal import JournalUnreadable
 from sonde.runs.rundir import JOURNAL, NoSuchRun, RunDir, write_atomically
@@ -63,7 +64,9 @@ class BatchFolder:
         """Created if missing, and held by this process alone."""
         try:
             self.items.mkdir(parents=True, exist_ok=True, mode=0o700)
-            fd = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if self.items.is_symlink():  # the folder may be a stranger's, and runs are written there
+                raise ConfigError(f"{self.items} is a link, but a batch keeps its runs in its own folder")
+            fd = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise ConfigError(
                 f"the batch folder {self.path} cannot be made: {error.strerror}; choose --runs-dir"
@@ -89,10 +92,15 @@ class BatchFolder:
     def all_results(self) -> list[ItemResult]:
         """Every line of results.jsonl, also those of failed attempts; a torn last line counts as not written."""
         found: list[ItemResult] = []
-        with contextlib.suppress(FileNotFoundError):
-            for line in self.results.read_bytes().splitlines():
-                with contextlib.suppress(msgspec.DecodeError):
-                    found.append(_decode.decode(line))
+        try:
+            with open_plain(self.results) as file:
+                for line in file:
+                    with contextlib.suppress(msgspec.DecodeError):
+                        found.append(_decode.decode(line))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise ConfigError(f"{self.results} cannot be read: {error.strerror}") from None
         return found
 
     def spent(self, item: Item, attempt: int) -> float:
@@ -112,7 +120,7 @@ class ResultLines:
     """results.jsonl, open for appending: a line is written whole or not at all."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         os.ftruncate(self._fd, path.read_bytes().rfind(b"\n") + 1)  # what follows the last newline was torn
         os.lseek(self._fd, 0, os.SEEK_END)
 

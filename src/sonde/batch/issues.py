@@ -20,6 +20,7 @@ from typing import Literal
 import msgspec
 
 from sonde.batch.result import ItemResult
+from sonde.disk import open_below
 from sonde.errors import ConfigError
 
 ALIKE = 0.5
@@ -144,7 +145,8 @@ def read_issues(path: Path) -> list[Issue]:
     """The issues of an earlier batch, by its folder or its issues.json."""
     file = path / ISSUES if path.is_dir() else path
     try:
-        return msgspec.json.decode(file.read_bytes(), type=IssueFile).issues
+        with open_below(path if path.is_dir() else file.parent, file) as opened:
+            return msgspec.json.decode(opened.read(), type=IssueFile).issues
     except OSError as error:
         raise ConfigError(f"--compare {path}: {file} cannot be read ({error.strerror}); name a batch folder") from None
     except msgspec.DecodeError as error:

@@ -26,8 +26,10 @@ from sonde.batch.folder import BatchFolder, DiskFull, ended_of, started_of
 from sonde.batch.gate import Flights, Gate, LimitedModel
 from sonde.batch.manifest import Item
 from sonde.batch.result import Component, FinishedRun, ItemResult, refused, result_of
+from sonde.contexts.traces.catalog import is_server
 from sonde.contexts.traces.span import time_text
 from sonde.core.events import AnyEvent, Event, RunEnded
+from sonde.disk import below
 from sonde.engines.submission import fields_of
 from sonde.errors import ConfigError, SandboxUnavailable, UnexpectedRuntimeError, UsageError
 from sonde.models import open_model
@@ -44,11 +46,14 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a worker needs to know once: settings (with keys), the batch folder, whether annotations are written back."""
+    """What a worker needs to know once: settings (with keys), the batch folder, whether annotations are written back, and below which
+    folders items read (none: anywhere).
+    """
 
     settings: Settings
     folder: Path
     writeback: bool = True
+    roots: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,22 +118,25 @@ class Station:
             code = bool(fields.get("code", False))
 
             def spec() -> RunSpec:
-                opened = open_context([Path(path) for path in fields.get("paths", [])], code=code)
+                paths = [Path(path) for path in fields.get("paths", [])]
+                opened = open_context(paths, code=code, within=self.order.roots)
                 return ask_spec(fields["question"], opened, settings, code=code, schema=fields.get("schema"))
 
             return result_of(item, self._run(run_dir, events, spec), resumed=bool(events))
         case = Case(
             engine=item.engine,  # pyright: ignore[reportArgumentType]  # the manifest knows only engines
             place=source_of(
-                fields.get("source") or settings.source, fields.get("project") or settings.project, settings.environ
+                self._place(fields.get("source")) or settings.source,
+                fields.get("project") or settings.project,
+                settings.environ,
             ),
             trace_ids=tuple(fields.get("trace_ids", ())),
-            taxonomy=fields.get("taxonomy"),
+            taxonomy=self._place(fields.get("taxonomy")),
             controls_version=fields.get("controls"),
             start=fields.get("start"),
             end=fields.get("end"),
             filter_expr=fields.get("filter"),
-            configs=fields.get("configs"),
+            configs=self._place(fields.get("configs")),
             writeback=self.order.writeback,
         )
         context = case.open()
@@ -143,6 +151,17 @@ class Station:
                     for span in context.store.summaries(trace_id)
                 },
             )
+
+    def _place(self, named: str | None) -> str | None:
+        """Where a file or folder of the item is; ConfigError when a link leads out of the roots. Names and addresses stay."""
+        roots = self.order.roots
+        if named is None or not roots or "/" not in named or is_server(named):
+            return named
+        root = next((each for each in roots if Path(named).is_relative_to(each)), roots[0])
+        try:
+            return below(root, named)
+        except OSError as error:
+            raise ConfigError(f"{named} is not read: {error.strerror}") from None
 
     def _run(
         self, run_dir: RunDir, events: Sequence[AnyEvent], spec: Callable[[], RunSpec], place: Source | None = None

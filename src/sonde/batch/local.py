@@ -150,7 +150,9 @@ class LocalCrew:
         near, far = socket.socketpair()
         try:
             log = os.open(
-                self._order.folder / "workers.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+                self._order.folder / "workers.log",
+                os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC,
+                0o600,
             )
         except OSError:
             log = subprocess.DEVNULL

@@ -14,7 +14,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ MAX_BYTES = 1 << 30  # millions of items
 ENGINES = ("ask", "rca", "compliance", "incident")
 _TEXTS = ("id", "engine", "question", "source", "project", "taxonomy", "controls", "start", "end", "filter", "configs")
 _LISTS = ("paths", "trace_ids")
-_PLACES = ("paths", "source", "configs")
+_PLACES = ("paths", "source", "configs", "taxonomy")
 _KNOWN = {
     "ask": {"id", "engine", "question", "paths", "code", "schema"},
     "rca": {"id", "engine", "trace_ids", "source", "project", "taxonomy"},
@@ -51,6 +51,12 @@ class Item:
         digest = hash_value({"id": self.id, "engine": self.engine, "fields": dict(self.fields)})[:16]
         return f"{_UNSAFE.sub('-', self.id)[:60].strip('.-') or 'item'}-{digest}"
 
+    @property
+    def places(self) -> list[str]:
+        """The files, folders, globs and addresses that it names."""
+        single = [self.fields[name] for name in _PLACES if isinstance(self.fields.get(name), str)]
+        return [*self.fields.get("paths", []), *(each for each in single if "/" in each)]
+
     def line(self) -> str:
         """The item as a line of a manifest."""
         whole = {"id": self.id, "engine": self.engine, **self.fields}
@@ -68,10 +74,11 @@ class BrokenLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The items of a batch and the lines that are not items."""
+    """The items of a batch and the lines that are not items. `folder` is where its file lies; None if it was not read from one."""
 
     items: tuple[Item, ...]
     broken: tuple[BrokenLine, ...] = ()
+    folder: Path | None = None
 
 
 class _NoItem(ValueError):
@@ -93,7 +100,7 @@ def read_manifest(path: Path) -> Manifest:
     if not manifest.items:
         first = f"; line {manifest.broken[0].number}: {manifest.broken[0].reason}" if manifest.broken else ""
         raise ConfigError(f"{path} holds no item{first}. A line reads {_EXAMPLE}")
-    return manifest
+    return replace(manifest, folder=path.absolute().parent)
 
 
 def parse_manifest(lines: Iterable[bytes], folder: Path) -> Manifest:
@@ -137,8 +144,10 @@ def _items(line: bytes, folder: Path) -> list[Item]:
     fields = {key: value for key, value in data.items() if key not in ("id", "engine")}
     if "paths" in fields:
         fields["paths"] = [_placed(path, folder) for path in fields["paths"]]
-    for name in ("source", "configs"):
-        if name in fields:
+    for name in ("source", "configs", "taxonomy"):
+        if name in fields and not (
+            name == "taxonomy" and re.fullmatch(r"\w+", fields[name])
+        ):  # the name of a shipped one
             fields[name] = _placed(fields[name], folder)
     traces = fields.get("trace_ids", [])
     item = Item(id=data["id"], engine=data["engine"], fields=fields)

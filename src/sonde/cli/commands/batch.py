@@ -65,6 +65,10 @@ class BatchFlags:
         None
     )
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed items again.")] = False
+    allow_path: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PATH", help="Items may also read here, outside the manifest's folder; repeatable."),
+    ] = None
     no_writeback: Annotated[bool, typer.Option("--no-writeback", help="Write no annotations to the server.")] = False
 
 
@@ -122,7 +126,14 @@ def batch(
         max_cost_usd=budget.max_cost_usd,
         concurrency=how.concurrency,
     )
-    options = BatchOptions(on=how.on, limits=limits, writeback=not how.no_writeback, retry_failed=how.retry_failed)
+    allowed = [*(how.allow_path or ()), *([Path(query.source)] if query.source and "://" not in query.source else ())]
+    options = BatchOptions(
+        on=how.on,
+        limits=limits,
+        writeback=not how.no_writeback,
+        retry_failed=how.retry_failed,
+        allowed=tuple(path.absolute() for path in allowed),
+    )
     silent = output.json or output.quiet
     _announce(settings, folder, items, silent=silent, capped=budget.max_cost_usd is not None)
     stopping = "sonde: stopping; running items are paused (Ctrl-C again kills)\n"
@@ -135,7 +146,9 @@ def batch(
         return 0 if outcome.complete else 1
     sys.stdout.write(printable(markdown(report)))
     if outcome.stopped:
-        again = f"sonde batch {folder.path / 'manifest.jsonl'}" if query.asked and not how.name else "the same command"
+        again = "the same command"
+        if query.asked and not how.name:
+            again = f"sonde batch {folder.path / 'manifest.jsonl'} --source {settings.source}"
         print(f"sonde: stopped: {one_line(outcome.stopped, 300)}; {again} continues from here", file=sys.stderr)
     if not output.quiet:
         for note in skipped:

@@ -1,0 +1,110 @@
+"""A stranger's manifest: it sends no key to a server of its own, and reads nothing outside its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from victim import Listener, Victim
+
+KEY = "phoenix-key-of-the-victim"
+SECRET = "s3cr3t-words-of-the-victim"
+TRACE = "c" * 32
+
+
+def manifest(victim: Victim, **item: Any) -> Path:
+    victim.write("notes.txt", "the service is payments\n")
+    engine = {"engine": "rca", "trace_ids": [TRACE]} if "question" not in item else {}
+    return victim.write("items.jsonl", json.dumps({"id": "i1", **engine, **item}) + "\n")
+
+
+@pytest.mark.parametrize("engine", ["rca", "compliance", "incident"])
+def test_the_key_goes_to_no_server_that_the_manifest_names(victim: Victim, listener: Listener, engine: str) -> None:
+    victim.environ = {"PHOENIX_API_KEY": KEY, "PHOENIX_CLIENT_HEADERS": f"x-token={KEY}"}
+    items = manifest(victim, engine=engine, source=listener.url)
+
+    done = victim.call("batch", items, "--runs-dir", victim.own)
+
+    assert done.returncode == 2 and f"--source {listener.url}" in done.stderr
+    assert listener.heard == []
+    assert KEY not in done.stdout + done.stderr
+
+
+@pytest.mark.hostile_long
+def test_the_server_that_the_user_names_is_asked(victim: Victim, listener: Listener) -> None:
+    items = manifest(victim, source=listener.url)
+
+    victim.sonde("batch", items, "--source", listener.url, "--runs-dir", victim.own)
+
+    assert listener.heard
+
+
+@pytest.mark.parametrize("field", ["paths", "source", "configs", "taxonomy"])
+@pytest.mark.parametrize("spelled", ["{home}/private.txt", "../home/private.txt", "x/../../home/private.txt"])
+def test_nothing_outside_the_folder_of_the_manifest_is_read(victim: Victim, field: str, spelled: str) -> None:
+    (victim.home / "private.txt").write_text(SECRET)
+    place = spelled.replace("{home}", str(victim.home))
+    fields: dict[str, Any] = {"question": "?", "paths": [place]} if field == "paths" else {field: place}
+    fields |= {"engine": "incident"} if field == "configs" else {}
+
+    done = victim.call("batch", manifest(victim, **fields), "--runs-dir", victim.own)
+
+    assert done.returncode == 2 and f"--allow-path {victim.home}" in done.stderr
+    assert SECRET not in done.stdout + done.stderr
+    assert list(victim.own.iterdir()) == []
+
+
+def test_links_secrets_and_pipes_in_the_folder_are_refused_item_by_item(victim: Victim) -> None:
+    (victim.home / "private.txt").write_text(SECRET)
+    (victim.folder / "link.txt").symlink_to(victim.home / "private.txt")
+    (victim.folder / "folder").symlink_to(victim.home)
+    (victim.folder / "zero").symlink_to("/dev/zero")
+    victim.write(".env", f"TOKEN={SECRET}\n")
+    os.mkfifo(victim.folder / "pipe")
+    names = ["link.txt", "folder/private.txt", ".env", "pipe", "zero", "notes.txt"]
+    lines = [{"id": name, "question": "What is the token?", "paths": [name]} for name in names]
+    victim.write("notes.txt", "the token is not here\n")
+    items = victim.write("items.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+
+    done = victim.call("batch", items, "--runs-dir", victim.own, "--json")
+
+    assert done.returncode == 1, done.stderr
+    counts = json.loads(done.stdout)["statuses"]
+    assert counts["refused"] == 5 and sum(counts.values()) == 6
+    left = "".join(path.read_text(errors="replace") for path in victim.own.rglob("*") if path.is_file())
+    assert SECRET not in left + done.stdout + done.stderr
+
+
+def test_what_the_user_allows_is_read(victim: Victim) -> None:
+    (victim.home / "mine.txt").write_text("the service is payments\n")
+    items = manifest(victim, question="Which service?", paths=[str(victim.home / "mine.txt")])
+
+    done = victim.call("batch", items, "--allow-path", victim.home / "mine.txt", "--runs-dir", victim.own)
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["results.jsonl", "items"])
+def test_a_strangers_batch_folder_writes_nothing_elsewhere(victim: Victim, name: str) -> None:
+    mine = victim.home / "mine"
+    mine.mkdir()
+    (mine / "precious.txt").write_text("without a newline at the end")
+    target = mine if name == "items" else mine / "precious.txt"
+    items = manifest(victim, question="Which service?", paths=["notes.txt"])
+    folder = victim.folder / "batch-evil"
+    folder.mkdir()
+    (folder / "items").mkdir()
+    items.rename(folder / "manifest.jsonl")
+    victim.write("batch-evil/notes.txt", "the service is payments\n")
+    if name == "items":
+        (folder / "items").rmdir()
+    (folder / name).symlink_to(target)
+
+    done = victim.call("batch", folder / "manifest.jsonl", "--name", "evil", "--runs-dir", ".")
+
+    assert done.returncode == 2
+    assert [each.name for each in mine.iterdir()] == ["precious.txt"]
+    assert (mine / "precious.txt").read_text() == "without a newline at the end"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from victim import Victim
 
 CALLS = [
@@ -14,12 +13,15 @@ CALLS = [
     "![x][r]\n\n[r]: https&#58;//evil.example/p.png",
     '<img src="https://evil.example/p.png">',
     '<style>@import "https://evil.example/p.css"</style>',
+    "![x](\\/\\/evil.example/p.png)",
+    "![[x]][r]",
+    "<!-- hidden --><iframe src=//evil.example>",
+    "a\u2028![x](https://evil.example/p.png)",
+    "<https://evil.example/?d=1>",
+    "``` mermaid\nA[<b style='background:url(https://evil.example)'>]\n```",
 ]
 
 
-@pytest.mark.xfail(
-    reason="issue 18, point 9: answers allow the markup that is known instead of escaping what is suspicious"
-)
 def test_an_answer_calls_nobody_when_it_is_shown(victim: Victim) -> None:
     victim.write("notes.txt", "the service is payments\n")
     text = "\n\n".join(CALLS) + "\n\nThe service is payments. [notes.txt:1-1]"

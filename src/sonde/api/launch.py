@@ -21,7 +21,7 @@ from sonde.core.cancellation import Stop, heeding
 from sonde.core.canonical import hash_value, plural, shown_cost
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.events import RunResumed
-from sonde.core.markdown_safety import quiet
+from sonde.core.markdown_safety import line, quiet
 from sonde.core.record import RunRecord
 from sonde.core.redaction import rewrite_value, secret_forms
 from sonde.core.schema import load_schema
@@ -281,7 +281,7 @@ def write_files(spec: RunSpec, outcome: Outcome, record: RunRecord, run_dir: Run
     }
     run_dir.write_result(rewrite_value(result, keys.remove) if keys.spellings else result)
     run_dir.write_answer(quiet(keys.remove(conclusion.text)) + "\n" if conclusion.text else "")
-    run_dir.write_summary(quiet(keys.remove(summary_text(outcome, record))))
+    run_dir.write_summary(keys.remove(summary_text(outcome, record)))
 
 
 def summary_text(outcome: Outcome, record: RunRecord) -> str:
@@ -299,16 +299,16 @@ def summary_text(outcome: Outcome, record: RunRecord) -> str:
             f"{shown_cost(usage.cost_usd, tokens)}, {outcome.elapsed_s:.1f} s"
         ),
         "",
-        conclusion.text.strip() or "(no output)",
+        quiet(conclusion.text.strip()) or "(no output)",
     ]
     if conclusion.citations:
         lines += ["", "## Citations"]
-        lines += [f"- {c.place} {c.snippet}" for c in conclusion.citations]
+        lines += [f"- {line(c.place)} {line(c.snippet)}" for c in conclusion.citations]
     if conclusion.evidence:
         lines += ["", "## Evidence"]
-        lines += [f"- {e.kind.value} {e.ref} ({e.excerpt_hash[:12]})" for e in conclusion.evidence]
+        lines += [f"- {e.kind.value} {line(e.ref)} ({e.excerpt_hash[:12]})" for e in conclusion.evidence]
     if conclusion.gaps:
-        lines += ["", "## Gaps", *(f"- {gap}" for gap in conclusion.gaps)]
+        lines += ["", "## Gaps", *(f"- {line(gap)}" for gap in conclusion.gaps)]
     if outcome.error is not None:
-        lines += ["", "## Error", f"{outcome.error.code.value} in {outcome.error.stage}: {outcome.error.message}"]
+        lines += ["", "## Error", f"{outcome.error.code.value} in {outcome.error.stage}: {line(outcome.error.message)}"]
     return "\n".join(lines) + "\n"

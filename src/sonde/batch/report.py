@@ -21,7 +21,6 @@ from sonde.batch.issues import ISSUES, Issue, IssueFile
 from sonde.batch.page import render
 from sonde.batch.result import ItemResult
 from sonde.core.canonical import plural
-from sonde.core.markdown_safety import quiet
 from sonde.core.record import percentile
 from sonde.engines.pages import inline
 from sonde.runs.rundir import pretty_json, write_atomically
@@ -121,7 +120,7 @@ def markdown(report: dict[str, Any]) -> str:
     for title, lines in sections.items():
         if lines:
             head += ["", f"## {title}", *lines]
-    return quiet("\n".join(head) + "\n")
+    return "\n".join(head) + "\n"
 
 
 def _counted(counts: dict[str, int]) -> str:

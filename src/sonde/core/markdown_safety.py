@@ -1,31 +1,207 @@
-"""Markdown that fetches nothing when it is shown: remote images and frames become plain text.
+"""Markdown that fetches nothing when it is shown, by a viewer that reads it as CommonMark does, with or without tables.
 
-A page that loads `![](https://…?what-the-model-read)` tells a stranger what was read, without a click. Links that somebody must click stay.
-The rest of the text is left alone, code included, unless it looks like such an image. Takes time linear in the text.
+Pictures, raw HTML and links to elsewhere become words that show their address. `![](https://…?what-the-model-read)` would tell a stranger
+what was read, without a click. A text that could hold any of these is parsed and written anew from what is known: text, emphasis,
+headings, lists, quotes, tables, code, and links to files beside it. Every other text stays as it is. Takes time linear in the text.
+Not promised: anything about viewers that run what stands in code, or that fetch an address written out in plain text.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-_ELSEWHERE = r"\s{0,100}<?\s{0,100}(?:[a-z][a-z0-9+.-]{0,20}:)?(?:/|\\|&#|%2f){2}"
-_PARAGRAPHS = re.compile(r"(\n[ \t]*\n)")  # neither an image nor a tag continues past an empty line
-_PICTURE, _PLACE = re.compile(r"!\["), re.compile(rf"\]\({_ELSEWHERE}", re.IGNORECASE)
-_TAG, _ADDRESS = (
-    re.compile(r"<(?=[a-z][a-z0-9]{0,20}[\s/])", re.IGNORECASE),
-    re.compile(r"//|\\\\|&#|url\(", re.IGNORECASE),
+if TYPE_CHECKING:
+    from markdown_it.token import Token
+
+LANGUAGES = (
+    r"bash|c|console|cpp|cs|csharp|css|csv|diff|docker|dockerfile|go|html|ini|java|javascript|js|json|jsonl|jsx|kotlin|lua|make|makefile|markdown|"
+    r"md|patch|perl|php|powershell|py|pycon|python|r|rb|rs|ruby|rust|sh|shell|sql|swift|text|toml|traceback|ts|tsx|txt|typescript|xml|yaml|yml|zsh"
 )
-_DEFINITION = re.compile(rf"^([ \t>*+-]{{0,20}})\[(?=[^\]]{{1,999}}\]:{_ELSEWHERE})", re.IGNORECASE | re.MULTILINE)
+"""Of a block of code; any other word could make a viewer draw it (mermaid and its like load pictures)."""
+
+_MAY_FETCH = re.compile(
+    rf"!\[|\]\(|\]:|<[A-Za-z/!?]|(?:```|~~~)[`~]*[ \t]*(?!(?:{LANGUAGES})?[ \t]*$)[^ \t\n`~]", re.MULTILINE
+)
+_BESIDE = re.compile(r"#[\w.%-]*|(?![^#]*\.\.)[\w@+~%.-][\w./@+~%,=-]*(?:#[\w.%-]*)?", re.ASCII)
+_BARE = re.compile(r"://|www\.|@", re.IGNORECASE)
+_BREAK = re.compile(r"<br ?/?>", re.IGNORECASE)
+_SIGNS = re.compile(
+    r"\\(?=[!-/:-@\[-`{-~]|$)|[`*]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|~(?=~|$)|(?:^|(?<=~))~|!(?=\[|$)|\](?=[\[:]|$)|(?<=\])\(|<|&(?=#|\w+;)"
+)
+_BLOCK_SIGN = re.compile(r"[#>+=-]|~~~|[|:](?=[ :|-])|\[(?!.*\])|\d{1,9}(?=[.)])")
+_SEPARATORS = dict.fromkeys(map(ord, "\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " ")  # ends of lines for some viewers only
+_LONGEST = 200_000  # characters; a longer text is shown as code, because parsing it could take many seconds
 
 
 def quiet(markdown: str) -> str:
-    """The text without anything that a viewer would fetch by itself."""
-    paragraphs = _PARAGRAPHS.split(_DEFINITION.sub(r"\1\\[", markdown))
-    without_pictures = [_defused(text, _PICTURE, _PLACE, r"!\[") for text in paragraphs]
-    return "".join(_defused(text, _TAG, _ADDRESS, "&lt;") for text in without_pictures)
+    """The text without anything that a viewer would fetch by itself, and with every address in sight."""
+    if not _MAY_FETCH.search(markdown):
+        return markdown
+    text = markdown.translate(_SEPARATORS)
+    if len(text) > _LONGEST:
+        return _fence(text) + "\n"
+    from markdown_it import MarkdownIt  # noqa: PLC0415 (takes a tenth of a second, and few answers need it)
+
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    parser.validateLink = lambda url: True  # noqa: ARG005 (its signature). Else `![](data:…)` is text here and a picture elsewhere
+    try:
+        tokens = parser.parse(text)
+    except RecursionError:  # pictures within pictures within pictures
+        return _fence(text) + "\n"
+    return _blocks(tokens) + "\n" * (len(text) - len(text.rstrip("\n")))
 
 
-def _defused(text: str, sign: re.Pattern[str], address: re.Pattern[str], words: str) -> str:
-    """The text with `words` in place of every sign that a remote address follows."""
-    last = max((found.start() for found in address.finditer(text)), default=-1)
-    return sign.sub(lambda found: words if found.start() < last else found[0], text)
+def words(text: str) -> str:
+    """Foreign text as words of a Markdown line: nothing in it is markup."""
+    escaped = {"<": "&lt;", "&": "&amp;"}
+    return _SIGNS.sub(lambda sign: escaped.get(sign[0], f"\\{sign[0]}"), " ".join(text.split()))
+
+
+def _blocks(tokens: Sequence[Token]) -> str:
+    """What the parser found, written anew. Open blocks are kept with the parts that they have so far."""
+    parts: list[str] = []
+    opened: list[tuple[Token, list[str]]] = []
+    for token in tokens:
+        if token.nesting == 1:
+            opened.append((token, parts))
+            parts = []
+        elif token.nesting == -1:
+            block, around = opened.pop()
+            around.append(_block(block, parts, opened[-1][0].meta if opened else {}))
+            parts = around
+        elif token.type == "inline":
+            parts.append(_inline(token.children or ()))
+        elif token.type == "html_block":
+            lines = [words(line) for line in token.content.split("\n") if line.strip()]
+            parts.append("\\\n".join(_started(line) for line in lines))
+        else:
+            parts.append("___" if token.type == "hr" else _fence(token.content, token.info.strip()))
+    return "\n\n".join(parts)
+
+
+def _block(block: Token, parts: list[str], outer: dict[str, Any]) -> str:
+    """A block of these parts. `outer` is for what the block around it has to know."""
+    whole = "".join(parts)
+    match block.type.removesuffix("_open"):
+        case "heading":
+            title = whole.replace("\\\n", " ").replace("\n", " ").strip()
+            return f"{'#' * int(block.tag[1])} {title[:-1]}{chr(92) * title.endswith('#')}{title[-1:]}".rstrip()
+        case "paragraph":
+            outer["loose"] = outer.get("loose") or not block.hidden
+            lines = [line.strip(" \t") for line in re.sub(r"(?:\\\n)+$", "", whole).split("\n")]
+            return "\n".join(_started(line) for line in lines if line)
+        case "blockquote":
+            return _indented("\n\n".join(parts), "> ", "> ")
+        case "list_item":
+            outer["loose"] = outer.get("loose") or block.meta.get("loose")
+            mark = f"{block.info}{block.markup} "
+            return _indented(("\n\n" if block.meta.get("loose") else "\n").join(parts), mark, " " * len(mark))
+        case "bullet_list" | "ordered_list":
+            return ("\n\n" if block.meta.get("loose") else "\n").join(parts)
+        case "th" | "td":
+            side = str(block.attrs.get("style", "")).removeprefix("text-align:")
+            rule = {"left": ":--", "right": "--:", "center": ":-:"}.get(side, "---")
+            outer["rule"] = outer.get("rule", "|") + f" {rule} |"
+            return whole.replace("|", r"\|").replace("\\\n", "<br>")
+        case "tr":
+            outer["rule"] = block.meta["rule"]
+            return f"| {' | '.join(parts)} |"
+        case "thead":
+            return f"{whole}\n{block.meta['rule']}"
+        case "tbody" | "table":
+            return "\n".join(parts)
+        case other:
+            raise AssertionError(f"a block that was not asked for: {other}")
+
+
+def _indented(text: str, first: str, others: str) -> str:
+    lines = text.split("\n")
+    return "\n".join(((others if at else first) + line).rstrip(" ") for at, line in enumerate(lines))
+
+
+def _started(line: str) -> str:
+    """A line of a paragraph that does not begin another block."""
+    found = _BLOCK_SIGN.match(line)
+    if not found:
+        return line
+    at = found.end() if found[0].isdigit() else 0
+    return f"{line[:at]}\\{line[at:]}"
+
+
+def _fence(code: str, language: str = "") -> str:
+    ticks = "`" * max(3, 1 + _longest_run(code))
+    body = code.removesuffix("\n")
+    return f"{ticks}{language if re.fullmatch(LANGUAGES, language) else ''}\n{body}\n{ticks}"
+
+
+def _longest_run(code: str) -> int:
+    return max(map(len, re.findall("`+", code)), default=0)
+
+
+def line(text: str) -> str:
+    """Foreign text on one line of a list: as it is, or as mere words where it could fetch something."""
+    return words(text) if _MAY_FETCH.search(text) else " ".join(text.split())
+
+
+def code(content: str) -> str:
+    """Foreign text as code within a line."""
+    content = re.sub(r"[\r\n]+", " ", content.translate(_SEPARATORS)) or " "
+    ticks = "`" * (1 + _longest_run(content))
+    padding = " " if content[:1] in "` " or content[-1:] in "` " else ""
+    return f"{ticks}{padding}{content}{padding}{ticks}"
+
+
+def _inline(tokens: Sequence[Token]) -> str:
+    """What stands in a paragraph, a heading or a cell."""
+    written: list[str] = []
+    plain: list[str] = []  # pieces of text are escaped together: a sign may lie across two of them
+    link: tuple[str, int, bool] = (
+        "",
+        0,
+        False,
+    )  # its address, where its label begins, and `bare` as it was there; links do not nest
+    bare = False  # whether a bare address runs on: GitHub makes it a link up to the next space and would swallow the tick of code
+    for token in tokens:
+        if token.type == "text" or (token.type == "html_inline" and not _BREAK.fullmatch(token.content)):
+            plain.append(token.content)
+            continue
+        text = "".join(plain)
+        if text:
+            last = "" if text[-1].isspace() else text.rsplit(None, 1)[-1]
+            bare = bool(_BARE.search(last)) or (bare and last == text)
+        written.append(_text(text))
+        plain.clear()
+        match token.type:
+            case "softbreak":
+                written.append("\n")
+            case "hardbreak" | "html_inline":
+                written.append("\\\n")
+            case "code_inline":
+                written.append(" " * bare + code(token.content))
+            case "image":
+                written.append("(picture) " + _told(words(token.content), str(token.attrs["src"])))
+            case "link_open":
+                link = str(token.attrs["href"]), len(written), bare
+            case "link_close":
+                address, start, bare = link[0], link[1], link[2]
+                label = "".join(written[start:])
+                told = f"[{label}]({address})" if _BESIDE.fullmatch(address) else _told(label, address)
+                written[start:] = [" " * (bare and told.startswith("`")), told]
+            case _:  # emphasis, whose nesting has no bound
+                written.append(token.markup)
+                continue
+        bare = bare and " " not in written[-1] and "\n" not in written[-1]
+    return "".join([*written, _text("".join(plain))])
+
+
+def _told(label: str, address: str) -> str:
+    """An address in sight, as code, so that no viewer makes it a link again."""
+    place = code(address)
+    return place if not label or label == words(address) else f"{label} ({place})"
+
+
+def _text(text: str) -> str:
+    before, after = " " * text[:1].isspace(), " " * (text[-1:].isspace() and not text.isspace())
+    return f"{before}{words(text)}{after}"

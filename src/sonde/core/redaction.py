@@ -18,6 +18,7 @@ from urllib.parse import quote, quote_plus
 import msgspec
 
 from sonde.core.events import Event, as_dict, encode
+from sonde.core.markdown_safety import words
 
 REMOVED = "[key removed]"
 SHORTEST_SECRET = 8  # "none", "test" or "ollama" are dummies; removing such words would falsify the content
@@ -68,7 +69,7 @@ def secret_forms(secrets: Sequence[str]) -> SecretForms:
             raw = secret.encode("utf-8", "surrogateescape")  # a variable of the environment need not be UTF-8
             plain = base64.b64encode(raw).decode()
             found |= {secret, quote(raw, safe=""), quote(raw), quote_plus(raw), plain.rstrip("=")}
-            found |= {_quoted(secret), json.dumps(secret)[1:-1]}
+            found |= {_quoted(secret), json.dumps(secret)[1:-1], words(secret)}
     spellings = tuple(sorted(found, key=lambda spelling: (-len(spelling), spelling)))
     return SecretForms(spellings, tuple(_quoted(spelling).encode() for spelling in spellings))
 

@@ -61,11 +61,18 @@ def _note(
         annotator_kind="CODE" if code else by.annotator_kind,
         label=label,
         score=score,
-        explanation=canonical_json(explanation),
+        explanation=_unmarked(canonical_json(explanation)),
         level=level,
         target=target,
         identifier=f"sonde:{by.engine_type}",
     )
+
+
+def _unmarked(text: str) -> str:
+    """JSON in which no text is a picture, a link or a tag for a page that shows it as Markdown; it reads back as the same value."""
+    for sign in ("![", "](", "]:", "<"):
+        text = text.replace(sign, f"{sign[:-1]}\\u{ord(sign[-1]):04x}")
+    return text
 
 
 def _rca(report: Mapping[str, Any], by: Provenance, _store: TraceStore) -> Iterable[Annotation]:

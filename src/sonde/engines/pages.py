@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sonde.core.evidence import EvidenceRef
+from sonde.core.markdown_safety import code, words
 from sonde.engines.reports import ComplianceReport, IncidentDossier, RCAReport
 
 Link = Callable[[str, str | None], str | None]
@@ -35,7 +36,7 @@ def rca_page(report: RCAReport, link: Link = no_link) -> str:
     lines = [
         f"# Root cause of {_linked(report.trace_id, link(report.trace_id, None))}",
         "",
-        f"**{report.primary_label}**, confidence {report.confidence:.2f}",
+        f"**{inline(report.primary_label)}**, confidence {report.confidence:.2f}",
         "",
         inline(report.summary, 4000),
         "",
@@ -85,14 +86,14 @@ def incident_page(report: IncidentDossier, link: Link = no_link) -> str:
     lines = [f"# Incident {inline(report.incident_id)}".rstrip(), "", inline(report.incident_summary, 4000)]
     lines += ["", f"Confidence {report.confidence:.2f}", "", "## Timeline"]
     for event in report.timeline:
-        lines.append(f"- {event.timestamp} {inline(event.event)} {_places(event.evidence_refs, link)}".rstrip())
+        lines.append(f"- {inline(event.timestamp)} {inline(event.event)} {_places(event.evidence_refs, link)}".rstrip())
     lines += [] if report.timeline else ["- no event"]
     lines += ["", "## Hypotheses"]
     for each in report.hypotheses:
         shown = _places(each.evidence_refs, link)
         lines.append(f"{each.rank}. ({each.confidence:.2f}) {inline(each.statement)} {shown}".rstrip())
     change = report.suspected_change
-    ref = f" `{change.diff_ref}`" if change.diff_ref else ""
+    ref = f" {code(change.diff_ref)}" if change.diff_ref else ""
     lines += ["", "## Suspected change", f"{change.change_type}: {inline(change.summary)}{ref}"]
     lines += ["", "## Representative traces"]
     for each in report.representative_traces:
@@ -106,10 +107,7 @@ def incident_page(report: IncidentDossier, link: Link = no_link) -> str:
 def inline(text: str, limit: int = 1000) -> str:
     """Foreign words on one line, without the signs that would make them more than words."""
     flat = " ".join(text.split())
-    flat = flat if len(flat) <= limit else flat[: limit - 1] + "…"
-    for sign, harmless in (("<", "&lt;"), ("|", "\\|"), ("](", "]\\("), ("`", "'")):
-        flat = flat.replace(sign, harmless)
-    return flat
+    return words(flat if len(flat) <= limit else flat[: limit - 1] + "…").replace("|", r"\|")
 
 
 def _section(title: str, items: Iterable[str]) -> list[str]:
@@ -131,5 +129,5 @@ def _place(ref: EvidenceRef, link: Link) -> str:
 
 
 def _linked(name: str, address: str | None) -> str:
-    shown = f"`{inline(name, 300)}`"
+    shown = code(name if len(name) <= 300 else name[:299] + "…")
     return f"[{shown}]({address})" if address else shown

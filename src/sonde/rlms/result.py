@@ -9,6 +9,7 @@ from typing import Any
 
 from sonde.core.canonical import jsonable
 from sonde.core.evidence import Citation
+from sonde.core.markdown_safety import line
 from sonde.errors import (
     BudgetExceeded,
     Cancelled,
@@ -147,30 +148,26 @@ def is_result(value: Any) -> bool:
 def summary(result: Mapping[str, Any]) -> str:
     """summary.md."""
     cited = [
-        f"- {row['path']}:{row['start_line']} [{_one_line(row['signal'])}]: {_one_line(row['snippet'])}"
+        f"- {line(row['path'])}:{row['start_line']} [{line(row['signal'])}]: {line(row['snippet'])}"
         for row in list(result.get("citations", ()))[:SUMMARY_CITATIONS]
     ]
     lines = [
         "# RLMS summary",
         "",
         f"- generated: {result.get('generated_at')}",
-        f"- loop: {_one_line(result.get('loop_id', ''))}",
-        f"- role: {_one_line(result.get('role', ''))}",
+        f"- loop: {line(str(result.get('loop_id', '')))}",
+        f"- role: {line(str(result.get('role', '')))}",
         f"- iteration: {result.get('iteration', '')}",
         f"- ok: {str(result.get('ok')).lower()}",
         "",
         "## Highlights",
         "",
-        *([f"- {_one_line(text)}" for text in result.get("highlights", ())] or ["- none"]),
+        *([f"- {line(text)}" for text in result.get("highlights", ())] or ["- none"]),
         "",
         "## Citations",
         "",
         *(cited or ["- none"]),
     ]
     if not result.get("ok"):
-        lines += ["", "## Error", "", f"{result.get('error_code')}: {result.get('error')}"]
+        lines += ["", "## Error", "", f"{result.get('error_code')}: {line(str(result.get('error')))}"]
     return "\n".join(lines) + "\n"
-
-
-def _one_line(text: Any) -> str:
-    return " ".join(str(text).split())

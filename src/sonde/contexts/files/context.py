@@ -20,7 +20,7 @@ from sonde.contexts.files.bm25 import words_of
 from sonde.contexts.files.grep import COUNTED, compile_pattern, grep_files
 from sonde.contexts.files.library import Library
 from sonde.contexts.files.search import Search
-from sonde.contexts.files.slices import READ_BYTES, read, reread_bytes, slice_bytes, with_numbers
+from sonde.contexts.files.slices import READ_BYTES, read, reread_bytes, slice_bytes
 from sonde.contexts.files.text import Unreadable, read_lines
 from sonde.core.deadline import Clock, Deadline, SystemClock
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
@@ -192,7 +192,13 @@ class FilesContext:
                     f"read_file({entry.path!r}, {start_line}, {last}, rationale='the function spans these lines')."
                 )
             seen = read(entry, text, index, start_line, last) if index.total else Observed("")
-        return with_numbers(seen, start_line) if numbered else seen
+        if not numbered:
+            return seen
+        lines = (
+            str(seen.value).split("\n") if seen.excerpts else []
+        )  # nothing is cited of an empty file, an empty line is
+        shown = "\n".join(f"{at}: {line}" for at, line in enumerate(lines, start_line))
+        return Observed(shown, seen.excerpts, seen.truncated)  # what is cited is the text without the numbers
 
     def grep(self, pattern: str, path: str | None = None, max_matches: int = 80, flags: str = "") -> SeenRows:
         """Lines that match a regular expression (RE2), as [{path, line, text}].

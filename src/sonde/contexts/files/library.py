@@ -13,7 +13,7 @@ import posixpath
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -126,7 +126,12 @@ class Library:
         """Where the lines of an open text begin."""
         if text.size <= BLOCK:
             return LineIndex.of(text)
-        return self._indexes.get_or(signature(entry), lambda: LineIndex.of(text))
+        key = signature(entry)
+        found = self._indexes.get(key)
+        if found is None:
+            found = LineIndex.of(text)
+            self._indexes.put(key, found)
+        return found
 
     def stamp(self) -> str:
         """A hash of names, sizes and times: it changes whenever a file is written."""
@@ -137,7 +142,17 @@ class Library:
         entries = self.entries.values()
         if len(entries) > _HASHED_FILES or self.listing.total_bytes > _HASHED_BYTES:
             return self.stamp()
-        return _digest(f"{e.path}\0{e.size}\0{self._memory_hash(e) or _content_hash(e)}" for e in entries)
+        rows: list[str] = []
+        for entry in entries:
+            content = self._memory_hash(entry)
+            if not content:
+                try:
+                    with os.fdopen(open_exactly(entry.real), "rb") as file:
+                        content = hashlib.file_digest(file, "sha256").hexdigest()
+                except OSError:
+                    content = "unreadable"
+            rows.append(f"{entry.path}\0{entry.size}\0{content}")
+        return _digest(rows)
 
     def _list(self) -> Listing:
         """Walk the folders; a library of other files overrides this."""
@@ -186,13 +201,6 @@ class _Recent(Generic[V]):
             while len(self._values) > self._limit:
                 self._values.popitem(last=False)
 
-    def get_or(self, key: object, make: Callable[[], V]) -> V:
-        found = self.get(key)
-        if found is None:
-            found = make()
-            self.put(key, found)
-        return found
-
 
 def glob_pattern(glob: str) -> Pattern:
     """A glob as a pattern over whole paths: `*` and `?` stay within a folder, `**` does not, `{a,b}` is either."""
@@ -225,11 +233,3 @@ def _digest(rows: Iterable[str]) -> str:
     for row in rows:
         digest.update(json.dumps(row).encode())
     return digest.hexdigest()
-
-
-def _content_hash(entry: Entry) -> str:
-    try:
-        with os.fdopen(open_exactly(entry.real), "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return "unreadable"

@@ -132,22 +132,18 @@ class Search:
                     shown = read_lines(text, self._library.index(entry, text), place.start_line, place.end_line)
             except (Unreadable, OSError):
                 continue
-            rows.append({**place._asdict(), "text": _window(shown, words), "score": round(place.score, 4)})
+            part = shown
+            if len(shown) > _SHOWN_CHARS:  # of a very long passage, the part around the rarest of the words
+                lowered = shown.lower()
+                found = [word for word in words if word in lowered]
+                at = lowered.find(min(found, key=lowered.count)) if found else 0
+                begin = max(0, min(at - _SHOWN_CHARS // 2, len(shown) - _SHOWN_CHARS))
+                end = begin + _SHOWN_CHARS
+                part = f"{'…' if begin else ''}{shown[begin:end]}{'…' if end < len(shown) else ''}"
+            rows.append({**place._asdict(), "text": part, "score": round(place.score, 4)})
             if len(shown) <= READ_BYTES:
                 excerpts.append(Excerpt.of_lines(place.path, place.start_line, place.end_line, shown))
         return Observed(rows, tuple(excerpts), bounds)
-
-
-def _window(text: str, words: list[str]) -> str:
-    """The passage, or the part of a very long one around the rarest of the words."""
-    if len(text) <= _SHOWN_CHARS:
-        return text
-    lowered = text.lower()
-    found = [word for word in words if word in lowered]
-    at = lowered.find(min(found, key=lowered.count)) if found else 0
-    begin = max(0, min(at - _SHOWN_CHARS // 2, len(text) - _SHOWN_CHARS))
-    end = begin + _SHOWN_CHARS
-    return f"{'…' if begin else ''}{text[begin:end]}{'…' if end < len(text) else ''}"
 
 
 def estimate_hits(library: Library, words: list[str]) -> dict[str, float]:

@@ -27,19 +27,19 @@ def read(entry: Entry, text: Text, index: LineIndex, first: int, last: int) -> O
     return _cited(entry, first, fitting, read_lines(text, index, first, fitting), cut)
 
 
-def with_numbers(seen: Observed, first: int) -> Observed:
-    """The same lines, each with its number before it; what is cited is the text without."""
-    lines = str(seen.value).split("\n") if seen.excerpts else []  # nothing is cited of an empty file, an empty line is
-    return Observed("\n".join(f"{at}: {line}" for at, line in enumerate(lines, first)), seen.excerpts, seen.truncated)
-
-
 def _cited(entry: Entry, first: int, last: int, shown: str, cut: str | None = None) -> Observed:
     return Observed(shown, (Excerpt.of_lines(entry.path, first, last, shown),), cut)
 
 
 def slice_bytes(entry: Entry, text: Text, index: LineIndex, begin: int, length: int) -> Observed:
     """Part of a text by bytes. Its lines are cited if they are short, else exactly these bytes."""
-    begin, end = _whole_characters(text, max(begin, text.start), begin + length)
+    begin, end = max(begin, text.start), min(begin + length, text.size)
+    if text.encoding == "utf-8":  # no character is cut: the range begins earlier and ends earlier
+        for _ in range(3):  # a character has at most three bytes after its first; more of them are not UTF-8
+            begin -= begin > text.start and _continues(text, begin)
+            end -= begin < end < text.size and _continues(text, end)
+        for _ in range(4):  # less than a character was asked for: it comes whole
+            end += begin == end < text.size or (end - begin < 4 and end < text.size and _continues(text, end))
     shown = text.decode(text.read(begin, end - begin))
     rest = (
         f"{text.size - end:,} bytes of {entry.path} follow: context_slice({end}, path={entry.path!r})."
@@ -53,19 +53,6 @@ def slice_bytes(entry: Entry, text: Text, index: LineIndex, begin: int, length: 
         kind=EvidenceKind.FILE, ref=f"{entry.path}:bytes={begin}-{end}", hash=sha256_text(shown), path=entry.path
     )
     return Observed(shown, (exact,), rest)
-
-
-def _whole_characters(text: Text, begin: int, end: int) -> tuple[int, int]:
-    """The range widened at its start and narrowed at its end so that no UTF-8 character is cut."""
-    end = min(end, text.size)
-    if text.encoding != "utf-8":
-        return begin, end
-    for _ in range(3):  # a character has at most three bytes after its first; more of them are not UTF-8
-        begin -= begin > text.start and _continues(text, begin)
-        end -= begin < end < text.size and _continues(text, end)
-    for _ in range(4):  # less than a character was asked for: it comes whole
-        end += begin == end < text.size or (end - begin < 4 and end < text.size and _continues(text, end))
-    return begin, end
 
 
 def _continues(text: Text, offset: int) -> bool:

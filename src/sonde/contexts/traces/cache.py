@@ -134,10 +134,9 @@ def _fill(path: Path, source: Path, states: list[FileState], *, content: str, pr
                 positions[name], hashes[name] = FilePosition(offset, line), sha256
             row = connection.execute("SELECT value FROM meta WHERE key = 'malformed'").fetchone()
             malformed = int(row[0]) if row else 0
-    writer = IndexWriter(path, new=new, project=project)
     files: list[tuple[object, ...]] = []
     kept: list[tuple[str, Malformed]] = []
-    try:
+    with IndexWriter(path, new=new, project=project) as writer:
         for state in states:
             if hashes.get(state.name) == state.sha256:
                 continue
@@ -158,11 +157,8 @@ def _fill(path: Path, source: Path, states: list[FileState], *, content: str, pr
             files.append((state.name, state.size, state.sha256, position.offset, position.line, form))
         if new and spans == 0:
             first = "; ".join(f"{bad.reason} (line {bad.line} of {shown(source, name)})" for name, bad in kept[:3])
-            raise ConfigError(f"no span could be read from {source.name}: {first or 'it is empty'}")  # noqa: TRY301 - the index under way is abandoned below
-    except BaseException:
-        writer.abandon()
-        raise
-    writer.close(files=files, malformed=kept, meta={"content": content, "malformed": str(malformed)})
+            raise ConfigError(f"no span could be read from {source.name}: {first or 'it is empty'}")
+        writer.finish(files=files, malformed=kept, meta={"content": content, "malformed": str(malformed)})
 
 
 def shown(source: Path, name: str) -> str:

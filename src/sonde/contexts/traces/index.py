@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import msgspec
 
@@ -68,7 +68,9 @@ class _SpanBatch:
 
 
 class IndexWriter:
-    """Fills an index. `add` encodes; a thread writes, so that both cores work; `close` waits for it and says what failed."""
+    """Fills an index, inside a `with`. `add` encodes; a thread writes, so that both cores work; `finish` waits for it and says what failed.
+    Without `finish` nothing is committed.
+    """
 
     def __init__(self, path: Path, *, new: bool, project: str | None = None) -> None:
         self._project = project
@@ -124,34 +126,35 @@ class IndexWriter:
         if len(batch.spans) >= BATCH_SPANS or batch.size >= BATCH_BYTES:
             self._hand_over()
 
-    def close(
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+        self._connection.close()
+
+    def finish(
         self, *, files: Iterable[tuple[Any, ...]], malformed: Iterable[tuple[str, Malformed]], meta: Mapping[str, str]
     ) -> None:
         """Write what is left, the state of the files and the indexes; the index is complete after this."""
         self._hand_over()
-        self._queue.put(None)
-        self._thread.join()
-        try:
-            if self._failure is not None:
-                raise self._failure
-            run = self._connection
-            rows = [(name, bad.line, bad.reason, bad.unfinished) for name, bad in (*malformed, *self._clashing)]
-            meta = {**meta, "version": str(VERSION), "malformed": str(int(meta["malformed"]) + self._clashes)}
-            run.execute("DELETE FROM malformed WHERE unfinished")
-            run.executemany("INSERT INTO malformed VALUES (?, ?, ?, ?)", rows)
-            run.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", files)
-            run.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", meta.items())
-            for statement in _INDEXES.strip().split(";"):
-                run.execute(statement)
-            run.execute("COMMIT")
-        finally:
-            self._connection.close()
+        self._stop()
+        if self._failure is not None:
+            raise self._failure
+        run = self._connection
+        rows = [(name, bad.line, bad.reason, bad.unfinished) for name, bad in (*malformed, *self._clashing)]
+        meta = {**meta, "version": str(VERSION), "malformed": str(int(meta["malformed"]) + self._clashes)}
+        run.execute("DELETE FROM malformed WHERE unfinished")
+        run.executemany("INSERT INTO malformed VALUES (?, ?, ?, ?)", rows)
+        run.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", files)
+        run.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", meta.items())
+        for statement in _INDEXES.strip().split(";"):
+            run.execute(statement)
+        run.execute("COMMIT")
 
-    def abandon(self) -> None:
-        """Stop without finishing: the importer failed."""
+    def _stop(self) -> None:
         self._queue.put(None)
         self._thread.join()
-        self._connection.close()
 
     def _hand_over(self) -> None:
         if self._batch.spans:
@@ -239,7 +242,7 @@ def words_of(span: Span) -> tuple[str, bool]:
 
 
 def _trace_rows(batch: _SpanBatch) -> list[tuple[Any, ...]]:
-    """One row a trace of the batch: counts and the span of time."""
+    """One row per trace of the batch: counts and the span of time."""
     rows: dict[str, list[Any]] = {}
     for row, project in zip(batch.spans, batch.projects, strict=True):
         trace_id, status, start_us, end_us = row[1], row[6], row[8], row[9]

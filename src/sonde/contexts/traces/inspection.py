@@ -12,7 +12,7 @@ from typing import Any, cast
 from sonde.contexts.traces.caps import clipped, fitted
 from sonde.contexts.traces.filters import parse_filter
 from sonde.contexts.traces.shape import Tree, trace_overview
-from sonde.contexts.traces.span import Row, Span, SpanSummary, us_of
+from sonde.contexts.traces.span import Row, SpanSummary, us_of
 from sonde.contexts.traces.store import TraceQuery, TraceStore, unknown_span
 from sonde.contexts.traces.transcript import Step, transcript_of
 from sonde.contexts.traces.views import (
@@ -167,7 +167,11 @@ class Inspection:
                 note = f"{len(rows)} matches after {scanned} characters; go on with after={last!r}"
                 return Observed(rows, tuple(excerpts.values()), note)
             last = span.summary.span_id
-            for field, text in _fields_of(span):
+            texts = [("name", span.summary.name), ("status_message", span.summary.status_message)]
+            texts += [(key, str(span.attributes[key])) for key in sorted(span.attributes)]
+            for event in span.events:
+                texts += [(f"events.{event.name}.{key}", str(value)) for key, value in sorted(event.attributes.items())]
+            for field, text in texts:
                 if wanted and not field.startswith(wanted):
                     continue
                 scanned += len(text)
@@ -244,15 +248,6 @@ class Inspection:
     def get_annotations(self, trace_id: str, span_id: str | None = None) -> list[Row]:
         """Annotations on a span, or on the trace itself when no span is given."""
         return self._store.annotations(trace_id, span_id)
-
-
-def _fields_of(span: Span) -> list[tuple[str, str]]:
-    """All text of a span that can be searched, as (field, text) in a fixed order."""
-    found = [("name", span.summary.name), ("status_message", span.summary.status_message)]
-    found += [(key, str(span.attributes[key])) for key in sorted(span.attributes)]
-    for event in span.events:
-        found += [(f"events.{event.name}.{key}", str(event.attributes[key])) for key in sorted(event.attributes)]
-    return found
 
 
 def _matcher(pattern: str) -> Pattern:

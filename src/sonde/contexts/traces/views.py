@@ -63,9 +63,12 @@ def messages_of(span: Span) -> list[Artifact]:
                 metadata: Row = {"direction": direction, "position": position, "source": event.name}
                 found.append({"role": _EVENT_ROLES[event.name], "content": str(content), "metadata": metadata})
     heard = {row["metadata"]["direction"] for row in found}
+    # GenAI names are translated to an output that is only the id and model of a reply, not its words.
+    named = {key: str(value) for key in ("id", "model") if (value := span.attributes.get(f"gen_ai.response.{key}"))}
+    only_named = named and span.attributes.get("output.value") == json.dumps(named, ensure_ascii=False)
     for direction, role, keys in _PLAIN:
         key = next((key for key in keys if span.attributes.get(key) is not None), None)
-        if key is None or direction in heard or (direction == "output" and _names_the_reply(span.attributes)):
+        if key is None or direction in heard or (direction == "output" and only_named):
             continue
         metadata = {"direction": direction, "position": 0, "source": key}
         found.append({"role": role, "content": _as_text(span.attributes[key]), "metadata": metadata})
@@ -196,12 +199,6 @@ def _message(item: Table, direction: str, position: int, *, gap: bool) -> Row:
 
 def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else canonical_json(value)
-
-
-def _names_the_reply(table: Table) -> bool:
-    """True where the output is only the id and model of a reply, which GenAI names are translated to, and not its words."""
-    names = {key: str(value) for key in ("id", "model") if (value := table.get(f"gen_ai.response.{key}"))}
-    return bool(names) and table.get("output.value") == json.dumps(names, ensure_ascii=False)
 
 
 def span_excerpt(summary: SpanSummary) -> Excerpt:

@@ -94,11 +94,34 @@ class FileChange:
 
     @cached_property
     def diff(self) -> str:
-        """Unified diff of this file."""
-        old, new = self.old_text, self.new_text or ""
+        """Unified diff of this file as difflib makes it; where that takes too long, one hunk from the first difference to the last."""
+        old, new = _diffed(self.old_text), _diffed(self.new_text or "")
+        try:
+            groups = list(_BoundedMatcher(old, new).get_grouped_opcodes(3))
+        except _TooMuch:
+            most = min(len(old), len(new))
+            same = next((n for n in range(most) if old[n] != new[n]), most)
+            tail = next((n for n in range(most - same) if old[-1 - n] != new[-1 - n]), most - same)
+            a, b = len(old) - tail, len(new) - tail
+            head, foot = min(3, same), min(3, tail)
+            groups = [
+                [
+                    ("equal", same - head, same, same - head, same),
+                    ("replace", same, a, same, b),
+                    ("equal", a, a + foot, b, b + foot),
+                ]
+            ]
         before = "/dev/null" if self.action is Action.ADD else f"a/{self.path}"
         after = "/dev/null" if self.action is Action.DELETE else f"b/{self.writes}"
-        return "\n".join([f"--- {before}", f"+++ {after}", *unified(_diffed(old), _diffed(new))]) + "\n"
+        lines = [f"--- {before}", f"+++ {after}"]
+        for group in groups:
+            lines.append(f"@@ -{_span(group[0][1], group[-1][2])} +{_span(group[0][3], group[-1][4])} @@")
+            for kind, a, a_end, b, b_end in group:
+                if kind == "equal":
+                    lines += [f" {line}" for line in old[a:a_end]]
+                else:
+                    lines += [f"-{line}" for line in old[a:a_end]] + [f"+{line}" for line in new[b:b_end]]
+        return "\n".join(lines) + "\n"
 
     def summary(self) -> str:
         """One line for people and models, such as `sample.ts: updated +4 -1`."""
@@ -134,35 +157,6 @@ class _BoundedMatcher(difflib.SequenceMatcher[str]):
         if self._left < 0:
             raise _TooMuch
         return super().find_longest_match(alo, ahi, blo, bhi)
-
-
-def unified(old: list[str], new: list[str]) -> list[str]:
-    """The hunks of a unified diff as difflib makes them; where that takes too long, one hunk from the first difference to the last."""
-    matcher = _BoundedMatcher(old, new)
-    try:
-        groups = list(matcher.get_grouped_opcodes(3))
-    except _TooMuch:
-        most = min(len(old), len(new))
-        same = next((n for n in range(most) if old[n] != new[n]), most)
-        tail = next((n for n in range(most - same) if old[-1 - n] != new[-1 - n]), most - same)
-        a, b = len(old) - tail, len(new) - tail
-        head, foot = min(3, same), min(3, tail)
-        groups = [
-            [
-                ("equal", same - head, same, same - head, same),
-                ("replace", same, a, same, b),
-                ("equal", a, a + foot, b, b + foot),
-            ]
-        ]
-    lines: list[str] = []
-    for group in groups:
-        lines.append(f"@@ -{_span(group[0][1], group[-1][2])} +{_span(group[0][3], group[-1][4])} @@")
-        for kind, a, a_end, b, b_end in group:
-            if kind == "equal":
-                lines += [f" {line}" for line in old[a:a_end]]
-            else:
-                lines += [f"-{line}" for line in old[a:a_end]] + [f"+{line}" for line in new[b:b_end]]
-    return lines
 
 
 def _span(start: int, end: int) -> str:

@@ -127,25 +127,50 @@ def squeezed(line: str) -> str:
 def place_hunks(file: FileLines, hunks: Sequence[Hunk]) -> list[HunkPlace]:
     """One place for every hunk, or PatchRefused with the candidates."""
     options = [_candidates(file, number, hunk) for number, hunk in enumerate(hunks, 1)]
-    if any(len(places) > 1 for places in options):
-        return _in_order(file, hunks, options)
-    places = [place for (place,) in options]
-    spans = sorted(
-        (place.start, place.start + len(hunk.old), n)
-        for n, (hunk, place) in enumerate(zip(hunks, places, strict=True), 1)
-    )
-    for (_, end, first), (start, _, second) in pairwise(spans):
-        if start < end:
-            raise PatchRefused(
-                f"{file.path}: hunks {first} and {second} change the same lines (line {start + 1}); join them"
-            )
-    return places
+    if all(len(places) == 1 for places in options):
+        places = [place for (place,) in options]
+        spans = sorted((place.start, place.start + len(hunks[n].old), n + 1) for n, place in enumerate(places))
+        for (_, end, first), (start, _, second) in pairwise(spans):
+            if start < end:
+                raise PatchRefused(
+                    f"{file.path}: hunks {first} and {second} change the same lines (line {start + 1}); join them"
+                )
+        return places
+    # There must be only one way to put them one after the other: the earliest and the latest way are the same.
+    earliest: list[HunkPlace | None] = []
+    free = 0
+    for hunk, places in zip(hunks, options, strict=True):
+        at = bisect_left(places, free, key=lambda place: place.start)
+        place = places[at] if at < len(places) else None
+        free = place.start + len(hunk.old) if place else free
+        earliest.append(place)
+    latest: list[HunkPlace | None] = []
+    free = max(place.start + len(hunk.old) for hunk, places in zip(hunks, options, strict=True) for place in places)
+    for hunk, places in zip(reversed(hunks), reversed(options), strict=True):
+        at = bisect_right(places, free - len(hunk.old), key=lambda place: place.start)
+        place = places[at - 1] if at else None
+        free = place.start if place else free
+        latest.append(place)
+    for number, (first, last, places) in enumerate(zip(earliest, reversed(latest), options, strict=True), 1):
+        if first is None or last is None or first.start != last.start:
+            raise _ambiguous(file, number, [place.start for place in places], "its context")
+    return [place for place in earliest if place is not None]
 
 
 def _candidates(file: FileLines, number: int, hunk: Hunk) -> list[HunkPlace]:
     """The places that a hunk fits by itself: one at least, and one only if white space had to be ignored."""
-    if not hunk.old:
-        return [HunkPlace(_insertion(file, number, hunk))]
+    if not hunk.old:  # it goes to the end of the file, or right after an unmistakable anchor
+        if hunk.at_end or not file.lines:
+            return [HunkPlace(len(file.lines))]
+        blocks = file.blocks(number, hunk.anchors) if hunk.anchors else []
+        if len(blocks) > 1:
+            raise _ambiguous(file, number, [begin for begin, _ in blocks], f"the anchor `@@ {hunk.anchors[-1]}`")
+        if blocks:
+            return [HunkPlace(blocks[0][0] + 1)]
+        raise PatchRefused(
+            f"{file.path}, hunk {number} only adds lines and does not say where; put an unchanged line of the file, "
+            "with a space before it, above or below them"
+        )
     exact = _narrowed(file, number, hunk, file.occurrences(hunk.old))
     if exact:
         return [HunkPlace(start) for start in exact]
@@ -189,43 +214,6 @@ def _between(numbers: list[int], begin: int, end: int) -> list[int]:
 
 def _indent(line: str) -> int:
     return len(line[: len(line) - len(line.lstrip())].expandtabs(4))
-
-
-def _insertion(file: FileLines, number: int, hunk: Hunk) -> int:
-    """Where lines go that have no context: the end of the file, an empty file, or right after an unmistakable anchor."""
-    if hunk.at_end or not file.lines:
-        return len(file.lines)
-    blocks = file.blocks(number, hunk.anchors) if hunk.anchors else []
-    if len(blocks) == 1:
-        return blocks[0][0] + 1
-    if blocks:
-        raise _ambiguous(file, number, [begin for begin, _ in blocks], f"the anchor `@@ {hunk.anchors[-1]}`")
-    raise PatchRefused(
-        f"{file.path}, hunk {number} only adds lines and does not say where; put an unchanged line of the file, "
-        "with a space before it, above or below them"
-    )
-
-
-def _in_order(file: FileLines, hunks: Sequence[Hunk], options: list[list[HunkPlace]]) -> list[HunkPlace]:
-    """The only way to put the hunks one after the other; the earliest and the latest way must be the same."""
-    earliest: list[HunkPlace | None] = []
-    free = 0
-    for hunk, places in zip(hunks, options, strict=True):
-        at = bisect_left(places, free, key=lambda place: place.start)
-        place = places[at] if at < len(places) else None
-        free = place.start + len(hunk.old) if place else free
-        earliest.append(place)
-    latest: list[HunkPlace | None] = []
-    free = max(place.start + len(hunk.old) for hunk, places in zip(hunks, options, strict=True) for place in places)
-    for hunk, places in zip(reversed(hunks), reversed(options), strict=True):
-        at = bisect_right(places, free - len(hunk.old), key=lambda place: place.start)
-        place = places[at - 1] if at else None
-        free = place.start if place else free
-        latest.append(place)
-    for number, (first, last, places) in enumerate(zip(earliest, reversed(latest), options, strict=True), 1):
-        if first is None or last is None or first.start != last.start:
-            raise _ambiguous(file, number, [place.start for place in places], "its context")
-    return [place for place in earliest if place is not None]
 
 
 def _ambiguous(file: FileLines, number: int, starts: list[int], what: str) -> PatchRefused:

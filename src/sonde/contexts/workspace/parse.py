@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -137,32 +136,27 @@ def _section(head: re.Match[str], body: list[tuple[int, str]]) -> FilePatch:
     if body and body[0][1].startswith("*** Move to:"):
         target = body[0][1].removeprefix("*** Move to:").strip()
         body = body[1:]
-    hunks = tuple(_hunks(body))
-    if not hunks and target is None:
-        raise PatchRefused(f"`*** Update File: {path}` has no lines. {EXAMPLE}")
-    return FilePatch(path=path, action=Action.MOVE if target else Action.UPDATE, hunks=hunks, target=target)
-
-
-def _hunks(body: list[tuple[int, str]]) -> Iterator[Hunk]:
+    hunks: list[Hunk] = []
     anchors: list[str] = []
     lines: list[tuple[str, str]] = []
     for number, line in body:
+        at_end = line.rstrip() == "*** End of File"
+        if at_end or (line.startswith("@@") and lines):
+            hunks.append(Hunk(lines=tuple(lines), anchors=tuple(anchors), at_end=at_end))
+            anchors, lines = [], []
         if line.startswith("@@"):
-            if lines:
-                yield Hunk(lines=tuple(lines), anchors=tuple(anchors))
-                anchors, lines = [], []
             ranged = RANGE.match(line)  # a range of a unified diff says nothing reliable inside the envelope
             anchor = (ranged[5] if ranged else line[2:]).strip()
-            anchors += [anchor] if anchor and (ranged or anchor != "@@") else []
-        elif line.rstrip() == "*** End of File":
-            yield Hunk(lines=tuple(lines), anchors=tuple(anchors), at_end=True)
-            anchors, lines = [], []
-        else:
+            anchors += [anchor] if anchor and anchor != "@@" else []
+        elif not at_end:
             lines.append(_marked(number, line))
     if lines:
-        yield Hunk(lines=tuple(lines), anchors=tuple(anchors))
+        hunks.append(Hunk(lines=tuple(lines), anchors=tuple(anchors)))
     elif anchors:
         raise PatchRefused(f"`@@ {anchors[-1]}` has no lines after it. {EXAMPLE}")
+    if not hunks and target is None:
+        raise PatchRefused(f"`*** Update File: {path}` has no lines. {EXAMPLE}")
+    return FilePatch(path=path, action=Action.MOVE if target else Action.UPDATE, hunks=tuple(hunks), target=target)
 
 
 def _marked(number: int, line: str) -> tuple[str, str]:
@@ -228,24 +222,39 @@ def _headers(lines: list[str]) -> list[int]:
 
 
 def _file(lines: list[str]) -> FilePatch:
-    """One file of a unified diff. Git puts `a/` and `b/` before the names, but folders may have these names too."""
+    """One file of a unified diff. Git puts `a/` and `b/` before the names, but folders may have these names too. Header lines of git
+    before and after the hunks are skipped.
+    """
     old, new = _name(lines[0]), _name(lines[1])
     if old != new:
         bare = (old and old.removeprefix("a/"), new and new.removeprefix("b/"))
         marked = (old is None or old.startswith("a/")) and (new is None or new.startswith("b/"))
         old, new = bare if marked or bare[0] == bare[1] else (old, new)
-    hunks = tuple(_ranged(lines[2:]))
+    hunks: list[Hunk] = []
+    hint: int | None = None
+    body: list[str] | None = None
+    for line in lines[2:]:
+        found = RANGE.match(line)
+        is_git = line.startswith(GIT_LINES)
+        if found or is_git or line.startswith("@@"):
+            hunks += [] if body is None else [_hunk(body, hint)]
+            hint, body = (int(found[1]) if found else None), (None if is_git else [])
+        elif body is not None:
+            body.append(line)
+        elif line.strip():
+            raise PatchRefused(f"this line belongs to no @@ hunk: {line[:80]!r}. {EXAMPLE}")
+    hunks += [] if body is None else [_hunk(body, hint)]
     if old is None and new is None:
         raise PatchRefused("both sides of a file are /dev/null")
     if new is None:
-        return FilePatch(path=old or "", action=Action.DELETE, hunks=hunks)
+        return FilePatch(path=old or "", action=Action.DELETE, hunks=tuple(hunks))
     if not hunks:
         raise PatchRefused(f"{new} has --- and +++ lines but no @@ hunk. {EXAMPLE}")
     if old is None:
-        return FilePatch(path=new, action=Action.ADD, hunks=hunks)
+        return FilePatch(path=new, action=Action.ADD, hunks=tuple(hunks))
     if old != new:
-        return FilePatch(path=old, action=Action.MOVE, hunks=hunks, target=new)
-    return FilePatch(path=old, action=Action.UPDATE, hunks=hunks)
+        return FilePatch(path=old, action=Action.MOVE, hunks=tuple(hunks), target=new)
+    return FilePatch(path=old, action=Action.UPDATE, hunks=tuple(hunks))
 
 
 def _name(line: str) -> str | None:
@@ -253,25 +262,6 @@ def _name(line: str) -> str | None:
     if name.startswith('"') and name.endswith('"'):
         raise PatchRefused(f"quoted file names are not read: {name}; use a `*** Begin Patch` envelope instead")
     return None if name == "/dev/null" else name
-
-
-def _ranged(lines: list[str]) -> Iterator[Hunk]:
-    """The hunks of one file; header lines of git before and after them are skipped."""
-    hint: int | None = None
-    body: list[str] | None = None
-    for line in lines:
-        found = RANGE.match(line)
-        if found or line.startswith("@@"):
-            yield from [] if body is None else [_hunk(body, hint)]
-            hint, body = (int(found[1]) if found else None), []
-        elif body is not None and line.startswith(GIT_LINES):
-            yield _hunk(body, hint)
-            body = None
-        elif body is not None:
-            body.append(line)
-        elif line.strip() and not line.startswith(GIT_LINES):
-            raise PatchRefused(f"this line belongs to no @@ hunk: {line[:80]!r}. {EXAMPLE}")
-    yield from [] if body is None else [_hunk(body, hint)]
 
 
 def _hunk(body: list[str], hint: int | None) -> Hunk:

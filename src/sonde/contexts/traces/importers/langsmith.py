@@ -24,48 +24,42 @@ def spans(record: Json) -> Iterator[Span | str]:
     stack: list[tuple[Json, Any, Any]] = [(record, record.get("trace_id") or record.get("id"), None)]
     while stack:
         raw, trace_id, parent = stack.pop()
-        error = raw.get("error")
+        kind, error = raw.get("run_type"), raw.get("error")
         try:
+            table: Json = {f"{ours}.value": text(raw[theirs]) for theirs, ours in _SIDES if raw.get(theirs) is not None}
+            if kind == "tool":
+                table["tool.name"] = str(raw.get("name", ""))
+            if kind == "retriever":
+                table |= documents(raw.get("outputs"))
+            if kind == "llm":
+                table |= messages("llm.input_messages", raw.get("inputs"))
+                table |= messages("llm.output_messages", raw.get("outputs"))
+            counts = {ours: raw.get(theirs) for theirs, ours in _COUNTS}
+            table |= {f"llm.token_count.{key}": count for key, count in counts.items() if count is not None}
+            found = opened(raw.get("extra"))
+            extra = cast("Json", found) if isinstance(found, dict) else {}
+            if extra.get("metadata"):
+                table["metadata"] = extra["metadata"]
+            if parameters := extra.get("invocation_params"):
+                table["llm.invocation_parameters"] = text(parameters)
+                named = cast("Json", parameters).get("model") if isinstance(parameters, dict) else None
+                table |= {"llm.model_name": str(named)} if named else {}
             yield build_span(
                 trace_id=raw.get("trace_id") or trace_id,
                 span_id=raw.get("id"),
                 parent_id=raw.get("parent_run_id") or parent,
                 name=raw.get("name"),
-                kind=_KINDS.get(str(raw.get("run_type")), "CHAIN"),
+                kind=_KINDS.get(str(kind), "CHAIN"),
                 start=raw.get("start_time"),
                 end=raw.get("end_time"),
                 status="ERROR" if error or raw.get("status") == "error" else "OK",
                 status_message=text(error) if error else "",
-                attributes=_attributes(raw),
+                attributes=table,
                 project=str(raw.get("session_name") or "default"),
             )
         except (ValueError, TypeError) as broken:
             yield f"run {raw.get('id')}: {broken}"
         children = raw.get("child_runs")
         if isinstance(children, list):
-            found = [cast("Json", item) for item in cast("list[Any]", children) if isinstance(item, dict)]
-            stack.extend((child, trace_id, raw.get("id")) for child in reversed(found))
-
-
-def _attributes(raw: Json) -> Json:
-    kind = raw.get("run_type")
-    table: Json = {f"{ours}.value": text(raw[theirs]) for theirs, ours in _SIDES if raw.get(theirs) is not None}
-    if kind == "tool":
-        table["tool.name"] = str(raw.get("name", ""))
-    if kind == "retriever":
-        table |= documents(raw.get("outputs"))
-    if kind == "llm":
-        table |= messages("llm.input_messages", raw.get("inputs"))
-        table |= messages("llm.output_messages", raw.get("outputs"))
-    for theirs, ours in _COUNTS:
-        if raw.get(theirs) is not None:
-            table[f"llm.token_count.{ours}"] = raw[theirs]
-    found = opened(raw.get("extra"))
-    extra = cast("Json", found) if isinstance(found, dict) else {}
-    if extra.get("metadata"):
-        table["metadata"] = extra["metadata"]
-    if parameters := extra.get("invocation_params"):
-        table["llm.invocation_parameters"] = text(parameters)
-        named = cast("Json", parameters).get("model") if isinstance(parameters, dict) else None
-        table |= {"llm.model_name": str(named)} if named else {}
-    return table
+            inside = [cast("Json", item) for item in cast("list[Any]", children) if isinstance(item, dict)]
+            stack.extend((child, trace_id, raw.get("id")) for child in reversed(inside))

@@ -23,7 +23,7 @@ healthy() {
     "$root/.venv/bin/python" - "$1" <<'PY'
 import sys, urllib.request
 try:
-    sys.exit(urllib.request.urlopen(sys.argv[1] + "/healthz", timeout=2).status != 200)
+    sys.exit(urllib.request.urlopen(sys.argv[1] + "/healthz", timeout=10).status != 200)
 except OSError:
     sys.exit(1)
 PY

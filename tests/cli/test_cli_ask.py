@@ -238,7 +238,7 @@ def test_ctrl_c_ends_with_the_best_there_is_and_a_complete_record(second: Script
 
 def await_journal(folder: Path, server: ScriptedServer, text: str) -> None:
     """Wait until the second request is out and the journal holds the text."""
-    for _ in range(600):
+    for _ in range(2000):
         journals = list(folder.glob("artifacts/*/*/events.jsonl"))
         if len(server.requests) == 2 and journals and text in journals[0].read_text():
             return

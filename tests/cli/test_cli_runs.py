@@ -145,7 +145,7 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(place: Place) -> None:
         env = environment(place.folder, OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="k")
         command = [sys.executable, "-m", "sonde", "ask", "What failed?", "app.log", "--quiet"]
         with subprocess.Popen(command, cwd=place.folder, env=env) as process:
-            for _ in range(600):
+            for _ in range(2000):
                 if len(server.requests) == 2:
                     break
                 server.closing.wait(0.05)

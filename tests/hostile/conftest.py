@@ -19,7 +19,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == HERE:
             item.add_marker(pytest.mark.hostile)
-            item.add_marker(pytest.mark.timeout(280))  # the limit of processor time speaks first, on a busy machine too
+            item.add_marker(pytest.mark.timeout(600))  # the limit of processor time speaks first, on a busy machine too
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def spans_at(url: str, wanted: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for _ in range(120):
         try:
-            with urllib.request.urlopen(f"{url}/v1/projects/{PROJECT}/spans?limit=1000", timeout=10) as answer:
+            with urllib.request.urlopen(f"{url}/v1/projects/{PROJECT}/spans?limit=1000", timeout=60) as answer:
                 found = json.load(answer)["data"]
         except urllib.error.HTTPError:
             pass  # the project appears with its first span

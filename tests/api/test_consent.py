@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -231,6 +232,34 @@ def test_a_recorded_run_does_not_name_secrets_in_the_users_place(place: Path, as
     with pytest.raises(ConfigError, match="name it again"):
         ask("?", model=ScriptedModel(["FINAL(1)"]), settings=Settings(), continue_from=run)
     assert replay(run, words_only=True, context=place / secret, settings=Settings()).replies == 2
+
+
+@pytest.mark.parametrize("name", ["pipe", "link"])
+def test_a_recorded_run_waits_for_no_pipe(place: Path, asked: Path, name: str) -> None:
+    os.mkfifo(place / "pipe")
+    (place / "link").symlink_to("pipe")
+    run = forged(asked, sources={"paths": [str(place / name)], "code": False})
+
+    for again in (
+        lambda: replay(run, settings=Settings()),
+        lambda: branch(run, 2, model=ScriptedModel([]), settings=Settings()),
+        lambda: ask("?", model=ScriptedModel([]), settings=Settings(), continue_from=run),
+    ):
+        with pytest.raises(ConfigError, match="pipe"):
+            again()
+
+
+@pytest.mark.parametrize("field", ["source", "configs", "taxonomy", "controls_files"])
+def test_a_recorded_investigation_names_no_secrets_in_the_users_place(place: Path, field: str) -> None:
+    (place / "t.jsonl").write_text(json.dumps(SPAN) + "\n")
+    (place / ".env").write_text("KEY=1\n")
+    found = rca("a" * 32, place / "t.jsonl", settings=Settings(), runs_dir=place / "runs")
+    assert found.run_dir is not None
+    secret = str(place / ".env")
+    run = forged(found.run_dir, **{field: [secret] if field == "controls_files" else secret})
+
+    with pytest.raises(ConfigError, match="secrets"):
+        replay(run, settings=Settings())
 
 
 def test_a_program_that_the_user_names_goes_on_with_a_run(asked: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,9 @@ from sonde.api.rerun import replay, resume
 from sonde.api.result import Answer
 from sonde.api.settings import Settings
 from sonde.core.status import RunStatus
+from sonde.errors import ConfigError
+from sonde.runs.export import export_run, unpack_run
+from sonde.runs.rundir import RunDir
 from sonde.sandbox import Limits
 from sonde.testing import ScriptedModel, ScriptedServer
 
@@ -272,3 +276,35 @@ def test_lines_that_changed_since_are_shown_as_they_are(data: Path) -> None:
     _, model, _ = asked(data, ["FINAL('now 43 [a.txt:2]')"], continue_from=first)
 
     assert "[a.txt:2-2]\nbeta is 43" in model.requests[0].messages[1].content
+
+
+def test_an_imported_follow_up_finds_its_earlier_run_beside_it(data: Path) -> None:
+    _, _, first = asked(data, [WORK, DONE])
+    _, _, second = asked(data, ["print(counts['beta'])\nread_file('a.txt')", DONE], continue_from=first)
+    moved = data.parent / "elsewhere"
+    packed = [export_run(RunDir(run), data.parent / f"{run.name}.tar.gz") for run in (first, second)]
+    shutil.rmtree(data.parent / "runs")
+    runs = [unpack_run(file, moved).path for file in packed]
+
+    assert replay(runs[1], settings=Settings()).equal
+
+
+def test_an_earlier_run_is_not_looked_for_at_the_path_that_a_stranger_recorded(data: Path) -> None:
+    _, _, private = asked(data, ["secret = 'private words'", DONE])
+    _, _, second = asked(data, ["print(secret)\nread_file('a.txt')", DONE], continue_from=private)
+    strange = data.parent / "strange"
+    strange.mkdir()
+    shutil.move(second, strange)
+
+    answer, model, _ = asked(data.parent / "other/data", [DONE], data, continue_from=strange / second.name)
+
+    assert any("is not there any more" in gap for gap in answer.gaps)
+    assert "private words" not in heard(model, 0).partition("Answer")[2]
+
+
+def test_a_redacted_export_is_not_continued(data: Path) -> None:
+    _, _, first = asked(data, [WORK, DONE])
+    redacted = unpack_run(export_run(RunDir(first), data.parent / "x.tar.gz", redact=True), data.parent / "redacted")
+
+    with pytest.raises(ConfigError, match="redacted"):
+        asked(data, [DONE], continue_from=redacted.path)

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from sonde.runtime.run import RunSpec
 
 
+ANYWHERE = ("/",)
+"""Recorded paths may be anywhere, but they are not the words of the user: no pipe is waited for, and no secret read."""
+
+
 def require_model(spec: object, settings: Settings, flag: str) -> None:
     """Refuse to start the program that a recorded run names, unless the user's own settings name it too."""
     if not isinstance(spec, str) or spec in (settings.model, settings.sub_model):

@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from sonde.api.consent import require_sources
-from sonde.api.recorded_run import changed_sources, check_recipe
+from sonde.api.consent import ANYWHERE, require_sources
+from sonde.api.recorded_run import changed_sources, check_recipe, open_run
 from sonde.api.sources import open_context
 from sonde.contexts import Context
 from sonde.core.canonical import clip
 from sonde.core.events import ROOT, AnyEvent, CodeRan, CodeStarted, RunEnded, RunStarted
 from sonde.core.evidence import EvidenceKind, Excerpt
-from sonde.errors import ConfigError
+from sonde.runs.export import is_replayable
 from sonde.runs.recording import EarlierRuns, Recording
-from sonde.runs.rundir import NoSuchRun, RunDir, find_run
+from sonde.runs.rundir import RunDir, run_ids
 from sonde.runtime.prompts import CARRIED
 from sonde.runtime.run import RunSpec
 
@@ -31,22 +31,18 @@ CHANGED = ". What tools returned is in them as it was then; changed since: {}"
 
 def continued(spec: RunSpec, run: str | Path) -> RunSpec:
     """The spec with the earlier run's history, and its sources when none are given."""
-    run_dir = find_run(spec.runs_dir, run)
-    events = run_dir.events()
-    started = next((event for event in events if isinstance(event, RunStarted)), None)
-    if started is None:
-        raise ConfigError(f"{run_dir.path} holds no run to continue")
-    check_recipe(started)
+    recorded = open_run(run, spec.runs_dir)
+    events, started = recorded.events, recorded.started
     context, recipe = spec.context, dict(spec.recipe)
     if not recipe.get("given"):
         sources: dict[str, Any] = started.settings.get("sources") or {}
         paths = sources.get("paths")
         if paths:
             require_sources(paths)
-            opened = open_context(paths, code=bool(sources.get("code")))
+            opened = open_context(paths, code=bool(sources.get("code")), within=ANYWHERE)
             context, recipe["sources"] = opened.context, opened.recipe
-    recipe["continues"] = str(run_dir.path.absolute())
-    runs = earlier_runs(recipe["continues"])
+    recipe["continues"] = str(recorded.run_dir.path.resolve())
+    runs = earlier_runs(recipe["continues"], recorded.beside(spec.runs_dir))
     read = [event for recording in runs.recordings for event in recording.events]
     variables = variables_line(runs)
     changed = changed_sources(read, context) if variables else ()
@@ -54,15 +50,25 @@ def continued(spec: RunSpec, run: str | Path) -> RunSpec:
     return replace(spec, context=context, recipe=recipe, earlier=recipe["earlier"], played=runs)
 
 
-def earlier_runs(run: str | None) -> EarlierRuns:
-    """A run and those it continues: their code leads to its last state."""
+def earlier_runs(run: str | None, beside: Sequence[Path]) -> EarlierRuns:
+    """A run and those it continues: their code leads to its last state.
+
+    The path of each was recorded, perhaps by a stranger on another machine. Only its name counts: it is looked for in these folders.
+    """
     chain: dict[str, Recording] = {}
-    while run is not None and run not in chain:
-        try:
-            chain[run] = Recording(RunDir(Path(run)).events(), strict=True)
-        except NoSuchRun:
-            return EarlierRuns(recordings=tuple(reversed(chain.values())), missing=(Path(run).name,))
-        started = chain[run].at(RunStarted)
+    while run is not None:
+        name = Path(run).name
+        found = next((folder / name for folder in beside if name in run_ids(folder)), None)
+        if found is None or str(found) in chain:
+            missing = () if found else (name,)
+            return EarlierRuns(recordings=tuple(reversed(chain.values())), missing=missing)
+        events = RunDir(found).events()
+        if not is_replayable(events):
+            return EarlierRuns(recordings=tuple(reversed(chain.values())), missing=(name,))
+        chain[str(found)] = Recording(events, strict=True)
+        started = chain[str(found)].at(RunStarted)
+        if started is not None:
+            check_recipe(started)
         run = started.settings.get("continues") if started is not None else None
     return EarlierRuns(recordings=tuple(reversed(chain.values())))
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from sonde.api.settings import Settings
 from sonde.contexts import Context
 from sonde.core.budget import Budget
 from sonde.core.calls import CallRef
@@ -43,15 +42,19 @@ class Recorded:
         """How it ended; None when it was cut off."""
         return next((event for event in reversed(self.events) if isinstance(event, RunEnded)), None)
 
+    def beside(self, runs_dir: str | Path) -> tuple[Path, ...]:
+        """Where the runs may lie that this one continues: an imported one has them in its own folder of runs."""
+        return self.run_dir.path.resolve().parent, Path(runs_dir)
+
     @property
     def complete(self) -> bool:
         """Whether the folder's files were written too: a kill may come between the last event and them."""
         return (self.run_dir.path / RECORD).is_file() and (self.run_dir.path / SUMMARY).is_file()
 
 
-def open_run(run: str | Path, runs_dir: str | Path | None, settings: Settings) -> Recorded:
+def open_run(run: str | Path, runs_dir: str | Path) -> Recorded:
     """A recorded run by id or folder."""
-    run_dir = find_run(runs_dir or settings.runs_dir, run)
+    run_dir = find_run(runs_dir, run)
     events = run_dir.events()
     started = next((event for event in events if isinstance(event, RunStarted)), None)
     if started is None:

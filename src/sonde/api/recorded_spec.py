@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from sonde.api.consent import require_sources
+from sonde.api.consent import ANYWHERE, require_sources
 from sonde.api.follow_up import earlier_runs
 from sonde.api.investigations import case_spec
 from sonde.api.launch import RunOptions, spec_of
@@ -31,11 +31,13 @@ Tools = Sequence[Callable[..., Any]]
 
 
 @contextmanager
-def rebuilt(started: RunStarted, settings: Settings, *, context: Any = None, tools: Tools = ()) -> Generator[RunSpec]:
+def rebuilt(
+    started: RunStarted, settings: Settings, *, context: Any = None, tools: Tools = (), beside: Sequence[Path] = ()
+) -> Generator[RunSpec]:
     """The same run: engine, question, context, budget, schema. The caller gives again what is not stored (data, functions).
 
-    `context` is the data of a question, the folder of a task, or where the traces of an investigation are now. What this opens it also
-    closes.
+    `context` is the data of a question, the folder of a task, or where the traces of an investigation are now; `beside` are the folders
+    in which the runs that it continues may lie. What this opens it also closes.
     """
     recipe = started.settings
     match recipe.get("engine", started.run_type):
@@ -49,7 +51,7 @@ def rebuilt(started: RunStarted, settings: Settings, *, context: Any = None, too
                 input_ref=started.input_ref,
                 limits=Limits(**recipe.get("limits", {})),
                 earlier=recipe.get("earlier", ""),
-                played=earlier_runs(recipe.get("continues")),
+                played=earlier_runs(recipe.get("continues"), beside),
             )
         case "edit":
             root = context or recipe.get("workspace")
@@ -128,4 +130,4 @@ def sources(started: RunStarted, context: Any) -> Opened:
         raise ConfigError(
             f"this run read {gone[0]}, which no longer exists: put it back, or say where it is now with --context PATH"
         )
-    return open_context(paths, code=bool(recorded.get("code")))
+    return open_context(paths, code=bool(recorded.get("code")), within=ANYWHERE)

@@ -81,7 +81,7 @@ def resume(
 ) -> Result:
     """Continue a run that was cut off. `go_live`: where the code takes another path than recorded, continue live from there."""
     chosen = _allowing(settings, knobs)
-    recorded = open_run(run, runs_dir, chosen)
+    recorded = open_run(run, runs_dir or chosen.runs_dir)
     if recorded.ended is not None and recorded.complete:
         raise ConfigError(
             f"run {recorded.run_dir.run_id} has ended ({recorded.ended.status}); ask on with --continue, or look with `sonde view`"
@@ -89,7 +89,8 @@ def resume(
     if recorded.run_dir.is_running():
         raise ConfigError(f"run {recorded.run_dir.run_id} is still running in another process")
     writes = require_writeback(recorded.started, context, writeback)
-    with rebuilt(recorded.started, chosen, context=context, tools=tools) as built:
+    beside = recorded.beside(runs_dir or chosen.runs_dir)
+    with rebuilt(recorded.started, chosen, context=context, tools=tools, beside=beside) as built:
         require_caps(built, chosen, limits or Limits())
         spec = replace(
             _asking(built, model, sub_model, chosen),
@@ -160,14 +161,15 @@ def replay(
 ) -> Replayed:
     """Run everything again against the recording, without a model and without the network, and compare every hash."""
     chosen = _allowing(settings, knobs)
-    recorded = open_run(run, runs_dir, chosen)
+    recorded = open_run(run, runs_dir or chosen.runs_dir)
     if recorded.ended is None and not words_only:
         raise ConfigError(f"run {recorded.run_dir.run_id} has not ended; `sonde resume` continues it")
     live = None if words_only else SystemClock()
     recording = Recording(recorded.events, strict=not words_only, words_only=words_only, live=live)
     model, sub_model = recorded.started.model, recorded.started.sub_model
     record: RunRecord | None = None
-    with rebuilt(recorded.started, chosen, context=context, tools=tools) as built:
+    beside = recorded.beside(runs_dir or chosen.runs_dir)
+    with rebuilt(recorded.started, chosen, context=context, tools=tools, beside=beside) as built:
         require_caps(built, chosen, limits or Limits())
         spec = replace(
             built,
@@ -222,13 +224,14 @@ def branch(
 ) -> Result:
     """A new run that shares the turns before `turn` with a recorded one and goes on live from there."""
     chosen = _allowing(settings, knobs)
-    recorded = open_run(run, runs_dir, chosen)
+    recorded = open_run(run, runs_dir or chosen.runs_dir)
     turns = [event.turn for event in recorded.events if isinstance(event, TurnStarted) and event.session == ROOT]
     if turn < 1 or turn > max(turns, default=0) + 1:
         which = f"has turns 1 to {max(turns)}" if turns else "has no turns: no model was asked"
         raise ConfigError(f"the run {which}; it cannot be branched at --turn {turn}")
     kept = before_turn(recorded.events, turn)
-    with rebuilt(recorded.started, chosen, context=context, tools=tools) as built:
+    beside = recorded.beside(runs_dir or chosen.runs_dir)
+    with rebuilt(recorded.started, chosen, context=context, tools=tools, beside=beside) as built:
         require_caps(built, chosen, limits or Limits())
         spec = replace(
             _asking(built, model, sub_model, chosen),

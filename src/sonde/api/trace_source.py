@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import unquote
 
-from sonde.api.consent import require_server
+from sonde.api.consent import require_server, require_sources
 from sonde.api.settings import Settings
 from sonde.contexts.configs import ConfigSnapshots
 from sonde.contexts.controls import ControlsLibrary, TraceScope
@@ -257,6 +257,9 @@ def case_of(recipe: Mapping[str, Any], settings: Settings, source: str | Path | 
         raise ConfigError(f"a run of the engine {engine!r} has no report about traces")
     if source is None and is_server(str(recipe["source"])):
         require_server(str(recipe["source"]), settings)
+    own = () if source is not None or is_server(str(recipe["source"])) else (str(recipe["source"]),)
+    files = (*own, *recipe.get("controls_files", ()), recipe.get("configs"), recipe.get("taxonomy"))
+    require_sources(str(path) for path in files if path)
     place = source_of(source or str(recipe["source"]), recipe.get("project"), settings.environ)
     return Case(
         engine=cast("EngineName", engine),

@@ -108,6 +108,35 @@ def test_yes_applies_and_no_takes_a_reason() -> None:
     assert "\x1b" not in out.getvalue()
 
 
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "\u2028",
+        "\u2029",
+        "\x85",
+        "\x0b",
+        "\x0c",
+        "\x1c",
+        "\u202e",
+        "\u2066",
+        "\u200b",
+        "\u200d",
+        "\ufeff",
+        "\xad",
+        "\U000e0041",
+    ],
+)
+def test_hidden_characters_are_written_out_and_make_no_lines(hidden: str) -> None:
+    line = f"+harmless{hidden} unchanged = True"
+    plan = plan_patch(f"*** Begin Patch\n*** Add File: a\n{line}\n*** End Patch", {}.get)
+    person, out = answers("n", "no")
+
+    person(plan)
+
+    assert hidden not in out.getvalue()
+    assert f"+harmless<U+{ord(hidden):04X}> unchanged = True" in out.getvalue().split("\n")
+
+
 def test_all_is_asked_once() -> None:
     person, _ = answers("a")
 

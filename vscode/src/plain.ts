@@ -5,3 +5,15 @@
 export function withoutLinks(text: string): string {
   return text.replaceAll("](", "] (");
 }
+
+/** Characters that look like nothing, like the end of a line, or that turn the order of others around. As in workspace/text.py. */
+export const HIDDEN =
+  /(?![\t\n\r]|\u{fe0e}|\u{fe0f})[\p{Cc}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\p{Bidi_Control}]/gu;
+
+/** The text for somebody who has to judge it: what is hidden in it is written out, such as <U+202E>. */
+export function visible(text: string): string {
+  return text.replace(
+    HIDDEN,
+    (found) => `<U+${(found.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}>`,
+  );
+}

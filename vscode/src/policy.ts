@@ -1,4 +1,5 @@
 // What may be read, written and run. The same lists as src/sonde/contexts/workspace/policy.py: the runtime asks, this side decides.
+import { HIDDEN } from "./plain";
 import { Refusal } from "./refusal";
 
 const SECRETS = [
@@ -25,7 +26,12 @@ const HARMLESS = [".env.example", ".env.sample", ".env.template", "*.pub"];
 const STARTS_PROGRAMS = [
   ...[".vscode", ".idea", "*.code-workspace", ".devcontainer", ".devcontainer.json", ".vs", ".fleet", ".zed"],
   ...[".vimrc", ".gvimrc", ".exrc", ".lvimrc", ".nvimrc", ".nvim.lua", ".dir-locals.el", ".dir-locals-2.el"],
-  ...["*.sublime-project", ".cursor", ".windsurf", ".claude", ".codex", ".gemini", ".mcp.json", ".husky", ".githooks"],
+  ...["*.sublime-project"],
+  ...[".cursor", ".windsurf", ".claude", ".codex", ".gemini", ".husky", ".githooks", ".pre-commit-config.yaml"],
+  ...["lefthook*", ".lefthook*", ".overcommit.yml", ".helix", ".aider*", ".roo", ".kiro", ".kilocode", ".cline"],
+  ...[".continue", ".amazonq", ".junie", ".opencode", "opencode.json*", ".qwen", "mcp.json", ".mcp.json", ".idx"],
+  ...[".gitpod.yml", ".cargo", ".yarn", ".yarnrc*", ".pnpmfile.cjs", ".direnv"],
+  ...["*.pth", "sitecustomize.py", "usercustomize.py", "node_modules", ".venv", "venv", "site-packages"],
 ];
 const SKIPPED = [
   "node_modules",
@@ -54,7 +60,7 @@ export class Policy {
     if (hit(path, STARTS_PROGRAMS)) {
       throw new Refusal(
         "PATH_REFUSED",
-        `${path} configures what an editor or git starts and is never written by a patch; ask the user to change it`,
+        `${path} holds or configures what an editor or git starts and is never written by a patch; ask the user to change it`,
       );
     }
   }
@@ -86,7 +92,7 @@ export class Policy {
 function hit(path: string, patterns: readonly string[]): boolean {
   return path
     .split("/")
-    .map((part) => part.toLowerCase().replace(/[. ]+$/, ""))
+    .map((part) => (part.replace(HIDDEN, "").toLowerCase().split(":")[0] ?? "").replace(/[. ]+$/, ""))
     .some((part) => patterns.some((p) => matches(part, p)) && !HARMLESS.some((p) => matches(part, p)));
 }
 

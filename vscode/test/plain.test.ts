@@ -1,6 +1,6 @@
 // Words from elsewhere in a notification are words.
 import { describe, expect, it } from "vitest";
-import { withoutLinks } from "../src/plain";
+import { visible, withoutLinks } from "../src/plain";
 
 describe("a notification", () => {
   it("has no links that came with the words of a model, a server or a file name", () => {
@@ -14,5 +14,14 @@ describe("a notification", () => {
       expect(withoutLinks(text)).not.toMatch(link);
     }
     expect(withoutLinks("src/a[1].ts (new)")).toBe("src/a[1].ts (new)");
+  });
+});
+
+describe("a change that somebody has to judge", () => {
+  it("has nothing hidden in it", () => {
+    expect(visible("a\u2028b\u202ec\u200bd\u{e0041}e\x85f\x1b")).toBe(
+      "a<U+2028>b<U+202E>c<U+200B>d<U+E0041>e<U+0085>f<U+001B>",
+    );
+    expect(visible("plain\r\n\ttext é 日本 ✔️")).toBe("plain\r\n\ttext é 日本 ✔️");
   });
 });

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from sonde.cli.text import printable
-from sonde.contexts.workspace import Approval, Approve, Plan, accept, reject
+from sonde.contexts.workspace import Approval, Approve, Plan, accept, reject, visible
 
 INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this module waits (cli/interrupt.py)
 
@@ -35,11 +35,11 @@ class AtTerminal:
     def __call__(self, plan: Plan) -> Approval:
         """What the person decides; the end of input is a no."""
         shown: list[str] = []
-        for line in printable(plan.diff()).splitlines():
+        for line in printable(visible(plan.diff())).removesuffix("\n").split("\n"):
             color = COLORS.get(line[:1], "") if self._color and not line.startswith(("+++", "---")) else ""
             shown.append(f"{color}{line}\x1b[0m" if color else line)
         diff = "\n".join(shown)
-        self._say(f"\n{diff}\n{printable(plan.summary())}\n")
+        self._say(f"\n{diff}\n{printable(visible(plan.summary()))}\n")
         if self._all:
             return Approval(accepted=True)
         answer = self._ask(QUESTION).lower()

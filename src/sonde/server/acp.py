@@ -32,6 +32,7 @@ from sonde.contexts.workspace import (
     Plan,
     Policy,
     Workspace,
+    visible,
 )
 from sonde.core.cancellation import Stop
 from sonde.core.markdown_safety import line, quiet
@@ -169,10 +170,12 @@ class PromptTask:
             return Approval(accepted=True)
         call = f"call{next(self.session.numbers)}"
         diffs = [
-            acp.tool_diff_content(str(self.session.folder / change.writes), change.new_text or "", change.old_text)
+            acp.tool_diff_content(
+                str(self.session.folder / change.writes), visible(change.new_text or ""), visible(change.old_text)
+            )
             for change in plan.changes
         ]
-        title = quiet(plan.summary())
+        title = quiet(visible(plan.summary()))
         self._update(acp.start_tool_call(call, title, kind="edit", status="pending", content=diffs))
         shown = ToolCallUpdate(tool_call_id=call, title=title, kind="edit", content=list(diffs))
         request = self._client.request_permission(session_id=self.session.id, tool_call=shown, options=list(OPTIONS))

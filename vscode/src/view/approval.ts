@@ -1,6 +1,6 @@
 // Asks the user about a proposed change: the native diff editor shows it, a message and the title bar offer the answers.
 import * as vscode from "vscode";
-import { withoutLinks } from "../plain";
+import { visible, withoutLinks } from "../plain";
 import type { PlannedChange } from "../protocol";
 import type { Decision, Proposal } from "../toolhost";
 
@@ -93,15 +93,15 @@ export class Approval implements vscode.TextDocumentContentProvider, vscode.Disp
     const query = `request=${proposal.requestId}`;
     const before = vscode.Uri.from({ scheme: BASE, path: `/${change.path}`, query });
     const after = vscode.Uri.from({ scheme: PROPOSED, path: `/${change.target ?? change.path}`, query });
-    this.contents.set(before.toString(), proposal.before.get(change.path) ?? "");
-    this.contents.set(after.toString(), change.newText ?? "");
+    this.contents.set(before.toString(), visible(proposal.before.get(change.path) ?? ""));
+    this.contents.set(after.toString(), visible(change.newText ?? ""));
     return [after, before, after];
   }
 
   /** A notification with the answers as links; unlike a plain message it goes away when the answer came from elsewhere. */
   private offer(proposal: Proposal, answer: Promise<Decision>): void {
     const count = proposal.changes.length;
-    const title = `Sonde would change ${count === 1 ? withoutLinks(proposal.changes[0]?.path ?? "") : `${count} files`}`;
+    const title = `Sonde would change ${count === 1 ? withoutLinks(visible(proposal.changes[0]?.path ?? "")) : `${count} files`}`;
     const message =
       "[Accept](command:sonde.accept) · [Accept All](command:sonde.acceptAll) · [Reject…](command:sonde.reject)";
     void vscode.window.withProgress({ location: vscode.ProgressLocation.Notification, title }, (progress) => {

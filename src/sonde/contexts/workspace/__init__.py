@@ -19,6 +19,7 @@ from sonde.contexts.workspace.context import WorkspaceContext
 from sonde.contexts.workspace.local import PLAIN, LocalWorkspace
 from sonde.contexts.workspace.planner import plan_patch
 from sonde.contexts.workspace.policy import Policy
+from sonde.contexts.workspace.text import visible
 from sonde.contexts.workspace.wire import Reply, WireWorkspace
 
 __all__ = [
@@ -42,4 +43,5 @@ __all__ = [
     "accept",
     "plan_patch",
     "reject",
+    "visible",
 ]

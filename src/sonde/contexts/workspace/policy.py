@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 
 from sonde.contexts.workspace import git
 from sonde.contexts.workspace.base import PathRefused
+from sonde.contexts.workspace.text import HIDDEN
 from sonde.errors import ToolFault
 
 SECRETS = (
@@ -74,8 +75,12 @@ STARTS_PROGRAMS = (
         ".dir-locals-2.el",
         "*.sublime-project",
     ),
-    *(".cursor", ".windsurf", ".claude", ".codex", ".gemini", ".mcp.json", ".husky", ".githooks"),
-)  # editors, assistants and git start what these name, without asking again
+    *(".cursor", ".windsurf", ".claude", ".codex", ".gemini", ".husky", ".githooks", ".pre-commit-config.yaml"),
+    *("lefthook*", ".lefthook*", ".overcommit.yml", ".helix", ".aider*", ".roo", ".kiro", ".kilocode", ".cline"),
+    *(".continue", ".amazonq", ".junie", ".opencode", "opencode.json*", ".qwen", "mcp.json", ".mcp.json", ".idx"),
+    *(".gitpod.yml", ".cargo", ".yarn", ".yarnrc*", ".pnpmfile.cjs", ".direnv"),
+    *("*.pth", "sitecustomize.py", "usercustomize.py", "node_modules", ".venv", "venv", "site-packages"),
+)  # editors, assistants, package managers and git start what these hold or name, without asking again
 SKIPPED = (
     "node_modules",
     "__pycache__",
@@ -113,7 +118,7 @@ class Policy:
         self.check_read(path)
         if _hit(path, self.deny_write):
             raise PathRefused(
-                f"{path} configures what an editor or git starts and is never written by a patch; ask the user to change it"
+                f"{path} holds or configures what an editor or git starts and is never written by a patch; ask the user to change it"
             )
 
     def listed(self, name: str) -> bool:
@@ -160,7 +165,8 @@ def named(allowed: str) -> str:
 
 
 def _hit(path: str, patterns: tuple[str, ...]) -> bool:
-    parts = [part.casefold().rstrip(". ") for part in path.split("/")]
+    """Whether a name on the way matches, as Windows and macOS compare names too: `.VSCode. `, `.vscode:x`, `.g\u200cit`."""
+    parts = [HIDDEN.sub("", part).casefold().split(":")[0].rstrip(". ") for part in path.split("/")]
     return any(
         fnmatchcase(part, pattern) and not any(fnmatchcase(part, fine) for fine in HARMLESS)
         for part in parts

@@ -21,6 +21,11 @@ MARKS = (  # the longer ones first: UTF-32's mark begins with UTF-16's
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+HIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Characters that look like nothing, like the end of a line, or that turn the order of others around."""
 LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|$)")
 
 
@@ -57,6 +62,11 @@ def encode(path: str, text: str, form: Form) -> bytes:
         raise PatchRefused(
             f"{path} is kept as {form.encoding}, which cannot hold {bad!r}; use another spelling"
         ) from error
+
+
+def visible(text: str) -> str:
+    """The text for somebody who has to judge it: what is hidden in it is written out, such as <U+202E>."""
+    return HIDDEN.sub(lambda found: f"<U+{ord(found[0]):04X}>", text)
 
 
 def split(text: str) -> list[TextLine]:

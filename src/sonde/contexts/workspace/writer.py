@@ -1,14 +1,16 @@
 """Writes a plan to a folder: all of it or nothing.
 
 Order: encode everything, stage every new text in a hidden file beside its target, read every base again and compare, only then
-rename. A failure at any step puts back what was already renamed. What this does not promise: that nobody sees the moment between two
-renames, or that a machine that loses power in that moment has them all.
+rename. A failure at any step puts back what was already renamed. A changed file keeps its owner, where we may give it away, and its
+mode, but never runs as that owner: set-user-ID and set-group-ID vouch for the old text only. What this does not promise: that nobody
+sees the moment between two renames, or that a machine that loses power in that moment has them all.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import stat
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -25,6 +27,7 @@ class FileStep:
     change: FileChange
     before: bytes | None  # the bytes to put back
     form: Form
+    status: os.stat_result | None = None  # of the file as it was
     staged: str | None = None  # name of the hidden file, beside the file that it will be
     written: bool = False
     removed: bool = False
@@ -50,7 +53,7 @@ class Transaction:
                 data = encode(step.change.path, step.change.new_text, step.form)
                 with self.root.parent(step.change.writes, create=self.folders) as (folder, _):
                     step.held[step.change.writes] = os.dup(folder)
-                    step.staged = _hidden(folder, data, step.form)
+                    step.staged = _hidden(folder, data, step.form.mode & 0o777, step.status)
 
     def _checked(self, change: FileChange) -> FileStep:
         """The step for a change whose base is still what the plan was made from."""
@@ -66,7 +69,9 @@ class Transaction:
         text, form = decode(change.path, *found)
         if sha256_text(text) != change.base_hash:
             raise PatchRefused(f"{change.path} has changed since it was read; read it again and make a new patch")
-        return FileStep(change, found[0], change.form or form)
+        with self.root.parent(change.path) as (folder, name):
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        return FileStep(change, found[0], change.form or form, status)
 
     def commit(self) -> None:
         """Check each base once more right before its rename; put everything back if one fails."""
@@ -103,7 +108,8 @@ class Transaction:
                     os.unlink(_name(change.writes), dir_fd=step.held[change.writes])
             if step.before is not None and (step.removed or (step.written and change.action is Action.UPDATE)):
                 folder = step.held[change.path]
-                hidden = _hidden(folder, step.before, step.form)
+                mode = stat.S_IMODE(step.status.st_mode) if step.status else step.form.mode
+                hidden = _hidden(folder, step.before, mode, step.status)
                 os.rename(hidden, _name(change.path), src_dir_fd=folder, dst_dir_fd=folder)
 
     def clear(self, *, failed: bool) -> None:
@@ -128,15 +134,18 @@ def _name(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
-def _hidden(folder: int, data: bytes, form: Form) -> str:
-    """The name of a new file with these bytes in an open folder; none is left where they do not fit."""
+def _hidden(folder: int, data: bytes, mode: int, like: os.stat_result | None) -> str:
+    """The name of a new file with these bytes in an open folder, owned as another one; none is left where they do not fit."""
     name = f".sonde-{secrets.token_hex(6)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(name, flags, 0o600, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-            os.fchmod(file.fileno(), form.mode)
+            if like is not None:
+                with suppress(PermissionError):  # only root may give a file away
+                    os.fchown(file.fileno(), like.st_uid, like.st_gid)
+            os.fchmod(file.fileno(), mode)
     except BaseException:
         os.unlink(name, dir_fd=folder)
         raise

@@ -1,0 +1,77 @@
+"""A model that a stranger steers edits a workspace: it plants nothing that starts by itself, and hides nothing from who approves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import pytest
+from victim import Victim
+
+TRY = """
+for path in {paths!r}:
+    try:
+        apply_patch("*** Begin Patch\\n*** Add File: " + path + "\\n+planted\\n*** End Patch")
+    except Exception as refused:
+        print(refused)
+"""
+HOOKS = [
+    ".pre-commit-config.yaml",
+    "lefthook.yml",
+    ".lefthook.yml",
+    "lefthook-local.yml",
+    ".husky/pre-commit",
+    ".githooks/x",
+]
+EDITORS = [
+    ".helix/config.toml",
+    ".zed/tasks.json",
+    ".vscode/tasks.json",
+    ".idea/x.xml",
+    ".devcontainer/devcontainer.json",
+]
+ASSISTANTS = [
+    *(".aider.conf.yml", ".roo/mcp.json", ".kiro/settings/mcp.json", "opencode.json", "mcp.json", "sub/.mcp.json"),
+    *(".cursor/mcp.json", ".claude/settings.json", ".continue/config.yaml"),
+]
+STARTERS = [
+    *("x.pth", "lib/sitecustomize.py", "usercustomize.py", "node_modules/.bin/eslint", ".venv/bin/python", ".envrc"),
+    *(".cargo/config.toml", ".yarnrc.yml", ".pnpmfile.cjs", ".npmrc"),
+]
+SPELLINGS = [
+    ".VSCODE/tasks.json",
+    ".vscode./tasks.json",
+    "LEFTHOOK.YML",
+    ".mcp.json ",
+    ".vscode:x/tasks.json",
+    ".hu\u200csky/pre-commit",
+]
+
+
+@pytest.mark.parametrize("paths", [HOOKS, EDITORS, ASSISTANTS, STARTERS, SPELLINGS])
+def test_no_patch_writes_what_starts_by_itself(victim: Victim, paths: Sequence[str]) -> None:
+    victim.write("a.txt", "one\n")
+    model = victim.model(TRY.format(paths=[*paths, "b.txt"]), "FINAL('done')")
+
+    done = victim.call("edit", "Add b", ".", "--yes", "--large", "--runs-dir", victim.own, "--model", model.name)
+
+    assert done.returncode == 0, done.stderr
+    left = {path.relative_to(victim.folder).as_posix() for path in victim.folder.rglob("*") if path.is_file()}
+    assert left == {"a.txt", "b.txt"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of somebody else")
+@pytest.mark.parametrize("mode", [0o4755, 0o2755, 0o6711])
+def test_a_changed_program_of_somebody_else_stays_theirs_and_runs_as_nobody(victim: Victim, mode: int) -> None:
+    program = victim.folder / "tool.sh"
+    program.write_text("one\n")
+    os.chown(program, 12345, 12346)
+    program.chmod(mode)
+    patch = "*** Begin Patch\n*** Update File: tool.sh\n-one\n+two\n*** End Patch"
+    model = victim.model(f"print(apply_patch({patch!r}))", "FINAL('done')")
+
+    done = victim.call("edit", "Change it", ".", "--yes", "--large", "--runs-dir", victim.own, "--model", model.name)
+
+    found = program.stat()
+    assert program.read_text() == "two\n", done.stderr
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o7777) == (12345, 12346, mode & 0o777)

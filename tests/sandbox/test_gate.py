@@ -8,10 +8,10 @@ from hypothesis import given, settings, strategies as st
 from inline_snapshot import snapshot
 from soup import FRAGMENTS
 
+from sonde.core.source import MAX_SOURCE_CHARS, Refusal
 from sonde.sandbox import Sandbox
 from sonde.sandbox.gate import MAX_REFUSALS, check
 from sonde.sandbox.policy import PROFILES, SAFE_NODES
-from sonde.sandbox.source import MAX_SOURCE_CHARS, Refusal
 
 TOOLS = ("grep", "read_file")
 

@@ -70,7 +70,8 @@ def ask(
     if not question.strip():
         raise ConfigError("the question is empty; ask one, for example: sonde ask 'What does this do?' src/")
     settings = options.get("settings") or load_settings()
-    opened = open_context(context, code=code)
+    unconfined = options.get("unsafe", False) or settings.backend != "kernel"
+    opened = open_context(context, code=code, unconfined=unconfined)
     form = schema.model_json_schema() if isinstance(schema, type) else schema
     spec = ask_spec(question, opened, settings, options, code=code, schema=form)
     limits = limits or Limits()

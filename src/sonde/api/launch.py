@@ -6,7 +6,7 @@ This is the only place that puts the parts together; everything below gets value
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -16,6 +16,7 @@ from typing import Any, TypedDict, Unpack
 from sonde.api.result import Answer, Edited, Investigation, Result
 from sonde.api.settings import Settings, load_settings
 from sonde.contexts import Context
+from sonde.contexts.files.about import shown_name
 from sonde.core.budget import Budget
 from sonde.core.cancellation import Stop, heeding
 from sonde.core.canonical import hash_value, plural, shown_cost
@@ -189,13 +190,14 @@ def launch(spec: RunSpec, settings: Settings) -> Result:
 def result_of(spec: RunSpec, outcome: Outcome, recorder: Recorder, run_dir: RunDir | None) -> Result:
     """What came of a run: the kind of result that its engine makes."""
     conclusion = outcome.conclusion
+    left_out: Mapping[str, str] = getattr(spec.context, "left_out", {})
     common: dict[str, Any] = {
         "text": conclusion.text,
         "value": conclusion.output,
         "status": outcome.status,
         "citations": conclusion.citations,
         "evidence": conclusion.evidence,
-        "gaps": conclusion.gaps,
+        "gaps": (*conclusion.gaps, *(f"left out: {shown_name(name)} ({why})" for name, why in left_out.items())),
         "annotator_kind": outcome.annotator,
         "cost": recorder.fold.cost,
         "record": recorder.fold.record(),

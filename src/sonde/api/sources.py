@@ -31,11 +31,17 @@ class Opened:
 
 
 def open_context(
-    given: Sequence[Any], *, code: bool = False, rationale_over: int | None = None, within: Sequence[AnyPath] = ()
+    given: Sequence[Any],
+    *,
+    code: bool = False,
+    rationale_over: int | None = None,
+    within: Sequence[AnyPath] = (),
+    unconfined: bool = False,
 ) -> Opened:
     """One context of everything given; ConfigError if paths were given and nothing in them can be read.
 
     `within`: the paths come from a model or a manifest, and are read only below these folders.
+    `unconfined` lets documents be parsed where the kernel cannot confine their parsers.
     """
     if len(given) == 1 and isinstance(given[0], Opened):
         return given[0]
@@ -58,10 +64,10 @@ def open_context(
         from sonde.contexts.code import CodeContext  # noqa: PLC0415  # parsers are loaded only for those who ask for them
 
         names = names or ["."]
-        context = CodeContext(names, within=within)
+        context = CodeContext(names, within=within, unconfined=unconfined)
         files = context.files
     else:
-        context = files = FilesContext(names, rationale_over=rationale_over, within=within)
+        context = files = FilesContext(names, rationale_over=rationale_over, within=within, unconfined=unconfined)
     if names:
         _require_text(files, names)
     return Opened(

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -110,11 +111,28 @@ class Deadline:
             self._waits.append((start, end))
             self._given_back = math.fsum(until - since for since, until in self._waits)
 
+    @contextmanager
+    def in_force(self) -> Generator[None]:
+        """Inside this block it is the deadline that `deadline_in_force` returns, in this thread and those that copy its context."""
+        token = _in_force.set(self)
+        try:
+            yield
+        finally:
+            _in_force.reset(token)
+
     def sub(self, seconds: float | None) -> Deadline:
         """A separate deadline, at most as far away as this one."""
         mine = self.remaining()
         wanted = mine if seconds is None else min(seconds, mine)
         return Deadline(self.clock, None if math.isinf(wanted) else wanted, stop=self.stop)
+
+
+_in_force: ContextVar[Deadline | None] = ContextVar("sonde_deadline", default=None)
+
+
+def deadline_in_force() -> Deadline | None:
+    """The deadline of the run that this code works for: for what is far below the run and may take long."""
+    return _in_force.get()
 
 
 def rfc3339(moment: datetime) -> str:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from sonde.core.canonical import canonical_json
+from sonde.core.source import Refusal, parse
 from sonde.errors import FormatFault, SandboxViolation
-from sonde.sandbox.source import Refusal, parse
 
 DELEGATION_KEYS = frozenset(
     {

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from sonde.core.canonical import clip, jsonable
+from sonde.core.source import indented
 from sonde.sandbox import ExecResult
-from sonde.sandbox.source import indented
 
 SHOWN_CHARS = 8192
 

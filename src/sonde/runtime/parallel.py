@@ -6,6 +6,7 @@ do not hear of a cancel (a model or a tool of the user) stay behind after a shor
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import time
 from collections.abc import Callable
@@ -55,7 +56,10 @@ def in_parallel(one: Callable[[int], R], count: int, at_once: int, cancel: threa
     if count == 0:
         return []
     batch = _CallBatch(one, count, cancel)
-    threads = [threading.Thread(target=batch.work, daemon=True) for _ in range(min(count, at_once))]
+    threads = [
+        threading.Thread(target=contextvars.copy_context().run, args=(batch.work,), daemon=True)
+        for _ in range(min(count, at_once))
+    ]
     for thread in threads:
         thread.start()
     while not batch.ended.wait(LOOK_S) and not cancel.is_set():

@@ -19,14 +19,19 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sonde.errors import SandboxLost, SandboxUnavailable
 
 PROVED = "x86_64"
 UNTRIED = "aarch64"
 START_SECONDS = 60.0
-BOOT = """
+
+
+class ForkServer:
+    """A zygote process and the orders it takes. Safe to use from several threads."""
+
+    BOOT: ClassVar = """
 import sys
 sys.path.insert(0, {folder!r})
 from worker import kernel
@@ -35,10 +40,7 @@ from worker.zygote import main
 sys.path.pop(0)
 main(*{arguments!r})
 """
-
-
-class ForkServer:
-    """A zygote process and the orders it takes. Safe to use from several threads."""
+    ENVIRONMENT: ClassVar = {"PYTHONHASHSEED": "0"}
 
     def __init__(
         self,
@@ -63,11 +65,14 @@ class ForkServer:
         self._asked = 0
         self._control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with far:
-            arguments = (far.fileno(), os.getpid(), sorted(preload))
-            boot = BOOT.format(folder=str(Path(__file__).resolve().parent), arguments=arguments)
+            boot = self.BOOT.format(
+                folder=str(Path(__file__).resolve().parent),
+                path=[folder for folder in sys.path if folder.startswith("/")],
+                arguments=(far.fileno(), os.getpid(), sorted(preload)),
+            )
             self._process = subprocess.Popen(
                 [python, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", boot],
-                env={"PYTHONHASHSEED": "0"},
+                env=self.ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -99,7 +104,9 @@ class ForkServer:
 
     def spawn(self, wire: socket.socket, policy: dict[str, Any]) -> int:
         """A new worker at the other end of `wire`; returns its pid, which is also its process group."""
-        group: int = self._ask(("spawn", policy), wire.fileno())
+        group: int | str = self._ask(("spawn", policy), wire.fileno())
+        if isinstance(group, str):
+            raise SandboxUnavailable(group)
         self._groups.add(group)
         return group
 

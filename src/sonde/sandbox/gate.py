@@ -12,9 +12,9 @@ import builtins
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator
 
+from sonde.core.source import Refusal, parse
 from sonde.sandbox.intercept import extract_tool_calls
 from sonde.sandbox.policy import FINISH_NAMES, Profile, profile_named
-from sonde.sandbox.source import Refusal, parse
 
 __all__ = ["Refusal", "check"]
 

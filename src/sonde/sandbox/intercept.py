@@ -16,9 +16,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
+from sonde.core.source import Refusal, parse, plain_text
 from sonde.errors import ToolResponseInvalid
 from sonde.sandbox.frames import as_data
-from sonde.sandbox.source import Refusal, parse, plain_text
 
 Literal: TypeAlias = str | int | float | bool | None
 

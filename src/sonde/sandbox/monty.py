@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sonde.core.source import Refusal, parse
 from sonde.errors import ConfigError, SandboxLost
 from sonde.sandbox.base import ExecFault, ExecResult, ExecUsage, Final, OutOfTime, OverQuota
 from sonde.sandbox.box import Box
@@ -29,7 +30,6 @@ from sonde.sandbox.portable.language import language, load_monty, refusals, with
 from sonde.sandbox.portable.report import Marks, Printed, fault_of, survey
 from sonde.sandbox.prepare import Prepared
 from sonde.sandbox.share import Shareable, read_share
-from sonde.sandbox.source import Refusal, parse
 
 PRELUDE = "ToolError = RuntimeError"
 SUSPENSIONS = 2**31 - 1

@@ -7,12 +7,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sonde.core.source import Refusal, parse
 from sonde.errors import Fault, RunError
 from sonde.sandbox import gate
 from sonde.sandbox.base import Args, ExecFault, ExecResult, ExecUsage, Host, Limits, host_error
 from sonde.sandbox.intercept import InjectedNames, cut_result, extract_tool_calls, rewrite
 from sonde.sandbox.policy import FINISH_NAMES, Profile
-from sonde.sandbox.source import Refusal, parse
 from sonde.sandbox.worker.language import called_names
 
 NOT_PYTHON = frozenset({"syntax", "too-long", "too-deep", "bad-text"})

@@ -7,6 +7,7 @@ or of the watch leaves as an exception: the caller's own wish to stop.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Collection
@@ -39,6 +40,7 @@ MEMORY_SLACK = 64 << 20
 MEMORY_EXIT = 99
 PAGE = os.sysconf("SC_PAGE_SIZE")
 CPU_CLOCK_OF_PROCESS = 2
+HELD = re.compile(rb"^(?:RssAnon|RssShmem|VmPTE|VmSwap):\s+(\d+) kB", re.MULTILINE)
 NAME_CHARS = 200
 SHOWN_REBOUND = 20
 TOLD: dict[str, FaultKind] = {"error": "error", "syntax": "syntax", "import": "import", "memory": "memory"}
@@ -281,6 +283,19 @@ def anonymous_bytes(pid: int) -> int:
     except OSError:
         return 0
     return max(0, int(fields[1]) - int(fields[2])) * PAGE
+
+
+def held_bytes(pid: int) -> int:
+    """Memory that only this process accounts for, page tables included; 0 when the process is gone.
+
+    Page tables are not in the resident set: one page in every gigabyte, written and dropped, leaves 8 KiB of them each time.
+    """
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123 - as above
+            status = file.read()
+    except OSError:
+        return 0
+    return sum(int(size) << 10 for size in HELD.findall(status))
 
 
 def private_bytes(pid: int) -> int:

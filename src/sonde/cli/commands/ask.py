@@ -100,7 +100,8 @@ def ask(
             print(f"note: no PATH was given, so the model has no data to look at; {_GIVE_A_PATH}", file=sys.stderr)
     context = sources(words, code=how.code)
     if context:
-        opened = open_context(context, code=how.code)
+        unconfined = how.unsafe or settings.backend != "kernel"
+        opened = open_context(context, code=how.code, unconfined=unconfined)
         context = [opened]
         if opened.left_out and not silent:
             print(printable(f"skipped: {opened.left_out}"), file=sys.stderr)

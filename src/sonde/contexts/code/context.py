@@ -42,8 +42,17 @@ class CodeContext:
         rationale_over: int | None = None,
         clock: Clock | None = None,
         within: Sequence[AnyPath] = (),
+        unconfined: bool = False,
     ) -> None:
-        self.files = FilesContext(sources, texts=texts, rationale_over=rationale_over, clock=clock, within=within)
+        """`unconfined` lets files be parsed where the kernel cannot confine their parsers."""
+        self.files = FilesContext(
+            sources,
+            texts=texts,
+            rationale_over=rationale_over,
+            clock=clock,
+            within=within,
+            unconfined=unconfined,
+        )
         self._finder = Finder(self.files)
 
     def tools(self) -> Sequence[Tool]:
@@ -73,6 +82,11 @@ class CodeContext:
         """Where a file is on disk."""
         return self.files.locate(path)
 
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Files that were over a limit of their parser, with the reason."""
+        return self.files.left_out
+
     def fingerprint(self) -> str:
         """A hash of the data."""
         return self.files.fingerprint()
@@ -95,7 +109,7 @@ class CodeContext:
         languages = Counter(language_of(entry.path) for entry in sources)
         exact = sum(entry.size for entry in sources) <= _COUNTED_BYTES
         count = (
-            sum(len(self._finder.parsed(entry.path).symbols) for entry in sources)
+            sum(len(parsed.symbols) for _, parsed in self._finder.every(sources))
             if exact
             else self._finder.count_lines(_DEFINITION)
         )
@@ -183,7 +197,7 @@ class CodeContext:
         """Offers symbols whose name resembles the wanted one, then the first in the code."""
         wanted = name.rpartition(":")[2].rpartition(".")[2].lower()
         finder = self._finder
-        symbols = ((entry.path, each) for entry in finder.sources for each in finder.parsed(entry.path).symbols)
+        symbols = ((path, each) for path, parsed in finder.every(finder.sources) for each in parsed.symbols)
         every = list(islice(symbols, 5_000))
         like = [(path, each) for path, each in every if wanted and wanted in each.name.lower()]
         ranked = [*like, *(pair for pair in every if pair not in like)] if len(like) < _LISTED else like

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from sonde.contexts.code.symbols import Parsed, Symbol, language_of, parse
+from sonde.contexts.code.symbols import BATCH, Parsed, Symbol, language_of, parse
 from sonde.contexts.files.context import FilesContext
 from sonde.contexts.files.file_list import Entry
 from sonde.contexts.files.grep import scan_file
@@ -21,6 +22,7 @@ from sonde.core.patterns import compiled, escaped
 
 _KEPT_FILES = 20_000
 _SOURCE_BYTES = 16_000_000
+_TOGETHER_BYTES = 4_000_000
 NAME_CHARS = 4096
 """No path and no symbol is longer, and every beginning of a dotted name is tried as a file."""
 
@@ -55,26 +57,49 @@ class Finder:
 
     def parsed(self, path: str) -> Parsed:
         """The symbols of a file, parsed now or remembered."""
-        entry = self._files.library.entry(path)
-        stamp = signature(entry) if entry.real else path
+        return self._parsed_now([self._files.library.entry(path)])[0]
+
+    def every(self, entries: Iterable[Entry]) -> Iterator[tuple[str, Parsed]]:
+        """The symbols of many files, parsed a few at a time."""
+        batch: list[Entry] = []
+        for entry in entries:
+            batch.append(entry)
+            if len(batch) == BATCH or sum(each.size for each in batch) > _TOGETHER_BYTES:
+                yield from zip([each.path for each in batch], self._parsed_now(batch), strict=True)
+                batch = []
+        yield from zip([each.path for each in batch], self._parsed_now(batch), strict=True)
+
+    def _parsed_now(self, entries: Sequence[Entry]) -> list[Parsed]:
+        library = self._files.library
+        known: dict[str, Parsed] = {}
+        stamps: dict[str, object] = {}
+        texts: dict[str, str] = {}
+        for entry in entries:
+            stamps[entry.path] = stamp = signature(entry) if entry.real else entry.path
+            with self._lock:
+                remembered = self._parsed.get(entry.path)
+            if remembered and remembered[0] == stamp:
+                known[entry.path] = remembered[1]
+                continue
+            language = language_of(entry.path)
+            try:
+                with library.open(entry) as text:
+                    if text.size > _SOURCE_BYTES:
+                        known[entry.path] = Parsed(language=language, note="it is too large to parse; read it by lines")
+                    else:
+                        texts[entry.path] = text.decode(text.read(text.start, text.size))
+            except (Unreadable, OSError) as error:
+                known[entry.path] = Parsed(language=language, note=str(error))
+        for path, parsed in zip(texts, parse(list(texts.items()), unconfined=library.unconfined), strict=True):
+            known[path] = parsed
+            if parsed.over_limit:
+                library.left_out[path] = f"{parsed.over_limit}: it has no outline, only its lines"
         with self._lock:
-            known = self._parsed.get(path)
-        if known and known[0] == stamp:
-            return known[1]
-        language = language_of(entry.path)
-        try:
-            with self._files.library.open(entry) as text:
-                if text.size > _SOURCE_BYTES:
-                    result = Parsed(language=language, note="it is too large to parse; read it by lines")
-                else:
-                    result = parse(entry.path, text.decode(text.read(text.start, text.size)))
-        except (Unreadable, OSError) as error:
-            result = Parsed(language=language, note=str(error))
-        with self._lock:
-            self._parsed[path] = (stamp, result)
+            for path, parsed in known.items():
+                self._parsed[path] = (stamps[path], parsed)
             while len(self._parsed) > _KEPT_FILES:
                 self._parsed.popitem(last=False)
-        return result
+        return [known[entry.path] for entry in entries]
 
     def find(self, name: str) -> list[FoundSymbol]:
         """Everything the name can mean, best reading first."""

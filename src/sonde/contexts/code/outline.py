@@ -27,8 +27,8 @@ def outline(finder: Finder) -> str:
     """The skeleton: every symbol of a few files, or the folders of many."""
     sources = finder.sources
     if finder.single or len(sources) <= OUTLINED_FILES:
-        paths = [finder.single] if finder.single else [entry.path for entry in sources]
-        return _bounded(line for path in paths for line in outline_file(path, finder.parsed(path)))
+        found = [(finder.single, finder.parsed(finder.single))] if finder.single else finder.every(sources)
+        return _bounded(line for path, parsed in found for line in outline_file(path, parsed))
     counts = Counter("/".join(entry.path.split("/")[:-1][:3]) or "." for entry in sources)
     head = f"{len(sources):,} source files. nav_ls('folder') lists a folder, nav_ls('folder/file.py') the symbols of a file."
     return _bounded([head, *(f"{folder}/  ({count:,} files)" for folder, count in sorted(counts.items()))])

@@ -48,9 +48,11 @@ class FilesContext:
         cache_dir: Path | None = None,
         clock: Clock | None = None,
         within: Sequence[AnyPath] = (),
+        unconfined: bool = False,
     ) -> None:
+        """`unconfined` lets documents be parsed where the kernel cannot confine their parsers."""
         named = [sources] if isinstance(sources, (str, Path)) else list(sources)
-        self.library = Library(named, texts or {}, within)
+        self.library = Library(named, texts or {}, within, unconfined=unconfined)
         self._rationale_over = rationale_over
         self._clock = clock or SystemClock()
         self._search = Search(self.library, cache_dir)
@@ -99,6 +101,11 @@ class FilesContext:
     def fingerprint(self) -> str:
         """A hash of the data (contents when small, names, sizes and times when large)."""
         return self.library.fingerprint()
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Documents that were over a limit of their parser, with the reason."""
+        return self.library.left_out
 
     def locate(self, path: str) -> Path | None:
         """Where a listed file is on disk, for links; None for text that is only in memory."""

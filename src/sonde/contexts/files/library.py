@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from sonde.contexts.files.file_list import Entry, Listing, list_sources
-from sonde.contexts.files.text import BLOCK, LineIndex, Text, Unreadable, open_text, signature
+from sonde.contexts.files.text import BLOCK, LeftOut, LineIndex, Text, Unreadable, open_text, signature
 from sonde.core.patterns import Pattern, compiled, escaped
 from sonde.disk import AnyPath, open_exactly
 from sonde.errors import ToolFault
@@ -32,7 +32,19 @@ V = TypeVar("V")
 class Library:
     """Everything below some files, folders and globs, and texts that are only in memory."""
 
-    def __init__(self, sources: Sequence[str | Path], texts: Mapping[str, str], within: Sequence[AnyPath] = ()) -> None:
+    def __init__(
+        self,
+        sources: Sequence[str | Path],
+        texts: Mapping[str, str],
+        within: Sequence[AnyPath] = (),
+        *,
+        unconfined: bool = False,
+    ) -> None:
+        """`unconfined` lets documents be parsed where the kernel cannot confine their parsers."""
+        self.unconfined = unconfined
+        self.left_out: dict[str, str] = {}
+        """Documents that were over a limit of their parser, with the reason: `took longer than 10 s to read`."""
+        self._over_limit: dict[object, tuple[str, str]] = {}
         self._sources = sources
         self._within = within
         self._texts = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
@@ -105,7 +117,14 @@ class Library:
         converted = self._converted.get(signature(entry)) if self._converted else None
         if converted is not None:
             return converted
-        text = open_text(entry)
+        if known := self._over_limit.get(signature(entry)) if self._over_limit else None:
+            raise LeftOut(*known)  # it has had its time once
+        try:
+            text = open_text(entry, unconfined=self.unconfined)
+        except LeftOut as reason:
+            self.left_out[entry.path] = reason.why
+            self._over_limit[signature(entry)] = (reason.message, reason.why)
+            raise
         if text.in_memory:
             self._converted.put(signature(entry), text)
         return text

@@ -2,15 +2,15 @@
 
 `open_text` refuses what is no longer the listed file (a symlink put in its place, a pipe, a folder that now leads elsewhere) and what
 is not text. UTF-8 is read as it is, without a byte-order mark, stray bytes shown as U+FFFD. UTF-16 and UTF-32 need their byte-order
-mark. Other text is read as Latin-1. PDF is read by pypdf if that is installed. Files are read, never mapped: a mapped log that is
-truncated kills the process that reads it.
+mark. Other text is read as Latin-1. PDF is read by pypdf, if that is installed, in a confined process. Files are read, never mapped: a
+mapped log that is truncated kills the process that reads it.
 """
 
 from __future__ import annotations
 
 import codecs
 import errno
-import io
+import importlib.util
 import os
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -20,9 +20,13 @@ from typing import Self
 from sonde.contexts.files.file_list import Entry
 from sonde.disk import NotPlain, open_exactly
 from sonde.errors import ToolFault
+from sonde.parsers.documents import ParserLimits, Refused, Unparsed, parse
 
 SAMPLE = 65_536
 _TRANSCODED_BYTES = 64_000_000
+PDF_SECONDS = 10
+PDF_BYTES_PER_S = 500_000
+"""A PDF may take ten seconds of processor time, and one more for every half megabyte."""
 _STEP = 1_048_576
 _CONTINUATIONS = bytes(range(0x80, 0xC0))
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b")) + b"\x7f"
@@ -40,6 +44,14 @@ class Unreadable(ToolFault):
 
 class NotText(Unreadable):
     """It is binary: searches of everything skip it silently."""
+
+
+class LeftOut(Unreadable):
+    """It is over a limit of its parser, or cannot be parsed safely: the user hears of it. `why` goes on from its name."""
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.why = why
 
 
 class Text:
@@ -125,14 +137,20 @@ class Text:
         return data.replace(b"\r\n", b"\n") if b"\r" in data else data
 
 
-def open_text(entry: Entry) -> Text:
-    """The text of a listed file; Unreadable says why it has none. Close it, or use it in a `with`."""
+def open_text(entry: Entry, *, unconfined: bool = False) -> Text:
+    """The text of a listed file; Unreadable says why it has none. Close it, or use it in a `with`.
+
+    `unconfined` lets documents be parsed where the kernel cannot confine their parsers.
+    """
     fd, size = _open(entry)
     try:
-        text = _recognise(fd, size)
+        text = _recognise(fd, size, unconfined=unconfined)
     except OSError as error:
         os.close(fd)
         raise Unreadable(f"{entry.path} cannot be read: {error.strerror}.") from None
+    except LeftOut as reason:
+        os.close(fd)
+        raise LeftOut(f"{entry.path} is {reason.message}", reason.why) from None
     except Unreadable as reason:
         os.close(fd)
         raise type(reason)(f"{entry.path} is {reason.message}") from None
@@ -161,10 +179,10 @@ def _open(entry: Entry) -> tuple[int, int]:
     return fd, os.fstat(fd).st_size
 
 
-def _recognise(fd: int, size: int) -> Text:
+def _recognise(fd: int, size: int, *, unconfined: bool) -> Text:
     sample = os.pread(fd, SAMPLE, 0)
     if sample.startswith(b"%PDF-"):
-        return Text.of_bytes(_pdf(_whole(fd, size, "a PDF")), "pdf")
+        return Text.of_bytes(_pdf(fd, size, unconfined=unconfined), "pdf")
     for mark, encoding in _MARKS:
         if sample.startswith(mark):
             data = _whole(fd, size, encoding)
@@ -208,23 +226,18 @@ def _whole(fd: int, size: int, what: str) -> bytes:
         return file.read()
 
 
-def _pdf(data: bytes) -> bytes:
+def _pdf(fd: int, size: int, *, unconfined: bool) -> bytes:
+    if size > _TRANSCODED_BYTES:
+        raise Unreadable(f"a PDF of {size:,} bytes; at most {_TRANSCODED_BYTES:,} are read. Convert it to text first.")
+    if importlib.util.find_spec("pypdf") is None:
+        raise Unreadable("a PDF, which needs the extra pdf: pip install 'sonde-rlm[pdf]'.")
+    limits = ParserLimits(cpu_s=PDF_SECONDS + size // PDF_BYTES_PER_S, output_bytes=_TRANSCODED_BYTES)
     try:
-        from pypdf import PdfReader  # noqa: PLC0415 - an extra, and slow to import
-        from pypdf.errors import PyPdfError  # noqa: PLC0415 - same
-    except ImportError:
-        raise Unreadable("a PDF, which needs the extra pdf: pip install 'sonde-rlm[pdf]'.") from None
-    try:
-        pages = [page.extract_text() for page in PdfReader(io.BytesIO(data)).pages]
-    except (
-        PyPdfError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as error:  # what pypdf raises on broken files
-        raise Unreadable(f"a PDF that cannot be read ({type(error).__name__}: {error}).") from None
+        pages = list(parse("pdf", fd, str, limits, unconfined=unconfined))
+    except Refused as broken:
+        raise Unreadable(f"a PDF that cannot be read ({broken}).") from None
+    except Unparsed as reason:
+        raise LeftOut(f"a PDF that {reason}.", str(reason)) from None
     return "\n".join(f"[page {number}]\n{text}" for number, text in enumerate(pages, 1)).encode("utf-8", "replace")
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from sonde.core.source import Refusal
 from sonde.errors import SandboxUnavailable
 from sonde.sandbox.policy import ALLOWED_MODULES, Profile
-from sonde.sandbox.source import Refusal
 
 MAX_REFUSALS = 20
 HOST_MODULES = frozenset({"os", "sys", "pathlib", "asyncio", "time", "random"})

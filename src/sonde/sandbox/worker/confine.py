@@ -47,6 +47,20 @@ def confine(config: Mapping[str, Any], origin: Origin, send_listener: Send) -> t
     return on, missing
 
 
+def confine_parser(config: Mapping[str, Any], origin: Origin) -> tuple[list[str], list[str]]:
+    """The layers of a process that reads documents: as above, without a fork gate, because it never forks."""
+    on: list[str] = []
+    missing: list[str] = []
+    _put_on(on, missing, config, "rlimits", lambda: _limit(config, origin.mapped))
+    if os.geteuid() == 0:
+        _put_on(on, missing, config, "uid", _drop_uid)
+    _put_on(on, missing, config, "pdeathsig", lambda: _die_with(origin.zygote))
+    _put_on(on, missing, config, "no_new_privs", _no_new_privs)
+    _put_on(on, missing, config, "landlock", _landlock)
+    _put_on(on, missing, config, "seccomp", lambda: seccomp.install_parser_allowlist(kernel.MACHINE))
+    return on, missing
+
+
 def _put_on(
     on: list[str], missing: list[str], config: Mapping[str, Any], layer: str, put: Callable[[], str | None]
 ) -> None:

@@ -34,10 +34,11 @@ def refuse(error: int) -> int:
 
 
 def assemble() -> None:
-    """Make both filters now: the zygote does it once, and no worker has to."""
+    """Make the filters now: the zygote does it once, and no worker has to."""
     if kernel.MACHINE in tables.NUMBERS:
         _gate_program(kernel.MACHINE)
         _allowlist_program(kernel.MACHINE, gated=True)
+        _parser_program(kernel.MACHINE)
 
 
 def install_gate(machine: str) -> int:
@@ -47,6 +48,15 @@ def install_gate(machine: str) -> int:
 
 def install_allowlist(machine: str, *, gated: bool) -> None:
     _install(_allowlist_program(machine, gated=gated), 0)
+
+
+def install_parser_allowlist(machine: str) -> None:
+    _install(_parser_program(machine), 0)
+
+
+@cache
+def _parser_program(machine: str) -> bytes:
+    return _packed(allowlist(machine, tables.ALLOWED_TO_PARSERS, forks=False))
 
 
 @cache
@@ -72,27 +82,28 @@ def gate(machine: str) -> Code:
     return [*code, _return(ALLOW)]
 
 
-def allowlist(machine: str, more: tuple[str, ...] = ()) -> Code:
+def allowlist(machine: str, more: tuple[str, ...] = (), *, forks: bool = True) -> Code:
     """Allow what CPython needs, refuse softly what it asks for by itself, kill for the rest."""
     numbers = tables.NUMBERS[machine]
     code = _prologue(machine)
     for name in (*tables.ALLOWED, *more):
         if name in numbers:
             code += _when(numbers[name], (), ALLOW, KILL)
-    code += _argument_rules(numbers)
+    code += _argument_rules(numbers, forks=forks)
     for name, error in tables.SOFT.items():
         if name in numbers:
             code += _when(numbers[name], (), refuse(error), KILL)
     return [*code, _return(KILL)]
 
 
-def _argument_rules(numbers: dict[str, int]) -> Code:
+def _argument_rules(numbers: dict[str, int], *, forks: bool) -> Code:
     no_exec, no_share = (2, "lacks", 4), (3, "lacks", 1)  # PROT_EXEC; MAP_SHARED, which would survive a rollback
     no_huge = (3, "lacks", 0x40000)  # MAP_HUGETLB: no count of resident memory has these pages in it
     denied = refuse(errno.EACCES)
     code = _when(numbers["mmap"], (no_exec, no_share, no_huge), ALLOW, denied)
     code += _when(numbers["mprotect"], (no_exec,), ALLOW, denied)
-    code += _when(numbers["clone"], (_is(0, tables.FORK_FLAGS), _is(1, 0)), ALLOW, KILL)
+    if forks:
+        code += _when(numbers["clone"], (_is(0, tables.FORK_FLAGS), _is(1, 0)), ALLOW, KILL)
     code += _when(numbers["clone3"], (), refuse(errno.ENOSYS), KILL)
     for name in tables.CLOCKS:
         code += _when(numbers[name], ((0, "lacks", tables.DYNAMIC_CLOCK),), ALLOW, refuse(errno.EINVAL))

@@ -34,6 +34,9 @@ ALLOWED = (
 ALLOWED_WITHOUT_GATE = ("recvmsg", "getsockname", "getsockopt", "dup2", "dup3")
 """What a state needs to be forked without the gate: only in an unsafe sandbox."""
 
+ALLOWED_TO_PARSERS = ("recvmsg",)
+"""How a process that reads documents gets them: each is a descriptor that the supervisor sends."""
+
 SOFT = {
     # CPython opens and stats files by itself (imports, tracebacks, codecs): a refusal, not a death.
     **dict.fromkeys(("open", "openat", "openat2", "creat", "stat", "lstat", "newfstatat", "statx"), errno.EACCES),

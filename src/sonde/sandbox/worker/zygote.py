@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from . import channel, kernel, seccomp, tables
@@ -34,9 +35,14 @@ WALL = 0x40000000
 def main(control_fd: int, supervisor: int, modules: list[str]) -> None:
     os.environ.clear()  # CPython itself may have added LC_CTYPE
     os.environ["PYTHONHASHSEED"] = "0"
-    watch = os.pidfd_open(supervisor)
     preload(modules)
     teach_modules()
+    serve(control_fd, supervisor, Zygote)
+
+
+def serve(control_fd: int, supervisor: int, make: Callable[[socket.socket], Zygote]) -> None:
+    """Report to the supervisor, and obey it for as long as it lives."""
+    watch = os.pidfd_open(supervisor)
     seccomp.assemble()
     gc.collect()
     gc.freeze()
@@ -44,7 +50,7 @@ def main(control_fd: int, supervisor: int, modules: list[str]) -> None:
     control = socket.socket(fileno=os.dup(control_fd))
     os.close(control_fd)
     control.send(marshal.dumps(("ready", os.getpid(), sys.version)))
-    Zygote(control).serve(watch)
+    make(control).serve(watch)
 
 
 class Zygote:
@@ -64,7 +70,7 @@ class Zygote:
             if not message:
                 break
             number, *order = marshal.loads(message)  # written by the supervisor only
-            answer = self._obey((order[0], order[1]), descriptors)
+            answer = self.obey((order[0], order[1]), descriptors)
             if number:
                 self._control.send(marshal.dumps((number, answer)))
         for group in self._groups:
@@ -74,14 +80,16 @@ class Zygote:
                 continue  # nobody is left in it
         os._exit(0)
 
-    def _obey(self, message: tuple[str, Any], descriptors: list[int]) -> Any:
+    def obey(self, message: tuple[str, Any], descriptors: list[int]) -> Any:
         match message:
             case ("spawn", policy):
                 key = marshal.dumps(policy)
                 if key not in self._builtins:  # made once per policy; a worker's copy is its own, as its memory is
                     self._builtins[key] = make_builtins(policy)
                     gc.freeze()
-                return self._spawn(descriptors[0], self._builtins[key])
+                names = self._builtins[key]
+                # A fork without Python's hooks: there is one thread, and nothing to reset.
+                return self.spawn(lambda: kernel.call("clone", tables.SIGCHLD), descriptors[0], start_worker, names)
             case ("reap", pid):
                 return _reap(pid)
             case ("retire", pids):
@@ -105,13 +113,13 @@ class Zygote:
                 raise AssertionError(message)
         return None
 
-    def _spawn(self, descriptor: int, names: dict[str, Any]) -> int:
+    def spawn(self, fork: Callable[[], int], descriptor: int, start: Callable[..., None], *given: Any) -> int:
+        """A child that runs `start(descriptor, origin, *given)` and never returns; its pid."""
         origin = Origin(os.getpid(), address_space())
-        # A fork without Python's hooks: there is one thread, and nothing to reset.
-        pid = kernel.call("clone", tables.SIGCHLD)
+        pid = fork()
         if pid == 0:
             try:
-                start_worker(descriptor, origin, names)
+                start(descriptor, origin, *given)
             except MemoryError:
                 os._exit(MEMORY_EXIT)
             finally:
@@ -130,11 +138,7 @@ def start_worker(descriptor: int, origin: Origin, names: dict[str, Any]) -> None
 
     Whatever can be done before the fork is: a page that a worker is the first to touch costs more than the work on it.
     """
-    os.setpgid(0, 0)
-    null = os.open("/dev/null", os.O_RDWR)
-    for target, source in ((0, null), (1, null), (2, null), (channel.SOCKET, descriptor)):
-        os.dup2(source, target, inheritable=False)
-    os.closerange(channel.SOCKET + 1, MOST_DESCRIPTORS)
+    keep_only(descriptor)
     config: dict[str, Any] = channel.receive()
     try:
         session = CodeSession(config, names)
@@ -145,6 +149,15 @@ def start_worker(descriptor: int, origin: Origin, names: dict[str, Any]) -> None
         raise
     channel.send(channel.READY, 0, {"report": Encoded(ready)}, 1 << 20)
     session.start(gated="fork-gate" in on)
+
+
+def keep_only(descriptor: int) -> None:
+    """A group of its own, and no descriptor but this one, as channel.SOCKET, and /dev/null."""
+    os.setpgid(0, 0)
+    null = os.open("/dev/null", os.O_RDWR)
+    for target, source in ((0, null), (1, null), (2, null), (channel.SOCKET, descriptor)):
+        os.dup2(source, target, inheritable=False)
+    os.closerange(channel.SOCKET + 1, MOST_DESCRIPTORS)
 
 
 def _send_listener(listener: int) -> None:

@@ -1,0 +1,132 @@
+"""A process that reads documents: what a parser that was taken over cannot do, and what the next document notices of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from sonde.sandbox.parser_process import (
+    ParserKind,
+    ParserLimits,
+    ParserProcess,
+    Parsers,
+    ParserServer,
+    ParserUnavailable,
+    Refused,
+    Unparsed,
+)
+
+KIND = ParserKind(module="bad_parser", batch=10)
+LIMITS = ParserLimits(cpu_s=30, memory=64 << 20, output_bytes=1 << 20)
+
+
+@pytest.fixture(scope="module")
+def parsers() -> Iterator[Parsers]:
+    server = ParserServer()
+    yield Parsers(server)
+    server.close()
+
+
+def read(parsers: Parsers, source: int | bytes, act: str = "read", limits: ParserLimits = LIMITS) -> list[Any]:
+    records = parsers.read(KIND, source, {"act": act}, limits, unconfined=False)
+    return [msgspec.msgpack.decode(record) for record in records]
+
+
+def test_a_parser_reads_a_descriptor_and_leaves_its_offset_alone(parsers: Parsers, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello")
+    with (tmp_path / "a.txt").open("rb") as file:
+        assert read(parsers, file.fileno()) == ["hello"]
+        assert os.lseek(file.fileno(), 0, os.SEEK_CUR) == 0
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        ("open", "PermissionError"),
+        ("thread", "died (SIGSYS)"),
+        ("connect", "died (SIGSYS)"),
+        ("fork", "died (SIGSYS)"),
+        ("exec", "died (SIGSYS)"),
+        ("subprocess", "died (SIGSYS)"),
+        ("kill", "died (SIGSYS)"),
+        ("die", "died (SIG"),
+        ("memory", "needs more than 64 MiB of memory to read"),
+        ("babble", "expands to more than 1 MiB"),
+        ("forge", "has a part of more than 64 MiB"),
+        ("anything else", "page 7 is broken: anything else"),
+    ],
+)
+def test_a_parser_that_was_taken_over_reaches_nothing_and_the_next_document_is_read(
+    parsers: Parsers, act: str, message: str
+) -> None:
+    with pytest.raises(Unparsed) as caught:
+        read(parsers, b"hostile", act)
+
+    assert message in str(caught.value)
+    assert read(parsers, b"honest") == ["honest"]
+
+
+def test_a_document_that_takes_too_long_is_given_up(parsers: Parsers) -> None:
+    for act in ("loop", "sleep"):
+        with pytest.raises(Unparsed, match=r"took longer than 0\.1 s to read"):
+            read(parsers, b"", act, ParserLimits(cpu_s=0.1))
+
+    assert read(parsers, b"honest") == ["honest"]
+
+
+def test_a_broken_document_does_not_cost_the_process_and_a_batch_ends_it(parsers: Parsers) -> None:
+    with pytest.raises(Refused):
+        read(parsers, b"", "broken")
+    assert [read(parsers, b"%d" % n) for n in range(25)] == [[str(n)] for n in range(25)]
+
+
+def test_a_reader_who_wants_no_more_leaves_nothing_behind(parsers: Parsers) -> None:
+    records = parsers.read(KIND, b"", {"act": "babble"}, LIMITS, unconfined=False)
+    next(records)
+    records.close()
+
+    assert read(parsers, b"honest") == ["honest"]
+
+
+def test_a_missing_parser_is_named(parsers: Parsers) -> None:
+    with pytest.raises(ParserUnavailable, match="no_such_parser"):
+        list(parsers.read(ParserKind(module="no_such_parser"), b"", {}, LIMITS, unconfined=False))
+
+
+def test_where_a_layer_is_missing_documents_are_refused_unless_the_user_allowed_it() -> None:
+    server = ParserServer(without=("landlock",))
+    try:
+        parsers = Parsers(server)
+        with pytest.raises(ParserUnavailable, match="lacks landlock"):
+            read(parsers, b"honest")
+        assert [bytes(each) for each in parsers.read(KIND, b"honest", {}, LIMITS, unconfined=True)] == [b"\xa6honest"]
+    finally:
+        server.close()
+
+
+def test_where_no_fork_server_runs_a_plain_process_still_has_limits(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("honest")
+    with (tmp_path / "a.txt").open("rb") as file:
+        process = ParserProcess(None, KIND.module, LIMITS.memory, unconfined=True)
+        assert [bytes(each) for each in process.records(file.fileno(), 6, {}, LIMITS)] == [b"\xa6honest"]
+        with pytest.raises(Unparsed, match="took longer than"):
+            list(process.records(file.fileno(), 6, {"act": "loop"}, ParserLimits(cpu_s=0.1)))
+        process.end()
+
+
+def test_a_server_that_died_is_started_again(parsers: Parsers) -> None:
+    fresh = Parsers()
+    assert read(fresh, b"one") == ["one"]
+    server = fresh._server
+    assert server is not None
+    os.kill(server.pid, 9)
+    server._process.wait()
+
+    assert read(fresh, b"two") == ["two"]
+    assert fresh._server is not None
+    fresh._server.close()

@@ -92,7 +92,25 @@ def list_sources(sources: Iterable[str | Path], within: Sequence[AnyPath] = ()) 
 
     `within`: not the user named the sources. Then each must lie in one of these folders and may be read as if a walk had found it there.
     """
-    found = dict.fromkeys(place for source in sources for place in _expand(os.fspath(source)))
+    found: dict[_SourcePath, None] = {}
+    for given in sources:
+        source = os.fspath(given)
+        if os.path.lexists(source):
+            found[_SourcePath(source, os.path.realpath(source))] = None
+            continue
+        matches = sorted(glob.glob(source, recursive=True)) if glob.has_magic(source) else []  # noqa: PTH207 - Path.glob takes no absolute patterns
+        if not matches:
+            raise ConfigError(
+                f"no such file or folder: {source!r}. "
+                "Give an existing path, a quoted glob such as 'logs/**/*.log', or - for standard input."
+            )
+        files = [match for match in matches if not Path(match).is_dir()]
+        base = None
+        parts = source.split("/")
+        if files and glob.has_magic(parts[-1]):  # else it spells the names of the files that it means
+            plain = next(at for at, part in enumerate(parts) if glob.has_magic(part))
+            base = "/".join(parts[:plain]) or ("/" if source.startswith("/") else ".")
+        found |= {_SourcePath(match, os.path.realpath(match), base): None for match in files or matches}
     if within:
         found = {_judged(place, within): None for place in found}
     listing = Listing()
@@ -121,23 +139,6 @@ def _judged(place: _SourcePath, within: Sequence[AnyPath]) -> _SourcePath:
     if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
         raise ConfigError(f"{named} is {NO_FILE}")
     return place if place.base is not None else place._replace(real=real, judged=True)
-
-
-def _expand(source: str) -> list[_SourcePath]:
-    if os.path.lexists(source):
-        return [_SourcePath(source, os.path.realpath(source))]
-    matches = sorted(glob.glob(source, recursive=True)) if glob.has_magic(source) else []  # noqa: PTH207 - Path.glob takes no absolute patterns
-    if not matches:
-        raise ConfigError(
-            f"no such file or folder: {source!r}. Give an existing path, a quoted glob such as 'logs/**/*.log', or - for standard input."
-        )
-    files = [match for match in matches if not Path(match).is_dir()]
-    base = None
-    parts = source.split("/")
-    if files and glob.has_magic(parts[-1]):  # else it spells the names of the files that it means
-        plain = next(at for at, part in enumerate(parts) if glob.has_magic(part))
-        base = "/".join(parts[:plain]) or ("/" if source.startswith("/") else ".")
-    return [_SourcePath(match, os.path.realpath(match), base) for match in files or matches]
 
 
 def _label(place: _SourcePath) -> str:

@@ -14,7 +14,7 @@ from sonde.contexts.traces.filters import parse_filter
 from sonde.contexts.traces.importers.otlp import PROJECT
 from sonde.contexts.traces.inspection import Inspection
 from sonde.contexts.traces.phoenixstore import PhoenixStore
-from sonde.contexts.traces.shape import Tree, many_overview, trace_overview
+from sonde.contexts.traces.shape import MAX_GROUPS, Tree, counts, error_groups, quantiles, trace_overview
 from sonde.contexts.traces.span import Row, Span, SpanSummary, us_of
 from sonde.contexts.traces.store import TraceQuery, TraceStore
 from sonde.core.deadline import Deadline
@@ -101,11 +101,27 @@ def show_trace(store: TraceStore, trace_id: str) -> Row:
 
 
 def overview(store: TraceStore, query: TraceQuery) -> Row:
-    """The traces of a query together, at most a thousand; says when there are more."""
+    """The traces of a query together: how many failed, how long they took, what their errors say. At most a thousand; says when there
+    are more.
+    """
     page = store.traces(query)
-    rows = page.rows[:OVERVIEW_TRACES]
-    value = many_overview([(row.trace_id, store.summaries(row.trace_id)) for row in rows])
-    return {**value, "more": page.more}
+    traces = [store.summaries(row.trace_id) for row in page.rows[:OVERVIEW_TRACES]]
+    spans = [span for trace in traces for span in trace]
+    durations = [
+        max(0, max(span.end_us or span.start_us for span in trace) - min(span.start_us for span in trace)) / 1000
+        for trace in traces
+        if trace
+    ]
+    return {
+        "trace_count": len(traces),
+        "span_count": len(spans),
+        "failed_traces": sum(any(span.status == "ERROR" for span in trace) for trace in traces),
+        "kinds": counts(span.kind for span in spans),
+        "statuses": counts(span.status for span in spans),
+        "latency_ms": quantiles(durations),
+        "error_groups": [group.row() for group in error_groups(spans)[:MAX_GROUPS]],
+        "more": page.more,
+    }
 
 
 def search_trace(store: TraceStore, trace_id: str, pattern: str) -> Row:

@@ -125,7 +125,7 @@ def error_groups(spans: Iterable[SpanSummary]) -> list[ErrorGroup]:
     return sorted(groups.values(), key=lambda group: (-len(group.spans), group.name, group.message))
 
 
-def _quantiles(values: Sequence[float]) -> Row:
+def quantiles(values: Sequence[float]) -> Row:
     """The usual quantiles by the nearest rank: always a value that occurred."""
     if not values:
         return {}
@@ -142,37 +142,17 @@ def trace_overview(trace_id: str, spans: Sequence[SpanSummary], gaps: Sequence[s
         "span_count": len(spans),
         "roots": [span.row() for span in Tree(spans).roots()[:5]],
         "start_time": time_text(min(span.start_us for span in spans)),
-        "kinds": _counts(span.kind for span in spans),
-        "statuses": _counts(span.status for span in spans),
-        "names": _counts(span.name for span in spans),
-        "latency_ms": _quantiles([span.latency_ms for span in spans]),
+        "kinds": counts(span.kind for span in spans),
+        "statuses": counts(span.status for span in spans),
+        "names": counts(span.name for span in spans),
+        "latency_ms": quantiles([span.latency_ms for span in spans]),
         "slowest": [span.row() for span in slowest],
         "error_groups": [group.row() for group in error_groups(spans)[:MAX_GROUPS]],
         "gaps": list(gaps),
     }
 
 
-def many_overview(traces: Sequence[tuple[str, Sequence[SpanSummary]]]) -> Row:
-    """Many traces at a glance: how many failed, how long they took, what their errors say."""
-    spans = [span for _, found in traces for span in found]
-    durations = [
-        max(0, max(span.end_us or span.start_us for span in found) - min(span.start_us for span in found)) / 1000
-        for _, found in traces
-        if found
-    ]
-    failed = [trace_id for trace_id, found in traces if any(span.status == "ERROR" for span in found)]
-    return {
-        "trace_count": len(traces),
-        "span_count": len(spans),
-        "failed_traces": len(failed),
-        "kinds": _counts(span.kind for span in spans),
-        "statuses": _counts(span.status for span in spans),
-        "latency_ms": _quantiles(durations),
-        "error_groups": [group.row() for group in error_groups(spans)[:MAX_GROUPS]],
-    }
-
-
-def _counts(words: Iterable[str]) -> dict[str, int]:
+def counts(words: Iterable[str]) -> dict[str, int]:
     """Most frequent first, then by name; at most fifty."""
     counted = sorted(Counter(words).items(), key=lambda item: (-item[1], item[0]))
     return dict(counted[:50])

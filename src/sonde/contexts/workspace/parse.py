@@ -172,7 +172,17 @@ def _marked(number: int, line: str) -> tuple[str, str]:
 
 def _unified(lines: list[str]) -> list[FilePatch]:
     """The files of a unified diff: those with hunks first, then what git says about a file in headers alone."""
-    starts = _headers(lines)
+    starts: list[int] = []  # `--- a/x`, `+++ b/x`, unless a hunk that counts them removes `-- a` and adds `++ b`
+    removed = added = 0  # lines that the hunk around still expects
+    for n, (line, following) in enumerate(pairwise(lines)):
+        ranged = RANGE.match(line)
+        if ranged or line.startswith("diff "):
+            removed, added = (int(ranged[2] or 1), int(ranged[4] or 1)) if ranged else (0, 0)
+            continue
+        if line.startswith("--- ") and following.startswith("+++ ") and not (removed > 0 and added > 0):
+            starts.append(n)
+        removed -= line[:1] in (" ", "-", "")
+        added -= line[:1] in (" ", "+", "")
     copy = next((line for line in lines if line.startswith("copy from ")), None)
     if copy:
         raise PatchRefused(f"copies are not made ({copy[:80]!r}); use `*** Add File:` with the whole new text")
@@ -203,22 +213,6 @@ def _unified(lines: list[str]) -> list[FilePatch]:
             f"it is neither a `*** Begin Patch` envelope nor a unified diff with --- and +++ lines. {EXAMPLE}"
         )
     return files
-
-
-def _headers(lines: list[str]) -> list[int]:
-    """Where `--- a/x`, `+++ b/x` stand, unless they are a removed `-- a` and an added `++ b` inside a hunk that counts them."""
-    found: list[int] = []
-    old = new = 0  # lines that the hunk around still expects
-    for n, (line, following) in enumerate(pairwise(lines)):
-        ranged = RANGE.match(line)
-        if ranged or line.startswith("diff "):
-            old, new = (int(ranged[2] or 1), int(ranged[4] or 1)) if ranged else (0, 0)
-            continue
-        if line.startswith("--- ") and following.startswith("+++ ") and not (old > 0 and new > 0):
-            found.append(n)
-        old -= line[:1] in (" ", "-", "")
-        new -= line[:1] in (" ", "+", "")
-    return found
 
 
 def _file(lines: list[str]) -> FilePatch:

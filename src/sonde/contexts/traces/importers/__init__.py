@@ -30,7 +30,7 @@ FORMATS: tuple[tuple[str, Callable[[Json], bool], Callable[[Json], Found]], ...]
     ("whowhen", whowhen.recognise, whowhen.spans),
     ("langfuse", langfuse.recognise, langfuse.spans),
     ("langsmith", langsmith.recognise, langsmith.spans),
-    ("trail", flat.recognise_trail, flat.trail_spans),
+    ("trail", lambda record: isinstance(record.get("spans"), list), flat.trail_spans),
     ("flat", flat.recognise, flat.spans),
 )
 MAX_DOCUMENT_BYTES = 128 * 1024 * 1024

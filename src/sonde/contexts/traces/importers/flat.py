@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from sonde.contexts.traces.importers import otlp
 from sonde.contexts.traces.importers.payload import opened
-from sonde.contexts.traces.span import Micros, RawEvent, Span, build_span, us_of
+from sonde.contexts.traces.span import Micros, Span, build_span, us_of
 
 Json = dict[str, Any]
 _TRACE = ("context.trace_id", "trace_id", "traceId")
@@ -21,6 +21,7 @@ _SPAN = ("context.span_id", "span_id", "spanId")
 _PARENT = ("parent_id", "parent_span_id", "parentSpanId", "parentId")
 _START = ("start_time", "startTime", "startTimeUnixNano", "start_time_unix_nano", "timestamp", "start_timestamp")
 _END = ("end_time", "endTime", "endTimeUnixNano", "end_time_unix_nano", "end_timestamp")
+_MOMENT = ("timestamp", "time_unix_nano", "timeunixnano")
 _KIND = ("span_kind", "openinference_span_kind", "kind")
 _ATTRIBUTES = ("attributes", "span_attributes")
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
@@ -57,6 +58,9 @@ def span(record: Json, **more: Any) -> Span:
     if isinstance(resource, dict):
         inner = cast("Json", resource).get("attributes")
         project = cast("Json", inner if isinstance(inner, dict) else resource).get(otlp.PROJECT)
+    lowered = (
+        {str(key).lower(): value for key, value in event.items()} for event in _objects(opened(row.get("events")))
+    )
     fields: Json = {
         "trace_id": _first(row, _TRACE),
         "span_id": _first(row, _SPAN),
@@ -67,21 +71,18 @@ def span(record: Json, **more: Any) -> Span:
         "status": status,
         "status_message": message,
         "attributes": attributes,
-        "events": _events(row.get("events")),
+        "events": (
+            (str(event.get("name", "")), _first(event, _MOMENT), _table(event.get("attributes"))) for event in lowered
+        ),
         "kind": kind if isinstance(kind, str) else None,
         "project": str(project or row.get("project_name") or "default"),
     }
     return build_span(**{**fields, **more})
 
 
-def recognise_trail(record: Json) -> bool:
-    """True for a document with a list of spans."""
-    return isinstance(record.get("spans"), list)
-
-
 def trail_spans(record: Json) -> Iterator[Span | str]:
-    """All spans, parents before children, without recursion: a hostile document may be thousands of levels deep."""
-    stack: list[tuple[Json, str | None]] = [(raw, None) for raw in reversed(_spans_in(record, "spans"))]
+    """All spans of a nested document, parents before children, without recursion: a hostile one may be thousands of levels deep."""
+    stack: list[tuple[Json, str | None]] = [(raw, None) for raw in reversed(_objects(record.get("spans")))]
     while stack:
         raw, parent = stack.pop()
         more: Json = {}
@@ -97,7 +98,7 @@ def trail_spans(record: Json) -> Iterator[Span | str]:
         except (ValueError, TypeError) as broken:
             yield f"span {raw.get('span_id')}: {broken}"
         own = raw.get("span_id")
-        stack.extend((child, None if own is None else str(own)) for child in reversed(_spans_in(raw, "child_spans")))
+        stack.extend((child, None if own is None else str(own)) for child in reversed(_objects(raw.get("child_spans"))))
 
 
 def duration_us(text: Any) -> int:
@@ -128,16 +129,6 @@ def _table(found: Any) -> Json:
     return cast("Json", found) if isinstance(found, dict) else {}
 
 
-def _events(raw: Any) -> Iterator[RawEvent]:
-    found = opened(raw)
-    items = cast("list[Any]", found) if isinstance(found, list) else []
-    for item in items:
-        if isinstance(item, dict):
-            event = {str(key).lower(): value for key, value in cast("Json", item).items()}
-            moment = _first(event, ("timestamp", "time_unix_nano", "timeunixnano"))
-            yield str(event.get("name", "")), moment, _table(event.get("attributes"))
-
-
 def _first(row: Json, names: tuple[str, ...]) -> Any:
     for name in names:
         value = row.get(name)
@@ -146,7 +137,6 @@ def _first(row: Json, names: tuple[str, ...]) -> Any:
     return None
 
 
-def _spans_in(record: Json, name: str) -> list[Json]:
-    found = record.get(name)
+def _objects(found: Any) -> list[Json]:
     items = cast("list[Any]", found) if isinstance(found, list) else []
     return [cast("Json", item) for item in items if isinstance(item, dict)]

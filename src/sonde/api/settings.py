@@ -20,6 +20,7 @@ from typing import Any
 from sonde.api.config_file import ConfigFile, Found, NamedModel, find_files
 from sonde.api.keys import KEYS, KNOBS, check, unknown
 from sonde.core.budget import Budget
+from sonde.core.redaction import url_secrets
 from sonde.errors import ConfigError
 from sonde.models.base import ModelSettings, PromptMode, Secret, TokenUsage, price
 
@@ -122,6 +123,8 @@ class Settings:
         given = [*self.environ.items(), *(pair for model in self.models.values() for pair in model.env.items())]
         values = {value.strip() for name, value in given if name.endswith("_API_KEY") or name in named}
         values |= {self.api_key.reveal().strip()} if self.api_key else set()  # as it is sent
+        for url in (self.base_url, *(model.base_url for model in self.models.values())):
+            values.update(url_secrets(url))
         return sorted(value for value in values if value)
 
     def rows(self) -> list[tuple[str, str, str]]:

@@ -23,6 +23,7 @@ from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.phoenixstore import PhoenixStore
 from sonde.contexts.traces.store import TraceQuery, TraceStore, UnknownTrace
 from sonde.core.canonical import hash_value
+from sonde.core.redaction import url_secrets
 from sonde.engines.compliance import COMPLIANCE
 from sonde.engines.incident import INCIDENT
 from sonde.engines.rca import RCA
@@ -62,7 +63,7 @@ class Source:
 
     def secrets(self) -> list[str]:
         """What no journal and no message may hold."""
-        return [value for value in (self.api_key, *self.headers.values()) if value]
+        return [value for value in (self.api_key, *self.headers.values(), *url_secrets(str(self.source))) if value]
 
 
 def source_of(

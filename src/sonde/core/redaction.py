@@ -1,8 +1,8 @@
 """Removes what must not be written or shown, for journals, messages, errors and exports.
 
-Known key values are found in every spelling in which they turn up: plain, in a URL, in base64, in a JSON text (`secret_forms`). Only an
-export with `--redact` also loses what merely looks like a secret, by pattern (`redact_text`, `redact_value`). Text that UTF-8 cannot
-hold is made writable.
+Known key values are found in every spelling in which they turn up: plain, in capitals, in a URL, in hex, in base64, in a JSON text
+(`secret_forms`). Only an export with `--redact` also loses what merely looks like a secret, by pattern (`redact_text`, `redact_value`).
+Text that UTF-8 cannot hold is made writable.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
 import msgspec
 
@@ -22,28 +22,74 @@ from sonde.core.markdown_safety import words
 
 REMOVED = "[key removed]"
 SHORTEST_SECRET = 8  # "none", "test" or "ollama" are dummies; removing such words would falsify the content
+SHORTEST_MIXED = 6  # of letters and digits together, which no ordinary word is
+SHORTEST_CAPITALS = 12  # shorter keys may be words that the content has in another case
 REDACTED = "[redacted]"
 
-SECRETS: Sequence[re.Pattern[str]] = [
-    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
-    re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"),
-    re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}|glpat-[A-Za-z0-9_-]{16,})"),
-    re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
-    re.compile(r"\bAIza[A-Za-z0-9_-]{30,}"),
-    re.compile(r"\bxox[abposr]-[A-Za-z0-9-]{10,}"),
-    re.compile(r"\bhf_[A-Za-z0-9]{30,}"),
-    re.compile(r"\beyJ[A-Za-z0-9_-]{8,2000}\.[A-Za-z0-9_-]{8,20000}\.[A-Za-z0-9_-]{8,}"),  # bounded: else quadratic
-    re.compile(r"(?i)(?<=bearer )[A-Za-z0-9._~+/=-]{12,}"),
-    re.compile(r"(?<=://)[^\s/:@'\"]{1,100}:[^\s/@'\"]{1,200}(?=@)"),
+_SHAPES: Sequence[tuple[Sequence[str], re.Pattern[str]]] = [
+    (["-----BEGIN"], re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)")),
+    (["sk-", "pk-", "rk-"], re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}")),
+    (["_live_", "_test_", "whsec_"], re.compile(r"\b(?:(?:sk|pk|rk)_(?:live|test)_|whsec_)[A-Za-z0-9+/=]{10,}")),
+    (
+        ["ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "gl"],
+        re.compile(
+            r"\b(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{30,}|gl(?:pat|dt|rt|ptt|cbt|soat)-[\w-]{16,}|glsa_\w{20,})"
+        ),
+    ),
+    (["AKIA", "ASIA"], re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")),
+    (
+        ["AIza", "ya29.", "GOCSPX-", "1//0"],
+        re.compile(r"(?:\b(?:AIza|ya29\.|GOCSPX-)|(?<![\w/])1//0)[A-Za-z0-9_-]{20,}"),
+    ),
+    (["xox", "xapp-"], re.compile(r"\b(?:xox[abposre]|xapp)-[A-Za-z0-9-]{10,}")),
+    (["hooks.slack.com/"], re.compile(r"(?<=hooks\.slack\.com/services/)[A-Za-z0-9/]{20,}")),
+    (
+        [
+            "hf_",
+            "npm_",
+            "gsk_",
+            "r8_",
+            "dckr_pat_",
+            "dop_v1_",
+            "shpat_",
+            "shpss_",
+            "figd_",
+            "sntrys_",
+            "phx_",
+            "phc_",
+            "lin_api_",
+        ],
+        re.compile(r"\b(?:hf|npm|gsk|r8|dckr_pat|dop_v1|shpat|shpss|figd|sntrys|phx|phc|lin_api)_[A-Za-z0-9_-]{20,}"),
+    ),
+    (
+        ["pypi-", "nvapi-", "xai-", "tvly-", "pplx-", "PMAK-", "sq0", "AGE-SECRET-KEY-"],
+        re.compile(
+            r"\b(?:pypi-AgE|nvapi-|xai-|tvly-|pplx-|PMAK-|sq0(?:csp|atp|idp)-|AGE-SECRET-KEY-)[A-Za-z0-9_-]{16,}"
+        ),
+    ),
+    (["SG."], re.compile(r"(?<![\w-])SG\.[\w-]{16,100}\.[\w-]{16,}")),
+    (["hvs."], re.compile(r"\bhvs\.[\w-]{20,}")),
+    (["dapi"], re.compile(r"\bdapi[0-9a-f]{32}")),
+    (["eyJ"], re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}")),  # each run of such characters is tried once
+    (["earer "], re.compile(r"(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{12,}")),
+    (["BEARER "], re.compile(r"(?<=BEARER )[A-Za-z0-9._~+/=-]{12,}")),
+    (["asic "], re.compile(r"(?<=[Bb]asic )(?=[A-Za-z+/]{0,500}[0-9=])[A-Za-z0-9+/]{8,}={0,2}")),
+    (["://"], re.compile(r"(?<=://)[^\s/:@'\"]{0,100}:[^\s/@'\"]{1,200}(?=@)")),
+    (["sig=", "ignature="], re.compile(r"(?<=[?&]sig=)[\w%+/=-]{16,}|(?<=-Signature=)[0-9a-f]{32,}")),
 ]
-"""What is removed wherever it is."""
+"""What is removed wherever it is, and texts without which it cannot be there: looking for those is much quicker."""
 
-_NAMED = re.compile(
-    r"""(?i)((?:password|passwd|secret|token|api[_-]?key|access[_-]?key|client[_-]?secret)["']?\s{0,4}[:=]\s{0,4}["']?)([^\s"',;]{4,})"""
-)
+_NAME = "password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|account[_-]?key|private[_-]?key|client[_-]?secret"
+_NAMED = re.compile(rf"""(?i)((?:{_NAME})["']?\s{{0,4}}[:=]\s{{0,4}}["']?)([^\s"',;]{{4,}})""")
 """A value after a telling name; the name stays."""
+_NAMES = ("passw", "passphrase", "secret", "token", "key")
 
-_TELLING = re.compile(r"(?i)(?:password|passwd|secret|token|api[_-]?key|access[_-]?key|authorization)$")
+_HEADER = re.compile(
+    r"""(?i)(authorization["']?\s{0,4}[:=]\s{0,4}["']?)(?:[a-z-]{3,20}\x20)?[^\s"',;]{8,}|(cookie["']?\s{0,4}[:=]\s{0,4}["']?)[^\s=;,"']{1,100}=[^\r\n"']+"""
+)
+"""The whole value of a header; its name stays."""
+
+_TELLING = re.compile(rf"(?i)(?:{_NAME}|authorization|cookie)$")
 """Names of fields whose whole text is removed."""
 
 
@@ -62,16 +108,32 @@ class SecretForms:
 
 
 def secret_forms(secrets: Sequence[str]) -> SecretForms:
-    """The spellings of these values: plain, in a URL, in base64, inside a JSON text."""
+    """The spellings of these values: plain, in capitals, in a URL, in hex, in base64 after anything else, in a JSON text, in Markdown."""
     found: set[str] = set()
     for secret in secrets:
-        if len(secret) >= SHORTEST_SECRET:
-            raw = secret.encode("utf-8", "surrogateescape")  # a variable of the environment need not be UTF-8
-            plain = base64.b64encode(raw).decode()
-            found |= {secret, quote(raw, safe=""), quote(raw), quote_plus(raw), plain.rstrip("=")}
-            found |= {_quoted(secret), json.dumps(secret)[1:-1], words(secret)}
+        mixed = len(secret) >= SHORTEST_MIXED and re.search(r"\d", secret) and re.search(r"[^\W\d_]", secret)
+        if len(secret) < SHORTEST_SECRET and not mixed:
+            continue
+        raw = secret.encode("utf-8", "surrogateescape")  # a variable of the environment need not be UTF-8
+        in_url = {quote(raw, safe=""), quote(raw), quote_plus(raw)}
+        found |= in_url | {re.sub("%..", lambda code: code[0].lower(), each) for each in in_url}
+        found |= {secret, _quoted(secret), json.dumps(secret)[1:-1], words(secret), raw.hex(), raw.hex().upper()}
+        found.add(base64.b64encode(raw).decode().rstrip("="))
+        for before in range(3):  # "Bearer " or "user:" may stand before it: its bits begin at one of three places
+            whole = base64.b64encode(b"\0" * before + raw).decode().rstrip("=")
+            own = whole[(0, 2, 3)[before] : (before + len(raw)) * 8 // 6]
+            found |= {own, own.replace("+", "-").replace("/", "_")}
+        if len(secret) >= SHORTEST_CAPITALS:
+            found |= {secret.upper(), secret.lower(), secret[::-1]}
     spellings = tuple(sorted(found, key=lambda spelling: (-len(spelling), spelling)))
     return SecretForms(spellings, tuple(_quoted(spelling).encode() for spelling in spellings))
+
+
+def url_secrets(url: str | None) -> list[str]:
+    """The password in an address, as it stands there and as it is sent."""
+    found = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#\s]*)@", url or "")
+    password = found[1].partition(":")[2] if found else ""
+    return [each for each in {password, unquote(password)} if each]
 
 
 def _quoted(text: str) -> str:
@@ -137,9 +199,15 @@ def without_surrogates(text: str) -> str:
 
 def redact_text(text: str) -> str:
     """The text without what looks like a secret."""
-    for pattern in SECRETS:
-        text = pattern.sub(REDACTED, text)
-    return _NAMED.sub(rf"\g<1>{REDACTED}", text)
+    for needles, pattern in _SHAPES:
+        if any(needle in text for needle in needles):
+            text = pattern.sub(REDACTED, text)
+    lower = text.lower()
+    if any(name in lower for name in _NAMES):
+        text = _NAMED.sub(rf"\g<1>{REDACTED}", text)
+    if "authorization" in lower or "cookie" in lower:
+        text = _HEADER.sub(lambda found: f"{found[1] or found[2]}{REDACTED}", text)
+    return text
 
 
 def redact_value(value: Any, kept: Sequence[str] = ()) -> Any:

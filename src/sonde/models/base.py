@@ -12,12 +12,11 @@ import json
 import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
-from urllib.parse import urlsplit
 
 from sonde.core.deadline import Deadline
+from sonde.core.redaction import url_secrets
 from sonde.errors import ModelCallFailed
 
 Role = Literal["system", "user", "assistant"]
@@ -142,8 +141,7 @@ class ModelSettings:
         found = [self.api_key.reveal().strip()] if self.api_key else []  # as it is sent
         found += self.env.values()
         for url in (self.base_url, self.proxy):
-            with suppress(ValueError):  # not a URL; whoever opens it says so
-                found.append(urlsplit(url or "").password or "")
+            found += url_secrets(url)
         return tuple(filter(None, found))
 
 

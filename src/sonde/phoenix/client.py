@@ -15,13 +15,13 @@ import httpx2
 import msgspec
 
 from sonde.core.deadline import Deadline
+from sonde.core.redaction import secret_forms, url_secrets
 from sonde.errors import ConfigError, ToolCallFailed, ToolFault
 
 TIMEOUT_S = 30.0
 ATTEMPTS = 4
 FIRST_PAUSE_S = 0.5
 MAX_PAUSE_S = 8.0
-SHORTEST_SECRET = 8  # a header of one letter is no secret, and letters are everywhere
 MAX_REPLY_BYTES = 512 * 1024 * 1024
 Json = dict[str, Any]
 Params = Mapping[str, str | int | Sequence[str] | None]
@@ -65,7 +65,7 @@ class PhoenixClient:
         secret = {"authorization": f"Bearer {api_key}"} if api_key else {}
         sent = _checked_headers({**secret, **dict(headers or {})})
         held = {api_key or "", *sent.values()}
-        self._secrets = sorted((value for value in held if len(value) >= SHORTEST_SECRET), key=len, reverse=True)
+        self._keys = secret_forms([*held, *url_secrets(base_url)])
         self._http = httpx2.Client(
             base_url=self.base_url,
             headers={**sent, "accept": "application/json"},
@@ -129,9 +129,7 @@ class PhoenixClient:
 
     def _detail(self, reply: httpx2.Response) -> str:
         """One line of the server's own words, without what was sent in the headers: some servers repeat it."""
-        said = reply.text[:4_000]
-        for secret in self._secrets:
-            said = said.replace(secret, "[key removed]")
+        said = self._keys.remove(reply.text[:4_000])
         return " ".join(said[:300].split())
 
 

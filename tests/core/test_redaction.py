@@ -1,0 +1,124 @@
+"""Keys that we know are found in every spelling; what merely looks like a secret leaves a redacted export. Both take linear time."""
+
+from __future__ import annotations
+
+import base64
+import time
+
+import pytest
+from hypothesis import given, strategies as st
+
+from sonde.core.redaction import redact_text, redact_value, secret_forms, url_secrets
+
+KEY = "sk-very-secret-0123456789"
+SHAPED = [
+    "sk_live_0123456789abcdef",
+    "rk_test_0123456789abcdef",
+    "whsec_0123456789abcdef0123",
+    "npm_" + "a1" * 18,
+    "SG." + "a" * 22 + "." + "b" * 43,
+    "ya29.a0AfH6SMBx" + "x" * 30,
+    "GOCSPX-" + "a1" * 14,
+    "xapp-1-A0123456789-0123456789",
+    "glpat-0123456789abcdefghij",
+    "dckr_pat_" + "a1" * 14,
+    "pypi-AgEIcHlwaS5vcmcCJ" + "a" * 20,
+    "sq0csp-" + "a1" * 20,
+    "gsk_" + "a1" * 24,
+    "r8_" + "a1" * 18,
+    "hvs." + "a1" * 14,
+    "dapi" + "0123456789abcdef" * 2,
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dBjftJeZ4CVPmB92K27uhbUJU1p1r",
+]
+AFTER_A_NAME = [
+    ("AccountName=x;AccountKey=", "abcd1234+/==", ";Suffix=y"),
+    ("Authorization: ", "Basic dXNlcjpwYXNz", ""),
+    ("authorization='", "Token 0123456789", "'"),
+    ("BASIC auth: Basic ", "dXNlcjpwYXNzMQ==", ""),
+    ("Cookie: ", "session=abc; other=def", "\nHost: x"),
+    ("Set-Cookie: ", "id=a3fWa; Expires=never", "\n"),
+    ("passphrase: ", "correct-horse", ""),
+    ("https://", "user:pw", "@host/"),
+    ("redis://", ":pw", "@host/"),
+    ("https://x.blob.example/a?sv=1&sig=", "abcdef0123456789%2F%3D", "&x=1"),
+]
+ORDINARY = [
+    "a basic understanding of cookies",
+    "authorization: users must log in",
+    "the cookie: yummy",
+    "tokens_in and a task-list of skills",
+    "see https://host:8080/a and user@host",
+    "npm_config_cache, hf_hub and SG.x are names",
+]
+
+
+@pytest.mark.parametrize("secret", SHAPED)
+def test_what_has_the_shape_of_a_secret_goes(secret: str) -> None:
+    assert redact_text(f"it is {secret}, they say") == "it is [redacted], they say"
+
+
+@pytest.mark.parametrize(("before", "secret", "after"), AFTER_A_NAME)
+def test_a_value_after_a_telling_name_goes_and_the_name_stays(before: str, secret: str, after: str) -> None:
+    assert redact_text(before + secret + after) == f"{before}[redacted]{after}"
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_ordinary_words_stay(text: str) -> None:
+    assert redact_text(text) == text
+
+
+def test_fields_with_a_telling_name_lose_their_text() -> None:
+    fields = {"Set-Cookie": "a", "account_key": "b", "Proxy-Authorization": "c", "passphrase": "d", "note": "e"}
+
+    assert set(redact_value(fields).values()) == {"[redacted]", "e"}
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_a_known_key_is_found_in_base64_whatever_stands_around_it(before: str, after: str) -> None:
+    told = base64.b64encode(f"{before}{KEY}{after}".encode()).decode()
+
+    assert "[key removed]" in secret_forms([KEY]).remove(told)
+
+
+@pytest.mark.parametrize(
+    ("secret", "text", "kept"),
+    [
+        ("ollama", "ollama runs", True),
+        ("EMPTY", "EMPTY", True),
+        ("abc123", "key abc123", False),
+        ("hunter2", "key hunter2", False),
+        ("Password", "the word password", True),
+        ("Password", "Password", False),
+    ],
+)
+def test_short_keys_go_unless_they_could_be_words(secret: str, text: str, kept: bool) -> None:
+    assert (secret_forms([secret]).remove(text) == text) is kept
+
+
+def test_the_password_of_an_address_is_known_as_written_and_as_sent() -> None:
+    assert set(url_secrets("https://me:a%40bcdefg@host/v1")) == {"a%40bcdefg", "a@bcdefg"}
+    assert url_secrets("https://host/a:b@c") == url_secrets(None) == []
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "-eyJ",
+        "eyJa.",
+        "sk-",
+        "SG.aaaaaaaaaaaaaaaaa.",
+        "://a:",
+        "Basic a",
+        "password",
+        "cookie:a=",
+        "token=",
+        "1//0",
+        "-----BEGIN ",
+    ],
+)
+def test_it_ends_soon_whatever_the_text(piece: str) -> None:
+    started = time.process_time()
+
+    redact_text(piece * (1_000_000 // len(piece)))
+
+    assert time.process_time() - started < 10

@@ -1,0 +1,56 @@
+"""A stranger's file repeats the user's key in disguise. The run's folder, the answer and an export do not."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from victim import Victim
+
+KEY = "sk-Very/Secret+0123456789=Key"
+DISGUISES: dict[str, Callable[[str], str]] = {
+    "plain": str,
+    "capitals": str.upper,
+    "small": str.lower,
+    "hex": lambda key: key.encode().hex(),
+    "hex in capitals": lambda key: key.encode().hex().upper(),
+    "backwards": lambda key: key[::-1],
+    "in a URL": lambda key: quote(key, safe="").replace("%2F", "%2f"),
+    "base64": lambda key: base64.b64encode(key.encode()).decode(),
+    "base64 of a header": lambda key: base64.b64encode(f"Bearer {key}".encode()).decode(),
+    "base64 of a login": lambda key: base64.urlsafe_b64encode(f"me:{key}".encode()).decode(),
+}
+
+
+def left_in(folder: Path, text: str) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.is_file() and text in path.read_text(errors="replace")]
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+def test_a_key_in_disguise_is_in_no_file_of_the_run(victim: Victim, disguise: str) -> None:
+    victim.environ = {"OPENAI_API_KEY": KEY}
+    told = DISGUISES[disguise](KEY)
+    victim.write("log.txt", f"sent <{told}> at noon\n")
+    model = victim.model("print(read_file('log.txt'))", "FINAL(read_file('log.txt') + ' [log.txt:1-1]')")
+
+    done = victim.call("ask", "What was sent?", "log.txt", "--runs-dir", victim.own, "--model", model.name)
+
+    assert done.returncode == 0, done.stderr
+    middle = told[4:-4]  # the outermost characters of base64 belong to what stands beside the key
+    assert left_in(victim.own, middle) == []
+    assert left_in(victim.own, "at noon"), "the rest of the line is there"
+
+
+def test_the_password_of_an_address_is_in_no_file_of_the_run(victim: Victim) -> None:
+    victim.write("log.txt", "GET http://me:hunter2x@127.0.0.1:9/v1 failed\n")
+    model = victim.model("print(read_file('log.txt'))", "FINAL('It failed. [log.txt:1-1]')")
+
+    flags = ("--runs-dir", victim.own, "--model", model.name, "--base-url", "http://me:hunter2x@127.0.0.1:9/v1")
+    done = victim.call("ask", "What failed?", "log.txt", *flags)
+
+    assert done.returncode == 0, done.stderr
+    assert left_in(victim.own, "hunter2x") == []
+    assert "hunter2x" not in done.stderr

@@ -18,7 +18,7 @@ from mcp import Client
 
 from sonde.api.settings import Settings
 from sonde.models import ModelSettings, open_model
-from sonde.server.mcp import build
+from sonde.server.mcp import WORK, build
 from sonde.testing import ScriptedReply, ScriptedServer, SeenRequest
 
 SOON_S = 60.0
@@ -142,7 +142,9 @@ def test_a_run_for_an_mcp_client_ends_although_the_server_never_answers(tmp_path
                 await asyncio.wait_for(begun.wait(), SOON_S)
                 task.cancel()
                 await asyncio.wait([task])
-            await asyncio.wait_for(loop.shutdown_default_executor(), SOON_S)  # ends once the run has
+            for thread in threading.enumerate():
+                if thread.name == WORK:
+                    await asyncio.to_thread(thread.join, SOON_S)
 
     asyncio.run(go())
 

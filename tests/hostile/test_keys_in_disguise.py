@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
@@ -18,7 +19,7 @@ DISGUISES: dict[str, Callable[[str], str]] = {
     "hex": lambda key: key.encode().hex(),
     "hex in capitals": lambda key: key.encode().hex().upper(),
     "backwards": lambda key: key[::-1],
-    "in a URL": lambda key: quote(key, safe="").replace("%2F", "%2f"),
+    "in a URL": lambda key: re.sub("%..", lambda code: code[0].lower(), quote(key, safe="")),
     "base64": lambda key: base64.b64encode(key.encode()).decode(),
     "base64 of a header": lambda key: base64.b64encode(f"Bearer {key}".encode()).decode(),
     "base64 of a login": lambda key: base64.urlsafe_b64encode(f"me:{key}".encode()).decode(),

@@ -53,7 +53,15 @@ def test_a_flag_beats_a_variable_beats_a_profile_beats_the_file_beats_the_defaul
 
 
 def test_every_key_can_be_set_by_a_variable_and_says_so(home: Path) -> None:
-    sample = {"whole": "3", "number": "2.5", "switch": "no", "text": "x", "path": "/x", "model": "openai:x"}
+    sample = {
+        "whole": "3",
+        "number": "2.5",
+        "switch": "no",
+        "text": "x",
+        "path": "/x",
+        "folders": "/x:/y",
+        "model": "openai:x",
+    }
     for key in KEYS.values():
         value = key.choices[-1] if key.choices else sample[key.form]
         found = settings(home, env={key.variables[0]: value})

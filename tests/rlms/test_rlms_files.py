@@ -210,7 +210,8 @@ def start(loop: Loop) -> tuple[subprocess.Popen[bytes], str, str]:
     call = subprocess.Popen(
         [sys.executable, "-m", "sonde", "rlms", *loop.words(root)], env=loop.environment(), stdout=-3, stderr=-3
     )
-    program, worker = ready.read_text().split()  # waits until the root program runs
+    program, launcher = ready.read_text().split()  # waits until the root program runs
+    worker = Path(f"/proc/{launcher}/stat").read_text().rpartition(")")[2].split()[1]
     return call, program, worker
 
 

@@ -86,7 +86,12 @@ export class App {
     await this.running(true);
     await vscode.commands.executeCommand("sonde.trace.focus");
     const approve = this.approval.ask.bind(this.approval);
-    const host = new ToolHost(root, new EditorTexts(root), new Policy(settings.allowedCommands), approve);
+    const host = new ToolHost(root, new EditorTexts(root), new Policy(settings.allowedCommands), approve, {
+      python: settings.pythonPath,
+      environment: this.environment,
+      read: settings.commandRead,
+      write: settings.commandWrite,
+    });
     const options = { workspace: root, ...(settings.limits ? { limits: settings.limits } : {}) };
     try {
       const completion = await this.tasks.run(prompt, host, options);
@@ -144,7 +149,9 @@ export class App {
 
 function serveArguments(settings: Settings, storage: vscode.Uri): string[] {
   const runs = settings.runsDir || vscode.Uri.joinPath(storage, "runs").fsPath;
-  return [...settings.serveArguments, ...(settings.model ? ["--model", settings.model] : []), "--runs-dir", runs];
+  const commands = settings.allowedCommands.flatMap((command) => ["--allow-command", command]);
+  const model = settings.model ? ["--model", settings.model] : [];
+  return [...settings.serveArguments, ...commands, ...model, "--runs-dir", runs];
 }
 
 function askForTask(): Thenable<string | undefined> {

@@ -18,6 +18,8 @@ export interface Settings {
   readonly limits: Limits | undefined;
   readonly passEnvironment: readonly string[];
   readonly allowedCommands: readonly string[];
+  readonly commandRead: readonly string[];
+  readonly commandWrite: readonly string[];
   readonly serveArguments: readonly string[];
 }
 
@@ -31,6 +33,8 @@ export function readSettings(): Settings {
     limits: budget === "large" ? LARGE : budget === "custom" ? all.get<Limits>("customBudget", {}) : undefined,
     passEnvironment: all.get("passEnvironment", []),
     allowedCommands: all.get("allowedCommands", []),
+    commandRead: all.get("commandRead", []),
+    commandWrite: all.get("commandWrite", []),
     serveArguments: all.get("serveArguments", []),
   };
 }

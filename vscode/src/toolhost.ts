@@ -1,7 +1,8 @@
 // Answers the runtime's requests: each exactly once, whatever happens, and only within guard and policy. Imports no `vscode`.
 import { spawn } from "node:child_process";
 import { readdir, stat } from "node:fs/promises";
-import { join, resolve } from "node:path";
+import { join } from "node:path";
+import type { Environment } from "./environment";
 import { checkBase, checkPlan, checkPortable, clean, cleanFolder, Guard } from "./guard";
 import type { Policy } from "./policy";
 import {
@@ -36,13 +37,21 @@ export interface Proposal {
   readonly before: ReadonlyMap<string, string>;
 }
 
+/** How commands are run: by the Python that has Sonde, and what they may reach outside of the workspace. */
+export interface Runner {
+  readonly python: string;
+  readonly environment: Environment;
+  readonly read?: readonly string[];
+  readonly write?: readonly string[];
+}
+
 export type Approve = (proposal: Proposal, signal: AbortSignal) => Promise<Decision>;
 
 const MAX_FILES = 20_000;
 const MAX_MATCHES = 200;
 const MAX_OUTPUT = 20_000;
 const COMMAND_MS = 55_000; // the runtime waits 60 s for an answer
-const LEFT_MS = 500;
+const MAX_ANSWER = 1_000_000; // both outputs of a command, each letter perhaps escaped
 
 export class ToolHost {
   private readonly guard: Guard;
@@ -52,6 +61,7 @@ export class ToolHost {
     private readonly texts: Texts,
     private readonly policy: Policy,
     private readonly approve: Approve,
+    private readonly runner: Runner = { python: "python3", environment: {} },
   ) {
     this.guard = new Guard(root);
   }
@@ -236,40 +246,52 @@ export class ToolHost {
     return before;
   }
 
+  /** Sonde's own guard runs it: the Python that has Sonde checks it again, confines it, and ends all that it started. */
   private async execute(command: string, folder: string, signal: AbortSignal): Promise<Record<string, unknown>> {
-    const [named = "", ...args] = this.policy.checkCommand(command);
-    const program = named.includes("/") ? resolve(this.guard.root, named) : named; // from the root, whichever folder
+    this.policy.checkCommand(command);
     const cwd = await this.folder(folder);
     if (folder !== "") {
       // a folder's own files can tell a program what to start
       throw new Refusal("COMMAND_REFUSED", "commands run in the root of the workspace; leave cwd out");
     }
+    const { python, environment, read, write } = this.runner;
+    const order = { command, allowed: this.policy.commands, seconds: COMMAND_MS / 1000, read, write };
     return new Promise((done, reject) => {
-      const options = { cwd, timeout: COMMAND_MS, signal, killSignal: "SIGKILL" as const };
-      const child = spawn(program, args, {
-        ...options,
-        env: { PATH: process.env.PATH ?? "" },
-        stdio: ["ignore", "pipe", "pipe"],
-        detached: true, // a group of its own, so that what it started ends with it
-      });
-      child.once("exit", () => {
-        endGroup(child.pid);
-        setTimeout(() => child.stdout.destroy() && child.stderr.destroy(), LEFT_MS).unref(); // held by who left the group
-      });
+      const failed = (why: string) => reject(new Refusal("COMMAND_REFUSED", `${command} was not run: ${why}`));
+      const child = spawn(python, ["-P", "-m", "sonde.server.command"], { cwd, env: environment, stdio: "pipe" });
+      const hangUp = () => child.stdin.end(); // it ends with its input, and the command with it
+      signal.addEventListener("abort", hangUp, { once: true });
       const kept = { stdout: "", stderr: "" };
       child.stdout.setEncoding("utf8").on("data", (data: string) => {
-        kept.stdout = (kept.stdout + data).slice(-MAX_OUTPUT);
+        kept.stdout = (kept.stdout + data).slice(-MAX_ANSWER);
       });
       child.stderr.setEncoding("utf8").on("data", (data: string) => {
         kept.stderr = (kept.stderr + data).slice(-MAX_OUTPUT);
       });
-      child.once("error", (error) => reject(new Refusal("COMMAND_REFUSED", `${command} failed: ${error.message}`)));
-      child.once("close", (code) =>
-        child.killed
-          ? reject(new Refusal("TIMEOUT", `${command} did not end within ${COMMAND_MS / 1000} s and was stopped`))
-          : done({ exitCode: code ?? -1, ...kept }),
-      );
+      child.stdin.on("error", () => undefined); // told by `close`
+      child.once("error", (error) => failed(error.message));
+      child.once("close", () => {
+        signal.removeEventListener("abort", hangUp);
+        const answer = parsed(kept.stdout);
+        if (answer === undefined) {
+          failed(kept.stderr.trim().split("\n").at(-1) ?? "");
+        } else if (typeof answer.refused === "string") {
+          const code = answer.refused.includes("did not end within") ? "TIMEOUT" : "COMMAND_REFUSED";
+          reject(new Refusal(code, answer.refused));
+        } else {
+          done(answer);
+        }
+      });
+      child.stdin.write(`${JSON.stringify(order)}\n`);
     });
+  }
+}
+
+function parsed(line: string): Record<string, unknown> | undefined {
+  try {
+    return JSON.parse(line);
+  } catch {
+    return undefined;
   }
 }
 
@@ -279,14 +301,6 @@ function fitting(result: ToolResult): ToolResult {
     throw new Error(`the answer is longer than ${MAX_LINE_BYTES} bytes, the most that a line may have; ask for less`);
   }
   return result;
-}
-
-function endGroup(leader: number | undefined): void {
-  try {
-    process.kill(-(leader ?? Number.NaN), "SIGKILL");
-  } catch {
-    // nobody is left
-  }
 }
 
 /** The lines of a text without their ends; a final newline does not make another line. */

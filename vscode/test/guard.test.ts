@@ -1,15 +1,19 @@
 // Nothing leaves the folder, whatever the runtime asks for.
 import { execFileSync } from "node:child_process";
+import { existsSync, readFileSync } from "node:fs";
 import { mkdir, mkdtemp, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { filteredEnvironment } from "../src/environment";
 import { hashOf } from "../src/guard";
 import { NodeTexts } from "../src/nodetexts";
 import { Policy } from "../src/policy";
 import type { PlannedChange, ToolRequest, ToolResult } from "../src/protocol";
 import { type Approve, ToolHost } from "../src/toolhost";
+import { PYTHON, until } from "./bench";
 
+const runner = { python: PYTHON, environment: filteredEnvironment(process.env, [], {}) };
 let outer: string;
 let root: string;
 
@@ -26,7 +30,7 @@ beforeEach(async () => {
 afterEach(() => rm(outer, { recursive: true }));
 
 function host(approve: Approve = async () => ({ accepted: true }), commands: string[] = []): ToolHost {
-  return new ToolHost(root, new NodeTexts(root), new Policy(commands), approve);
+  return new ToolHost(root, new NodeTexts(root), new Policy(commands), approve, runner);
 }
 
 function call(name: string, params: Record<string, unknown>, tools = host()): Promise<ToolResult> {
@@ -36,6 +40,12 @@ function call(name: string, params: Record<string, unknown>, tools = host()): Pr
 
 function patch(change: Partial<PlannedChange>, tools = host()): Promise<ToolResult> {
   return call("apply_patch", { plan: [change], summary: "s" }, tools);
+}
+
+async function isAlive(pidFile: string): Promise<boolean> {
+  const pid = (await readFile(pidFile, "utf8")).trim();
+  const stat = await readFile(`/proc/${pid}/stat`, "utf8").catch(() => ") X");
+  return !"ZX".includes(stat.split(") ")[1]?.[0] ?? "X");
 }
 
 const ADD = { action: "add", newText: "x" } as const;
@@ -255,10 +265,38 @@ describe("commands", () => {
     expect(answer.output).toMatchObject({ exitCode: 0, stdout: "done\n" });
   });
 
-  it("are answered although one that left the group holds the pipes", async () => {
-    const tools = host(undefined, ["sh"]);
-    const answer = await call("execute_command", { command: "sh -c 'setsid sleep 15 & echo done'" }, tools);
+  const LEAVING = "setsid sh -c 'echo $$ > pid; exec sleep 600' & while [ ! -s pid ]; do sleep 0.01; done; echo done";
+
+  it("take with them what has left their group", async () => {
+    await writeFile(join(root, "leave.sh"), LEAVING);
+    const answer = await call("execute_command", { command: "sh leave.sh" }, host(undefined, ["=sh leave.sh"]));
     expect(answer.output).toMatchObject({ exitCode: 0, stdout: "done\n" });
+    expect(await isAlive(join(root, "pid"))).toBe(false);
+  });
+
+  it("end with all that they started when the task is cancelled", async () => {
+    await writeFile(join(root, "leave.sh"), `${LEAVING}; sleep 600`);
+    const params = { command: "sh leave.sh" };
+    const request: ToolRequest = { type: "tool.request", id: "r", taskId: "t", name: "execute_command", params };
+    const cancel = new AbortController();
+    const answer = host(undefined, ["=sh leave.sh"]).answer(request, cancel.signal);
+    await until(() => existsSync(join(root, "pid")) && readFileSync(join(root, "pid"), "utf8") !== "");
+    cancel.abort();
+    expect((await answer).error?.code).toBe("CANCELLED");
+    const gone = async () => !(await isAlive(join(root, "pid")));
+    for (let n = 0; n < 6000 && !(await gone()); n++) {
+      await new Promise((resolve) => setTimeout(resolve, 10));
+    }
+    expect(await gone()).toBe(true);
+  });
+
+  it("do not see the home folder, and write only in the workspace", async () => {
+    const command = `sh -c 'cat ../secret; echo x > ../made'`;
+    const answer = await call("execute_command", { command }, host(undefined, [`=${command}`]));
+    if (answer.output?.notConfined === undefined) {
+      expect(answer.output?.stdout).toBe("");
+      expect(existsSync(join(outer, "made"))).toBe(false);
+    }
   });
 
   it("run in the root of the workspace only, and programs of the workspace are those of its root", async () => {

@@ -2,10 +2,11 @@
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
+import { filteredEnvironment } from "../src/environment";
 import { NodeTexts } from "../src/nodetexts";
 import { Policy } from "../src/policy";
 import { ToolHost } from "../src/toolhost";
-import { benches } from "./bench";
+import { benches, PYTHON } from "./bench";
 
 const begin = benches();
 
@@ -45,7 +46,9 @@ describe("a command", () => {
       "process.stdout.write(Buffer.from([0xc3]));setTimeout(() => process.stdout.write(Buffer.from([0xa9])), 100);",
     );
     const command = `${process.execPath} halves.mjs`;
-    const host = new ToolHost(root, new NodeTexts(root), new Policy([command]), async () => ({ accepted: true }));
+    const runner = { python: PYTHON, environment: filteredEnvironment(process.env, [], {}) };
+    const accept = async () => ({ accepted: true });
+    const host = new ToolHost(root, new NodeTexts(root), new Policy([command]), accept, runner);
 
     const result = await host.answer(
       { type: "tool.request", id: "r1", name: "execute_command", params: { command } },

@@ -24,7 +24,10 @@ from sonde.errors import ConfigError
 
 NAME = "sonde.toml"
 MAX_BYTES = 1_000_000
-NEEDS_TRUST = ("model", "sub_model", "base_url", "backend")  # who gets the prompts, and what runs the code
+NEEDS_TRUST = (  # who gets the prompts, what runs the code, and what commands may reach
+    *("model", "sub_model", "base_url", "backend"),
+    *("command_read", "command_write"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +207,12 @@ def _layer(table: Table, path: Path, source: str) -> dict[str, Found]:
             allowed = [key.name for key in KEYS.values() if key.in_file]
             raise unknown("key", name, [*allowed, "models", "profile"], source)
     checked = {name: check(KEYS[name], value, source) for name, value in table.items()}
-    return {
-        name: Found(str(path.parent / value) if KEYS[name].form == "path" else value, source)
-        for name, value in checked.items()
-    }
+    for name, value in checked.items():
+        if KEYS[name].form == "path":
+            checked[name] = str(path.parent / value)
+        elif KEYS[name].form == "folders":
+            checked[name] = tuple(str(path.parent / each) for each in value)
+    return {name: Found(value, source) for name, value in checked.items()}
 
 
 def _model(table: Table, source: str, label: str) -> NamedModel:

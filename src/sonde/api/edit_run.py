@@ -10,7 +10,7 @@ from typing import Unpack
 
 from sonde.api.launch import RunOptions, launch, spec_of
 from sonde.api.result import Edited
-from sonde.api.settings import load_settings
+from sonde.api.settings import Settings, load_settings
 from sonde.contexts.workspace import (
     PLAIN,
     Approve,
@@ -21,6 +21,7 @@ from sonde.contexts.workspace import (
     reject,
 )
 from sonde.contexts.workspace.paths import clean_folder
+from sonde.contexts.workspace.reach import NOT_CONFINED, confinable
 from sonde.core.deadline import PatientClock, SystemClock
 from sonde.engines.edit import EDIT
 from sonde.errors import ConfigError
@@ -34,6 +35,21 @@ def command_environment() -> dict[str, str]:
     return {**PLAIN, **found}
 
 
+def command_policy(settings: Settings, commands: Sequence[str], folders: Sequence[str] = ()) -> Policy:
+    """What may be run in a workspace, and what that may reach; ConfigError names a place that is not there."""
+    for name in ("command_read", "command_write"):
+        for missing in (each for each in getattr(settings, name) if not Path(each).exists()):
+            raise ConfigError(
+                f"{missing} (from {settings.sources.get(name, name)}) is not there; give a folder that is"
+            )
+    return Policy(
+        commands=tuple(commands),
+        command_folders=tuple(map(clean_folder, folders)),
+        command_read=tuple(str(Path(each).absolute()) for each in settings.command_read),
+        command_write=tuple(str(Path(each).absolute()) for each in settings.command_write),
+    )
+
+
 def edit(
     task: str,
     workspace: str | Path | Workspace = ".",
@@ -41,6 +57,8 @@ def edit(
     approve: Approve = reject,
     commands: Sequence[str] = (),
     command_folders: Sequence[str] = (),
+    command_read: Sequence[str | Path] = (),
+    command_write: Sequence[str | Path] = (),
     **options: Unpack[RunOptions],
 ) -> Edited:
     """Do a task in a workspace. Nothing is written unless `approve` says yes to the plan; the default says no.
@@ -50,12 +68,18 @@ def edit(
     approve    called with each plan of changes before it is written
     commands   commands that the task may run: "=npm test" exactly, "npm test" with any words after it
     command_folders  folders below the root in which those commands may also run
+    command_read, command_write  places outside of the workspace that they may also read or write
 
     The other keywords are those of `ask`: model, budget, runs_dir and so on.
     """
     if not task.strip():
         raise ConfigError("the task is empty; say what to change, for example: sonde edit 'Rename load to read' src/")
     settings = options.get("settings") or load_settings()
+    settings = replace(
+        settings,
+        command_read=(*settings.command_read, *map(str, command_read)),
+        command_write=(*settings.command_write, *map(str, command_write)),
+    )
     root = None
     if isinstance(workspace, str | Path):
         root = Path(workspace)
@@ -63,11 +87,12 @@ def edit(
             raise ConfigError(
                 f"{workspace} is not a folder; give the folder to work in, for example: sonde edit 'TASK' src/"
             )
-        policy = Policy(commands=tuple(commands), command_folders=tuple(map(clean_folder, command_folders)))
+        policy = command_policy(settings, commands, command_folders)
         workspace = LocalWorkspace(root, approve=approve, policy=policy, environment=command_environment())
     options["clock"] = patient = PatientClock(options.get("clock") or SystemClock())
     context = WorkspaceContext(workspace, commands=commands, waiting=patient.waiting)
     recipe = {"engine": "edit", "workspace": str(root.absolute()) if root else None, "commands": list(commands)}
-    edited = launch(replace(spec_of(EDIT, task, context, settings, options), recipe=recipe), settings)
+    notes = (NOT_CONFINED,) if commands and not confinable() else ()
+    edited = launch(replace(spec_of(EDIT, task, context, settings, options), recipe=recipe, notes=notes), settings)
     assert isinstance(edited, Edited)
     return edited

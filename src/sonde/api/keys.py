@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from sonde.errors import ConfigError
 
-Form = Literal["text", "path", "whole", "number", "switch", "model"]
+Form = Literal["text", "path", "folders", "whole", "number", "switch", "model"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,13 @@ _ALL = (
         default=False,
         in_file=False,
     ),
+    Key(
+        name="command_read",
+        form="folders",
+        doc="what allowed commands may also read, outside of the workspace",
+        default=(),
+    ),
+    Key(name="command_write", form="folders", doc="where they may also write", default=()),
     Key(name="max_parallel", form="whole", doc="model calls in flight at once", default=16),
     _knob("max_iterations", "whole", "turns of the whole run"),
     _knob("max_depth", "whole", "levels of sub-calls"),
@@ -143,6 +152,14 @@ def check(key: Key, value: Any, source: str) -> Any:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value.strip() else None
+
+
+def _folders(value: Any) -> tuple[str, ...] | None:
+    """A list, or a text with the folders between colons, as in PATH; ~ is the home folder."""
+    named = value.split(os.pathsep) if isinstance(value, str) else value
+    if not isinstance(named, list | tuple) or not all(_text(each) for each in cast("list[Any]", named)):
+        return None
+    return tuple(str(Path(each).expanduser()) for each in cast("list[str]", named))
 
 
 def _whole(value: Any) -> int | None:
@@ -188,6 +205,7 @@ def command_spec(argv: Iterable[Any]) -> str | None:
 _FORMS: dict[Form, Callable[[Any], Any]] = {
     "text": _text,
     "path": _text,
+    "folders": _folders,
     "whole": _whole,
     "number": _number,
     "switch": _switch,
@@ -196,6 +214,7 @@ _FORMS: dict[Form, Callable[[Any], Any]] = {
 _EXPECTED: dict[Form, str] = {
     "text": "text",
     "path": "a path",
+    "folders": 'a list of folders, e.g. ["~/.cache/models"]',
     "whole": "a whole number, e.g. 20",
     "number": "a number, e.g. 0.5",
     "switch": "true or false",

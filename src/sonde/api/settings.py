@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sonde.api.config_file import ConfigFile, Found, NamedModel, find_files
 from sonde.api.keys import KEYS, KNOBS, check, unknown
@@ -54,6 +54,8 @@ class Settings:
     backend: str = "kernel"
     source: str = "http://localhost:6006"
     project: str | None = None
+    command_read: tuple[str, ...] = ()
+    command_write: tuple[str, ...] = ()
     max_parallel: int = 16
     otel_endpoint: str | None = None
     otel_project: str | None = None
@@ -135,6 +137,8 @@ class Settings:
                 shown = "set" if getattr(self, key.name) else "unset"
             else:
                 value = self.knobs.get(key.name, getattr(Budget(), key.name)) if key.knob else getattr(self, key.name)
+                if isinstance(value, tuple):
+                    value = os.pathsep.join(cast("tuple[str, ...]", value)) or None
                 number = f"{value:g}" if isinstance(value, float) else _USER.sub("…@", str(value))
                 shown = "unset" if value is None else number
             rows.append((key.name, shown, self.sources.get(key.name, "default")))

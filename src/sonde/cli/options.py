@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run id, its beginning, `last`, or a folder.")]
 TraceIds = Annotated[list[str], typer.Argument(metavar="TRACE_ID", help="One run per trace.")]
-ALLOW_COMMAND = 'A command that a task may run: "=npm test" exactly, "npm test" with any words after it; repeatable.'
 GivenAgain = Annotated[str | None, typer.Option(metavar="PATH|-", help="The run's data, if the run did not store it.")]
 
 
@@ -124,6 +123,34 @@ class AllowedAgain:
             except ValueError:
                 raise typer.BadParameter(f"--limit {text}: {value!r} is not a number") from None
         return Limits(**given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandOptions:
+    """Which commands a task may run, and where."""
+
+    allow_command: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COMMAND",
+            help='A command that a task may run: "=npm test" exactly, "npm test" with any words after it; repeatable.',
+        ),
+    ] = None
+    command_cwd: Annotated[
+        list[str] | None, typer.Option(metavar="DIR", help="Another folder of the workspace in which commands may run.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReachOptions:
+    """What commands may reach outside of the workspace."""
+
+    command_read: Annotated[
+        list[str] | None, typer.Option(metavar="DIR", help="A place outside that commands may also read; repeatable.")
+    ] = None
+    command_write: Annotated[
+        list[str] | None, typer.Option(metavar="DIR", help="A place outside that commands may also write; repeatable.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

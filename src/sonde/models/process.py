@@ -1,21 +1,25 @@
 """Runs one program to its end, to its limit or to a stop, feeding it and draining it at the same time.
 
 One thread serves all three pipes, so a program that writes before it reads cannot block it. The output that is kept is
-bounded. The whole process group is gone when `run_process` returns or raises.
+bounded. The whole process group is gone when `run_process` returns or raises. A launcher between us and the program ends all that the
+program has started when time is up, at a stop, and when this process dies, even by SIGKILL.
 """
 
 from __future__ import annotations
 
 import atexit
 import codecs
+import marshal
 import os
 import selectors
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO
 
 from sonde.core.cancellation import Stop
@@ -26,12 +30,31 @@ STDERR_TAIL_BYTES = 16_000
 CHUNK = 64 * 1024
 TICK_S = 0.1  # how often to check for a stop, and for a program that died and left its pipes to another process
 _groups: set[int] = set()
-GRACE_S = 0.5  # between asking the group to end and ending it
+GRACE_S = (
+    10.0  # between asking the launcher to end everything, which it does in less than a second, and ending the launcher
+)
+LAUNCHER = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from launcher import main
+sys.path.pop(0)
+main()
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confinement:
+    """What a program may read (and execute), and write; everything else is closed to it."""
+
+    read: tuple[str, ...]
+    write: tuple[str, ...]
+    code: str
+    """The folder with the package `worker`, whose `confine` the launcher calls: the sandbox is a stranger to this module."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A program, what it reads, and how long it may take."""
+    """A program, what it reads, and how long it may take. `alone`: also what left its group ends with it."""
 
     argv: Sequence[str]
     stdin: bytes
@@ -39,6 +62,10 @@ class Program:
     environment: Mapping[str, str]
     seconds: float
     stop: Stop = field(default_factory=Stop)
+    alone: bool = False
+    confinement: Confinement | None = None
+    temporary: str = ""
+    """A folder that whoever starts the program removes; the launcher does, if they cannot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +111,30 @@ def run_process(program: Program, on_text: OnText | None = None) -> ProgramEnd:
     """Raises OSError when the program cannot be started."""
     started = time.monotonic()
     drain = _Drain(on_text)
-    process = subprocess.Popen(
-        list(program.argv),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=program.cwd,
-        env=dict(program.environment),
-        start_new_session=True,  # its own group, so that its children end with it
-    )
+    told, report = os.pipe()
+    try:
+        process = subprocess.Popen(
+            launched(
+                program.argv,
+                program.environment,
+                report,
+                alone=program.alone,
+                confinement=program.confinement,
+                temporary=program.temporary,
+            ),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=program.cwd,
+            env=dict(program.environment),
+            start_new_session=True,  # a signal to our group, as from Ctrl-C, is not for it
+            pass_fds=(report,),
+        )
+    except BaseException:
+        os.close(told)
+        raise
+    finally:
+        os.close(report)
     # Threads of an abandoned batch end with this process and cannot end their programs.
     atexit.unregister(end_all_groups)
     atexit.register(end_all_groups)
@@ -101,7 +143,7 @@ def run_process(program: Program, on_text: OnText | None = None) -> ProgramEnd:
         in_time = _Pump(process, program, drain, started + program.seconds).run()
     finally:
         _groups.discard(process.pid)
-        if process.poll() is None:  # ask the group to end, then kill whatever is left of it
+        if process.poll() is None:  # ask the launcher to end everything, then kill whatever is left of its group
             _signal(process.pid, signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(GRACE_S)
@@ -110,6 +152,14 @@ def run_process(program: Program, on_text: OnText | None = None) -> ProgramEnd:
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
+        problem = b""
+        os.set_blocking(told, False)
+        with suppress(BlockingIOError):
+            problem = os.read(told, 1000)
+        os.close(told)
+    if problem:
+        number, _, words = problem.decode().partition(" ")
+        raise OSError(int(number), words, program.argv[0])
     drain.stdout(b"", last=True)
     return ProgramEnd(
         text="".join(drain.pieces),
@@ -120,6 +170,30 @@ def run_process(program: Program, on_text: OnText | None = None) -> ProgramEnd:
         stopped=not in_time and program.stop.is_set(),
         overflowed=drain.overflowed,
     )
+
+
+def launched(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    report: int,
+    *,
+    alone: bool = False,
+    confinement: Confinement | None = None,
+    temporary: str = "",
+) -> list[str]:
+    """The words that start a program behind its launcher, which writes to `report` why it could not be started."""
+    order = {
+        "parent": os.getpid(),
+        "report": report,
+        "alone": alone,
+        "temporary": temporary,
+        "confined": confinement is not None,
+        "code": confinement.code if confinement else "",
+        "read": list(confinement.read) if confinement else [],
+        "write": list(confinement.write) if confinement else [],
+        "unset": [] if "LC_CTYPE" in environment else ["LC_CTYPE"],  # CPython sets it
+    }
+    return [sys.executable, "-I", "-S", "-c", LAUNCHER, marshal.dumps(order).hex(), *argv]
 
 
 class _Pump:
@@ -187,9 +261,9 @@ class _Pump:
 
 
 def end_all_groups() -> None:
-    """Kill every running program and what it started; for a process that is about to end."""
+    """Have every running program and what it started ended; for a process that is about to end."""
     for group in tuple(_groups):
-        _signal(group, signal.SIGKILL)
+        _signal(group, signal.SIGTERM)
 
 
 def _signal(group: int, number: signal.Signals) -> None:

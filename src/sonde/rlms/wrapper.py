@@ -1,7 +1,8 @@
 """`sonde rlms`: starts the worker, ends it when time is up whatever it is doing, and writes the files however it ends.
 
 The worker keeps its own deadline and normally ends by itself; the kill from outside comes a moment later and takes every process that
-the worker has started with it. `invoke` does not reach processes that detached themselves from their group on purpose; the command does.
+the worker has started with it. If this process is killed, the worker's launcher ends the worker and everything below it. `invoke` does
+not reach processes that detached themselves from their group on purpose while the worker lives; the command does.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.errors import ConfigError
+from sonde.models.process import launched
 from sonde.rlms.files import read_list
 from sonde.rlms.layout import WORKER_STDERR, Decided, Layout
 from sonde.rlms.request import Request, read_request
@@ -98,19 +101,18 @@ def _run(request: Request, environ: Mapping[str, str], python: str, started: flo
     log = Path(request.output_dir, WORKER_STDERR)
     order = json.dumps({"request": request.to_wire(), "started": started}).encode()
     with log.open("wb") as stderr:
+        if shutil.which(python) is None:
+            return failure(request, "missing_python", f"the worker cannot be started: there is no program {python!r}")
         try:
             worker = subprocess.Popen(
-                [
-                    python,
-                    "-P",
-                    "-m",
-                    "sonde.rlms.worker",
-                ],  # -P: a package of that name in the working folder is not ours
+                # -P: a package of that name in the working folder is not ours
+                launched([python, "-P", "-m", "sonde.rlms.worker"], environ, stderr.fileno()),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 env=dict(environ),
                 start_new_session=True,
+                pass_fds=(stderr.fileno(),),
             )
         except OSError as error:
             return failure(request, "missing_python", f"the worker cannot be started with {python!r}: {error.strerror}")

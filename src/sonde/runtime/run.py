@@ -82,6 +82,8 @@ class RunSpec:
     limits: Limits = field(default_factory=Limits)
     unsafe: bool = False
     max_parallel: int = 16
+    notes: Sequence[str] = ()
+    """What the reader of the run must know from the start."""
     recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What a later resume needs to build the same run again."""
 
@@ -168,6 +170,8 @@ class Run:
         deadline = Deadline(self.clock, self.spec.budget.max_wall_time_sec, stop=self.cancel)
         self.emit(self._started())
         self._advance(RunStatus.RUNNING)
+        for text in self.spec.notes:
+            self.note(text)
         mistake: UsageError | None = None
         try:
             with deadline.in_force():

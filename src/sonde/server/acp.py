@@ -34,6 +34,7 @@ from sonde.contexts.workspace import (
     Workspace,
     visible,
 )
+from sonde.contexts.workspace.reach import NOT_CONFINED, confinable
 from sonde.core.cancellation import Stop
 from sonde.core.markdown_safety import line, quiet
 from sonde.errors import SondeError
@@ -91,7 +92,7 @@ class AnnouncedWorkspace:
 
     def execute(self, command: str, cwd: str = "") -> CommandResult:
         """As the workspace does."""
-        self._announce("execute", command, cwd)
+        self._announce("execute", command if confinable() else f"{command} ({NOT_CONFINED})", cwd)
         return self._workspace.execute(command, cwd)
 
     def apply(self, plan: Plan) -> Applied:
@@ -209,9 +210,9 @@ class AcpSession:
 class SondeAgent:
     """The agent's side of the protocol: the methods of `acp.Agent` that we need without modes, logins and saved sessions."""
 
-    def __init__(self, runner: TaskRunner, commands: tuple[str, ...] = ()) -> None:
+    def __init__(self, runner: TaskRunner, policy: Policy | None = None) -> None:
         self._runner = runner
-        self._policy = Policy(commands=commands)
+        self._policy = policy or Policy()
         self._sessions: dict[str, AcpSession] = {}
         self._client: acp.Client | None = None
 
@@ -313,9 +314,9 @@ async def _serve(agent: SondeAgent) -> None:
         leave(0)  # from inside: the loop would wait for threads that are stuck
 
 
-def serve_acp(runner: TaskRunner, commands: tuple[str, ...] = ()) -> int:
+def serve_acp(runner: TaskRunner, policy: Policy) -> int:
     """Serve until the client hangs up."""
     watch_parent(os.getppid(), lambda: leave(1))
     leave_on_sigterm()
-    asyncio.run(_serve(SondeAgent(runner, commands)))
+    asyncio.run(_serve(SondeAgent(runner, policy)))
     return 0

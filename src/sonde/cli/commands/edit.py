@@ -10,11 +10,12 @@ from typing import Annotated
 import typer
 
 from sonde.cli.options import (
-    ALLOW_COMMAND,
     BudgetOptions,
+    CommandOptions,
     ModelOptions,
     OutputOptions,
     PlaceOptions,
+    ReachOptions,
     settings_of,
     spread,
 )
@@ -26,14 +27,10 @@ Folder = Annotated[Path, typer.Argument(metavar="PATH", help="The folder to work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditOptions:
-    """Who approves, and what a task may spend and run."""
+    """Who approves, and what a task may spend."""
 
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Apply every change without asking.")] = False
     large: Annotated[bool, typer.Option("--large", help="The larger budget: 200,000 tokens, 5 minutes.")] = False
-    allow_command: Annotated[list[str] | None, typer.Option(metavar="COMMAND", help=ALLOW_COMMAND)] = None
-    command_cwd: Annotated[
-        list[str] | None, typer.Option(metavar="DIR", help="Another folder inside PATH in which commands may run.")
-    ] = None
 
 
 def register(app: typer.Typer) -> None:
@@ -45,6 +42,8 @@ def edit(
     path: Folder = Path(),
     *,
     how: EditOptions,
+    command: CommandOptions,
+    reach: ReachOptions,
     model: ModelOptions,
     budget: BudgetOptions,
     place: PlaceOptions,
@@ -62,7 +61,7 @@ def edit(
     from sonde.contexts.workspace import reject
     from sonde.engines.edit import LARGE_BUDGET
 
-    settings = settings_of(model, budget, place)
+    settings = settings_of(model, budget, place, reach)
     silent = output.json or output.quiet
     approve = approval(yes=how.yes)
     if not silent:
@@ -78,8 +77,8 @@ def edit(
             task,
             path,
             approve=approve,
-            commands=how.allow_command or (),
-            command_folders=how.command_cwd or (),
+            commands=command.allow_command or (),
+            command_folders=command.command_cwd or (),
             settings=settings,
             budget=LARGE_BUDGET if how.large else None,
             on_event=view.on_event,

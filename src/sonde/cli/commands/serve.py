@@ -9,13 +9,21 @@ from typing import Annotated
 
 import typer
 
-from sonde.cli.options import ALLOW_COMMAND, BudgetOptions, ModelOptions, PlaceOptions, settings_of, spread
+from sonde.cli.options import (
+    BudgetOptions,
+    CommandOptions,
+    ModelOptions,
+    PlaceOptions,
+    ReachOptions,
+    settings_of,
+    spread,
+)
 from sonde.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """Which protocol, and which commands tasks may run."""
+    """Which protocol."""
 
     stdio: Annotated[
         bool, typer.Option("--stdio", help="JSON Lines, for the VS Code extension (docs/protocol.md).")
@@ -24,7 +32,6 @@ class ServeOptions:
         bool, typer.Option("--mcp", help="Model Context Protocol: tools ask, rca, comply, incident, runs.")
     ] = False
     acp: Annotated[bool, typer.Option("--acp", help="Agent Client Protocol, for Zed, JetBrains and Neovim.")] = False
-    allow_command: Annotated[list[str] | None, typer.Option(metavar="COMMAND", help=ALLOW_COMMAND)] = None
 
     writeback: Annotated[
         bool, typer.Option("--writeback", help="With --mcp: tools may write annotations to your Phoenix server.")
@@ -46,7 +53,15 @@ def _needing(extra: str) -> Generator[None]:
         raise ConfigError(f"--{extra} needs the extra {extra}: pip install 'sonde-rlm[{extra}]'") from None
 
 
-def serve(*, how: ServeOptions, model: ModelOptions, budget: BudgetOptions, place: PlaceOptions) -> int:
+def serve(
+    *,
+    how: ServeOptions,
+    command: CommandOptions,
+    reach: ReachOptions,
+    model: ModelOptions,
+    budget: BudgetOptions,
+    place: PlaceOptions,
+) -> int:
     """Serve editors and agents on standard input and output until the input ends.
 
     Example: sonde serve --stdio --model openai:gpt-4o-mini
@@ -54,12 +69,16 @@ def serve(*, how: ServeOptions, model: ModelOptions, budget: BudgetOptions, plac
     chosen = [name for name in ("stdio", "mcp", "acp") if getattr(how, name)]
     if len(chosen) != 1:
         raise ConfigError("choose one of --stdio, --mcp and --acp, for example: sonde serve --stdio")
-    if how.mcp and how.allow_command:
+    if how.mcp and command.allow_command:
         raise ConfigError("--allow-command is for --stdio and --acp; the tools of --mcp run no commands")
     if how.writeback and not how.mcp:
         raise ConfigError("--writeback is for --mcp; tasks of --stdio and --acp write no annotations")
-    settings = settings_of(model, budget, place)
-    commands = how.allow_command or []
+    if not how.acp and (command.command_cwd or reach.command_read or reach.command_write):
+        raise ConfigError(
+            "--command-cwd, --command-read and --command-write are for --acp; an editor behind --stdio has settings"
+        )
+    settings = settings_of(model, budget, place, reach)
+    commands = command.allow_command or []
     if how.mcp:
         with _needing("mcp"):
             from sonde.server.mcp import serve_mcp
@@ -69,10 +88,12 @@ def serve(*, how: ServeOptions, model: ModelOptions, budget: BudgetOptions, plac
 
     runner = EditRunner(settings, commands)
     if how.acp:
+        from sonde.api.edit_run import command_policy
+
         with _needing("acp"):
             from sonde.server.acp import serve_acp
 
-        return serve_acp(runner, tuple(commands))
+        return serve_acp(runner, command_policy(settings, commands, command.command_cwd or ()))
     from sonde.api.launch import sonde_version
     from sonde.server.messages import Hello
     from sonde.server.stdio import serve_stdio

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -27,6 +28,7 @@ from sonde.contexts.workspace.base import (
 )
 from sonde.contexts.workspace.paths import Root, clean, clean_folder, portable
 from sonde.contexts.workspace.policy import Policy
+from sonde.contexts.workspace.reach import CLOSED_HINT, confinable, outer_git, reach
 from sonde.contexts.workspace.text import decode, texts
 from sonde.contexts.workspace.writer import Transaction, inverse, write_plan
 from sonde.errors import ToolFault
@@ -35,7 +37,7 @@ from sonde.models.process import Program, ProgramEnd, run_process
 MAX_FILES = 20_000
 MAX_MATCHES = 200
 MAX_OUTPUT = 20_000
-HELD = (sys.executable, "-I", "-S", str(Path(__file__).with_name("holder.py")))  # ends what a command leaves behind
+DENIED = r"permission denied|operation not permitted|cross-device link|EACCES"
 PLAIN = MappingProxyType({"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"})
 
 
@@ -162,21 +164,38 @@ class LocalWorkspace:
         if git.is_git(words):
             arguments = git.arguments(words)
             settings = git.settings_for(program, words, folder, self.environment)
-        job = Program(
-            argv=[*HELD, str(os.getpid()), program, *arguments],
-            stdin=b"",
-            cwd=str(folder),
-            environment={**self.environment, **git.variables(settings)},
-            seconds=self.policy.command_timeout_s,
-        )
-        try:
-            return self._finished(command, run_process(job))
-        except (OSError, ValueError) as error:
-            raise ToolFault(f"{command!r} could not be started: {getattr(error, 'strerror', error)}") from error
+        with tempfile.TemporaryDirectory(prefix="sonde-command-", ignore_cleanup_errors=True) as temporary:
+            private = dict.fromkeys(("TMPDIR", "TMP", "TEMP"), temporary) | {"XDG_CACHE_HOME": f"{temporary}/cache"}
+            confinement = None
+            if confinable():
+                histories = outer_git(self.root.path) if git.is_git(words) else ()
+                confinement = reach(
+                    self.root.path,
+                    self.environment,
+                    program,
+                    read=(*self.policy.command_read, *histories),
+                    write=(temporary, *self.policy.command_write),
+                )
+            job = Program(
+                argv=[program, *arguments],
+                stdin=b"",
+                cwd=str(folder),
+                environment={**self.environment, **private, **git.variables(settings)},
+                seconds=self.policy.command_timeout_s,
+                alone=True,
+                confinement=confinement,
+                temporary=temporary,
+            )
+            try:
+                return self._finished(command, run_process(job), confined=confinement is not None)
+            except (OSError, ValueError) as error:
+                raise ToolFault(f"{command!r} could not be started: {getattr(error, 'strerror', error)}") from error
 
-    def _finished(self, command: str, ended: ProgramEnd) -> CommandResult:
+    def _finished(self, command: str, ended: ProgramEnd, *, confined: bool) -> CommandResult:
         if ended.timed_out:
             raise ToolFault(f"{command!r} did not end within {self.policy.command_timeout_s:g} s and was stopped")
         note = "\n[it was stopped: it printed too much]" if ended.overflowed else ""
+        if confined and ended.returncode != 0 and re.search(DENIED, ended.stderr_tail + ended.text, re.IGNORECASE):
+            note += f"\n{CLOSED_HINT}"
         stderr = ended.stderr_tail + note
         return CommandResult(exit_code=ended.returncode, stdout=ended.text[-MAX_OUTPUT:], stderr=stderr[-MAX_OUTPUT:])

@@ -106,6 +106,8 @@ class Policy:
     command_folders: tuple[
         str, ...
     ] = ()  # where they may run besides the root: a folder's own files can tell a program what to start
+    command_read: tuple[str, ...] = ()  # places outside of the workspace, where commands are confined
+    command_write: tuple[str, ...] = ()
     command_timeout_s: float = 60.0
 
     def check_read(self, path: str) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import stat
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from . import kernel, seccomp, tables
@@ -18,6 +20,21 @@ from . import kernel, seccomp, tables
 NOBODY = 65534
 LANDLOCK_FILES_BY_ABI = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
 LANDLOCK_VERSION_FLAG = 1
+LANDLOCK_PATH_BENEATH = 1
+READ_RIGHTS = 0b1101  # execute, read a file, list a folder
+LIST_RIGHT = 0b1000
+WRITE_RIGHTS = 0x1FFFF & ~(1 << 6 | 1 << 11)  # everything but making devices
+RIGHTS_ON_FILES = 0b111 | 1 << 14 | 1 << 15  # execute, write, read, cut, ioctl: the others are about folders
+KEPT_CAPABILITIES = (
+    0,
+    1,
+    3,
+    4,
+    5,
+    6,
+    7,
+    10,
+)  # chown, dac_override, fowner, fsetid, kill, setgid, setuid, net_bind_service
 
 Send = Callable[[int], None]
 
@@ -123,18 +140,58 @@ def landlock_abi() -> int:
     return kernel.call("landlock_create_ruleset", 0, 0, LANDLOCK_VERSION_FLAG)
 
 
-def _landlock() -> str:
-    """A ruleset that handles everything this kernel knows and allows nothing."""
+def _landlock(allowed: Mapping[str, int] | None = None) -> str:
+    """A ruleset that handles everything this kernel knows and allows nothing, or these rights below these paths and the network."""
     abi = landlock_abi()
     files = LANDLOCK_FILES_BY_ABI[min(abi, 5)]
-    network = 3 if abi >= 4 else 0
+    network = 3 if abi >= 4 and allowed is None else 0
     scoped = 3 if abi >= 6 else 0
     ruleset = struct.pack("<QQQ", files, network, scoped)
     size = 8 if abi < 4 else 16 if abi < 6 else 24
     descriptor = kernel.call("landlock_create_ruleset", kernel.address(ruleset), size)
+    for path, rights in (allowed or {}).items():
+        try:
+            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            continue  # what is not there needs no right
+        on_file = RIGHTS_ON_FILES if not stat.S_ISDIR(os.fstat(place).st_mode) else files
+        rule = struct.pack("<Qi", rights & files & on_file, place)
+        kernel.call("landlock_add_rule", descriptor, LANDLOCK_PATH_BENEATH, kernel.address(rule), 0)
+        os.close(place)
     kernel.call("landlock_restrict_self", descriptor)
     os.close(descriptor)
     return f"abi {abi}"
+
+
+def confine_command(read: Sequence[str], write: Sequence[str]) -> None:
+    """The layers of a program that the user allowed: files by place, no privileges to gain, no door to other programs.
+
+    TCP stays open. Sockets of other programs on this machine do not: through them D-Bus or Docker would run something unconfined, and
+    landlock does not cover them. OSError if a layer is refused.
+    """
+    rights = dict.fromkeys(read, READ_RIGHTS)
+    if "/etc" in rights and os.geteuid() == 0:
+        rights.update(dict.fromkeys(_public("/etc"), READ_RIGHTS), **{"/etc": LIST_RIGHT})
+    rights.update(dict.fromkeys(write, WRITE_RIGHTS))
+    if os.geteuid() == 0:
+        for capability in range(64):
+            if capability not in KEPT_CAPABILITIES:
+                with suppress(OSError):  # unknown to this kernel, or taken away already
+                    kernel.call("prctl", tables.PR_CAPBSET_DROP, capability)
+    _no_new_privs()
+    _landlock(rights)
+    seccomp.install_command_filter(kernel.MACHINE)
+
+
+def _public(folder: str) -> Iterator[str]:
+    """What everybody may read below a folder: root would read the rest as well."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            mode = os.stat(entry.path).st_mode if entry.is_file() else entry.stat(follow_symlinks=False).st_mode
+            if stat.S_ISDIR(mode) and mode & 0o005 == 0o005:
+                yield from _public(entry.path)
+            elif stat.S_ISREG(mode) and mode & 0o004:
+                yield entry.path
 
 
 def _fork_gate(send_listener: Send) -> None:

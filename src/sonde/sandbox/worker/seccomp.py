@@ -59,6 +59,17 @@ def _parser_program(machine: str) -> bytes:
     return _packed(allowlist(machine, tables.ALLOWED_TO_PARSERS, forks=False))
 
 
+def install_command_filter(machine: str) -> None:
+    """For a program that the user allowed: all calls but those that lead around its confinement."""
+    numbers = tables.NUMBERS[machine]
+    code = _prologue(machine)
+    code += [(JUMP_SET, 0, 1, tables.X32_BIT), _return(refuse(errno.ENOSYS))]
+    code += _when(numbers["socket"], ((0, "low", tables.AF_UNIX),), refuse(errno.EACCES), None)
+    for name in tables.REFUSED_TO_COMMANDS:
+        code += _when(numbers[name], (), refuse(errno.ENOSYS), ALLOW)
+    _install(_packed([*code, _return(ALLOW)]), 0)
+
+
 @cache
 def _gate_program(machine: str) -> bytes:
     return _packed(gate(machine))

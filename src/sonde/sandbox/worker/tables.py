@@ -16,7 +16,10 @@ SIGKILL = 9
 FORK_FLAGS = CLONE_PARENT | SIGCHLD
 """The one clone the gate passes on to the supervisor: a plain fork whose child belongs to the zygote."""
 
+AF_UNIX = 1
+X32_BIT = 0x40000000
 PR_SET_PDEATHSIG = 1
+PR_CAPBSET_DROP = 24
 PR_SET_DUMPABLE = 4
 PR_SET_NO_NEW_PRIVS = 38
 PR_SET_THP_DISABLE = 41
@@ -36,6 +39,9 @@ ALLOWED_WITHOUT_GATE = ("recvmsg", "getsockname", "getsockopt", "dup2", "dup3")
 
 ALLOWED_TO_PARSERS = ("recvmsg",)
 """How a process that reads documents gets them: each is a descriptor that the supervisor sends."""
+
+REFUSED_TO_COMMANDS = ("io_uring_setup", "add_key", "request_key", "keyctl")
+"""Ways around the confinement of an allowed command: a ring opens sockets unseen, and the keyrings hold the user's secrets."""
 
 SOFT = {
     # CPython opens and stats files by itself (imports, tracebacks, codecs): a refusal, not a death.
@@ -160,7 +166,13 @@ NUMBERS: dict[str, dict[str, int]] = {
         "openat2": 437,
         "faccessat2": 439,
         "landlock_create_ruleset": 444,
+        "landlock_add_rule": 445,
         "landlock_restrict_self": 446,
+        "socket": 41,
+        "add_key": 248,
+        "request_key": 249,
+        "keyctl": 250,
+        "io_uring_setup": 425,
     },
     "aarch64": {
         "getcwd": 17,
@@ -242,6 +254,12 @@ NUMBERS: dict[str, dict[str, int]] = {
         "openat2": 437,
         "faccessat2": 439,
         "landlock_create_ruleset": 444,
+        "landlock_add_rule": 445,
         "landlock_restrict_self": 446,
+        "socket": 198,
+        "add_key": 217,
+        "request_key": 218,
+        "keyctl": 219,
+        "io_uring_setup": 425,
     },
 }

@@ -1,0 +1,113 @@
+"""What an allowed command may reach, where the kernel has landlock: programs and libraries to read, the workspace to write.
+
+It reads the system, the Python that runs Sonde, the tools on PATH and their homes, and the workspace. It writes the workspace, a
+folder for temporary files that is its own, and what the user adds. The rest of the home folder is closed: keys, tokens, mail, other
+projects. What this does not promise: anything about TCP, and anything about what the user runs in the workspace afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from sonde.models.process import Confinement
+from sonde.sandbox.worker import confine
+
+NOT_CONFINED = (
+    "allowed commands are not confined here, because this kernel has no landlock: they read and write whatever you may. "
+    "Use Linux 5.13 or newer with landlock among its security modules, or allow no commands"
+)
+CLOSED_HINT = (
+    "[a command writes only in the workspace and in TMPDIR, and does not see the home folder; "
+    "the user can add places with --command-read DIR and --command-write DIR]"
+)
+SYSTEM = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix", "/gnu", "/etc", "/proc"),
+    *("/sys/devices/system", "/sys/fs/cgroup", "/sys/kernel/mm", "/run/current-system", "/run/systemd/resolve"),
+)
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+OF_TOOLS = ("lib", "lib64", "libexec", "include", "share", "pyvenv.cfg")  # beside a `bin` on PATH
+HOMES_OF_TOOLS = (  # below the home folder; none of them is known to hold a key
+    *(".gitconfig", ".config/git", ".rustup", ".cargo/bin", ".cargo/registry", ".cargo/git", ".cargo/config.toml"),
+    *(
+        ".local/bin",
+        ".local/lib",
+        ".local/pipx",
+        ".local/share/pipx",
+        ".local/share/uv",
+        ".local/share/mise",
+        ".local/share/pnpm",
+    ),
+    *(
+        ".pyenv",
+        ".nvm",
+        ".volta",
+        ".asdf",
+        ".sdkman",
+        ".npm/_cacache",
+        ".m2/repository",
+        ".gradle/caches",
+        "go/pkg",
+        "go/bin",
+    ),
+)
+
+
+def confinable() -> bool:
+    """Whether this kernel can confine a command."""
+    try:
+        return sys.platform == "linux" and confine.landlock_abi() > 0
+    except (OSError, KeyError):  # KeyError: an architecture whose calls we do not know
+        return False
+
+
+def reach(
+    root: Path, environment: Mapping[str, str], program: str, *, read: tuple[str, ...], write: tuple[str, ...]
+) -> Confinement:
+    """The places for one command; `write` has its temporary folder in it."""
+    found = shutil.which(program, path=environment.get("PATH"))
+    own = [str(Path(found).resolve())] if found else []
+    python = [sys.prefix, sys.base_prefix, environment.get("VIRTUAL_ENV", "")]
+    home = Path(environment.get("HOME", ""))
+    homes = [str(home / name) for name in HOMES_OF_TOOLS] if home.is_absolute() else []
+    tools = list(_tools(environment.get("PATH", ""), home))
+    places = [place for place in (*SYSTEM, *python, *homes, *tools, *own, *read) if place.startswith("/")]
+    outside = [place for place in places if not root.is_relative_to(place) or place in SYSTEM or place in read]
+    code = str(Path(confine.__file__).parents[1])
+    return Confinement(read=tuple(dict.fromkeys(outside)), write=(*DEVICES, str(root), *write), code=code)
+
+
+def _tools(path: str, home: Path) -> Iterator[str]:
+    """The folders of programs, and what belongs to them beside a `bin`."""
+    for name in path.split(os.pathsep):
+        folder = Path(name)
+        if not folder.is_absolute() or home.is_relative_to(folder):  # never the home folder as a whole
+            continue
+        yield name
+        if folder.name in ("bin", "sbin", "shims"):
+            for beside in OF_TOOLS:
+                if beside != "share" or folder.parent != home / ".local":  # there are keyrings
+                    yield str(folder.parent / beside)
+
+
+def outer_git(root: Path) -> list[str]:
+    """Where git keeps the history of a workspace that lies inside a repository, or is one of its worktrees.
+
+    A `.git` file in the workspace may be a stranger's. Its target counts only if that names the workspace in turn.
+    """
+    for folder in (root, *root.parents):
+        place = folder / ".git"
+        if place.is_dir():
+            return [] if folder == root else [str(place)]
+        if place.is_file():
+            try:
+                target = (folder / place.read_text().removeprefix("gitdir:").strip()).resolve()
+                if (target / (target / "gitdir").read_text().strip()).resolve() != place.resolve():
+                    return []
+                return [str(target), str((target / (target / "commondir").read_text().strip()).resolve())]
+            except (OSError, ValueError):
+                return []
+    return []

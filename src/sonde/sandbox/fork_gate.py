@@ -61,8 +61,17 @@ class GatedFamily(StateFamily):
             with self._table:
                 notice = self._greetings.popitem()[1] if self._greetings else None
             if notice is not None:
-                if (child := self._meet(notice, descriptors)) is not None:
+                try:
+                    child = self.adopt(notice.pid)
+                except ProcessLookupError:
+                    break
+                # Valid after the pidfd was opened: the pid still meant the process that is held.
+                installed = self._listener.valid(notice) and all(
+                    self._listener.install(notice, ours, number) for number, ours in descriptors.items()
+                )
+                if installed and self._listener.proceed(notice):
                     return child
+                self.discard(child)
                 break
             if parent.dead():  # a child it has made before will still report
                 limit = min(limit, time.monotonic() + LATE_S)
@@ -70,20 +79,6 @@ class GatedFamily(StateFamily):
         if not self._end_strays() and self.await_parked(parent):
             raise ForkRefused("the kernel made no new process")
         raise ForkFailed("its child did not report")
-
-    def _meet(self, notice: Notice, descriptors: Mapping[int, int]) -> State | None:
-        try:
-            child = self.adopt(notice.pid)
-        except ProcessLookupError:
-            return None
-        # Valid after the pidfd was opened: the pid still meant the process that is held.
-        installed = self._listener.valid(notice) and all(
-            self._listener.install(notice, ours, number) for number, ours in descriptors.items()
-        )
-        if installed and self._listener.proceed(notice):
-            return child
-        self.discard(child)
-        return None
 
     def await_parked(self, state: State) -> bool:
         limit = time.monotonic() + self.server.grace_s

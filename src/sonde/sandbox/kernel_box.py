@@ -168,8 +168,8 @@ class Sandbox(Box):
 
     def _fall_back(self, failure: ForkFailed) -> ExecResult:
         """The newest state cannot be continued: drop it and go one back."""
-        lost = self._history.entries[-1][0]
-        self._history.drop_newest()
+        lost, state = self._history.entries.pop()
+        self._family.release(state)
         if not self._history.entries or not self._family.server.alive:
             raise SandboxLost(f"no state of this sandbox is left ({failure}); open a new Sandbox")
         back = self._history.entries[-1][0]

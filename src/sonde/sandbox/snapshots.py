@@ -160,10 +160,6 @@ class History:
         ):
             self.family.release(self.entries.pop(0)[1])
 
-    def drop_newest(self) -> None:
-        """The newest state is of no use: go back to the one before, if there is one."""
-        self.family.release(self.entries.pop()[1])
-
     def rollback(self, turn: int, now: int) -> None:
         """Forget the states of the turns after `turn`; `now` is the turn where the box stands."""
         kept = [left for left, _ in self.entries]

@@ -16,11 +16,6 @@ type_of: Callable[[Any], type[Any]] = type
 SIZED = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range, Counter, defaultdict, deque)
 
 
-def remember_source(filename: str, source: str) -> None:
-    """Where tracebacks, ours and those that code prints itself, look for the line."""
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-
-
 def describe(error: BaseException, filename: str, compiled: bool, modules: Collection[str]) -> dict[str, Any]:
     """The fault as the supervisor and, in the end, the model reads it. `modules` are those that code may import."""
     frames: list[tuple[str, int, str]] = []
@@ -110,7 +105,9 @@ class Variables:
                 continue
             now[name] = mark = (id(value), sized(value))
             if self._seen.get(name) != mark:
-                rows.append((name[:200], "function" if type(value) is FunctionType else type_name(value), mark[1]))
+                # The name of its type, without asking a class or a metaclass of the code.
+                kind = type.__dict__["__name__"].__get__(type(value))[:100]
+                rows.append((name[:200], "function" if type(value) is FunctionType else kind, mark[1]))
         self._seen = now
         return rows[:SHOWN_VARIABLES]
 
@@ -119,11 +116,6 @@ class Variables:
         new = [name for name in namespace if type(name) is str and name not in self._named and len(name) <= 100]
         self._named.update(new[:TOLD_NAMES])
         return new[:TOLD_NAMES]
-
-
-def type_name(value: Any) -> str:
-    """The name of its type, without asking a class or a metaclass of the code."""
-    return type.__dict__["__name__"].__get__(type(value))[:100]
 
 
 def sized(value: Any) -> int:

@@ -100,18 +100,10 @@ def allowlist(machine: str, more: tuple[str, ...] = (), *, forks: bool = True) -
     for name in (*tables.ALLOWED, *more):
         if name in numbers:
             code += _when(numbers[name], (), ALLOW, KILL)
-    code += _argument_rules(numbers, forks=forks)
-    for name, error in tables.SOFT.items():
-        if name in numbers:
-            code += _when(numbers[name], (), refuse(error), KILL)
-    return [*code, _return(KILL)]
-
-
-def _argument_rules(numbers: dict[str, int], *, forks: bool) -> Code:
     no_exec, no_share = (2, "lacks", 4), (3, "lacks", 1)  # PROT_EXEC; MAP_SHARED, which would survive a rollback
     no_huge = (3, "lacks", 0x40000)  # MAP_HUGETLB: no count of resident memory has these pages in it
     denied = refuse(errno.EACCES)
-    code = _when(numbers["mmap"], (no_exec, no_share, no_huge), ALLOW, denied)
+    code += _when(numbers["mmap"], (no_exec, no_share, no_huge), ALLOW, denied)
     code += _when(numbers["mprotect"], (no_exec,), ALLOW, denied)
     if forks:
         code += _when(numbers["clone"], (_is(0, tables.FORK_FLAGS), _is(1, 0)), ALLOW, KILL)
@@ -129,7 +121,10 @@ def _argument_rules(numbers: dict[str, int], *, forks: bool) -> Code:
     code += _when(numbers["madvise"], (), refuse(errno.EINVAL), KILL)
     code += _when(numbers["prctl"], (_is(0, tables.PR_SET_PDEATHSIG), _is(1, tables.SIGKILL)), ALLOW, None)
     code += _when(numbers["prctl"], (_is(0, tables.PR_SET_VMA),), refuse(errno.EINVAL), KILL)
-    return code
+    for name, error in tables.SOFT.items():
+        if name in numbers:
+            code += _when(numbers[name], (), refuse(error), KILL)
+    return [*code, _return(KILL)]
 
 
 def _is(argument: int, value: int) -> Check:

@@ -12,6 +12,7 @@ import ctypes
 import errno
 import gc
 import inspect
+import linecache
 import os
 import socket
 import struct
@@ -24,7 +25,7 @@ from .channel import Encoded
 from .clock import SettableClock, install, seed_everything
 from .language import called_names
 from .output import Capture
-from .report import Variables, describe, remember_source
+from .report import Variables, describe
 from .views import Region, SharedText, SharedTexts
 
 UNFREEZE_EVERY = 64
@@ -102,7 +103,8 @@ class CodeSession:
     def _execute(self, source: str) -> dict[str, Any] | None:
         """Run the code; the fault that ended it, if one did."""
         compiled = False
-        remember_source(self._filename, source)
+        # Where tracebacks, ours and those that code prints itself, look for the line.
+        linecache.cache[self._filename] = (len(source), None, source.splitlines(keepends=True), self._filename)
         try:
             code = self._compile(source)
             compiled = True
@@ -118,6 +120,7 @@ class CodeSession:
         return None
 
     def _compile(self, source: str) -> Any:
+        """A call of its own, so that a state that parks inside FINAL does not keep the tree."""
         if not self._config["binds_unknown"]:
             return compile(source, self._filename, "exec", dont_inherit=True)
         tree = ast.parse(source, self._filename)

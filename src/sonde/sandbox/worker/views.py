@@ -138,18 +138,15 @@ class SharedText:
         """The lines, one at a time, without their newline."""
         at = self._start
         while at < self._end:
-            stop = self._line_end(at)
+            if at + LINE_CHUNK >= self._end:
+                stop = self._end - (self._map[self._end - 1] == ord("\n"))
+            else:  # the last newline within a chunk, or else the next one, or else the end
+                stop = self._map.rfind(b"\n", at, at + LINE_CHUNK)
+                stop = stop if stop >= 0 else self._map.find(b"\n", at + LINE_CHUNK, self._end)
+                stop = stop if stop >= 0 else self._end
             for line in self._decode(at, stop).split("\n"):
                 yield line.rstrip("\r")
             at = stop + 1
-
-    def _line_end(self, start: int) -> int:
-        """The last newline within a chunk, or else the next one, or else the end."""
-        if start + LINE_CHUNK >= self._end:
-            return self._end - (self._map[self._end - 1] == ord("\n"))
-        stop = self._map.rfind(b"\n", start, start + LINE_CHUNK)
-        stop = stop if stop >= 0 else self._map.find(b"\n", start + LINE_CHUNK, self._end)
-        return stop if stop >= 0 else self._end
 
     def _search(self, find: Any, part: str, start: int, end: int | None) -> int:
         first, last, _ = slice(start, end).indices(self._length)

@@ -1,1 +1,0 @@
-"""Families of benchmark questions, made from a seed."""

@@ -168,7 +168,20 @@ class _Exchange(BaseHTTPRequestHandler):
         if reply.hang or self.server.script.closing.is_set():
             self.close_connection = True
         elif seen.body.get("stream") and reply.raw is None and reply.status == 200:
-            self._stream(seen, reply)
+            self.send_response(reply.status)
+            for name, value in {"content-type": "text/event-stream", **reply.headers}.items():
+                self.send_header(name, value)
+            self.send_header("transfer-encoding", "chunked")
+            self.end_headers()
+            for number, event in enumerate(_events(seen, reply)):
+                if reply.cut_after is not None and number >= reply.cut_after:
+                    self.close_connection = True
+                    return
+                self.server.script.closing.wait(reply.pause_s)
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
+                self.wfile.flush()
+            self.server.script.closing.wait(reply.pause_after_s)
+            self.wfile.write(b"0\r\n\r\n")
         else:
             completion: dict[str, Any] = {"error": {"message": reply.text or "scripted failure", "code": reply.status}}
             if reply.status == 200:
@@ -187,22 +200,6 @@ class _Exchange(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
-
-    def _stream(self, seen: SeenRequest, reply: ScriptedReply) -> None:
-        self.send_response(reply.status)
-        for name, value in {"content-type": "text/event-stream", **reply.headers}.items():
-            self.send_header(name, value)
-        self.send_header("transfer-encoding", "chunked")
-        self.end_headers()
-        for number, event in enumerate(_events(seen, reply)):
-            if reply.cut_after is not None and number >= reply.cut_after:
-                self.close_connection = True
-                return
-            self.server.script.closing.wait(reply.pause_s)
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
-            self.wfile.flush()
-        self.server.script.closing.wait(reply.pause_after_s)
-        self.wfile.write(b"0\r\n\r\n")
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the overridden method's name for it
         """Silent: the requests are in `ScriptedServer.requests`."""

@@ -22,7 +22,7 @@ from sonde.bench.page import page
 from sonde.bench.questions import Questions, context_text
 from sonde.bench.suite import BenchCase, read_results
 from sonde.bench.summary import Summary, markdown, summarise
-from sonde.bench.tasks.family import FAMILIES, questions, source_questions
+from sonde.bench.task_family import FAMILIES, questions, source_questions
 from sonde.errors import ConfigError
 from sonde.models import ModelRequest
 from sonde.testing import ScriptedModel

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import islice
 
 from sonde.api.trace_source import Source, project_in
 from sonde.batch.manifest import Item, Manifest
 from sonde.contexts.traces.catalog import query_of
 from sonde.contexts.traces.span import time_text, us_of_text
-from sonde.contexts.traces.store import TraceQuery, TraceRow, TraceStore
+from sonde.contexts.traces.store import TraceRow
 from sonde.errors import ConfigError, ToolFault
 
 ERRORS = "status_code == 'ERROR'"
@@ -66,32 +64,23 @@ def query_manifest(wanted: TraceSelection, now: datetime) -> Manifest:
             filter_expr=" and ".join(conditions) or None,
             limit=PAGE,
         )
-        items = tuple(
-            Item(
-                id=row.trace_id,
-                engine=wanted.engine,
-                fields={
-                    "trace_ids": [row.trace_id],
-                    "source": place.name,
-                    **({"project": project} if (project := place.project or row.project) else {}),
-                },
-            )
-            for row in islice(_rows(store, query), wanted.limit or None)
-        )
+        rows: list[TraceRow] = []
+        while True:
+            page = store.traces(query)
+            rows += page.rows
+            more = _AFTER.search(page.more or "")
+            if more is None or (wanted.limit and len(rows) >= wanted.limit):
+                break
+            query = replace(query, after=more[1])
     except ToolFault as fault:
         raise ConfigError(fault.message) from None
     finally:
         store.close()
-    if not items and not wanted.may_be_none:
+    if not rows and not wanted.may_be_none:
         raise ConfigError(f"no trace in {place.name} fits the query; `sonde traces ls` shows what it holds")
-    return Manifest(items=items)
-
-
-def _rows(store: TraceStore, query: TraceQuery) -> Iterator[TraceRow]:
-    while True:
-        page = store.traces(query)
-        yield from page.rows
-        more = _AFTER.search(page.more or "")
-        if more is None:
-            return
-        query = replace(query, after=more[1])
+    items: list[Item] = []
+    for row in rows[: wanted.limit or None]:
+        project = place.project or row.project
+        fields = {"trace_ids": [row.trace_id], "source": place.name, **({"project": project} if project else {})}
+        items.append(Item(id=row.trace_id, engine=wanted.engine, fields=fields))
+    return Manifest(items=tuple(items))

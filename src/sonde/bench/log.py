@@ -48,34 +48,25 @@ def lines(seed: int, count: int) -> Iterator[str]:
             warned = True
             yield f"{stamp} WARN  inventory pool: 8 of 8 connections busy, 1 waiting"
         elif 7 <= minutes < 40 and dice.random() < 0.25:
-            yield _failing(dice, stamp, minutes)
+            request = f"req-{dice.randrange(16**8):08x}"
+            match 0 if minutes < 9 else dice.randrange(4):
+                case 0:
+                    yield f"{stamp} ERROR cart {request} timeout after 2000 ms calling inventory GET /stock"
+                case 1:
+                    yield f"{stamp} ERROR checkout {request} cart answered 504, retry {dice.randrange(1, 4)} of 3"
+                case 2:
+                    yield f"{stamp} ERROR checkout {request} circuit breaker cart open"
+                case _:
+                    yield f"{stamp} ERROR gateway {request} 502 upstream=checkout"
         else:
-            yield _ordinary(dice, stamp, slow)
-
-
-def _ordinary(dice: random.Random, stamp: str, slow: str) -> str:
-    service = dice.choice(SERVICES)
-    customer = slow if dice.random() < 0.002 else f"cust-{dice.randrange(10_000):04d}"
-    took = dice.randrange(900, 2500) if customer == slow else dice.randrange(3, 180)
-    request = f"req-{dice.randrange(16**8):08x}"
-    if dice.random() < 0.0005:
-        return f"{stamp} WARN  {service} {request} slow query {dice.randrange(500, 900)} ms table=orders"
-    return f"{stamp} INFO  {service} {request} {customer} GET {dice.choice(ROUTES)} 200 {took} ms"
-
-
-def _failing(dice: random.Random, stamp: str, minutes: float) -> str:
-    request = f"req-{dice.randrange(16**8):08x}"
-    if minutes < 9:
-        return f"{stamp} ERROR cart {request} timeout after 2000 ms calling inventory GET /stock"
-    match dice.randrange(4):
-        case 0:
-            return f"{stamp} ERROR cart {request} timeout after 2000 ms calling inventory GET /stock"
-        case 1:
-            return f"{stamp} ERROR checkout {request} cart answered 504, retry {dice.randrange(1, 4)} of 3"
-        case 2:
-            return f"{stamp} ERROR checkout {request} circuit breaker cart open"
-        case _:
-            return f"{stamp} ERROR gateway {request} 502 upstream=checkout"
+            service = dice.choice(SERVICES)
+            customer = slow if dice.random() < 0.002 else f"cust-{dice.randrange(10_000):04d}"
+            took = dice.randrange(900, 2500) if customer == slow else dice.randrange(3, 180)
+            request = f"req-{dice.randrange(16**8):08x}"
+            if dice.random() < 0.0005:
+                yield f"{stamp} WARN  {service} {request} slow query {dice.randrange(500, 900)} ms table=orders"
+            else:
+                yield f"{stamp} INFO  {service} {request} {customer} GET {dice.choice(ROUTES)} 200 {took} ms"
 
 
 def write_log(path: Path, *, seed: int = 7, megabytes: float = 20.0) -> Facts:

@@ -49,7 +49,9 @@ def lines(series: Mapping[str, Sequence[Point]], across: str, up: str) -> str:
         return LEFT + (room * math.log(x / low) / span if span else room / 2)
 
     drawn = [_axes(across, up)]
-    drawn += [_tick(place(x), _short(x)) for x in sorted(set(everything))]
+    for x in sorted(set(everything)):
+        size, letter = (1e6, "M") if x >= 1e6 else (1e3, "k") if x >= 1e3 else (1, "")
+        drawn.append(_tick(place(x), f"{x / size:.3g}{letter}" if letter else f"{x:g}"))
     for number, (name, points) in enumerate(series.items()):
         at = [(place(x), _height(y)) for x, y in sorted(points)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
@@ -96,13 +98,6 @@ def _axes(across: str, up: str) -> str:
 
 def _tick(x: float, text: str) -> str:
     return f'<text x="{x:.1f}" y="{_height(0) + 18:.0f}" text-anchor="middle">{escape(text)}</text>'
-
-
-def _short(number: float) -> str:
-    for size, letter in ((1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g}{letter}"
-    return f"{number:g}"
 
 
 def _svg(height: float, body: str) -> str:

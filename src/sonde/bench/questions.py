@@ -1,6 +1,6 @@
 """Benchmarks that ask questions about data too large for a prompt: cases on disk, gold apart from them.
 
-A set of questions is a folder, made from a seed by a family of `bench.tasks` and never changed:
+A set of questions is a folder, made from a seed by a family of `bench.task_family` and never changed:
 
     NAME/context.txt or context/     what may be looked at
     NAME/questions.json              {key: {"question": ..., "kind": ...}}

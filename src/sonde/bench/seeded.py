@@ -243,7 +243,21 @@ def play(scene: Scene, family: str) -> Scene:
     root = scene.add("handle_request", "CHAIN", None, 20, attributes={"input.value": topic.question})
     scene.model(root, topic.question, f"Plan: look up the {topic.thing}, check the figures, answer.")
     agent = scene.add(topic.agent, "AGENT", root, 30)
-    _ordinary_work(scene, agent, trouble="OK" if family in SILENT else "ERROR")
+    trouble = "OK" if family in SILENT else "ERROR"
+    # Tool calls that go well, sometimes after a hiccup that a second try mends.
+    for name, given, result in scene.draw.sample(topic.calls, k=scene.draw.randint(1, 3)):
+        if scene.draw.random() < RETRY_SHARE:
+            hiccup = scene.draw.choice(["socket closed early", "worker restarted", "please retry"])
+            scene.tool(agent, name, given, None, status=trouble, message=hiccup)
+        scene.tool(agent, name, given, result)
+    if scene.draw.random() < SIDE_STEP_SHARE:
+        said = scene.draw.choice(["nothing to suggest", "no profile for this customer", "hints are switched off"])
+        scene.tool(agent, "suggest_extras", {"for": topic.thing}, None, status=trouble, message=said)
+        scene.model(agent, "Are extras needed?", "No, the question can be answered without them.")
+    if scene.draw.random() < 0.5:
+        helper = scene.add("helper", "AGENT", agent, 15)
+        scene.model(helper, "Summarise the figures so far.", "All figures agree.")
+        scene.close(helper)
     fault = FAULTS.get(family)
     answer = fault(scene, agent) if fault else _good_lookup(scene, agent)
     scene.model(agent, f"Answer the customer: {topic.question}", answer)
@@ -251,23 +265,6 @@ def play(scene: Scene, family: str) -> Scene:
         scene.close(span)
     root["attributes"]["output.value"] = answer
     return scene
-
-
-def _ordinary_work(scene: Scene, agent: Json, trouble: str) -> None:
-    """Tool calls that go well, sometimes after a hiccup that a second try mends; `trouble` is the status of what went wrong."""
-    for name, given, result in scene.draw.sample(scene.topic.calls, k=scene.draw.randint(1, 3)):
-        if scene.draw.random() < RETRY_SHARE:
-            hiccup = scene.draw.choice(["socket closed early", "worker restarted", "please retry"])
-            scene.tool(agent, name, given, None, status=trouble, message=hiccup)
-        scene.tool(agent, name, given, result)
-    if scene.draw.random() < SIDE_STEP_SHARE:
-        said = scene.draw.choice(["nothing to suggest", "no profile for this customer", "hints are switched off"])
-        scene.tool(agent, "suggest_extras", {"for": scene.topic.thing}, None, status=trouble, message=said)
-        scene.model(agent, "Are extras needed?", "No, the question can be answered without them.")
-    if scene.draw.random() < 0.5:
-        helper = scene.add("helper", "AGENT", agent, 15)
-        scene.model(helper, "Summarise the figures so far.", "All figures agree.")
-        scene.close(helper)
 
 
 def _good_lookup(scene: Scene, agent: Json) -> str:

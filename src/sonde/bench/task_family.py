@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from sonde.bench import source_tree
+from sonde.bench.needles import hops, niah
 from sonde.bench.questions import Material, Questions, Sheet
-from sonde.bench.tasks import source
-from sonde.bench.tasks.needles import hops, niah
-from sonde.bench.tasks.records import oolong, pairs
+from sonde.bench.user_records import oolong, pairs
 from sonde.core.canonical import sha256_text
 from sonde.errors import ConfigError
 
@@ -56,5 +56,7 @@ def source_questions(data: Path, tree: Path | None, seeds: Sequence[int] = (0,))
         raise ConfigError(f"{chosen} is not a folder; give one with Python files: --tree src")
     chosen = chosen.resolve()
     place = sha256_text(str(chosen))[:6]  # two trees may have the same name
-    sheets = [Sheet(name=f"{chosen.name}-{place}-{seed}", make=partial(source.make, chosen, seed)) for seed in seeds]
+    sheets = [
+        Sheet(name=f"{chosen.name}-{place}-{seed}", make=partial(source_tree.make, chosen, seed)) for seed in seeds
+    ]
     return Questions("code", data, sheets)

@@ -135,22 +135,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except SondeError as error:
         return _refuse(error.message, 1, json=json)
     except OSError as error:
-        return _unwritable(error, json=json)
+        if error.filename and error.errno in _NO_SUCH_PLACE:
+            return _refuse(f"{error.filename}: {error.strerror}; give another path", 2, json=json)
+        if error.errno == errno.ENAMETOOLONG:
+            return _refuse(f"{error.filename}: this name is too long for a file or folder", 2, json=json)
+        # A full disk, or a reader that has left: what stdout still holds is dropped.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:
+            return 1
+        where = f"{error.filename}: " if error.filename else "the output could not be written: "
+        return _refuse(f"{where}{error.strerror or error}", 1)
     return 0
-
-
-def _unwritable(error: OSError, *, json: bool) -> int:
-    """Report a path that cannot be used, a full disk, or a reader that has left; then what stdout still holds is dropped."""
-    if error.filename and error.errno in _NO_SUCH_PLACE:
-        return _refuse(f"{error.filename}: {error.strerror}; give another path", 2, json=json)
-    if error.errno == errno.ENAMETOOLONG:
-        return _refuse(f"{error.filename}: this name is too long for a file or folder", 2, json=json)
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if error.errno == errno.EPIPE:
-        return 1
-    where = f"{error.filename}: " if error.filename else "the output could not be written: "
-    return _refuse(f"{where}{error.strerror or error}", 1)
 
 
 def _refuse(message: str, code: int, *, json: bool = False) -> int:

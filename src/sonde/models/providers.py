@@ -46,7 +46,25 @@ class ProviderModel:
     def __init__(self, spec: str, settings: ModelSettings, *, forms: str = "") -> None:
         self.name = spec
         self._settings = settings
-        self._model = _infer(spec, settings, forms)
+        try:
+            models = importlib.import_module("pydantic_ai.models")
+            providers = importlib.import_module("pydantic_ai.providers")
+            errors = importlib.import_module("pydantic_ai.exceptions")
+        except ImportError:
+            raise ConfigError(f"{spec} needs pydantic-ai: pip install 'sonde-rlm[models]'. {forms}") from None
+
+        def provider(name: str) -> Any:
+            kind = providers.infer_provider_class(name)
+            takes = inspect.signature(kind.__init__).parameters
+            given = {"api_key": settings.api_key.reveal() if settings.api_key else None, "base_url": settings.base_url}
+            return kind(**{key: value for key, value in given.items() if value is not None and key in takes})
+
+        try:
+            self._model = models.infer_model(spec, provider)
+        except ImportError as error:
+            raise ConfigError(f"{spec} needs a package that is not installed: {error}") from None
+        except (errors.UserError, ValueError) as error:
+            raise ConfigError(f"{spec} cannot be used: {self._clean(str(error))}. {forms}") from None
         self._loop = _LoopThread()
 
     def __repr__(self) -> str:
@@ -161,30 +179,6 @@ class _LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-
-def _infer(spec: str, settings: ModelSettings, forms: str) -> Any:
-    try:
-        models = importlib.import_module("pydantic_ai.models")
-        providers = importlib.import_module("pydantic_ai.providers")
-        errors = importlib.import_module("pydantic_ai.exceptions")
-    except ImportError:
-        raise ConfigError(f"{spec} needs pydantic-ai: pip install 'sonde-rlm[models]'. {forms}") from None
-
-    def provider(name: str) -> Any:
-        kind = providers.infer_provider_class(name)
-        takes = inspect.signature(kind.__init__).parameters
-        given = {"api_key": settings.api_key.reveal() if settings.api_key else None, "base_url": settings.base_url}
-        return kind(**{key: value for key, value in given.items() if value is not None and key in takes})
-
-    try:
-        return models.infer_model(spec, provider)
-    except ImportError as error:
-        raise ConfigError(f"{spec} needs a package that is not installed: {error}") from None
-    except (errors.UserError, ValueError) as error:
-        raise ConfigError(
-            f"{spec} cannot be used: {secret_forms(settings.secrets()).remove(str(error))}. {forms}"
-        ) from None
 
 
 def _history(messages: Sequence[Message]) -> list[Any]:

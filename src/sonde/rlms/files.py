@@ -19,14 +19,13 @@ from sonde.contexts.files import FilesContext
 from sonde.contexts.files.file_list import Listing
 from sonde.contexts.files.library import Library
 from sonde.contexts.files.text import Unreadable
-from sonde.core.evidence import Excerpt, Observed
+from sonde.core.evidence import Observed
 from sonde.disk import below
 from sonde.errors import ConfigError, ToolFault
 from sonde.tools import Tool, tool
 
 INDEX_ROWS = 160
 GREP_MATCHES = 500
-HEAD_LINES = 200
 SIGNAL_BYTES = 1_048_576
 _STEP = 1_048_576
 _LISTED_BYTES = 16_000_000
@@ -126,16 +125,6 @@ class LoopFiles(FilesContext):
             lines.append(f"  and {len(rows) - INDEX_ROWS} more; list_files() has all")
         lines += [f"  not read: {name!r}: {reason}" for name, reason in list(self.survey.left_out.items())[:20]]
         return "\n".join(lines)
-
-    def first_text(self, path: str) -> tuple[int, str] | None:
-        """The number and the text of the first line that is not blank, as it is now; None when the file's head has none."""
-        for line in range(1, HEAD_LINES + 1):
-            text = self.reread(Excerpt.of_lines(path, line, line, ""))
-            if text is None:
-                return None
-            if text.strip():
-                return line, text
-        return None
 
 
 def open_files(list_file: str, repo: str) -> LoopFiles:

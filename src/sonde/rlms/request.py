@@ -176,19 +176,14 @@ def _words(name: str, text: str | None) -> list[str] | None:
     if found is None:
         return None
     words = cast("list[Any]", found if isinstance(found, list) else [found, None])
-    if not all(isinstance(word, str) and _encodes(word) for word in words):
-        flag, example = f"--{name.replace('_', '-')}", '["exec", "-"]' if "args" in name else '["codex"]'
-        raise ConfigError(f"{flag} is {text[:200]!r}; it must be a JSON array of strings, as in {flag} '{example}'")
-    return words
-
-
-def _encodes(word: str) -> bool:
-    """Whether a program can take this word as an argument; JSON can write characters that none can."""
     try:
-        os.fsencode(word)
-    except UnicodeEncodeError:
-        return False
-    return True
+        for word in words:
+            os.fsencode(word)  # JSON can write characters that no argument of a program can have
+    except (TypeError, UnicodeEncodeError):
+        flag, example = f"--{name.replace('_', '-')}", '["exec", "-"]' if "args" in name else '["codex"]'
+        reason = f"it must be a JSON array of strings, as in {flag} '{example}'"
+        raise ConfigError(f"{flag} is {text[:200]!r}; {reason}") from None
+    return words
 
 
 def read_metadata(place: str | None) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ from sonde.api.launch import launch
 from sonde.api.settings import Settings
 from sonde.core.budget import Budget
 from sonde.core.deadline import Deadline, SystemClock
-from sonde.core.evidence import Citation
+from sonde.core.evidence import Citation, Excerpt
 from sonde.engines.rlms import NO_TOKEN_LIMIT, RLMS, StepLine
 from sonde.errors import BudgetExceeded, ModelOutputInvalid, RunError, SondeError, WallTimeLimitReached
 from sonde.rlms.calls import CallLog, RunnerModel
@@ -34,6 +34,7 @@ from sonde.runtime.run import RunSpec
 from sonde.sandbox.worker.tables import PR_SET_PDEATHSIG
 
 FALLBACK_FILES = 5
+HEAD_LINES = 200
 RUNS = "runs"
 
 
@@ -101,9 +102,11 @@ def _fallback(context: LoopFiles) -> list[Citation]:
     """The first line with text of each file, so that readers have something to open. Marked, and no gate counts them."""
     found: list[Citation] = []
     for row in context.survey.rows[:FALLBACK_FILES]:
-        first = context.first_text(row.path)
-        if first is not None:
-            line, text = first
+        line, text = 1, context.reread(Excerpt.of_lines(row.path, 1, 1, ""))
+        while text is not None and not text.strip() and line < HEAD_LINES:
+            line += 1
+            text = context.reread(Excerpt.of_lines(row.path, line, line, ""))
+        if text is not None and text.strip():
             pointer: dict[str, Any] = {"path": row.path, "start_line": line, "end_line": line, "excerpt_hash": ""}
             snippet = " ".join(text.split())
             found.append(Citation(**pointer, signal=FALLBACK_SIGNAL, snippet=snippet, fallback=True))

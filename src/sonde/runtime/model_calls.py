@@ -95,7 +95,25 @@ def ask(run: Run, scope: Scope, model: Model, question: Question) -> ModelReplie
             seed=run.spec.budget.sampling_seed,
         )
         reply, attempts = _attempt(run, scope, model, request, question=question, hashed=hashed)
-        replied = _record(run, question, hashed, reply, attempts)
+        replied = run.emit(  # use what comes back, as recorded: it is what a replay will see
+            ModelReplied(
+                session=question.session,
+                turn=question.turn,
+                ordinal=question.ordinal,
+                request_hash=hashed,
+                text=reply.text,
+                model=reply.model,
+                tokens_in=reply.usage.tokens_in,
+                tokens_out=reply.usage.tokens_out,
+                cached_in=reply.usage.cached_in,
+                estimated=reply.usage.estimated,
+                cost_usd=reply.cost_usd if reply.cost_usd is not None else price(reply.model, reply.usage),
+                latency_s=reply.latency_s,
+                waited_s=reply.waited_s,
+                attempts=attempts,
+                finish_reason=reply.finish_reason,
+            )
+        )
         _count(run, scope, replied)
     scope.check_spent()
     return replied
@@ -292,25 +310,3 @@ def _give_back(scope: Scope, seconds: float) -> None:
     if seconds:
         for each in scope.chain():
             each.deadline.add(seconds)
-
-
-def _record(run: Run, question: Question, hashed: str, reply: ModelReply, attempts: int) -> ModelReplied:
-    cost = reply.cost_usd if reply.cost_usd is not None else price(reply.model, reply.usage)
-    replied = ModelReplied(
-        session=question.session,
-        turn=question.turn,
-        ordinal=question.ordinal,
-        request_hash=hashed,
-        text=reply.text,
-        model=reply.model,
-        tokens_in=reply.usage.tokens_in,
-        tokens_out=reply.usage.tokens_out,
-        cached_in=reply.usage.cached_in,
-        estimated=reply.usage.estimated,
-        cost_usd=cost,
-        latency_s=reply.latency_s,
-        waited_s=reply.waited_s,
-        attempts=attempts,
-        finish_reason=reply.finish_reason,
-    )
-    return run.emit(replied)  # as recorded: what a replay will see

@@ -182,7 +182,7 @@ def code(
 
     Example: sonde bench code --tree src --baseline retrieval --model openai:gpt-4o-mini
     """
-    from sonde.bench.tasks.family import source_questions
+    from sonde.bench.task_family import source_questions
 
     suite = source_questions(how.out / "code" / "data", tree, seed or [0])
     return _run(_plan(suite, how), model, place, budget)
@@ -191,7 +191,7 @@ def code(
 def _ask(
     name: str, asked: MadeOptions, how: BenchCaseOptions, shared: tuple[ModelOptions, BudgetOptions, UseOptions]
 ) -> int:
-    from sonde.bench.tasks.family import questions
+    from sonde.bench.task_family import questions
     from sonde.sandbox.base import parse_size
 
     lengths = [parse_size(length) for length in asked.length or []]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,27 +54,20 @@ def report(found: Diagnosis, *, json: bool) -> int:
         more = {"extras": installed(), "mixed_up": mixed_up()}
         sys.stdout.write(pretty_json(asdict(found) | more).decode())
     else:
-        print("\n".join(_page(found)))
+        print(f"kernel    {found.kernel} on {found.machine}")
+        print(f"python    {found.python}")
+        print(f"versions  {', '.join(f'{name} {version}' for name, version in found.versions.items())}")
+        print(f"extras    {', '.join(name for name, there in installed().items() if there) or 'none'}")
+        print(f"layers    {', '.join(found.layers) or 'none'}")
+        print(f"profiles  {', '.join(found.profiles)}")
+        if warning := mixed_up():
+            print(f"warning   {warning}")
+        for check in found.checks:
+            why = "" if check.ok else f": {one_line(check.detail, 200)}"
+            print(f"  {'ok ' if check.ok else 'NO '} {check.name}{why}")
+        verdict = "can run safely here" if found.safe else f"CANNOT run safely here: {found.problem}"
+        print(f"untrusted code {verdict}")
     return 0 if found.safe else 1
-
-
-def _page(found: Diagnosis) -> Iterable[str]:
-    yield f"kernel    {found.kernel} on {found.machine}"
-    yield f"python    {found.python}"
-    yield f"versions  {', '.join(f'{name} {version}' for name, version in found.versions.items())}"
-    yield f"extras    {', '.join(name for name, there in installed().items() if there) or 'none'}"
-    yield f"layers    {', '.join(found.layers) or 'none'}"
-    yield f"profiles  {', '.join(found.profiles)}"
-    if warning := mixed_up():
-        yield f"warning   {warning}"
-    for check in found.checks:
-        yield f"  {'ok ' if check.ok else 'NO '} {check.name}" + (
-            "" if check.ok else f": {one_line(check.detail, 200)}"
-        )
-    if found.safe:
-        yield "untrusted code can run safely here"
-    else:
-        yield f"untrusted code CANNOT run safely here: {found.problem}"
 
 
 def mixed_up() -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from sonde.contexts import SeenFields, SeenNames, SeenRows, SeenText, Shareable
 from sonde.contexts.code.finder import Finder, FoundSymbol
-from sonde.contexts.code.outline import chunks, folder_members, outline
+from sonde.contexts.code.outline import chunks, outline
 from sonde.contexts.code.symbols import language_of
 from sonde.contexts.files.context import FilesContext
 from sonde.contexts.files.text import read_lines
@@ -139,9 +139,15 @@ class CodeContext:
         Example: names = nav_ls("Session")
         """
         if not self._finder.single:
-            members = folder_members([entry.path for entry in self._finder.sources], scope)
-            if members:
-                return Observed(members)
+            prefix = f"{scope.rstrip('/')}/" if scope not in ("", ".") else ""
+            paths = [entry.path for entry in self._finder.sources]
+            inside = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
+            folders = Counter(rest.split("/")[0] for rest in inside if "/" in rest)
+            files = sorted(f"{prefix}{rest}" for rest in inside if "/" not in rest)
+            if inside:
+                return Observed(
+                    [*(f"{prefix}{name}/ ({count:,} files)" for name, count in sorted(folders.items())), *files]
+                )
         found = self._finder.find(scope)
         if not found:
             return Observed([self._error(scope)])

@@ -1,4 +1,4 @@
-"""What the nav tools print: outlines, folder listings and source in chunks that can be cited."""
+"""What the nav tools print: outlines, and source in chunks that can be cited."""
 
 from __future__ import annotations
 
@@ -39,15 +39,6 @@ def outline_file(path: str, parsed: Parsed) -> Iterator[str]:
     yield f"# {path} ({parsed.language}){f': {parsed.note}' if parsed.note else ''}"
     for symbol in parsed.symbols:
         yield f"{'    ' * symbol.depth}{symbol.signature}  # {symbol.start_line}-{symbol.end_line}"
-
-
-def folder_members(paths: Iterable[str], folder: str) -> list[str]:
-    """Folders and files directly in a folder, with the number of source files below each folder."""
-    prefix = f"{folder.rstrip('/')}/" if folder not in ("", ".") else ""
-    inside = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
-    folders = Counter(rest.split("/")[0] for rest in inside if "/" in rest)
-    files = [f"{prefix}{rest}" for rest in inside if "/" not in rest]
-    return [*(f"{prefix}{name}/ ({count:,} files)" for name, count in sorted(folders.items())), *sorted(files)]
 
 
 def chunks(text: str, first_line: int) -> list[Chunk]:

@@ -99,27 +99,22 @@ def render_task(session: Session, *, in_code: bool, left: str) -> str:
             parts.append(f"Given to you{also}:\n{shown}")
     if warned := session.delegation.heed("\n\n".join(parts[1:] if errand is None else parts)):
         parts.append(warned)
-    if in_code:
-        parts.append(_variables(session))
+    if in_code:  # the names of all variables, and what those hold that the user did not set
+        given, root = session.coder.variables, errand is None
+        shared: Mapping[str, Any] = spec.context.shared() if root else {}
+        words = [f"Variables: {', '.join([*shared, *given, *session.host.counters()])}."]
+        for name, value in shared.items():
+            if name == "context" and isinstance(value, Mapping):
+                words.append("context holds the texts by name.")
+            elif name in SHARED_WORDS:
+                words.append(SHARED_WORDS[name])
+        if root and "context" in given:
+            words.append("context holds the value.")
+        # An earlier run or a parent may have put something in.
+        full = any(given.get(name) for name in ("variables", "evidence_refs", "hypothesis_candidates"))
+        full = full or (root and bool(spec.played.recordings))
+        words.append(STATE_NAMES.replace("are empty and yours", "are yours") if full else STATE_NAMES)
+        parts.append(" ".join(words))
     if spec.schema is not None and errand is None:
         parts.append(f"The final value must fit this JSON schema:\n{json.dumps(spec.schema, ensure_ascii=False)}")
     return "\n\n".join([*parts, left])
-
-
-def _variables(session: Session) -> str:
-    """The names of all variables, and what those hold that the user did not set."""
-    spec, root, given = session.spec, session.errand is None, session.coder.variables
-    shared: Mapping[str, Any] = spec.context.shared() if root else {}
-    words = [f"Variables: {', '.join([*shared, *given, *session.host.counters()])}."]
-    for name, value in shared.items():
-        if name == "context" and isinstance(value, Mapping):
-            words.append("context holds the texts by name.")
-        elif name in SHARED_WORDS:
-            words.append(SHARED_WORDS[name])
-    if root and "context" in given:
-        words.append("context holds the value.")
-    # An earlier run or a parent may have put something in.
-    full = any(given.get(name) for name in ("variables", "evidence_refs", "hypothesis_candidates"))
-    full = full or (root and bool(spec.played.recordings))
-    words.append(STATE_NAMES.replace("are empty and yours", "are yours") if full else STATE_NAMES)
-    return " ".join(words)

@@ -27,7 +27,7 @@ from sonde.errors import ConfigError
 from sonde.models import ModelRequest
 from sonde.testing import ScriptedModel
 
-SMALL_TREE = Path(answers.__file__).parent / "tasks"
+SMALL_TREE = Path(answers.__file__).parent.parent / "tools"
 METHODS = ("sonde", "no-subcalls", "retrieval", "plain")
 
 

@@ -145,6 +145,7 @@ def test_a_run_for_an_mcp_client_ends_although_the_server_never_answers(tmp_path
             for thread in threading.enumerate():
                 if thread.name == WORK:
                     await asyncio.to_thread(thread.join, SOON_S)
+                    assert not thread.is_alive(), "the run waits for the server"
 
     asyncio.run(go())
 

@@ -239,3 +239,24 @@ def test_a_knob_above_the_contracts_maximum_is_refused_with_the_maximum(home: Pa
     assert found.budget().max_iterations == 61
     with pytest.raises(ConfigError, match="60"):
         found.budget(Budget(), CONTRACT_MAXIMA)
+
+
+def test_what_commands_may_reach_is_never_set_by_a_file_that_merely_lies_there(home: Path) -> None:
+    project_file(home, 'command_write = ["/"]\ncommand_read = ["/"]')
+
+    found = settings(home)
+
+    assert (found.command_read, found.command_write) == ((), ())
+    assert "command_write" in found.ignored
+
+
+def test_the_users_own_file_says_what_commands_may_reach(home: Path) -> None:
+    user_file(home, 'command_write = ["cache", "/dev/shm"]')
+
+    found = settings(home)
+
+    assert [Path(each).is_absolute() for each in found.command_write] == [True, True]
+    assert found.command_write[1] == "/dev/shm"
+    assert settings(home, command_write=["/x"]).command_write == ("/x",)
+    with pytest.raises(ConfigError):
+        settings(home, command_write=[""])

@@ -53,7 +53,7 @@ def test_pytest_works(root: Path, home: Path) -> None:
         "    with socket.create_server(('127.0.0.1', 0)) as server, socket.create_connection(server.getsockname()): pass\n"
     )
 
-    done = run(root, home, "python -m pytest -q -p no:randomly -p no:socket")
+    done = run(root, home, f"{sys.executable} -m pytest -q -p no:randomly -p no:socket")
 
     assert done.exit_code == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout
@@ -63,6 +63,7 @@ def test_pytest_works(root: Path, home: Path) -> None:
 def test_npm_test_works(root: Path, home: Path) -> None:
     needs("npm")
     script = "node --test"
+    (home / ".npmrc").write_text("//registry.example/:_authToken=the-secret-word\n")
     (root / "package.json").write_text(json.dumps({"name": "x", "version": "1.0.0", "scripts": {"test": script}}))
     (root / "it.test.mjs").write_text(
         "import test from 'node:test';\nimport { execFileSync } from 'node:child_process';\n"
@@ -133,6 +134,12 @@ def test_a_worktree_reads_the_history_that_names_it_and_no_other(root: Path, hom
     stranger.mkdir()
     (stranger / ".git").write_text(f"gitdir: {home / '.ssh'}\n")
     assert outer_git(stranger) == []
+    vouching = stranger / "worktrees/x"  # a folder of the stranger that names the workspace, and a history elsewhere
+    vouching.mkdir(parents=True)
+    (vouching / "gitdir").write_text(str(stranger / ".git"))
+    (vouching / "commondir").write_text(str(home / ".ssh"))
+    (stranger / ".git").write_text(f"gitdir: {vouching}\n")
+    assert outer_git(stranger) == [str(stranger)]
 
 
 def test_the_temporary_folder_is_its_own_and_is_gone_afterwards(root: Path, home: Path) -> None:
@@ -191,14 +198,15 @@ def test_a_command_reads_outside_where_the_user_says(root: Path, home: Path) -> 
     ("code", "error"),
     [
         ("import socket; socket.socket(socket.AF_UNIX).connect('{home}/door')", "PermissionError"),
+        ("import socket; socket.socket(socket.AF_VSOCK)", "PermissionError"),
         ("import os; os.kill({pid}, 0)", "PermissionError"),
         ("import ctypes; print('errno', ctypes.CDLL(None).mount(b'none', b'{root}', b'tmpfs', 0, None))", "errno -1"),
     ],
-    ids=["socket of another program", "signal", "mount"],
+    ids=["socket of another program", "socket of the machine below", "signal", "mount"],
 )  # fmt: skip
 def test_a_command_has_no_way_to_other_programs(root: Path, home: Path, code: str, error: str) -> None:
     (root / "attack.py").write_text(code.format(home=home, pid=os.getpid(), root=root))
 
-    done = run(root, home, "python attack.py")
+    done = run(root, home, f"{sys.executable} attack.py")
 
     assert error in done.stdout + done.stderr

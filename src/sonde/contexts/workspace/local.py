@@ -164,32 +164,35 @@ class LocalWorkspace:
         if git.is_git(words):
             arguments = git.arguments(words)
             settings = git.settings_for(program, words, folder, self.environment)
-        with tempfile.TemporaryDirectory(prefix="sonde-command-", ignore_cleanup_errors=True) as temporary:
-            private = dict.fromkeys(("TMPDIR", "TMP", "TEMP"), temporary) | {"XDG_CACHE_HOME": f"{temporary}/cache"}
-            confinement = None
-            if confinable():
-                histories = outer_git(self.root.path) if git.is_git(words) else ()
-                confinement = reach(
-                    self.root.path,
-                    self.environment,
-                    program,
-                    read=(*self.policy.command_read, *histories),
-                    write=(temporary, *self.policy.command_write),
-                )
-            job = Program(
-                argv=[program, *arguments],
-                stdin=b"",
-                cwd=str(folder),
-                environment={**self.environment, **private, **git.variables(settings)},
-                seconds=self.policy.command_timeout_s,
-                alone=True,
-                confinement=confinement,
-                temporary=temporary,
+        confinement = None
+        temporary = tempfile.mkdtemp(prefix="sonde-command-")
+        if confinable():
+            histories = outer_git(self.root.path) if git.is_git(words) else ()
+            confinement = reach(
+                self.root.path,
+                self.environment,
+                program,
+                read=(*self.policy.command_read, *histories),
+                write=(temporary, *self.policy.command_write),
             )
-            try:
-                return self._finished(command, run_process(job), confined=confinement is not None)
-            except (OSError, ValueError) as error:
-                raise ToolFault(f"{command!r} could not be started: {getattr(error, 'strerror', error)}") from error
+        private = dict.fromkeys(("TMPDIR", "TMP", "TEMP"), temporary) | {"XDG_CACHE_HOME": f"{temporary}/cache"}
+        job = Program(
+            argv=[program, *arguments],
+            stdin=b"",
+            cwd=str(folder),
+            environment={**self.environment, **private, **git.variables(settings)},
+            seconds=self.policy.command_timeout_s,
+            alone=True,
+            confinement=confinement,
+            temporary=temporary,
+        )
+        try:
+            return self._finished(command, run_process(job), confined=confinement is not None)
+        except (OSError, ValueError) as error:
+            raise ToolFault(f"{command!r} could not be started: {getattr(error, 'strerror', error)}") from error
+        finally:
+            # Not TemporaryDirectory: some versions of Python change the mode of what a link in it points to.
+            shutil.rmtree(temporary, ignore_errors=True)
 
     def _finished(self, command: str, ended: ProgramEnd, *, confined: bool) -> CommandResult:
         if ended.timed_out:

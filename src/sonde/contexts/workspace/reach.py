@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from sonde.models.process import Confinement
@@ -31,13 +32,24 @@ SYSTEM = (
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 OF_TOOLS = ("lib", "lib64", "libexec", "include", "share", "pyvenv.cfg")  # beside a `bin` on PATH
 HOMES_OF_TOOLS = (  # below the home folder; none of them is known to hold a key
-    *(".gitconfig", ".config/git", ".rustup", ".cargo/bin", ".cargo/registry", ".cargo/git", ".cargo/config.toml"),
+    *(
+        ".gitconfig",
+        ".config/git/config",
+        ".config/git/ignore",
+        ".config/git/attributes",
+        ".rustup",
+        ".cargo/bin",
+        ".cargo/registry",
+        ".cargo/git",
+        ".cargo/config.toml",
+    ),
     *(
         ".local/bin",
         ".local/lib",
         ".local/pipx",
         ".local/share/pipx",
-        ".local/share/uv",
+        ".local/share/uv/python",
+        ".local/share/uv/tools",
         ".local/share/mise",
         ".local/share/pnpm",
     ),
@@ -70,8 +82,9 @@ def reach(
     """The places for one command; `write` has its temporary folder in it."""
     found = shutil.which(program, path=environment.get("PATH"))
     own = [str(Path(found).resolve())] if found else []
-    python = [sys.prefix, sys.base_prefix, environment.get("VIRTUAL_ENV", "")]
     home = Path(environment.get("HOME", ""))
+    python = [sys.prefix, sys.base_prefix, environment.get("VIRTUAL_ENV", "")]
+    python = [place for place in python if not home.is_relative_to(place)]  # never the home folder as a whole
     homes = [str(home / name) for name in HOMES_OF_TOOLS] if home.is_absolute() else []
     tools = list(_tools(environment.get("PATH", ""), home))
     places = [place for place in (*SYSTEM, *python, *homes, *tools, *own, *read) if place.startswith("/")]
@@ -84,7 +97,7 @@ def _tools(path: str, home: Path) -> Iterator[str]:
     """The folders of programs, and what belongs to them beside a `bin`."""
     for name in path.split(os.pathsep):
         folder = Path(name)
-        if not folder.is_absolute() or home.is_relative_to(folder):  # never the home folder as a whole
+        if not folder.is_absolute() or home.is_relative_to(folder):
             continue
         yield name
         if folder.name in ("bin", "sbin", "shims"):
@@ -96,18 +109,17 @@ def _tools(path: str, home: Path) -> Iterator[str]:
 def outer_git(root: Path) -> list[str]:
     """Where git keeps the history of a workspace that lies inside a repository, or is one of its worktrees.
 
-    A `.git` file in the workspace may be a stranger's. Its target counts only if that names the workspace in turn.
+    A `.git` file in the workspace may be a stranger's. Its target counts only as `…/worktrees/NAME` that names the workspace in turn.
     """
     for folder in (root, *root.parents):
         place = folder / ".git"
         if place.is_dir():
             return [] if folder == root else [str(place)]
         if place.is_file():
-            try:
+            with suppress(OSError, ValueError):
                 target = (folder / place.read_text().removeprefix("gitdir:").strip()).resolve()
-                if (target / (target / "gitdir").read_text().strip()).resolve() != place.resolve():
-                    return []
-                return [str(target), str((target / (target / "commondir").read_text().strip()).resolve())]
-            except (OSError, ValueError):
-                return []
+                named = (target / (target / "gitdir").read_text().strip()).resolve()
+                if target.parent.name == "worktrees" and named == place.resolve():
+                    return [str(target.parents[1])]
+            return []
     return []

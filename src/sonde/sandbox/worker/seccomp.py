@@ -64,7 +64,9 @@ def install_command_filter(machine: str) -> None:
     numbers = tables.NUMBERS[machine]
     code = _prologue(machine)
     code += [(JUMP_SET, 0, 1, tables.X32_BIT), _return(refuse(errno.ENOSYS))]
-    code += _when(numbers["socket"], ((0, "low", tables.AF_UNIX),), refuse(errno.EACCES), None)
+    for family in tables.FAMILIES_OF_COMMANDS:
+        code += _when(numbers["socket"], ((0, "low", family),), ALLOW, None)
+    code += _when(numbers["socket"], (), refuse(errno.EACCES), ALLOW)
     for name in tables.REFUSED_TO_COMMANDS:
         code += _when(numbers[name], (), refuse(errno.ENOSYS), ALLOW)
     _install(_packed([*code, _return(ALLOW)]), 0)

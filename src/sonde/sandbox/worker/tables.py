@@ -16,7 +16,7 @@ SIGKILL = 9
 FORK_FLAGS = CLONE_PARENT | SIGCHLD
 """The one clone the gate passes on to the supervisor: a plain fork whose child belongs to the zygote."""
 
-AF_UNIX = 1
+FAMILIES_OF_COMMANDS = (2, 10, 16)  # IPv4, IPv6, netlink; not AF_UNIX and not the host of a virtual machine
 X32_BIT = 0x40000000
 PR_SET_PDEATHSIG = 1
 PR_CAPBSET_DROP = 24

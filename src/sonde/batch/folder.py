@@ -106,7 +106,7 @@ class BatchFolder:
     def spent(self, item: Item, attempt: int) -> float:
         """The cost of an item's run by its journal; 0 if that is missing or unreadable."""
         with contextlib.suppress(NoSuchRun, JournalUnreadable):
-            return spent_of(self.run_dir(item, attempt).read().events)
+            return used_in(self.run_dir(item, attempt).read().events).cost_usd
         return 0.0
 
     def touched(self) -> set[str]:
@@ -167,8 +167,3 @@ def started_of(events: Sequence[AnyEvent]) -> RunStarted | None:
 def ended_of(events: Sequence[AnyEvent]) -> RunEnded | None:
     """How a run ended; None when it did not."""
     return next((event for event in reversed(events) if isinstance(event, RunEnded)), None)
-
-
-def spent_of(events: Sequence[AnyEvent]) -> float:
-    """What a run has cost so far."""
-    return used_in(events).cost_usd

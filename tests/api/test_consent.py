@@ -256,7 +256,8 @@ def test_a_recorded_investigation_names_no_secrets_in_the_users_place(place: Pat
     found = rca("a" * 32, place / "t.jsonl", settings=Settings(), runs_dir=place / "runs")
     assert found.run_dir is not None
     secret = str(place / ".env")
-    run = forged(found.run_dir, **{field: [secret] if field == "controls_files" else secret})
+    given: dict[str, Any] = {field: [secret] if field == "controls_files" else secret}
+    run = forged(found.run_dir, **given)
 
     with pytest.raises(ConfigError, match="secrets"):
         replay(run, settings=Settings())

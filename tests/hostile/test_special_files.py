@@ -44,7 +44,14 @@ def test_runs_are_listed_and_shown_whatever_lies_in_their_folders(victim: Victim
         ("runs", "show", record.name),
         ("runs", "show", both.name),
         ("replay", both.name),
+        ("resume", both.name),
+        ("branch", both.name, "--turn", "1"),
+        ("diff", both.name, run.name),
+        ("ask", "And then?", "--continue", both.name),
+        ("publish", both.name),
         ("export", both.name),
+        ("export", both.name, "--html"),
+        ("export", record.name, "--html"),
     ]
     done = [victim.sonde(*each, "--runs-dir", "runs") for each in words]
 

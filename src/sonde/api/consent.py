@@ -7,8 +7,8 @@ config_file.py says what a file of settings that was merely found may do.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -69,7 +69,9 @@ def require_caps(spec: RunSpec, settings: Settings, limits: Limits) -> None:
 def require_sources(paths: Iterable[str]) -> None:
     """Refuse to read what looks like a secret because a recorded run names it: only the user can mean that."""
     for path in paths:
-        real = Path(path).resolve().as_posix()
+        if "\0" in path:
+            raise ConfigError("this run was asked about a path with a zero byte in it; no file has such a name")
+        real = os.path.realpath(path)
         reason = next(filter(None, map(secret_reason, (path, f"{path}/x", real, f"{real}/x"))), None)
         if reason is not None:
             raise ConfigError(

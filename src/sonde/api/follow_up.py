@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+
+import msgspec
 
 from sonde.api.consent import ANYWHERE, require_sources
 from sonde.api.recorded_run import changed_sources, check_recipe, open_run
@@ -14,6 +16,7 @@ from sonde.contexts import Context
 from sonde.core.canonical import clip
 from sonde.core.events import ROOT, AnyEvent, CodeRan, CodeStarted, RunEnded, RunStarted
 from sonde.core.evidence import EvidenceKind, Excerpt
+from sonde.engines.submission import fields_of, items_of
 from sonde.runs.export import is_replayable
 from sonde.runs.recording import EarlierRuns, Recording
 from sonde.runs.rundir import RunDir, run_ids
@@ -85,20 +88,31 @@ def variables_line(runs: EarlierRuns) -> str:
     return "; ".join(list(left.values())[:MOST_NAMES])
 
 
+class _CitedLines(msgspec.Struct):
+    path: str
+    kind: EvidenceKind
+    start_line: int
+    end_line: int
+    excerpt_hash: str
+
+
 def cited_lines(events: Sequence[AnyEvent], context: Context) -> str:
     """The lines that the answer cited, as they are now, so that the model can cite them again without reading them again."""
     ended = next((event for event in events if isinstance(event, RunEnded)), None)
-    output = cast("dict[str, Any]", (ended.output if ended is not None else None) or {})
     shown: list[str] = []
-    for each in cast("list[dict[str, Any]]", output.get("citations") or []):
-        path, start, end = str(each["path"]), int(each["start_line"]), int(each["end_line"])
+    for each in items_of(fields_of(ended.output if ended is not None else None).get("citations")):
+        try:
+            cited = msgspec.convert(each, _CitedLines)
+        except msgspec.ValidationError:
+            continue  # the folder may be a stranger's, or the run may have ended without proving it
+        path, start, end = cited.path, cited.start_line, cited.end_line
         pointer = Excerpt(
-            kind=EvidenceKind(each["kind"]),
+            kind=cited.kind,
             ref=f"{path}:{start}-{end}",
             path=path,
             start_line=start,
             end_line=end,
-            hash=each["excerpt_hash"],
+            hash=cited.excerpt_hash,
         )
         text = context.reread(pointer) if pointer.start_line > 0 else None
         if text and len(text) <= CITED_CHARS - sum(map(len, shown)):
@@ -122,8 +136,8 @@ def story(events: Sequence[AnyEvent], variables: str, changed: Sequence[str]) ->
                     lines.append(
                         f"{CARRIED}{variables}{CHANGED.format(', '.join(changed[:MOST_CHANGED])) if changed else ''}"
                     )
-                output = cast("dict[str, Any]", event.output or {})
-                lines.append(f"Answer ({event.status}): {clip(str(output.get('answer', '')), 3000)}")
+                answer = str(fields_of(event.output).get("answer", ""))
+                lines.append(f"Answer ({event.status}): {clip(answer, 3000)}")
             case _:
                 continue
     return clip("\n".join(lines), EARLIER_CHARS)

@@ -18,11 +18,11 @@ from sonde.contexts import Context
 from sonde.core.budget import Budget
 from sonde.core.calls import CallRef
 from sonde.core.canonical import sha256_text
-from sonde.core.events import AnyEvent, Cited, HostReturned, RunEnded, RunStarted
+from sonde.core.events import AnyEvent, Cited, CodeRan, HostReturned, ModelAsked, RunEnded, RunStarted
 from sonde.core.evidence import Citation, Excerpt
 from sonde.errors import ConfigError, RunError
 from sonde.runs.export import is_replayable
-from sonde.runs.rundir import RECORD, SUMMARY, RunDir, find_run
+from sonde.runs.rundir import RECORD, SUMMARY, RunDir, find_run, fold
 from sonde.sandbox import Limits
 
 NAMES = "RUN is a run's id, the unique beginning of one, `last`, or its folder"
@@ -62,6 +62,7 @@ def open_run(run: str | Path, runs_dir: str | Path) -> Recorded:
     if not is_replayable(events):
         raise ConfigError(f"{run_dir.path} is a redacted export: what was removed cannot run again; look at it instead")
     check_recipe(started)
+    check_events(events)
     return Recorded(run_dir=run_dir, events=events, started=started)
 
 
@@ -96,6 +97,17 @@ class _Recipe(msgspec.Struct):
     limits: dict[str, float | int | str | None] = {}
 
 
+class _Variable(msgspec.Struct):
+    name: str
+    type: str
+    size: int | None = None
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: str
+
+
 def check_recipe(started: RunStarted) -> None:
     """ConfigError if a field that a run is built from does not have the form that Sonde writes."""
     try:
@@ -109,6 +121,24 @@ def check_recipe(started: RunStarted) -> None:
         unknown = sorted(set(given) - set(known.__dataclass_fields__))
         if unknown:
             raise ConfigError(f"this run cannot be continued: this version has no {what} {', '.join(unknown)}")
+
+
+def check_events(events: Sequence[AnyEvent]) -> None:
+    """ConfigError if what the events tell of has no shape that a run could have: the record, evidence, variables, messages."""
+    fold(events)
+    try:
+        for event in events:
+            if isinstance(event, HostReturned):
+                msgspec.convert(event.excerpts, list[Excerpt])
+            elif isinstance(event, Cited):
+                Citation.model_validate(event.citation)
+            elif isinstance(event, CodeRan):
+                msgspec.convert(event.variables, list[_Variable])
+            elif isinstance(event, ModelAsked):
+                msgspec.convert(event.messages, list[_Message])
+    except ValueError as error:  # of msgspec and of pydantic
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"this run cannot be continued: its events were changed or damaged ({reason})") from None
 
 
 def changed_sources(events: Sequence[AnyEvent], context: Context) -> tuple[str, ...]:

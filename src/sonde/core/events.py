@@ -9,11 +9,13 @@ only microseconds.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
 SCHEMA_VERSION = "1.0.0"
+LAST_MOMENT = 253_402_300_800
+"""Seconds from the epoch to the year 10000, which no date can show."""
 ROOT = "root"
 
 
@@ -24,7 +26,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """The fields that make two events of one class the same step of a run."""
     session: str = ROOT
     seq: int = -1
-    at: float = 0.0
+    at: Annotated[float, msgspec.Meta(ge=0, lt=LAST_MOMENT)] = 0.0
 
     @property
     def key(self) -> tuple[Any, ...] | None:
@@ -350,7 +352,10 @@ def encode(event: Event) -> bytes:
 
 def decode(line: bytes | str) -> AnyEvent:
     """The event of a line; msgspec.ValidationError or DecodeError when the line is not an event."""
-    return _decoder.decode(line)
+    try:
+        return _decoder.decode(line)
+    except RecursionError:
+        raise msgspec.DecodeError("it is nested too deeply") from None
 
 
 def stamp(event: Event, seq: int, at: float) -> Event:

@@ -102,7 +102,7 @@ def summarise(path: Path) -> RunSummary:
     try:
         with open_plain(path / RECORD) as file:
             head = _heads.decode(file.read(MAX_RECORD))
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError):
         head = None
     if head is not None:
         usage = head.runtime_ref.usage
@@ -125,7 +125,7 @@ def summarise(path: Path) -> RunSummary:
     try:
         with open_plain(path / JOURNAL) as file:
             start = _starts.decode(file.readline(MAX_LINE))
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, RecursionError):
         return RunSummary(run_id=path.name, path=path, status="running" if running else "unreadable")
     return RunSummary(
         run_id=path.name,

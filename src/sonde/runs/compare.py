@@ -176,7 +176,7 @@ def comparable(event: Event) -> dict[str, Any]:
     """An event without what may differ between two runs that did the same. Shares of a budget depend on the clock too."""
     fields = {name: value for name, value in as_dict(event).items() if name not in ASIDE}
     if isinstance(event, ModelAsked):
-        fields["messages"] = [{**each, "content": _TIMES.sub("…", each["content"])} for each in event.messages]
+        fields["messages"] = [{**each, "content": _TIMES.sub("…", each.get("content", ""))} for each in event.messages]
     if isinstance(event, HostReturned) and event.name == "budget":
         fields["result"], fields["response_hash"] = _timeless(event.result), ""
     if isinstance(event, SubcallStarted):

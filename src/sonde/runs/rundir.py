@@ -109,7 +109,7 @@ class RunDir:
                 data = msgspec.json.decode(file.read(MAX_RECORD), type=dict[str, Any])
             refuse_newer(str(data.get("schema_version", "0")), path)
             return RunRecord.model_validate(data)
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise JournalUnreadable(f"{path} is not a run record: {error}") from None
         except OSError as error:
             raise JournalUnreadable(f"{path} cannot be read: {error.strerror}") from None
@@ -149,13 +149,19 @@ class RunDir:
 
 
 def fold(events: Sequence[AnyEvent]) -> RunRecord:
-    """The record of these events; `NoSuchRun` when not even the first one is there."""
+    """The record of these events; `NoSuchRun` when not even the first one is there. Events that nobody can have lived through together
+    (an unknown status, a type of run that there is not) are `JournalUnreadable`.
+    """
     folded = RecordFold()
-    for event in events:
-        folded.add(event)
-    if not folded.started:
-        raise NoSuchRun("the journal holds no run: it was cut off before its first event")
-    return folded.record()
+    try:
+        for event in events:
+            folded.add(event)
+        if folded.started:
+            return folded.record()
+    except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise JournalUnreadable(f"the journal does not tell of a run: it was changed or damaged ({reason})") from None
+    raise NoSuchRun("the journal holds no run: it was cut off before its first event")
 
 
 def pretty_json(value: Any) -> bytes:
@@ -232,7 +238,7 @@ def _newest(ids: Sequence[str], runs_dir: str | Path) -> str:
         try:
             with open_plain(Path(runs_dir, run_id, JOURNAL)) as file:
                 return msgspec.json.decode(file.readline(MAX_LINE), type=_Started).at, run_id
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, RecursionError):
             return 0.0, run_id
 
     return max(ids, key=started)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +19,7 @@ import msgspec
 from sonde.core.canonical import clip
 from sonde.core.trajectory import preview
 from sonde.disk import open_plain
-from sonde.runs.journal import checked, is_being_written, refuse_newer, sum_of
+from sonde.runs.journal import MAX_LINE, checked, is_being_written, refuse_newer, sum_of
 from sonde.runs.rundir import JOURNAL, NoSuchRun
 
 TEXT = 300
@@ -113,22 +114,30 @@ class RunStream:
                     self._read.inode = stat.st_ino
                 if self._read.tampered_line is not None or stat.st_size == self._read.offset:
                     return
-                data = os.pread(file.fileno(), stat.st_size - self._read.offset, self._read.offset)
+                file.seek(self._read.offset)
+                for ended in iter(lambda: file.readline(MAX_LINE), b""):
+                    self._read.torn = not ended.endswith(b"\n")
+                    if self._read.torn or not self._take(ended.removesuffix(b"\n")):
+                        return
         except OSError as error:
             raise NoSuchRun(f"{self.path} cannot be read: {error.strerror}") from None
-        *lines, rest = data.split(b"\n")
-        self._read.torn = bool(rest)
-        for line in lines:
-            if checked(self._read.sum, line) is None:
-                self._read.tampered_line = len(self._slim) + 1
-                return
-            event = msgspec.json.decode(line, type=dict[str, Any])
-            if event.get("type") == "run_started":
-                refuse_newer(str(event.get("schema_version")), self.path)
-            self._places.append((self._read.offset, len(line)))
-            self._slim.append(slim(event, len(self._slim)))
-            self._read.sum = sum_of(line)
-            self._read.offset += len(line) + 1
+
+    def _take(self, line: bytes) -> bool:
+        """Keep the next line; False, with its number, if it was changed after it was written or makes no sense."""
+        event: dict[str, Any] | None = None
+        with suppress(msgspec.DecodeError, RecursionError):
+            if checked(self._read.sum, line) is not None:
+                event = msgspec.json.decode(line, type=dict[str, Any])
+        if event is None:
+            self._read.tampered_line = len(self._slim) + 1
+            return False
+        if event.get("type") == "run_started":
+            refuse_newer(str(event.get("schema_version")), self.path)
+        self._places.append((self._read.offset, len(line)))
+        self._slim.append(slim(event, len(self._slim)))
+        self._read.sum = sum_of(line)
+        self._read.offset += len(line) + 1
+        return True
 
 
 def slim(event: dict[str, Any], number: int) -> dict[str, Any]:

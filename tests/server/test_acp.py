@@ -51,9 +51,11 @@ def folder(tmp_path: Path) -> Path:
     return shutil.copytree(ROOT / "examples/demo-workspace", tmp_path / "demo")
 
 
-def talk(folder: Path, answer: Callable[[], Any], prompt: str = DEMO, cancel: bool = False) -> tuple[Editor, str]:
+def talk(
+    folder: Path, answer: Callable[[], Any], prompt: str = DEMO, cancel: bool = False, model: str = MODEL
+) -> tuple[Editor, str]:
     """One prompt to a real agent; what the client saw, and why the agent stopped."""
-    arguments = ["-m", "sonde", "serve", "--acp", "--model", MODEL, "--runs-dir", str(folder.parent / "runs")]
+    arguments = ["-m", "sonde", "serve", "--acp", "--model", model, "--runs-dir", str(folder.parent / "runs")]
 
     async def go() -> tuple[Editor, str]:
         editor = Editor(answer)
@@ -92,6 +94,23 @@ def test_a_refused_permission_changes_nothing(folder: Path, answer: Callable[[],
     assert reason == "end_turn"
     assert "normalizeWhitespace" not in (folder / "sample.ts").read_text()
     assert "Not done" in editor.text
+
+
+def test_nothing_that_an_editor_shows_calls_elsewhere_or_is_hidden(folder: Path) -> None:
+    picture, reversed_text = "![x](https&colon;//evil.example/p.png)", "\\u202e"
+    patch = f"*** Begin Patch\\n*** Add File: new.txt\\n+safe{reversed_text} = 1\\n*** End Patch"
+    code = f'read_file("sample.ts", rationale="{picture}")\napply_patch("{patch}")\nFINAL("Done. {picture}")'
+    program = folder.parent / "model.py"
+    program.write_text(f"print({f'{picture}{chr(10)}```python{chr(10)}{code}{chr(10)}```'!r})")
+
+    editor, _ = talk(folder, choose("accept"), model=f"command:{sys.executable} {program}")
+
+    assert (folder / "new.txt").read_text() == "safe\u202e = 1\n"
+    edit = next(u for u in editor.updates if u.session_update == "tool_call" and u.kind == "edit")
+    assert [diff.new_text for diff in edit.content] == ["safe<U+202E> = 1\n"]
+    assert "evil.example" in editor.text
+    shown = [editor.text, *editor.titles("read")]
+    assert not [text for text in shown if "![" in text.replace("\\!", "")]
 
 
 def test_a_prompt_can_be_cancelled(folder: Path) -> None:

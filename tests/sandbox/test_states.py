@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +56,69 @@ def test_kept_states_are_bounded_by_memory_too() -> None:
 
         assert 2 <= len(kept_pids(box)) <= 5
         assert run(box, "print(len(x))") == "50000010\n"
+
+
+SCATTER = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+PRIVATE_FIXED, DROP = 0x100022, 4
+
+def scatter(gigabytes):
+    for place in gigabytes:
+        if libc.mmap(place << 30, 4096, 3, PRIVATE_FIXED, -1, 0) == place << 30:
+            ctypes.memset(place << 30, 1, 1)
+            libc.madvise(place << 30, 4096, DROP)
+"""
+"""One page in every gigabyte, written and dropped: nothing is resident, but the page tables stay."""
+
+
+def test_page_tables_count_as_memory_and_a_state_that_holds_too_much_is_not_kept() -> None:
+    with Sandbox(profile="open", limits=Limits(wall_s=60, memory="64MiB")) as box:
+        run(box, SCATTER + "x = 1")
+        stopped = box.execute("x = 2\nscatter(range(100, 30_100))")
+
+        assert kind(stopped) == "memory"
+        assert stopped.usage.memory_bytes > 64 << 20
+        assert run(box, "print(x)") == "1\n"
+
+
+def test_finalizers_that_run_after_the_report_are_held_to_the_limit_too() -> None:
+    late = "class Late:\n    def __del__(self):\n        scatter(range(100, 30_100))\n"
+    cycle = "late = Late()\nlate.itself = late\ndel late\n"
+    with Sandbox(profile="open", limits=Limits(wall_s=60, memory="64MiB")) as box:
+        run(box, SCATTER + late + "import gc\ngc.disable()\nx = 1")
+        stopped = box.execute("x = 2\n" + cycle)
+
+        assert not stopped.ok
+        assert run(box, "print(x)") == "1\n"
+
+
+def test_kept_states_are_bounded_by_their_page_tables_too() -> None:
+    with Sandbox(profile="open", limits=Limits(wall_s=60, memory="64MiB")) as box:
+        run(box, SCATTER)
+        for turn in range(1, 6):
+            run(box, f"scatter(range({turn * 10_000}, {turn * 10_000 + 1_500}))")
+
+        assert len(kept_pids(box)) <= 5
+
+
+def test_nothing_that_code_does_to_a_descriptor_survives_a_rollback() -> None:
+    places = "[os.lseek(fd, 0, 2) for fd in range(300) if is_open(fd)]"
+    look = (
+        "import fcntl, os\ndef is_open(fd):\n    try:\n        os.lseek(fd, 0, 1)\n    except OSError:\n        return False\n"
+        "    return True\n"
+    )
+    with Sandbox(profile="open") as box:
+        box.share("text", "a shared text")
+        run(box, look)
+
+        assert set(ast.literal_eval(run(box, f"print({places})"))) == {0}  # only /dev/null, which has no offset
+        assert run(box, "print(text[2:8])") == "shared\n"
+        for fd in (0, 1, 2, 3):
+            assert kind(box.execute(f"fcntl.fcntl({fd}, fcntl.F_SETFL, os.O_NONBLOCK)")) == "error"
 
 
 @pytest.mark.parametrize("turn", [-1, 99])

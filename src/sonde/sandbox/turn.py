@@ -40,7 +40,7 @@ MEMORY_SLACK = 64 << 20
 MEMORY_EXIT = 99
 PAGE = os.sysconf("SC_PAGE_SIZE")
 CPU_CLOCK_OF_PROCESS = 2
-HELD = re.compile(rb"^(?:RssAnon|RssShmem|VmPTE|VmSwap):\s+(\d+) kB", re.MULTILINE)
+MEMORY_LINES = re.compile(rb"^(RssAnon|VmPTE|VmSwap):\s+(\d+) kB", re.MULTILINE)
 NAME_CHARS = 200
 SHOWN_REBOUND = 20
 TOLD: dict[str, FaultKind] = {"error": "error", "syntax": "syntax", "import": "import", "memory": "memory"}
@@ -100,6 +100,8 @@ class Turn:
                     raise BadFrame("a frame of the wrong kind")  # noqa: TRY301 - judged with those of the channel, below
                 self._serve(body)
             self._check_memory()  # a turn shorter than a tick, or one that talked all the time
+            rested = self._channel.drained() and rest(self._child)
+            self._check_memory()  # finalizers run while it comes to rest
         except OutOfTime:
             return self._ended("timeout", f"the code ran longer than {self._wall_s:g} s and was stopped")
         except OverMemory:
@@ -112,7 +114,6 @@ class Turn:
             if self._child.dead(within_s=1.0):
                 return self._ended("crash", "the worker's process ended")
             return self._ended("violation", "the worker closed its channel and ran on")
-        rested = self._channel.drained() and rest(self._child)
         if not self._channel.drained():
             return self._ended("violation", "the worker broke the protocol: it spoke after its report")
         if not rested:
@@ -164,7 +165,7 @@ class Turn:
         self._check_memory()
 
     def _check_memory(self) -> None:
-        self._memory = max(self._memory, anonymous_bytes(self._child.pid))
+        self._memory = max(self._memory, held_bytes(self._child.pid))
         if self._memory > self._limits.memory_bytes + MEMORY_SLACK:
             raise OverMemory
 
@@ -173,7 +174,7 @@ class Turn:
 
     def _usage(self) -> ExecUsage:
         wall = time.monotonic() - self._started
-        memory = max(self._memory, anonymous_bytes(self._child.pid))
+        memory = max(self._memory, held_bytes(self._child.pid))
         return ExecUsage(
             wall_s=wall,
             host_s=self._host_s,
@@ -275,37 +276,33 @@ def judge_death(fault: ExecFault, death: tuple[int, float, int] | None, cpu_limi
     return ExecFault(kind="crash", message=f"the process died of {signal.Signals(number).name}")
 
 
-def anonymous_bytes(pid: int) -> int:
-    """Resident memory that is not a file's; 0 when the process is gone."""
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:  # noqa: PTH123 - read every turn; open() is a third of Path's cost
-            fields = file.read().split()
-    except OSError:
-        return 0
-    return max(0, int(fields[1]) - int(fields[2])) * PAGE
-
-
 def held_bytes(pid: int) -> int:
-    """Memory that only this process accounts for, page tables included; 0 when the process is gone.
+    """Memory that a process holds for itself: pages that are not a file's, and page tables; 0 when the process is gone.
 
     Page tables are not in the resident set: one page in every gigabyte, written and dropped, leaves 8 KiB of them each time.
     """
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123 - as above
-            status = file.read()
-    except OSError:
-        return 0
-    return sum(int(size) << 10 for size in HELD.findall(status))
+    return sum(_memory_of(pid))
 
 
 def private_bytes(pid: int) -> int:
-    """An upper bound on the pages a process does not share with the state it was forked from: those it has touched."""
+    """An upper bound on the memory a process does not share with the state it was forked from: pages it has touched, and page tables."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - as above
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - read every turn; open() is a third of Path's cost
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return 0
-    return min(anonymous_bytes(pid), int(fields[7]) * PAGE)
+    pages, tables = _memory_of(pid)
+    return min(pages, int(fields[7]) * PAGE) + tables
+
+
+def _memory_of(pid: int) -> tuple[int, int]:
+    """Bytes in pages that are no file's, in memory or swapped out, and in page tables."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123 - as above
+            found = {name: int(size) << 10 for name, size in MEMORY_LINES.findall(file.read())}
+    except OSError:
+        found = {}
+    return found.get(b"RssAnon", 0) + found.get(b"VmSwap", 0), found.get(b"VmPTE", 0)
 
 
 def cpu_seconds(pid: int) -> float:

@@ -58,8 +58,9 @@ CLOCKS = ("clock_gettime", "clock_getres", "clock_nanosleep")
 DYNAMIC_CLOCK = 1 << 31
 """Negative numbers are clocks of processes and devices: by them anyone may ask for the CPU time of any process of the machine."""
 
-FCNTL = (0, 1, 2, 3, 4, 1030)
-"""DUPFD, GETFD, SETFD, GETFL, SETFL, DUPFD_CLOEXEC. Never SETOWN and SETSIG: they aim a signal at any process of the user."""
+FCNTL = (0, 1, 2, 3, 1030)
+"""DUPFD, GETFD, SETFD, GETFL, DUPFD_CLOEXEC. Not SETFL: its flags belong to all states that share the descriptor, so they would survive
+a rollback. Never SETOWN and SETSIG: they aim a signal at any process of the user."""
 
 FUTEX = tuple(operation | flag for operation in (0, 1, 3, 4, 5, 9, 10) for flag in (128, 384))
 """Waiting and waking within the process, on either clock. Without the private flag, a word in a page of libc is one that every

@@ -26,7 +26,13 @@ class Region:
     """A sealed file, mapped read-only and private, so that it is one copy for every state of every box."""
 
     def __init__(self, descriptor: int, size: int) -> None:
+        # A mapping keeps a copy of the descriptor, under the lowest free number, and its offset would belong to all states: what code
+        # does to it would survive a rollback. So /dev/null takes its place.
+        copy = os.dup(descriptor)
+        os.close(copy)
         self.map = mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+        os.close(copy)
+        os.dup(0)
         os.close(descriptor)
 
 

@@ -18,7 +18,6 @@ from sonde.core.evidence import (
     Refuted,
     independent,
     merge,
-    refs_of,
 )
 
 TEXT = [f"line {number}" for number in range(1, 101)]
@@ -118,7 +117,7 @@ def test_a_pointer_is_proved_by_kind_and_ref_together() -> None:
 
     assert isinstance(log.prove_ref("SPAN", "s1", lambda excerpt: "body"), Excerpt)
     assert isinstance(log.prove_ref("TOOL_IO", "s1", lambda excerpt: "body"), Refuted)
-    assert refs_of(log.excerpts())[0].key == ("SPAN", "s1")
+    assert EvidenceRef.of(log.excerpts()[0]).key == ("SPAN", "s1")
 
 
 def test_a_citation_without_a_ref_is_known_by_its_lines() -> None:

@@ -9,7 +9,7 @@ import pytest
 from runs.streams import told
 from sonde import ask
 from sonde.cli.live import RunProgress
-from sonde.core.usage import Usage, used_in
+from sonde.core.usage import Usage, used_by
 from sonde.runs.catalog import list_runs
 from sonde.runs.rundir import find_run
 from sonde.server.edit_tasks import EventTranslator
@@ -28,7 +28,7 @@ def test_everyone_who_reads_the_usage_of_a_run_reads_the_same(tmp_path: Path) ->
 
     used, (line,), wire = answer.usage, list_runs(tmp_path), translator.usage()
     assert (used.iterations, used.llm_subcalls, used.depth_reached, used.cost_usd) == (3, 1, 1, 0.5)
-    assert used == progress.used == used_in(events)
+    assert used == progress.used == sum(map(used_by, events), Usage())
     assert (line.iterations, line.subcalls, line.tokens, line.cost_usd) == (3, 1, used.tokens_total, 0.5)
     assert (wire.iterations, wire.subcalls, wire.tokens, wire.cost_usd) == (3, 1, used.tokens_total, 0.5)
     assert answer.record.metrics.tokens_in == used.tokens_in
@@ -37,10 +37,13 @@ def test_everyone_who_reads_the_usage_of_a_run_reads_the_same(tmp_path: Path) ->
 
 def test_usage_of_two_parts_of_a_run_adds_up_to_the_whole() -> None:
     events = told()
+    whole = sum(map(used_by, events), Usage())
 
     for cut in range(len(events)):
-        both = used_in(events[:cut]) + used_in(events[cut:])
-        assert both.model_dump() == pytest.approx(used_in(events).model_dump())  # sums of floats depend on their order
+        before, after = (sum(map(used_by, part), Usage()) for part in (events[:cut], events[cut:]))
+        assert (before + after).model_dump() == pytest.approx(
+            whole.model_dump()
+        )  # sums of floats depend on their order
 
 
 def test_a_field_of_a_newer_version_is_kept_in_a_record() -> None:

@@ -12,7 +12,7 @@ from phoenix_double import PhoenixDouble
 from trace_cases import IO, LLM, LOOK, ROOT, SPAN, TOOL, TRACE, failed_trace, model, options, ref, write
 
 import sonde
-from sonde.api.trace_source import Source, phoenix_headers
+from sonde.api.trace_source import Source, source_of
 from sonde.contexts.traces.filestore import FileStore
 from sonde.errors import ConfigError
 from sonde.models.base import ModelRequest
@@ -205,7 +205,7 @@ def test_keys_and_headers_of_the_environment_are_sent_and_stay_out_of_every_file
     held = "".join(path.read_text() for path in found.run_dir.iterdir())
     assert not any(secret in held for secret in ("px-secret-key-1", "tenant secret", "b-secret-value"))
     with pytest.raises(ConfigError) as refused:
-        phoenix_headers("a-secret-without-a-name")
+        source_of(server.url, None, {"PHOENIX_CLIENT_HEADERS": "a-secret-without-a-name"})
     assert "a-secret" not in refused.value.message
 
 

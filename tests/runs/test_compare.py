@@ -20,7 +20,7 @@ from sonde.core.events import (
     SubcallStarted,
     TurnStarted,
 )
-from sonde.runs.compare import compare, compare_events
+from sonde.runs.compare import compare
 from sonde.runs.recorder import Recorder
 
 
@@ -34,7 +34,7 @@ def test_runs_that_did_the_same_are_equal_whatever_their_ids_and_times() -> None
     slow = Teller(Recorder(TickingClock(3.7)))
     story(slow, "another-id")
 
-    found = compare_events(told(), slow.events)  # pyright: ignore[reportArgumentType]  # every event of a story is one of the union
+    found = compare(told(), slow.events)  # pyright: ignore[reportArgumentType]  # every event of a story is one of the union
 
     assert found.equal and found.first_difference is None and found.same_answer
     assert (found.left, found.right) == ("run-1", "another-id")
@@ -44,7 +44,7 @@ def test_the_first_difference_is_shown_with_both_sides() -> None:
     other = changed(told(), CodeRan, 1, stdout="something else")
     other = changed(other, RunEnded, output="another answer")
 
-    found = compare_events(told(), other)
+    found = compare(told(), other)
 
     assert found.first_difference is not None
     difference = found.first_difference
@@ -59,7 +59,7 @@ def test_the_order_in_which_parallel_children_finish_is_no_difference() -> None:
     start = events.index(batch[0])
     rest = [event for event in events if event not in batch]
 
-    assert compare_events(events, [*rest[:start], *reversed_sessions(batch), *rest[start:]]).equal
+    assert compare(events, [*rest[:start], *reversed_sessions(batch), *rest[start:]]).equal
 
 
 def reversed_sessions(events: list[AnyEvent]) -> list[AnyEvent]:
@@ -70,7 +70,7 @@ def reversed_sessions(events: list[AnyEvent]) -> list[AnyEvent]:
 def test_retries_and_resumes_are_no_difference() -> None:
     quiet: list[AnyEvent] = [event for event in told() if not isinstance(event, ModelFailed)]
 
-    assert compare_events(told(), [*quiet, RunResumed(elapsed_s=3.0, replayed=2)]).equal
+    assert compare(told(), [*quiet, RunResumed(elapsed_s=3.0, replayed=2)]).equal
 
 
 def test_the_time_left_in_a_prompt_or_a_budget_is_no_difference() -> None:
@@ -81,13 +81,13 @@ def test_the_time_left_in_a_prompt_or_a_budget_is_no_difference() -> None:
         result = {"tokens": 5, "seconds": float(seconds[:2])}
         return changed(events, HostReturned, 0, name="budget", result=result, response_hash=seconds)
 
-    assert compare_events(with_time("10 s"), with_time("20 s")).equal
+    assert compare(with_time("10 s"), with_time("20 s")).equal
 
 
 def test_a_prompt_that_says_something_else_is_a_difference() -> None:
     other = changed(told(), ModelAsked, 1, messages=[{"role": "user", "content": "Be brief."}])
 
-    difference = compare_events(told(), other).first_difference
+    difference = compare(told(), other).first_difference
 
     assert difference is not None and difference.what.startswith("model_asked") and difference.field == "messages"
 
@@ -95,7 +95,7 @@ def test_a_prompt_that_says_something_else_is_a_difference() -> None:
 def test_a_child_that_only_one_run_had_is_a_difference() -> None:
     without = [event for event in told() if event.session != "root/3.2"]
 
-    one, other = compare_events(told(), without), compare_events(without, told())
+    one, other = compare(told(), without), compare(without, told())
 
     assert one.first_difference is not None and one.first_difference.right is None
     assert other.first_difference is not None and other.first_difference.left is None
@@ -104,7 +104,7 @@ def test_a_child_that_only_one_run_had_is_a_difference() -> None:
 
 
 def test_a_run_that_was_cut_off_differs_where_it_ends() -> None:
-    difference = compare_events(told(), told()[:-1]).first_difference
+    difference = compare(told(), told()[:-1]).first_difference
 
     assert difference is not None and difference.what == "run_ended"
 
@@ -115,7 +115,7 @@ def test_cost_tokens_tools_and_evidence_are_compared() -> None:
     teller.call(9, 1, "read_file", {}, "")
     fewer = [event for event in told() if not isinstance(event, SubcallStarted)]
 
-    found = compare_events(teller.events, fewer)  # pyright: ignore[reportArgumentType]  # every event of a story is one of the union
+    found = compare(teller.events, fewer)  # pyright: ignore[reportArgumentType]  # every event of a story is one of the union
     numbers = {pair.name: (pair.left, pair.right) for pair in found.numbers}
     tools = {pair.name: (pair.left, pair.right) for pair in found.tools}
 
@@ -128,13 +128,13 @@ def test_cost_tokens_tools_and_evidence_are_compared() -> None:
 def test_evidence_of_one_side_only_is_listed() -> None:
     excerpt = {"kind": "FILE", "ref": "README.md:1-2", "hash": "h"}
 
-    found = compare_events(changed(told(), HostReturned, 0, excerpts=[excerpt]), told())
+    found = compare(changed(told(), HostReturned, 0, excerpts=[excerpt]), told())
 
     assert found.evidence.only_left == ["README.md:1-2"] and not found.evidence.only_right
 
 
 def test_run_folders_are_compared(tmp_path: Path) -> None:
-    found = compare(write_story(tmp_path, "a"), write_story(tmp_path, "b"))
+    found = compare(write_story(tmp_path, "a").events(), write_story(tmp_path, "b").events())
 
     assert found.equal
     assert found.as_dict()["numbers"][0]["name"] == "iterations"

@@ -87,7 +87,7 @@ def test_the_trajectory_of_a_real_run_follows_the_machine(source: Path, tmp_path
 def test_two_runs_on_the_same_data_are_equal_but_for_ids_and_times(source: Path, tmp_path: Path) -> None:
     first, second = (run(source, tmp_path / name)[1] for name in ("a", "b"))
 
-    found = compare(first, second)
+    found = compare(first.events(), second.events())
 
     assert found.equal, found.first_difference
     assert found.same_answer
@@ -99,7 +99,7 @@ def test_a_run_on_other_data_differs_where_it_first_shows(source: Path, tmp_path
     (source / "src" / "fetch.py").write_text(SOURCE.replace("RETRIES = 3", "RETRIES = 5"))
     second = run(source, tmp_path / "b")[1]
 
-    difference = compare(first, second).first_difference
+    difference = compare(first.events(), second.events()).first_difference
 
     assert difference is not None
     assert difference.field in ("dataset_ref", "context")
@@ -126,7 +126,7 @@ def test_a_run_is_listed_exported_and_shown(source: Path, tmp_path: Path) -> Non
     shown = shown_excerpts(stream.full(range(stream.news()["total"])))
 
     assert (line.status, line.citations) == ("succeeded", 1)
-    assert compare(folder, back).equal
+    assert compare(folder.events(), back.events()).equal
     assert [(each.ref, each.state) for each in shown] == [("src/fetch.py:3-4", "verified")]
     assert shown[0].seen_at is not None
 

@@ -13,14 +13,14 @@ from runs.streams import TickingClock, told, write_story
 from sonde.core.events import RunStarted
 from sonde.errors import ConfigError
 from sonde.runs.journal import JournalUnreadable
-from sonde.runs.rundir import RECORD, NoSuchRun, RunDir, find_run, new_run_id, write_atomically
+from sonde.runs.rundir import ANSWER, RECORD, SUMMARY, NoSuchRun, RunDir, find_run, new_run_id, write_atomically
 
 
 @pytest.mark.requirement(103)
 def test_a_run_folder_holds_the_journal_the_record_and_the_result(tmp_path: Path) -> None:
     run = write_story(tmp_path)
-    run.write_summary("# Summary")
-    run.write_answer("Three times.")
+    run.write_text(SUMMARY, "# Summary")
+    run.write_text(ANSWER, "Three times.")
 
     assert sorted(each.name for each in run.path.iterdir()) == [
         "answer.md",

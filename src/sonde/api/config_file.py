@@ -93,7 +93,25 @@ def find_files(environ: Mapping[str, str], cwd: Path) -> list[ConfigFile]:
     data = _bytes_of(project)
     found, kept = _checked(project, data, own=False), _trust_file(environ)
     trusted = kept is not None and _trusted(kept).get(str(project.resolve())) == hashlib.sha256(data).hexdigest()
-    return [found if trusted else _harmless(found), *own]
+    if trusted:
+        return [found, *own]
+    # What a stranger's file may set: nothing that sends, starts, writes elsewhere or costs more than usual.
+    ignored: list[str] = []
+    most_usd = Budget().max_cost_usd
+
+    def harmless(layer: Mapping[str, Found], prefix: str = "") -> dict[str, Found]:
+        risky = {name for name in layer if name in NEEDS_TRUST}
+        if "runs_dir" in layer and not Path(layer["runs_dir"].value).resolve().is_relative_to(project.parent.resolve()):
+            risky.add("runs_dir")  # prompts and answers are written there
+        if "max_cost_usd" in layer and most_usd is not None and layer["max_cost_usd"].value > most_usd:
+            risky.add("max_cost_usd")
+        ignored.extend(prefix + name for name in layer if name in risky)
+        return {name: hit for name, hit in layer.items() if name not in risky}
+
+    top = harmless(found.top)
+    profiles = {name: harmless(layer, f"profile.{name}.") for name, layer in found.profiles.items()}
+    ignored.extend(f"models.{name}" for name in found.models)
+    return [replace(found, top=top, profiles=profiles, models={}, ignored=tuple(ignored)), *own]
 
 
 def project_file(cwd: Path) -> Path | None:
@@ -104,30 +122,6 @@ def project_file(cwd: Path) -> Path | None:
         if _is_file(path) and (not folder.stat().st_mode & stat.S_IWOTH or path.stat().st_uid in (os.getuid(), 0)):
             return path
     return None
-
-
-def _harmless(file: ConfigFile) -> ConfigFile:
-    """What a stranger's file may set: nothing that sends, starts, writes elsewhere or costs more than usual."""
-    ignored: list[str] = []
-
-    def kept(layer: Mapping[str, Found], prefix: str = "") -> dict[str, Found]:
-        risky = [name for name, hit in layer.items() if _is_risky(name, hit.value, file.path.parent)]
-        ignored.extend(prefix + name for name in risky)
-        return {name: hit for name, hit in layer.items() if name not in risky}
-
-    top = kept(file.top)
-    profiles = {name: kept(layer, f"profile.{name}.") for name, layer in file.profiles.items()}
-    ignored.extend(f"models.{name}" for name in file.models)
-    return replace(file, top=top, profiles=profiles, models={}, ignored=tuple(ignored))
-
-
-def _is_risky(name: str, value: Any, folder: Path) -> bool:
-    if name == "runs_dir":  # prompts and answers are written there
-        return not Path(value).resolve().is_relative_to(folder.resolve())
-    usual = Budget().max_cost_usd
-    if name == "max_cost_usd":
-        return usual is not None and value > usual
-    return name in NEEDS_TRUST
 
 
 def trust(path: Path, environ: Mapping[str, str]) -> None:

@@ -47,7 +47,14 @@ def continued(spec: RunSpec, run: str | Path) -> RunSpec:
     recipe["continues"] = str(recorded.run_dir.path.resolve())
     runs = earlier_runs(recipe["continues"], recorded.beside(spec.runs_dir))
     read = [event for recording in runs.recordings for event in recording.events]
-    variables = variables_line(runs)
+    left = {  # the variables that these runs left, with type and size
+        each["name"]: f"{each['name']}: {each['type']}" + (f" ({each['size']})" if each["size"] is not None else "")
+        for recording in runs.recordings
+        for block in recording.blocks
+        for each in block.ran.variables
+        if not each["name"].startswith("_") and (each["size"] or each["name"] not in EMPTY)
+    }
+    variables = "; ".join(list(left.values())[:MOST_NAMES])
     changed = changed_sources(read, context) if variables else ()
     recipe["earlier"] = story(events, variables, changed) + cited_lines(events, context)
     return replace(spec, context=context, recipe=recipe, earlier=recipe["earlier"], played=runs)
@@ -74,18 +81,6 @@ def earlier_runs(run: str | None, beside: Sequence[Path]) -> EarlierRuns:
             check_recipe(started)
         run = started.settings.get("continues") if started is not None else None
     return EarlierRuns(recordings=tuple(reversed(chain.values())))
-
-
-def variables_line(runs: EarlierRuns) -> str:
-    """The variables that these runs left, with type and size."""
-    left = {
-        each["name"]: f"{each['name']}: {each['type']}" + (f" ({each['size']})" if each["size"] is not None else "")
-        for recording in runs.recordings
-        for block in recording.blocks
-        for each in block.ran.variables
-        if not each["name"].startswith("_") and (each["size"] or each["name"] not in EMPTY)
-    }
-    return "; ".join(list(left.values())[:MOST_NAMES])
 
 
 class _CitedLines(msgspec.Struct):

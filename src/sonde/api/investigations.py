@@ -160,7 +160,7 @@ def case_spec(case: Case, context: TracesContext, settings: Settings, options: R
         input_ref=case.input_ref(),
         recipe={**case.recipe(), **model_names(spec)},
         secrets=(*spec.secrets, *case.place.secrets()),
-        writeback=writeback if case.writes_back else None,
+        writeback=writeback if case.writeback and case.place.server else None,
         files=writeback.files,
     )
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import os
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -136,7 +138,28 @@ KNOBS: tuple[str, ...] = tuple(key.name for key in _ALL if key.knob)
 
 def check(key: Key, value: Any, source: str) -> Any:
     """The value in the key's form; ConfigError naming the source, what was there and what belongs there."""
-    parsed = _FORMS[key.form](value)
+    text = value if isinstance(value, str) and value.strip() else None
+    parsed: Any = None  # nothing that fits
+    with suppress(TypeError, ValueError, OverflowError):
+        match key.form:
+            case "text" | "path":
+                parsed = text
+            case "folders":  # a list, or a text with the folders between colons, as in PATH; ~ is the home folder
+                named: Any = value.split(os.pathsep) if isinstance(value, str) else value
+                listed = cast("list[Any]", named) if isinstance(named, list | tuple) else [""]
+                if all(isinstance(each, str) and each.strip() for each in listed):
+                    parsed = tuple(str(Path(each).expanduser()) for each in listed)
+            case "whole" if not isinstance(value, bool | float):
+                parsed = int(value)
+            case "number" if not isinstance(value, bool) and not math.isnan(float(value)):
+                parsed = float(value)
+            case "switch":
+                parsed = value if isinstance(value, bool) else _SWITCHES.get(str(value).strip().lower())
+            case "model":  # a spec, or an argv list, also as JSON in a variable
+                argv = json.loads(text) if text is not None and text.lstrip().startswith("[") else value
+                parsed = command_spec(cast("list[Any]", argv)) if isinstance(argv, list | tuple) else text
+            case _:
+                pass
     if key.choices and parsed not in key.choices:
         raise ConfigError(f"{key.name} from {source} must be one of {', '.join(key.choices)}, not {value!r}")
     if parsed is None:
@@ -150,50 +173,6 @@ def check(key: Key, value: Any, source: str) -> Any:
     return parsed
 
 
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value.strip() else None
-
-
-def _folders(value: Any) -> tuple[str, ...] | None:
-    """A list, or a text with the folders between colons, as in PATH; ~ is the home folder."""
-    named = value.split(os.pathsep) if isinstance(value, str) else value
-    if not isinstance(named, list | tuple) or not all(_text(each) for each in cast("list[Any]", named)):
-        return None
-    return tuple(str(Path(each).expanduser()) for each in cast("list[str]", named))
-
-
-def _whole(value: Any) -> int | None:
-    try:
-        return None if isinstance(value, bool | float) else int(value)
-    except (TypeError, ValueError):
-        return None
-
-
-def _number(value: Any) -> float | None:
-    try:
-        number = None if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        return None
-    return None if number is None or number != number else number  # noqa: PLR0124  # NaN is not a limit
-
-
-def _switch(value: Any) -> bool | None:
-    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-    return value if isinstance(value, bool) else words.get(str(value).strip().lower())
-
-
-def _model(value: Any) -> str | None:
-    """A spec; an argv list, also as JSON in a variable, becomes `command:` with its words quoted."""
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return None
-    if isinstance(value, list | tuple):
-        return command_spec(cast("list[Any]", value))
-    return _text(value)
-
-
 def command_spec(argv: Iterable[Any]) -> str | None:
     """The `command:` spec of an argv list; None when it is empty or holds anything but text."""
     words = list(argv)
@@ -202,15 +181,7 @@ def command_spec(argv: Iterable[Any]) -> str | None:
     return "command:" + shlex.join(cast("list[str]", words))
 
 
-_FORMS: dict[Form, Callable[[Any], Any]] = {
-    "text": _text,
-    "path": _text,
-    "folders": _folders,
-    "whole": _whole,
-    "number": _number,
-    "switch": _switch,
-    "model": _model,
-}
+_SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _EXPECTED: dict[Form, str] = {
     "text": "text",
     "path": "a path",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -31,7 +31,7 @@ from sonde.models import open_model
 from sonde.models.base import Model, suited_mode
 from sonde.publish.otel import TraceSender, otlp_exporter
 from sonde.runs.recorder import Recorder
-from sonde.runs.rundir import RunDir, new_run_id
+from sonde.runs.rundir import ANSWER, SUMMARY, RunDir, new_run_id
 from sonde.runtime.engine import Engine
 from sonde.runtime.finish import Outcome
 from sonde.runtime.functions import refuse_taken
@@ -134,7 +134,9 @@ def launch(spec: RunSpec, settings: Settings) -> Result:
     """Run to the end and leave a complete folder."""
     if spec.schema is not None:
         spec = replace(spec, schema=load_schema(spec.schema))
-    dataset_hash = _fingerprint(spec.context)
+    dataset_hash = ""
+    with suppress(RunError):  # data that cannot be reached: the run itself fails at once, and its record says so
+        dataset_hash = spec.context.fingerprint()
     registry = ToolRegistry(spec.context.tools(), spec.engine.tools, clock=spec.clock, given=spec.tools)
     refuse_taken(registry.given)
     with heeding(spec.cancel) as stop, opened_models(spec, settings) as (model, sub_model):
@@ -227,13 +229,6 @@ def mode_of(spec: RunSpec, model: Model | None) -> Mode:
     return "actions" if suits == "guided" and not spec.engine.answers else suits
 
 
-def _fingerprint(context: Context) -> str:
-    try:
-        return context.fingerprint()
-    except RunError:
-        return ""  # the data cannot be reached: the run itself fails at once, and its record says so
-
-
 @contextmanager
 def opened_models(spec: RunSpec, settings: Settings) -> Generator[tuple[Model | None, Model | None]]:
     """The root's model and the sub-calls' (None: the same one). Equal ones are opened once; what we opened we close."""
@@ -282,8 +277,8 @@ def write_files(spec: RunSpec, outcome: Outcome, record: RunRecord, run_dir: Run
         "error": None if record.error is None else record.error.model_dump(mode="json"),
     }
     run_dir.write_result(rewrite_value(result, keys.remove) if keys.spellings else result)
-    run_dir.write_answer(quiet(keys.remove(conclusion.text)) + "\n" if conclusion.text else "")
-    run_dir.write_summary(keys.remove(summary_text(outcome, record)))
+    run_dir.write_text(ANSWER, quiet(keys.remove(conclusion.text)) + "\n" if conclusion.text else "")
+    run_dir.write_text(SUMMARY, keys.remove(summary_text(outcome, record)))
 
 
 def summary_text(outcome: Outcome, record: RunRecord) -> str:

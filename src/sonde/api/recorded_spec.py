@@ -43,9 +43,17 @@ def rebuilt(
     match recipe.get("engine", started.run_type):
         case "ask":
             opened = sources(started, context)
+            own, there = recipe.get("tools"), {tool(each).name for each in tools}  # the user's functions are not stored
+            names = [str(name) for name in cast("list[Any]", own)] if isinstance(own, list) else []
+            missing = [name for name in names if name not in there]
+            if missing:
+                raise ConfigError(
+                    f"this run had tools of your own ({', '.join(missing)}), which are not stored: do it from Python and give "
+                    f"them again, for example sonde.replay(RUN, tools=[{missing[0]}])"
+                )
             yield replace(
                 _recorded(started, ASK, opened.context, settings),
-                tools=_own_tools(recipe.get("tools"), tools),
+                tools=tools,
                 schema=recipe.get("schema"),
                 variables=opened.variables,
                 input_ref=started.input_ref,
@@ -88,19 +96,6 @@ def _options(started: RunStarted) -> RunOptions:
         "profile": started.profile,
         "mode": cast("Mode", started.mode),
     }
-
-
-def _own_tools(recorded: Any, given: Tools) -> Tools:
-    """The user's own tools: functions are not stored, so ConfigError names those that were not given again."""
-    there = {tool(each).name for each in given}
-    names = [str(name) for name in cast("list[Any]", recorded)] if isinstance(recorded, list) else []
-    missing = [name for name in names if name not in there]
-    if missing:
-        raise ConfigError(
-            f"this run had tools of your own ({', '.join(missing)}), which are not stored: do it from Python and give them again, "
-            f"for example sonde.replay(RUN, tools=[{missing[0]}])"
-        )
-    return given
 
 
 def _backend(started: RunStarted) -> str:

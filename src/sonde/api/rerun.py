@@ -182,7 +182,12 @@ def replay(
         )
         try:
             record = launch(spec, chosen).record
-            differences = [*recording.differences, *_compare_end(recorded.ended, record)]
+            differences, then = list(recording.differences), recorded.ended
+            if then is not None and then.status != record.status:
+                differences.append(Difference("the status", then.status, record.status.value))
+            output = record.output_ref.sha256 or hash_value(None)
+            if then is not None and then.output_hash and then.output_hash != output:
+                differences.append(Difference("the final value", then.output_hash, output))
         except Diverged as diverged:
             differences = [*recording.differences, Difference(diverged.where, diverged.recorded, diverged.now)]
         changed = changed_sources(recorded.events, spec.context) if differences else ()
@@ -194,16 +199,6 @@ def replay(
         host_calls=sum(isinstance(event, HostReturned) for event in recorded.events),
         changed=changed,
     )
-
-
-def _compare_end(then: RunEnded | None, now: RunRecord) -> list[Difference]:
-    found: list[Difference] = []
-    if then is not None and then.status != now.status:
-        found.append(Difference("the status", then.status, now.status.value))
-    output = now.output_ref.sha256 or hash_value(None)
-    if then is not None and then.output_hash and then.output_hash != output:
-        found.append(Difference("the final value", then.output_hash, output))
-    return found
 
 
 def branch(

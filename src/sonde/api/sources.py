@@ -45,8 +45,8 @@ def open_context(
     """
     if len(given) == 1 and isinstance(given[0], Opened):
         return given[0]
-    if len(given) == 1 and is_context(given[0]):
-        own = given[0]
+    own: Any = given[0] if len(given) == 1 else None
+    if all(callable(getattr(own, name, None)) for name in ("tools", "describe", "reread", "fingerprint")):
         return Opened(context=own, left_out=left_out(own.library.listing) if isinstance(own, FilesContext) else "")
     paths = [each for each in given if is_path(each)]
     rest = [each for each in given if not is_path(each)]
@@ -70,9 +70,15 @@ def open_context(
         context = files = FilesContext(names, rationale_over=rationale_over, within=within, unconfined=unconfined)
     if names:
         _require_text(files, names)
+    # A recipe names the same files from any working folder. `/./` marks where a relative path began: tools name files by that part.
+    here = Path.cwd()
+    written = [name if name.startswith("/") else os.path.normpath(name) for name in names]
+    absolute = [
+        str(here / name) if name.startswith(("/", "..")) or name == "." else f"{here}/./{name}" for name in written
+    ]
     return Opened(
         context=context,
-        recipe={"paths": _absolute(names), "code": code},
+        recipe={"paths": absolute, "code": code},
         left_out=left_out(files.library.listing) if names else "",
     )
 
@@ -88,11 +94,6 @@ def _require_text(files: FilesContext, names: Sequence[str]) -> None:
     if found == 1:
         raise ConfigError(f"nothing to read in {asked}: {reasons[0].message}")
     raise ConfigError(f"nothing to read in {asked}: none of its {found:,} files is text. {reasons[0].message}")
-
-
-def is_context(value: Any) -> bool:
-    """Whether a value is a context already."""
-    return all(callable(getattr(value, name, None)) for name in ("tools", "describe", "reread", "fingerprint"))
 
 
 def is_path(value: Any) -> bool:
@@ -117,13 +118,3 @@ def is_there(name: str) -> bool:
     except OSError:  # longer than any name on disk
         found = False
     return found or (glob.has_magic(name) and next(glob.iglob(name, recursive=True), None) is not None)  # noqa: PTH207 - Path.glob takes no absolute patterns
-
-
-def _absolute(names: Sequence[str]) -> list[str]:
-    """Paths that name the same files from any working folder. `/./` marks where a relative one began: tools name files by that part."""
-    written = [name if name.startswith("/") else os.path.normpath(name) for name in names]
-    here = Path.cwd()
-    return [str(here / name) if name.startswith(("/", "..")) or name == "." else f"{here}/./{name}" for name in written]
-
-
-__all__ = ["Opened", "is_context", "is_path", "is_there", "open_context"]

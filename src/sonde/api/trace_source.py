@@ -74,7 +74,12 @@ def source_of(
         return source
     if not is_server(source):
         return Source(source=source, project=project, cache=cache or cache_folder(environ))
-    headers = phoenix_headers(environ.get("PHOENIX_CLIENT_HEADERS", ""))
+    headers: dict[str, str] = {}  # name=value,name=value, percent-encoded, as Phoenix's own client reads them
+    for pair in filter(None, (part.strip() for part in environ.get("PHOENIX_CLIENT_HEADERS", "").split(","))):
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError("PHOENIX_CLIENT_HEADERS is not name=value,name=value (its values are not shown)")
+        headers[unquote(name.strip()).lower()] = unquote(value.strip())
     return Source(source=source, project=project, api_key=environ.get("PHOENIX_API_KEY") or None, headers=headers)
 
 
@@ -88,17 +93,6 @@ def project_in(place: Source, store: TraceStore) -> str | None:
     if not place.server and known == [DEFAULT_PROJECT]:
         return None
     raise ConfigError(f"{place.name} has no project {place.project!r}; there are: {', '.join(known[:20]) or 'none'}")
-
-
-def phoenix_headers(text: str) -> dict[str, str]:
-    """`name=value,name=value`, percent-encoded, as Phoenix's own client reads PHOENIX_CLIENT_HEADERS."""
-    found: dict[str, str] = {}
-    for pair in filter(None, (part.strip() for part in text.split(","))):
-        name, equals, value = pair.partition("=")
-        if not equals or not name.strip():
-            raise ConfigError("PHOENIX_CLIENT_HEADERS is not name=value,name=value (its values are not shown)")
-        found[unquote(name.strip()).lower()] = unquote(value.strip())
-    return found
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path | None:
@@ -124,11 +118,6 @@ class Case:
     filter_expr: str | None = None
     configs: str | None = None
     writeback: bool = True
-
-    @property
-    def writes_back(self) -> bool:
-        """Whether annotations go to the server when the run ends."""
-        return self.writeback and self.place.server
 
     @property
     def objective(self) -> str:

@@ -25,7 +25,7 @@ import msgspec
 from sonde.batch.manifest import Item
 from sonde.batch.result import ItemResult
 from sonde.core.events import AnyEvent, RunEnded, RunStarted
-from sonde.core.usage import used_in
+from sonde.core.usage import NOTHING_USED, used_by
 from sonde.disk import open_plain
 from sonde.errors import ConfigError, RunError
 from sonde.runs.journal import JournalUnreadable
@@ -106,7 +106,7 @@ class BatchFolder:
     def spent(self, item: Item, attempt: int) -> float:
         """The cost of an item's run by its journal; 0 if that is missing or unreadable."""
         with contextlib.suppress(NoSuchRun, JournalUnreadable):
-            return used_in(self.run_dir(item, attempt).read().events).cost_usd
+            return sum(map(used_by, self.run_dir(item, attempt).read().events), NOTHING_USED).cost_usd
         return 0.0
 
     def touched(self) -> set[str]:

@@ -8,10 +8,10 @@ model. This does not promise that the cited text supports the claim, only that i
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -76,6 +76,18 @@ class EvidenceRef(BaseModel):
     ref: str
     excerpt_hash: str
     ts: str | None = None
+
+    @classmethod
+    def of(cls, proved: Excerpt) -> Self:
+        """The reference to an excerpt that was proved."""
+        return cls(
+            trace_id=proved.trace_id,
+            span_id=proved.span_id,
+            kind=proved.kind,
+            ref=proved.ref,
+            excerpt_hash=proved.hash,
+            ts=proved.ts,
+        )
 
     @property
     def key(self) -> tuple[str, str]:
@@ -194,10 +206,6 @@ class EvidenceLog:
         """The excerpt with exactly this pointer."""
         return self._by_ref.get((kind, ref))
 
-    def find_ref(self, ref: str) -> Excerpt | None:
-        """The excerpt with this ref, of whatever kind."""
-        return next((e for e in self.excerpts() if e.ref == ref), None)
-
     def paths(self) -> list[str]:
         """Files of which the session has seen something."""
         return sorted(self._lines)
@@ -254,11 +262,3 @@ class EvidenceLog:
         if excerpt is None:
             return Refuted(f"{kind} {ref} was not returned by any tool in this run")
         return self.prove(excerpt, reread) or excerpt
-
-
-def refs_of(excerpts: Sequence[Excerpt]) -> list[EvidenceRef]:
-    """Excerpts as the references that reports carry."""
-    return [
-        EvidenceRef(trace_id=e.trace_id, span_id=e.span_id, kind=e.kind, ref=e.ref, excerpt_hash=e.hash, ts=e.ts)
-        for e in excerpts
-    ]

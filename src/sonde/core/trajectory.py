@@ -158,27 +158,23 @@ class Trajectory:
             case ModelReplied() if event.session in self._asked:
                 self._answers[event.session] = clip(event.text, TEXT_LIMIT)
             case SubcallEnded():
-                self._answered(event)
+                self._close(event.session)
+                asked, answer = self._asked.pop(event.session, None), self._answers.pop(event.session, "")
+                above = parent_of(event.session)
+                if asked is None or above is None:
+                    return
+                trace = SubqueryTrace(
+                    subcall_id=event.call_id,
+                    mode=asked.mode,
+                    prompt=clip(asked.objective, TEXT_LIMIT),
+                    answer=clip(event.summary, TEXT_LIMIT) or answer,
+                    tokens_in=event.tokens_in,
+                    tokens_out=event.tokens_out,
+                    cost_usd=event.cost_usd,
+                )
+                _keep(self._step(*above), "subquery_trace", lambda: trace.model_dump(mode="json"))
             case _:
                 pass
-
-    def _answered(self, event: SubcallEnded) -> None:
-        self._close(event.session)
-        asked = self._asked.pop(event.session, None)
-        answer = self._answers.pop(event.session, "")
-        above = parent_of(event.session)
-        if asked is None or above is None:
-            return
-        trace = SubqueryTrace(
-            subcall_id=event.call_id,
-            mode=asked.mode,
-            prompt=clip(asked.objective, TEXT_LIMIT),
-            answer=clip(event.summary, TEXT_LIMIT) or answer,
-            tokens_in=event.tokens_in,
-            tokens_out=event.tokens_out,
-            cost_usd=event.cost_usd,
-        )
-        _keep(self._step(*above), "subquery_trace", lambda: trace.model_dump(mode="json"))
 
     def _step(self, session: str, turn: int) -> dict[str, Any]:
         held = self._open.get(session)
@@ -215,10 +211,11 @@ def tool_trace(event: HostReturned) -> dict[str, Any]:
     result: Any = event.result if event.ok else None
     first: Any = cast("list[Any]", result)[0] if isinstance(result, list) and result else cast("Any", result)
     keys = sorted(cast("dict[str, Any]", first))[:40] if isinstance(first, dict) else None
+    args = msgspec.json.encode(event.args).decode()
     return ToolTrace(
         call_id=f"{event.session}:{event.turn}.{event.ordinal}",
         tool_name=event.name,
-        args=preview_args(event.args),
+        args=event.args if len(args) <= TEXT_LIMIT else {"clipped": clip(args, TEXT_LIMIT)},
         args_hash=event.args_hash,
         response_hash=event.response_hash,
         status="ok" if event.ok else "error",
@@ -231,12 +228,6 @@ def tool_trace(event: HostReturned) -> dict[str, Any]:
 def preview(value: Any) -> str:
     """A value as text, clipped."""
     return clip(value if isinstance(value, str) else msgspec.json.encode(value).decode(), TEXT_LIMIT)
-
-
-def preview_args(args: Any) -> Any:
-    """The arguments as they are when small, else their clipped text under `clipped`."""
-    text = msgspec.json.encode(args).decode()
-    return args if len(text) <= TEXT_LIMIT else {"clipped": clip(text, TEXT_LIMIT)}
 
 
 def parent_of(session: str) -> tuple[str, int] | None:

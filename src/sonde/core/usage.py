@@ -6,7 +6,6 @@ and calls before they happen, so that a limit binds before anything is spent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -68,8 +67,3 @@ def used_by(event: Event) -> Usage:
             return Usage(tokens_in=event.tokens_in)
         case _:
             return NOTHING_USED
-
-
-def used_in(events: Iterable[Event]) -> Usage:
-    """What a whole stream has used."""
-    return sum((used_by(event) for event in events), NOTHING_USED)

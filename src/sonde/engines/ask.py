@@ -101,28 +101,22 @@ def _read(value: Any, given: Sequence[str]) -> tuple[str, list[Pointer]]:
         fields = cast("Mapping[str, Any]", value)
         answer = fields.get("answer", fields.get("summary"))
         text = answer if isinstance(answer, str) else json.dumps(jsonable(value), ensure_ascii=False)
-        listed = cast("Any", fields.get("citations"))
-        listing = _pointers(cast("list[Any]", listed) if isinstance(listed, list) else [], given)
-        return text, [*listing, *_inline(text, given)]
+        listed: list[Pointer] = []
+        for item in items_of(fields.get("citations")):
+            match item:
+                case {"ref": str(ref), **rest} | {"path": str(ref), **rest} if ref.startswith("tool:"):
+                    listed.append(Pointer(ref, 0, 0, str(rest.get("signal") or "reference")))
+                case {"path": str(path), "start_line": int(start), **rest}:
+                    end = rest.get("end_line", start)
+                    signal = str(rest.get("signal") or "reference")
+                    listed.append(Pointer(path, start, end if isinstance(end, int) else start, signal))
+                case str():
+                    listed.extend(_inline(f"[{item.strip('[]')}]", given))
+                case _:
+                    continue
+        return text, [*listed, *_inline(text, given)]
     text = value if isinstance(value, str) else "" if value is None else json.dumps(jsonable(value), ensure_ascii=False)
     return text, _inline(text, given)
-
-
-def _pointers(items: Iterable[Any], given: Sequence[str]) -> list[Pointer]:
-    found: list[Pointer] = []
-    for item in items:
-        match item:
-            case {"ref": str(ref), **rest} | {"path": str(ref), **rest} if ref.startswith("tool:"):
-                found.append(Pointer(ref, 0, 0, str(rest.get("signal") or "reference")))
-            case {"path": str(path), "start_line": int(start), **rest}:
-                end = rest.get("end_line", start)
-                signal = str(rest.get("signal") or "reference")
-                found.append(Pointer(path, start, end if isinstance(end, int) else start, signal))
-            case str():
-                found.extend(_inline(f"[{item.strip('[]')}]", given))
-            case _:
-                continue
-    return found
 
 
 def _inline(text: str, given: Sequence[str]) -> list[Pointer]:

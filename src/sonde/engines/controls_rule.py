@@ -7,7 +7,6 @@ READ_CHARS characters of each text are kept for matching; what was left out is a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sonde.contexts.controls import Control
@@ -143,24 +142,26 @@ def rule(control: Control, seen: Seen) -> Ruled:
 
 def _text(span: Span, places: tuple[str, ...]) -> str:
     """What patterns are matched against: the whole span, or the named places. Each text is short already."""
-    if places:
-        return "\n".join(text for place, text in _placed(span) if place in places)[:MAX_CHARS]
     tool = tool_io_of(span)
+    if places:
+        found: list[tuple[str, str]] = []
+        if tool is not None:
+            found = [
+                ("tool_input", f"{span.summary.name}\n{tool.row['input']}"),
+                ("tool_output", str(tool.row["output"])),
+            ]
+        elif span.summary.kind == "LLM":
+            rows = [message.row for message in messages_of(span)]
+            found = [
+                (
+                    f"model_{row['metadata']['direction']}",
+                    f"{row['content']}\n{row['metadata'].get('tool_calls') or ''}",
+                )
+                for row in rows
+            ]
+        found += [("retrieved", str(chunk.row["content"])) for chunk in chunks_of(span)]
+        return "\n".join(text for place, text in found if place in places)[:MAX_CHARS]
     parts = [span.summary.name, span.summary.status_message, error_text(span)]
     parts += [f"{key}: {value}" for key, value in span.attributes.items()]
     parts += [tool.text] if tool else []
     return "\n".join(parts)[:MAX_CHARS]
-
-
-def _placed(span: Span) -> Iterator[tuple[str, str]]:
-    """The texts of a span, each with its place."""
-    tool = tool_io_of(span)
-    if tool is not None:
-        yield "tool_input", f"{span.summary.name}\n{tool.row['input']}"
-        yield "tool_output", str(tool.row["output"])
-    elif span.summary.kind == "LLM":
-        for message in messages_of(span):
-            calls = message.row["metadata"].get("tool_calls")
-            yield f"model_{message.row['metadata']['direction']}", f"{message.row['content']}\n{calls or ''}"
-    for chunk in chunks_of(span):
-        yield "retrieved", str(chunk.row["content"])

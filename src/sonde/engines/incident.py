@@ -56,12 +56,18 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
     problems = unfit_confidence(fields)
     change, demoted = _change(fields_of(fields.get("suspected_change")), gathered, problems)
     hypotheses = _proved(fields.get("hypotheses"), "hypotheses", gathered, problems)
-    ranked = [*sorted(hypotheses, key=_rank), *demoted]
-    events = _proved(fields.get("timeline"), "timeline", gathered, problems)
-    timeline: Rows = [
-        {"timestamp": _moment(e), "event": str(e.get("event") or "").strip(), "evidence_refs": e["refs"]}
-        for e in events
-    ]
+    for each in hypotheses:
+        rank = each.get("rank")
+        each["rank"] = rank if isinstance(rank, int | float) and not isinstance(rank, bool) else float("inf")
+    ranked = [*sorted(hypotheses, key=lambda each: each["rank"]), *demoted]
+    timeline: Rows = []
+    for event in _proved(fields.get("timeline"), "timeline", gathered, problems):
+        try:
+            moment = seconds(us_of_text(str(event.get("timestamp") or "")))
+        except (ValueError, OverflowError):  # a time that cannot be read: that of the evidence
+            moment = min((ref.ts for ref in cast("list[EvidenceRef]", event["refs"]) if ref.ts), default="")
+        words = str(event.get("event") or "").strip()
+        timeline.append({"timestamp": moment, "event": words, "evidence_refs": event["refs"]})
     actions: Rows = []
     for item in items_of(fields.get("recommended_actions")):
         action = fields_of(item) or {"action": str(item)}
@@ -109,20 +115,6 @@ def _proved(items: Any, name: str, gathered: Gathered, problems: list[Problem]) 
             reason = "; ".join(refuted) or "it has no evidence_refs"
             problems.append(Problem(gate="evidence", reason=f"{name}[{index}]: {reason}"))
     return kept
-
-
-def _moment(event: Mapping[str, Any]) -> str:
-    """When it happened; an event whose time cannot be read takes that of its evidence."""
-    try:
-        return seconds(us_of_text(str(event.get("timestamp") or "")))
-    except (ValueError, OverflowError):
-        refs: list[EvidenceRef] = event["refs"]
-        return min((ref.ts for ref in refs if ref.ts), default="")
-
-
-def _rank(hypothesis: Mapping[str, Any]) -> float:
-    rank = hypothesis.get("rank")
-    return float(rank) if isinstance(rank, int | float) and not isinstance(rank, bool) else float("inf")
 
 
 def _representatives(gathered: Gathered, given: Any) -> Rows:

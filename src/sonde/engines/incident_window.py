@@ -14,7 +14,7 @@ from typing import Any, cast
 from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.filters import parse_filter
 from sonde.contexts.traces.representatives import facts_of, representatives
-from sonde.contexts.traces.span import SpanSummary, time_text
+from sonde.contexts.traces.span import time_text
 from sonde.contexts.traces.store import TraceQuery
 from sonde.contexts.traces.views import span_excerpt
 from sonde.core.evidence import Excerpt
@@ -55,7 +55,16 @@ def prefilter(gathered: Gathered) -> Prefilter:
     return Prefilter(
         variables={
             "representatives": [each.row() for each in chosen],
-            "timeline": [event_of(span) for span in timeline],
+            "timeline": [
+                {
+                    "timestamp": seconds(span.start_us),
+                    "event": f"{span.name} failed: {' '.join(span.status_message.split())[:200] or 'no message'}",
+                    "trace_id": span.trace_id,
+                    "component": span.name,
+                    "evidence_refs": [{"kind": "SPAN", "ref": span.span_id}],
+                }
+                for span in timeline
+            ],
             "config_changes": changes,
         },
         text="\n".join(lines),
@@ -87,17 +96,6 @@ def _page_through(context: TracesContext, query: TraceQuery, most: int, what: st
         after = page.rows[-1].trace_id
     if more is not None:
         gaps.append(f"only the first {seen} {what} of the window were looked at; narrow it with a filter")
-
-
-def event_of(span: SpanSummary) -> dict[str, Any]:
-    """A failed span as an event of the timeline."""
-    return {
-        "timestamp": seconds(span.start_us),
-        "event": f"{span.name} failed: {' '.join(span.status_message.split())[:200] or 'no message'}",
-        "trace_id": span.trace_id,
-        "component": span.name,
-        "evidence_refs": [{"kind": "SPAN", "ref": span.span_id}],
-    }
 
 
 def seconds(microseconds: int) -> str:

@@ -18,7 +18,7 @@ from sonde.contexts.traces.prefilter import prefilter as look
 from sonde.contexts.traces.rules import LABELS
 from sonde.contexts.traces.views import span_excerpt
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
-from sonde.core.evidence import EvidenceRef, independent, merge, refs_of
+from sonde.core.evidence import EvidenceRef, independent, merge
 from sonde.engines.findings import conclude_findings
 from sonde.engines.pages import rca_page
 from sonde.engines.reports import Decisive, RCAReport
@@ -208,7 +208,7 @@ def fallback(gathered: Gathered) -> Conclusion:
     refs, _ = prove_refs(rule.get("evidence"), gathered.prover)
     if not refs:
         log, reread = gathered.prover.log, gathered.prover.reread
-        refs = refs_of([e for e in gathered.prefilter.excerpts if not log.prove(e, reread)])[:1]
+        refs = [EvidenceRef.of(e) for e in gathered.prefilter.excerpts if not log.prove(e, reread)][:1]
     if not refs:
         return Conclusion(output=None)
     label = str(rule.get("label") or "instruction_failure")

@@ -8,7 +8,7 @@ must not take our guess for a finding.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,14 +54,9 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
     if output is not None:
         items = items_of(fields_of(value).get("highlights"))
         own = [item if isinstance(item, str) else canonical_json(jsonable(item)) for item in items]
-        output = {**output, "highlights": merge_highlights(gathered.highlights, own)}
+        texts = dict.fromkeys(text.strip()[:HIGHLIGHT_CHARS] for text in (*gathered.highlights, *own))
+        output = {**output, "highlights": [text for text in texts if text][:MAX_HIGHLIGHTS]}
     return replace(conclusion, output=output, problems=problems, citations=conclusion.citations[:MAX_CITATIONS])
-
-
-def merge_highlights(*groups: Iterable[str]) -> list[str]:
-    """Each once, in order, at most 80 of at most 240 characters."""
-    texts = [text.strip()[:HIGHLIGHT_CHARS] for group in groups for text in group]
-    return [text for text in dict.fromkeys(texts) if text][:MAX_HIGHLIGHTS]
 
 
 def prefilter(gathered: Gathered) -> Prefilter:

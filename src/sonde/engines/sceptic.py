@@ -41,22 +41,19 @@ class Sceptic:
             for at, claim in enumerate(claims)
         ]
         groups = [numbered[at : at + GROUP] for at in range(0, len(numbered), GROUP)]
-        return [
-            f"{self.words}\n{json.dumps(group, ensure_ascii=False)}\n\n{self._steps({str(each.get('span_id')) for each in group})}"
-            for group in groups
-        ]
-
-    def _steps(self, named: set[str]) -> str:
-        whole = self.transcript.text()
-        if len(whole) <= SHOWN_CHARS:
-            return f"The whole trace:\n\n{whole}"
-        steps = self.transcript.steps
-        wanted = {at for at, step in enumerate(steps) if step.span_id in named}
-        near = sorted(wanted | {at - 1 for at in wanted if at})
-        room = min(self.transcript.room, max(SHOWN_CHARS // max(len(near), 1), 400))
-        shown = "\n\n".join(steps[at].text(room) for at in near)
-        outline = self.transcript.outline(OUTLINE_CHARS)
-        return f"The trace in outline:\n{outline}\n\nThe steps that the claims name, and those just before them:\n\n{shown}"
+        whole, steps, prompts = self.transcript.text(), self.transcript.steps, list[str]()
+        for group in groups:
+            shown = f"The whole trace:\n\n{whole}"
+            if len(whole) > SHOWN_CHARS:
+                named = {str(each.get("span_id")) for each in group}
+                wanted = {at for at, step in enumerate(steps) if step.span_id in named}
+                near = sorted(wanted | {at - 1 for at in wanted if at})
+                room = min(self.transcript.room, max(SHOWN_CHARS // max(len(near), 1), 400))
+                outline = self.transcript.outline(OUTLINE_CHARS)
+                texts = "\n\n".join(steps[at].text(room) for at in near)
+                shown = f"The trace in outline:\n{outline}\n\nThe steps that the claims name, and those just before them:\n\n{texts}"
+            prompts.append(f"{self.words}\n{json.dumps(group, ensure_ascii=False)}\n\n{shown}")
+        return prompts
 
 
 def judged(claims: Sequence[Mapping[str, Any]], answers: Sequence[str]) -> list[dict[str, Any]]:

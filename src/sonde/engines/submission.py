@@ -54,7 +54,7 @@ def prove_ref(item: Any, prover: Prover) -> EvidenceRef | Refuted:
 
 
 def _by_ref(ref: str, prover: Prover) -> EvidenceRef | Refuted:
-    excerpt = prover.log.find_ref(ref)
+    excerpt = next((each for each in prover.log.excerpts() if each.ref == ref), None)  # of whatever kind
     if excerpt is None:
         return Refuted(
             f"{ref!r} was not returned by any tool in this run; look at it first, for example get_span({ref!r})"

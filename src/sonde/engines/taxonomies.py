@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -82,36 +81,31 @@ def _parse(text: str, source: str) -> Taxonomy:
         raise ConfigError(f"{source} is not YAML: {' '.join(str(error).split())}") from None
     match data:
         case {"name": str(name), "categories": [*items], **rest} if items:
-            categories = tuple(_category(item, source) for item in items)
+            pass
         case _:
             raise ConfigError(
                 f"{source}: a taxonomy has a name and a list of categories, each with name and definition"
             )
-    seen: dict[str, str] = {}
-    for each in categories:  # names that differ only in spelling would be ambiguous
-        spelt = _plain(each.name) or each.name
-        if spelt in seen:
-            raise ConfigError(
-                f"{source}: {seen[spelt]!r} and {each.name!r} are the same name; give each category its own"
-            )
-        seen[spelt] = each.name
-    return Taxonomy(name=name, categories=categories, guide=str(rest.get("guide", "")))
-
-
-def _category(item: Any, source: str) -> Category:
-    match item:
-        case {"name": str(name), "definition": str(definition), **rest} if name.strip():
-            where = f"{source}: {name}"
-        case _:
-            shown = cast("Mapping[str, Any]", item)
-            raise ConfigError(f"{source}: a category has name and definition, not {shown!r:.100}")
-    if unknown := [field for field in rest if field != "patterns"]:
-        raise ConfigError(f"{where}: unknown field {unknown[0]}; a category may have patterns")
-    given = rest.get("patterns", [])
-    if not isinstance(given, list):
-        raise ConfigError(f"{where}: patterns is a list of regular expressions, not {given!r:.80}")
-    try:
-        patterns = tuple(compiled(str(each), any_case=True) for each in cast("list[Any]", given))
-    except ValueError as error:
-        raise ConfigError(f"{where}: patterns is a list of regular expressions as RE2 takes them: {error}") from None
-    return Category(name, " ".join(definition.split()), patterns)
+    categories: dict[str, Category] = {}
+    for item in items:
+        match item:
+            case {"name": str(label), "definition": str(definition), **more} if label.strip():
+                where = f"{source}: {label}"
+            case _:
+                raise ConfigError(f"{source}: a category has name and definition, not {item!r:.100}")
+        if unknown := [field for field in more if field != "patterns"]:
+            raise ConfigError(f"{where}: unknown field {unknown[0]}; a category may have patterns")
+        given = more.get("patterns", [])
+        if not isinstance(given, list):
+            raise ConfigError(f"{where}: patterns is a list of regular expressions, not {given!r:.80}")
+        try:
+            patterns = tuple(compiled(str(each), any_case=True) for each in cast("list[Any]", given))
+        except ValueError as error:
+            message = f"{where}: patterns is a list of regular expressions as RE2 takes them: {error}"
+            raise ConfigError(message) from None
+        spelt = _plain(label) or label  # names that differ only in spelling would be ambiguous
+        if spelt in categories:
+            first = categories[spelt].name
+            raise ConfigError(f"{source}: {first!r} and {label!r} are the same name; give each category its own")
+        categories[spelt] = Category(label, " ".join(definition.split()), patterns)
+    return Taxonomy(name=name, categories=tuple(categories.values()), guide=str(rest.get("guide", "")))

@@ -43,13 +43,10 @@ def engine_for(params: Mapping[str, Any], context: TracesContext) -> Engine:
     """The engine that fits: with a taxonomy the one that lists findings, else the one for conversations or the plain one."""
     if params.get("taxonomy"):
         return FINDINGS
-    return DECISIVE if is_conversation(context, str(params["trace_id"])) else rca.RCA
-
-
-def is_conversation(context: TracesContext, trace_id: str) -> bool:
-    """Whether the trace is a history of agents' messages, as the importer of such conversations marks it."""
-    root = next((row for row in context.store.summaries(trace_id) if row.parent_id is None), None)
-    return root is not None and "conversation.steps" in context.store.span(root.span_id).attributes
+    # The importer of a history of agents' messages marks its root.
+    root = next((row for row in context.store.summaries(str(params["trace_id"])) if row.parent_id is None), None)
+    conversation = root is not None and "conversation.steps" in context.store.span(root.span_id).attributes
+    return DECISIVE if conversation else rca.RCA
 
 
 def findings_prefilter(gathered: Gathered) -> Prefilter:
@@ -197,13 +194,9 @@ def fallback(gathered: Gathered) -> Conclusion:
 
 
 def _covered(conclusion: Conclusion, gathered: Gathered) -> Conclusion:
+    """With which steps were read and by whom: the root reads what its prompt holds, a sub-call the part whose prompt it got."""
     if conclusion.output is None:
         return conclusion
-    return replace(conclusion, output={**conclusion.output, "coverage": coverage(gathered)})
-
-
-def coverage(gathered: Gathered) -> dict[str, Any]:
-    """Which steps were read and by whom: the root reads what its prompt holds, a sub-call the part whose prompt it got."""
     transcript = _read(gathered)[1]
     parts = _parts(transcript)
     prompts = cast("list[str]", gathered.prefilter.variables.get("label_prompts", []))
@@ -215,7 +208,7 @@ def coverage(gathered: Gathered) -> dict[str, Any]:
             readers[path] = part.span_ids
     looked = {e.span_id for e in gathered.prover.log.excerpts() if e.span_id} - set(whole)
     seen = {span_id for spans in readers.values() for span_id in spans}
-    return {
+    coverage = {
         "spans": len(cast("TracesContext", gathered.context).store.summaries(str(gathered.params["trace_id"]))),
         "steps": len(whole),
         "looked_at": len(seen | looked),
@@ -224,6 +217,7 @@ def coverage(gathered: Gathered) -> dict[str, Any]:
         ],
         "unread": [span_id for span_id in whole if span_id not in seen][:200],
     }
+    return replace(conclusion, output={**conclusion.output, "coverage": coverage})
 
 
 # Reading costs more than looking: a slow model needs a minute per call for about ten calls, and each step is read two or three times.

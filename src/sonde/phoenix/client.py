@@ -63,7 +63,14 @@ class PhoenixClient:
         self._wait = wait
         self._in_vain = 0
         secret = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        sent = _checked_headers({**secret, **dict(headers or {})})
+        given = {**secret, **dict(headers or {})}
+        for name, value in given.items():
+            if not (name + value).isascii() or "\n" in value.strip():
+                shown = "the API key" if name == "authorization" else f"the header {name!r}"
+                raise ConfigError(
+                    f"{shown} for Phoenix holds a character that cannot be sent, such as a curly quote; copy it again"
+                )
+        sent = {name: value.strip() for name, value in given.items()}
         held = {api_key or "", *sent.values()}
         self._keys = secret_forms([*held, *url_secrets(base_url)])
         self._http = httpx2.Client(
@@ -110,7 +117,8 @@ class PhoenixClient:
             if reply.status_code < 300:
                 self._in_vain = 0
                 return _decoded(reply, path)
-            problem = f"{reply.status_code} at {method} {path}: {self._detail(reply)}"
+            said = self._keys.remove(reply.text[:4_000])  # some servers repeat what was sent in the headers
+            problem = f"{reply.status_code} at {method} {path}: {' '.join(said[:300].split())}"
             if reply.status_code != 429 and reply.status_code < 500:
                 self._in_vain = 0
                 raise PhoenixRefused(f"Phoenix refused: {problem}", reply.status_code)
@@ -126,21 +134,6 @@ class PhoenixClient:
                 f"no time left to ask Phoenix at {self.base_url}{f' (before: {problem})' if problem else ''}"
             )
         return min(self._timeout_s, left)
-
-    def _detail(self, reply: httpx2.Response) -> str:
-        """One line of the server's own words, without what was sent in the headers: some servers repeat it."""
-        said = self._keys.remove(reply.text[:4_000])
-        return " ".join(said[:300].split())
-
-
-def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    for name, value in headers.items():
-        if not (name + value).isascii() or "\n" in value.strip():
-            shown = "the API key" if name == "authorization" else f"the header {name!r}"
-            raise ConfigError(
-                f"{shown} for Phoenix holds a character that cannot be sent, such as a curly quote; copy it again"
-            )
-    return {name: value.strip() for name, value in headers.items()}
 
 
 def _checked_url(text: str) -> str:

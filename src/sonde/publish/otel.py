@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sonde.core.events import Event, RunEnded, RunStarted
 from sonde.errors import ConfigError
-from sonde.publish.spans import RunSpan, spans_of, trace_id
+from sonde.publish.spans import spans_of, trace_id
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -75,35 +75,34 @@ def readable_spans(events: Iterable[Event], *, content: bool = False, project: s
     """The spans of a run as OpenTelemetry's own values."""
     try:
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415  # an extra
+        from opentelemetry.sdk.trace import ReadableSpan  # noqa: PLC0415  # an extra
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # noqa: PLC0415  # an extra
+        from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags  # noqa: PLC0415  # an extra
     except ImportError:
         raise ConfigError(INSTALL) from None
     listed = list(events)
     run_id = next((event.run_id for event in listed if isinstance(event, RunStarted)), "")
     named = {"service.name": "sonde"} | ({"openinference.project.name": project} if project else {})
-    shared = {"resource": Resource(named), "instrumentation_scope": InstrumentationScope("sonde")}
-    return [_readable(span, run_id, shared) for span in spans_of(listed, content=content)]
-
-
-def _readable(span: RunSpan, run_id: str, shared: Mapping[str, Any]) -> ReadableSpan:
-    from opentelemetry.sdk.trace import ReadableSpan  # noqa: PLC0415  # an extra; found by the caller
-    from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags  # noqa: PLC0415  # an extra
+    shared: dict[str, Any] = {"resource": Resource(named), "instrumentation_scope": InstrumentationScope("sonde")}
 
     def context(span_id: str) -> SpanContext:
         flags = TraceFlags(TraceFlags.SAMPLED)
         return SpanContext(int(trace_id(run_id), 16), int(span_id, 16), is_remote=False, trace_flags=flags)
 
-    return ReadableSpan(
-        name=span.name,
-        context=context(span.id),
-        parent=context(span.parent) if span.parent else None,
-        kind=SpanKind.INTERNAL,
-        attributes=span.attributes,
-        start_time=_nanoseconds(span.start),
-        end_time=_nanoseconds(max(span.start, span.end)),
-        status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.OK),
-        **shared,
-    )
+    return [
+        ReadableSpan(
+            name=span.name,
+            context=context(span.id),
+            parent=context(span.parent) if span.parent else None,
+            kind=SpanKind.INTERNAL,
+            attributes=span.attributes,
+            start_time=_nanoseconds(span.start),
+            end_time=_nanoseconds(max(span.start, span.end)),
+            status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.OK),
+            **shared,
+        )
+        for span in spans_of(listed, content=content)
+    ]
 
 
 def _nanoseconds(at: float) -> int:

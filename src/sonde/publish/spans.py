@@ -193,7 +193,18 @@ class _Fold:
                     self._close(key, event, event.message)
             case ModelReplied():
                 if (span := self._close(key, event)) is not None:
-                    span.attributes |= _usage(event)
+                    span.attributes |= {
+                        "llm.token_count.prompt": event.tokens_in,
+                        "llm.token_count.completion": event.tokens_out,
+                        "llm.token_count.total": event.tokens_in + event.tokens_out,
+                        "llm.token_count.prompt_details.cache_read": event.cached_in,
+                        "sonde.attempts": event.attempts,
+                        "sonde.estimated": event.estimated,
+                    }
+                    if event.cost_usd is not None:
+                        span.attributes["llm.cost.total"] = event.cost_usd
+                    if event.finish_reason:
+                        span.attributes["llm.finish_reason"] = event.finish_reason
                     self._say_messages(span, "llm.output_messages", [{"role": "assistant", "content": event.text}])
                     self._say(span, "output", event.text)
 
@@ -233,20 +244,3 @@ class _Fold:
                 span.attributes |= {"sonde.gate": event.gate, "sonde.passed": event.ok}
                 self._say(span, "output", event.reason or ("passed" if event.ok else "refused"))
                 self._close(key, event)
-
-
-def _usage(event: ModelReplied) -> dict[str, Value]:
-    total = event.tokens_in + event.tokens_out
-    found: dict[str, Value] = {
-        "llm.token_count.prompt": event.tokens_in,
-        "llm.token_count.completion": event.tokens_out,
-        "llm.token_count.total": total,
-        "llm.token_count.prompt_details.cache_read": event.cached_in,
-        "sonde.attempts": event.attempts,
-        "sonde.estimated": event.estimated,
-    }
-    if event.cost_usd is not None:
-        found["llm.cost.total"] = event.cost_usd
-    if event.finish_reason:
-        found["llm.finish_reason"] = event.finish_reason
-    return found

@@ -29,7 +29,7 @@ from sonde.core.events import (
     as_dict,
 )
 from sonde.core.record import RunRecord
-from sonde.runs.rundir import RunDir, fold
+from sonde.runs.rundir import fold
 
 _IDS = frozenset({"seq", "at", "run_id", "request_hash", "annotation_ids"})
 _TIMED = frozenset({"clock", "latency_s", "waited_s", "wait_s", "duration_s", "elapsed_s", "attempts"})
@@ -93,13 +93,8 @@ class Comparison:
         return asdict(self)
 
 
-def compare(left: RunDir, right: RunDir) -> Comparison:
-    """Compare two run folders."""
-    return compare_events(left.events(), right.events())
-
-
-def compare_events(left: Sequence[AnyEvent], right: Sequence[AnyEvent]) -> Comparison:
-    """Compare two streams."""
+def compare(left: Sequence[AnyEvent], right: Sequence[AnyEvent]) -> Comparison:
+    """Compare the events of two runs."""
     difference = first_difference(left, right)
     one, other = fold(left), fold(right)
     ours, theirs = one.runtime_ref.usage.model_dump(), other.runtime_ref.usage.model_dump()
@@ -134,10 +129,22 @@ def first_difference(left: Iterable[AnyEvent], right: Iterable[AnyEvent]) -> Fir
     found: list[tuple[int, FirstDifference]] = []
     for session in sorted(ours.keys() | theirs.keys()):
         for mine, other in zip_longest(ours.get(session, []), theirs.get(session, [])):
-            difference = _difference(session, mine, other)
-            if difference is not None:
-                found.append(((mine or other).seq, difference))
-                break
+            one, two = (None if event is None else comparable(event) for event in (mine, other))
+            if one == two:
+                continue
+            name = ""
+            sides = [None if side is None else canonical_json(side) for side in (one, two)]
+            if one is not None and two is not None:
+                name = next(key for key in ("type", *one, *two) if one.get(key) != two.get(key))
+                values = (side.get(name) for side in (one, two))
+                sides = [value if isinstance(value, str) else canonical_json(value) for value in values]
+            shown = [None if side is None else clip(side, SHOWN) for side in sides]
+            what: Event = mine or other
+            place = [f"{part} {getattr(what, part)}" for part in ("turn", "ordinal", "block") if hasattr(what, part)]
+            words = " ".join([str(as_dict(what)["type"]), *place])
+            difference = FirstDifference(session=session, what=words, field=name, left=shown[0], right=shown[1])
+            found.append((what.seq, difference))
+            break
     return min(found, key=lambda place: place[0])[1] if found else None
 
 
@@ -147,29 +154,6 @@ def _by_session(events: Iterable[AnyEvent]) -> dict[str, list[Event]]:
         if not isinstance(event, RunResumed | ModelFailed):
             grouped.setdefault(event.session, []).append(event)
     return grouped
-
-
-def _difference(session: str, mine: Event | None, other: Event | None) -> FirstDifference | None:
-    left, right = (None if event is None else comparable(event) for event in (mine, other))
-    if left == right:
-        return None
-    name = ""
-    sides = [None if side is None else canonical_json(side) for side in (left, right)]
-    if left is not None and right is not None:
-        name = next(key for key in ("type", *left, *right) if left.get(key) != right.get(key))
-        values = (side.get(name) for side in (left, right))
-        sides = [value if isinstance(value, str) else canonical_json(value) for value in values]
-    shown = [None if side is None else clip(side, SHOWN) for side in sides]
-    what = mine or other
-    assert what is not None  # the two would be equal
-    place = [f"{part} {getattr(what, part)}" for part in ("turn", "ordinal", "block") if hasattr(what, part)]
-    return FirstDifference(
-        session=session,
-        what=" ".join([str(as_dict(what)["type"]), *place]),
-        field=name,
-        left=shown[0],
-        right=shown[1],
-    )
 
 
 def comparable(event: Event) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A run as one file that can be given away: a .tar.gz of its folder with a manifest, the same bytes for the same run.
 
 `redact=True` removes what looks like a secret, by pattern, from every file. Prompts and replies are then no longer what they were, so the
-manifest and the journal say that the export cannot be replayed. Patterns miss things: look before you publish.
+manifest and the journal say that the export cannot be replayed. Patterns miss things: check the file before you share it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sonde.core.events import SCHEMA_VERSION, AnyEvent, Event, RunStarted, as_di
 from sonde.core.redaction import encodable, redact_text, redact_value
 from sonde.disk import open_plain
 from sonde.errors import ConfigError
-from sonde.runs.journal import chained
+from sonde.runs.journal import chain, ending
 from sonde.runs.rundir import ANSWER, JOURNAL, RECORD, RESULT, SUMMARY, RunDir, fold, pretty_json, write_atomically
 
 MANIFEST = "export.json"
@@ -91,8 +91,9 @@ def journal_bytes(events: Iterable[Event]) -> bytes:
     lines: list[bytes] = []
     sum_so_far = ""
     for event in events:
-        sum_so_far, line = chained(sum_so_far, encodable(event)[1])
-        lines.append(line)
+        body = encodable(event)[1][:-1]
+        sum_so_far = chain(sum_so_far, body)
+        lines.append(body + ending(sum_so_far))
     return b"".join(lines)
 
 

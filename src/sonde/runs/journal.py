@@ -158,12 +158,6 @@ def chain(previous: str, body: Buffer) -> str:
     return digest.hexdigest()[:_SUM_DIGITS]
 
 
-def chained(previous: str, encoded: bytes) -> tuple[str, bytes]:
-    """The sum of an encoded event and its line with that sum."""
-    now = chain(previous, encoded[:-1])
-    return now, encoded[:-1] + ending(now)
-
-
 def ending(sum_now: str) -> bytes:
     """What closes a line: its sum."""
     return b',"sum":"' + sum_now.encode() + b'"}\n'

@@ -63,21 +63,18 @@ class Recorder:
                 recorded = cast("E", stamped)
             if isinstance(recorded, HostReturned):
                 self._returned.note(recorded, fresh=known is None)
-            self._tell(recorded)
+            for listener in tuple(self._listeners):
+                if listener not in self._listeners:
+                    continue  # dropped meanwhile: it failed on the note about another one
+                try:
+                    listener(recorded)
+                except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises must not end the run
+                    self._listeners.remove(listener)
+                    why = error.message if isinstance(error, SondeError) else repr(error)
+                    self.emit(Noted(text=f"a listener failed and gets no more events: {why}", level="warning"))
         if known is None and self._journal is not None and isinstance(event, ModelReplied):
             self._journal.sync()  # outside the lock: parallel replies then share one wait for the disk
         return recorded
-
-    def _tell(self, event: Event) -> None:
-        for listener in tuple(self._listeners):
-            if listener not in self._listeners:
-                continue  # dropped meanwhile: it failed on the note about another one
-            try:
-                listener(event)
-            except Exception as error:  # noqa: BLE001  # foreign code: whatever it raises must not end the run
-                self._listeners.remove(listener)
-                why = error.message if isinstance(error, SondeError) else repr(error)
-                self.emit(Noted(text=f"a listener failed and gets no more events: {why}", level="warning"))
 
     def returned(self, ref: str) -> HostReturned | None:
         """The recorded call behind a ref of `core.calls`, read from the record again; None when this run made no such call."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -156,8 +156,11 @@ class Recording:
             what = COMPARED[field].format(name=getattr(found, "name", ""))
             where = f"{what} in session {session}, turn {turn}, number {number}"
             asked = self.at(ModelAsked, *place) if texts else None
-            then, here = first_lines([each["content"] for each in asked.messages], texts) if asked else ("", "")
-            sides = f"{recorded} {then}".strip(), f"{value} {here}".strip()
+            then, here = "", ""
+            if asked is not None:  # the first line that is not the same
+                lines = ("\n".join(each).splitlines() for each in ([m["content"] for m in asked.messages], texts))
+                then, here = next((pair for pair in zip_longest(*lines, fillvalue="") if pair[0] != pair[1]), ("", ""))
+            sides = f"{recorded} {clip(then, SHOWN)}".strip(), f"{value} {clip(here, SHOWN)}".strip()
             if not self.words_only:
                 raise Diverged(where, *sides, (session, turn))
             self.differences.append(Difference(where, *sides))
@@ -229,33 +232,23 @@ class EarlierRuns:
     missing: tuple[str, ...] = ()
 
 
-def first_lines(recorded: Sequence[str], now: Sequence[str]) -> tuple[str, str]:
-    """The first line that differs between two lists of texts, from both; empty when none does."""
-    lines = ("\n".join(texts).splitlines() for texts in (recorded, now))
-    pairs = (pair for pair in zip_longest(*lines, fillvalue="") if pair[0] != pair[1])
-    left, right = next(pairs, ("", ""))
-    return clip(left, SHOWN), clip(right, SHOWN)
-
-
 def before_turn(events: Sequence[AnyEvent], turn: int, session: str = ROOT) -> list[AnyEvent]:
     """The events of a run before a turn of a session: what a branch from there takes along."""
-
-    def comes_later(event: Event) -> bool:
-        """Whether it belongs to that turn or later, or to a child made there, or ends the run."""
-        if isinstance(event, RunEnded | WroteBack):
-            return True
-        if isinstance(event, StatusChanged):
-            return event.status not in ("initialized", "running")
-        path: str = event.session
-        at: int = getattr(event, "turn", -1)
-        while path != session:
-            above = parent_of(path)
-            if above is None:
-                return False
-            path, at = above
-        return at >= turn
-
-    return [event for event in events if not comes_later(event)]
+    kept: list[AnyEvent] = []
+    for event in events:
+        path, at = event.session, int(getattr(event, "turn", -1))
+        while path != session and (above := parent_of(path)) is not None:
+            path, at = above  # the turn of that session in which this child was made
+        match event:
+            case RunEnded() | WroteBack():
+                later = True
+            case StatusChanged():
+                later = event.status not in ("initialized", "running")
+            case _:
+                later = path == session and at >= turn
+        if not later:
+            kept.append(event)
+    return kept
 
 
 class RecordedClock:
@@ -267,7 +260,20 @@ class RecordedClock:
 
     def __init__(self, live: Clock, events: Sequence[AnyEvent]) -> None:
         self._live = live
-        times = list(_used_at(events))
+        # The first event, a turn of the root and a resume carry the time used themselves.
+        times: list[float] = []
+        marked = since = waited = 0.0
+        for event in events:
+            if isinstance(event, Noted):
+                times.append(
+                    marked
+                )  # a note may also come before the first turn, about what took none of the run's time
+                continue
+            if isinstance(event, RunStarted | RunResumed) or (isinstance(event, TurnStarted) and event.session == ROOT):
+                marked, since, waited = getattr(event, "elapsed_s", 0.0), event.at, 0.0
+            elif isinstance(event, ModelReplied | ModelFailed):
+                waited += event.waited_s
+            times.append(marked + max(0.0, event.at - since - waited))
         self.used = max(times, default=0.0)
         """The wall time that the run has used, without pauses between processes and waits for people."""
         self._times = {event.key: used for event, used in zip(events, times, strict=True)}
@@ -298,17 +304,3 @@ class RecordedClock:
                 self._to_come.discard(event.key)
             if self._live_since is None and (event.seq > self._last or not self._to_come):
                 self._live_since = self._live.now()
-
-
-def _used_at(events: Sequence[AnyEvent]) -> Iterator[float]:
-    """The wall time used at each event. The first event, a turn of the root and a resume carry it themselves."""
-    marked = since = waited = 0.0
-    for event in events:
-        if isinstance(event, Noted):
-            yield marked  # a note may also come before the first turn, about what took none of the run's time
-            continue
-        if isinstance(event, RunStarted | RunResumed) or (isinstance(event, TurnStarted) and event.session == ROOT):
-            marked, since, waited = getattr(event, "elapsed_s", 0.0), event.at, 0.0
-        elif isinstance(event, ModelReplied | ModelFailed):
-            waited += event.waited_s
-        yield marked + max(0.0, event.at - since - waited)

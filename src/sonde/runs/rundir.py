@@ -130,16 +130,8 @@ class RunDir:
         """result.json."""
         return self._write(RESULT, pretty_json(value))
 
-    def write_summary(self, text: str) -> Path:
-        """summary.md."""
-        return self._write(SUMMARY, text.encode("utf-8", "backslashreplace"))
-
-    def write_answer(self, text: str) -> Path:
-        """answer.md."""
-        return self._write(ANSWER, text.encode("utf-8", "backslashreplace"))
-
     def write_text(self, name: str, text: str) -> Path:
-        """Another file of the run, such as report.md."""
+        """A page of the run, such as answer.md."""
         return self._write(name, text.encode("utf-8", "backslashreplace"))
 
     def _write(self, name: str, content: bytes) -> Path:

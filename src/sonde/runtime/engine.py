@@ -162,16 +162,7 @@ class Prover:
     def ref(self, kind: str, ref: str) -> EvidenceRef | Refuted:
         """A pointer as a proved reference."""
         proved = self.log.prove_ref(kind, ref, self.reread)
-        if isinstance(proved, Refuted):
-            return proved
-        return EvidenceRef(
-            trace_id=proved.trace_id,
-            span_id=proved.span_id,
-            kind=proved.kind,
-            ref=proved.ref,
-            excerpt_hash=proved.hash,
-            ts=proved.ts,
-        )
+        return proved if isinstance(proved, Refuted) else EvidenceRef.of(proved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

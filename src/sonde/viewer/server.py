@@ -94,7 +94,7 @@ class Shelf:
 
     def compare(self, left: str, right: str) -> dict[str, Any]:
         """Two runs side by side."""
-        return compare(self.find(left), self.find(right)).as_dict()
+        return compare(self.find(left).events(), self.find(right).events()).as_dict()
 
 
 class ViewerServer:

@@ -35,7 +35,7 @@ def diff(
     from sonde.runs.rundir import find_run, pretty_json
 
     runs_dir = settings_of(place).runs_dir
-    result = compare(find_run(runs_dir, left), find_run(runs_dir, right))
+    result = compare(find_run(runs_dir, left).events(), find_run(runs_dir, right).events())
     if json:
         sys.stdout.write(pretty_json(result.as_dict()).decode())
     else:

@@ -17,7 +17,7 @@ from sonde.contexts.files.bm25 import stem, words_of
 from sonde.core.budget import Budget
 from sonde.core.calls import CallRef, how_to_cite
 from sonde.core.canonical import clip, jsonable
-from sonde.core.evidence import Citation, Excerpt, Refuted, merge
+from sonde.core.evidence import Citation, Refuted, merge
 from sonde.core.schema import violations
 from sonde.engines.submission import fields_of, items_of
 from sonde.errors import Fault
@@ -208,26 +208,22 @@ def _found(query: str, gathered: Gathered) -> list[Citation]:
     except Fault:
         return []
     gathered.prover.log.note(result.excerpts)
+    words = {stem(word.casefold()) for word in words_of(query)}
     found: list[Citation] = []
     for excerpt in result.excerpts:
-        if excerpt.path:
-            start, end = _heart(excerpt, query, gathered)
-            proved = gathered.prover.lines(excerpt.path, start, end, signal="file_reference")
-            if isinstance(proved, Citation):
-                found.append(proved.model_copy(update={"fallback": True}))
+        if not excerpt.path:
+            continue
+        # Of a passage, the first line with most of the words and those just after it. Neither the first nor the last of them is blank,
+        # unless the whole passage is.
+        lines = (gathered.prover.reread(excerpt) or "").casefold().split("\n")
+        fits = [sum(word in line for word in words) if line.strip() else -1 for line in lines]
+        best = fits.index(max(fits))
+        last = max((at for at in range(best, min(best + HEART_LINES, len(lines))) if lines[at].strip()), default=best)
+        start, end = excerpt.start_line + best, excerpt.start_line + last
+        proved = gathered.prover.lines(excerpt.path, start, end, signal="file_reference")
+        if isinstance(proved, Citation):
+            found.append(proved.model_copy(update={"fallback": True}))
     return found
-
-
-def _heart(excerpt: Excerpt, query: str, gathered: Gathered) -> tuple[int, int]:
-    """The lines of a passage that fit the query best: the first with most of its words, and those just after it. Neither the first
-    nor the last line is blank, unless the whole passage is.
-    """
-    lines = (gathered.prover.reread(excerpt) or "").casefold().split("\n")
-    words = {stem(word.casefold()) for word in words_of(query)}
-    fits = [sum(word in line for word in words) if line.strip() else -1 for line in lines]
-    best = fits.index(max(fits))
-    heart = [at for at in range(best, min(best + HEART_LINES, len(lines))) if lines[at].strip()]
-    return excerpt.start_line + best, excerpt.start_line + max(heart, default=best)
 
 
 ASK = Engine(

@@ -8,7 +8,6 @@ request, a crash, a malformed call) and nothing that needs judgement.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from sonde.contexts.traces.rules import LABELS
@@ -38,7 +37,27 @@ def conclude_findings(items: Any, gathered: Gathered, taxonomy: Taxonomy | None)
         given = fields_of(item).get("id")
         name = given if isinstance(given, int) and not isinstance(given, bool) else index
         places[name] = list(kept).index(same)
-    return _linked(list(kept.values()), places), reasons
+    # Causes point at the kept findings and never in a circle; exactly one is the first failure, and nothing caused it.
+    findings = list(kept.values())
+    first = next((at for at, each in enumerate(findings) if each.first_failure), 0)
+    causes = {
+        at: places[each.caused_by]
+        for at, each in enumerate(findings)
+        if at != first and each.caused_by is not None and each.caused_by in places
+    }
+    for start in range(len(findings)):
+        seen: set[int] = set()
+        at = causes.get(start)
+        while at is not None and at not in seen:
+            seen.add(at)
+            at = causes.get(at)
+        if start in seen:
+            del causes[start]
+    linked = [
+        each.model_copy(update={"first_failure": at == first, "caused_by": causes.get(at)})
+        for at, each in enumerate(findings)
+    ]
+    return linked, reasons
 
 
 def _finding(item: Any, gathered: Gathered, taxonomy: Taxonomy | None) -> Finding | str:
@@ -85,28 +104,6 @@ def _category(name: str, taxonomy: Taxonomy | None) -> str | None:
     if taxonomy is not None:
         return taxonomy.find(name)
     return name if name in LABELS else None
-
-
-def _linked(findings: list[Finding], places: Mapping[int, int]) -> list[Finding]:
-    """Causes point at the kept findings and never in a circle; exactly one is the first failure, and nothing caused it."""
-    first = next((at for at, each in enumerate(findings) if each.first_failure), 0)
-    causes = {
-        at: places[each.caused_by]
-        for at, each in enumerate(findings)
-        if at != first and each.caused_by is not None and each.caused_by in places
-    }
-    for start in range(len(findings)):
-        seen: set[int] = set()
-        at = causes.get(start)
-        while at is not None and at not in seen:
-            seen.add(at)
-            at = causes.get(at)
-        if start in seen:
-            del causes[start]
-    return [
-        each.model_copy(update={"first_failure": at == first, "caused_by": causes.get(at)})
-        for at, each in enumerate(findings)
-    ]
 
 
 def claims_by_rule(transcript: Transcript, taxonomy: Taxonomy) -> list[dict[str, Any]]:

@@ -208,20 +208,19 @@ class Recording:
                 case HostReturned():
                     calls = event.ordinal
                     trace.append({"tool_name": event.name, "args_hash": event.args_hash, "ok": event.ok})
-                case CodeRan() if started is not None and changed_state(event):
-                    blocks.append(
-                        Block(started=started, ran=event, counters=counters, calls=before, last=event is runs[-1])
-                    )
+                case CodeRan() if started is not None:
+                    # The session continued from the state that this block left, unless it was not run or its fork was thrown away.
+                    fault = event.fault or {}
+                    lost = fault.get("kind") == "memory" and not fault.get(
+                        "traceback"
+                    )  # in Python it leaves a traceback
+                    if lost or fault.get("kind") in NOT_RUN | UNDONE:
+                        continue
+                    last = event is runs[-1]
+                    blocks.append(Block(started=started, ran=event, counters=counters, calls=before, last=last))
                 case _:
                     continue
         return blocks
-
-
-def changed_state(ran: CodeRan) -> bool:
-    """Whether the session continued from the state that this block left. A turn that ran out of memory in Python has a traceback."""
-    fault = ran.fault or {}
-    lost = fault.get("kind") == "memory" and not fault.get("traceback")
-    return not lost and fault.get("kind") not in NOT_RUN | UNDONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,6 +45,12 @@ def test_with_yes_the_demo_task_is_done_and_told(folder: Path) -> None:
     assert "--yes" not in done.stderr
 
 
+def test_what_commands_may_reach_is_no_flag_where_the_editor_runs_them(tmp_path: Path) -> None:
+    done = sonde("serve", "--stdio", "--command-write", tmp_path, cwd=tmp_path)
+
+    assert (done.returncode, "--acp" in done.stderr) == (2, True)
+
+
 def test_an_mcp_server_that_is_to_run_commands_is_refused(tmp_path: Path) -> None:
     done = sonde("serve", "--mcp", "--allow-command", "ls", cwd=tmp_path)
 

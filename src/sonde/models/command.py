@@ -1,9 +1,9 @@
 """`command:PROGRAM ARGS`: any program that reads a prompt and prints a reply is a model.
 
 Promises: never a shell; the prompt on standard input or in a file; bounded output, however much the program prints; the
-whole process group killed when time is up, when the run is stopped, when too much was printed, or when the caller is
-interrupted; an environment of PATH, HOME, LANG and what the caller gave. It does not promise to reach processes that
-left the group on purpose.
+program and all that it started killed when time is up, when the run is stopped, when too much was printed, when the caller
+is interrupted, and when this process dies, even by SIGKILL; an environment of PATH, HOME, LANG and what the caller gave.
+After a reply, a process that left the group on purpose may stay: somebody's daemon.
 """
 
 from __future__ import annotations

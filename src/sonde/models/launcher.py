@@ -43,14 +43,14 @@ def main() -> NoReturn:
         heard = _hear()
         status = _reaped().get(program)
         if status is None and (heard not in (None, signal.SIGCHLD) or os.getppid() != order["parent"]):
-            _tell(program, signal.SIGTERM)
+            _signal_group(program, signal.SIGTERM)
             _await(program)
             end_children()
             status = signal.SIGTERM
     if order["alone"]:
         end_children()
     else:
-        _tell(program, signal.SIGKILL)  # what is left of its group; a daemon may stay
+        _signal_group(program, signal.SIGKILL)  # a daemon may stay
     if os.getppid() != order["parent"] and order["temporary"]:
         import shutil  # noqa: PLC0415 - slow to load, and hardly ever needed
 
@@ -121,13 +121,18 @@ def _await(program: int) -> None:
 
 
 def end_children() -> None:
-    """Kill every child, then those that became ours by that, until there is none, or none that we may kill."""
-    while True:
-        killed = [pid for pid in _children() if _tell(pid, signal.SIGKILL)]
-        if not killed:
-            break
+    """Kill every child with its group, then those that became ours by that, until there is none, or none that we may kill."""
+    killed = True
+    while killed:
+        killed = False
+        for pid in _children():
+            with suppress(ProcessLookupError):
+                _signal_group(os.getpgid(pid), signal.SIGKILL)  # the whole group at once: nobody forks away from that
+            with suppress(ProcessLookupError, PermissionError):  # the latter: it has changed its user
+                os.kill(pid, signal.SIGKILL)
+                killed = True
         with suppress(ChildProcessError):
-            os.waitpid(-1, 0)
+            os.waitpid(-1, 0 if killed else os.WNOHANG)
 
 
 def _children() -> list[int]:
@@ -138,10 +143,6 @@ def _children() -> list[int]:
         return []
 
 
-def _tell(pid: int, number: int) -> bool:
-    """Send a signal to the group of a process, and to it alone if it leads none; False if nobody was there or we may not."""
-    for send in (os.killpg, os.kill):
-        with suppress(ProcessLookupError, PermissionError):  # the latter: it has changed its user
-            send(pid, number)
-            return True
-    return False
+def _signal_group(group: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -165,3 +166,27 @@ def test_a_file_that_grows_while_it_is_read_is_refused(folder: Path) -> None:
 def test_an_empty_prefix_allows_nothing(folder: Path) -> None:
     with pytest.raises(ToolFault, match="not an allowed command"):
         opened(folder, "", " ").execute("touch x")
+
+
+def test_a_child_that_hops_from_process_to_process_ends_with_the_command(folder: Path) -> None:
+    (folder / "hop.py").write_text(
+        "import os, time\n"
+        "if os.fork() == 0:\n"
+        "    for _ in range(20_000):\n"
+        "        os.setsid() if os.getsid(0) != os.getpid() else None\n"
+        "        with open('hops', 'a') as file:\n"
+        "            print(os.getpid(), file=file, flush=True)\n"
+        "        if os.fork():\n"
+        "            os._exit(0)\n"
+        "while not os.path.exists('hops'):\n"
+        "    time.sleep(0.01)\n"
+        "print('done', flush=True)\n"
+    )
+
+    result = opened(folder, sys.executable).execute(f"{sys.executable} hop.py")
+
+    assert result.exit_code == 0
+    last = (folder / "hops").read_text().split()[-1]
+    (folder / "last").write_text(last)
+    assert not alive(folder / "last")
+    assert (folder / "hops").read_text().split()[-1] == last

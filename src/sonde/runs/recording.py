@@ -211,9 +211,8 @@ class Recording:
                 case CodeRan() if started is not None:
                     # The session continued from the state that this block left, unless it was not run or its fork was thrown away.
                     fault = event.fault or {}
-                    lost = fault.get("kind") == "memory" and not fault.get(
-                        "traceback"
-                    )  # in Python it leaves a traceback
+                    # Running out of memory in Python leaves a traceback, and the state.
+                    lost = fault.get("kind") == "memory" and not fault.get("traceback")
                     if lost or fault.get("kind") in NOT_RUN | UNDONE:
                         continue
                     last = event is runs[-1]

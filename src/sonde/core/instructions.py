@@ -45,7 +45,7 @@ _STRONG = {
     ),
     "instruction task": r"(?:new|updated|revised|real|actual) (?:system )?(?:instructions?|task) (?:for|to) (?:the |any |all |you\b)",
     "note notice message instruction attention reminder memo hint important": (
-        r"(?:note|notice|message|instructions?|attention|reminder|memo|hint|important)[,:]? (?:to|for) {few}{reader}\b"
+        r"(?:note|notice|message|instructions?|attention|reminder|memo|hint|important)[,:]? (?:to|for) {few}{reader} ?[:,!-]"
     ),
     "must shall should will to": (
         r"{reader} (?:(?:that|which|who) {few})?{must} {few}(?:{mark}|answer|reply|respond|say|state|cite|skip|omit|ignore|hide|run"
@@ -100,6 +100,7 @@ _ALIKE = str.maketrans(
 )
 _BASE64 = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/]{24,4000}={0,2}(?![A-Za-z0-9+/=_-])")
 _SPACED = re.compile(r"(?<!\w)(?:\w[ .\-_*]){5,200}\w(?!\w)")
+_LETTERS = re.compile(r"(?<!\w)(?:\w[ .\-_*]){2,200}\w(?!\w)")
 _GAP = re.compile(r"[ .\-_*]")
 _LINE_START = re.compile(r"\n[ \t]*(?:#+|//+|\*+|--+|;+|>+)[ \t]*")  # comments and quotes run over several lines
 
@@ -149,8 +150,7 @@ def _forms(text: str) -> Iterator[str]:
     plain = _LINE_START.sub("\n", _INVISIBLE.sub("", plain).translate(_ALIKE))
     yield " ".join(plain.split())
     if _SPACED.search(plain):  # letters apart by one space, words by two
-        words = [word.strip() for word in re.split(r" {2,}", plain)]
-        words = [_GAP.sub("", word) if len(word) > 2 and set(word[1::2]) <= set(" .-_*") else word for word in words]
+        words = [_LETTERS.sub(lambda found: _GAP.sub("", found.group()), word) for word in re.split(r" {2,}", plain)]
         yield " ".join(" ".join(words).split())
     yield codecs.encode(" ".join(plain.split()), "rot13")
     for found in _BASE64.finditer(plain):

@@ -400,3 +400,10 @@ def test_an_answer_without_its_fields_is_the_editors_fault(output: dict[str, Any
     ):
         with pytest.raises(ToolCallFailed):
             look()
+
+
+@pytest.mark.parametrize("word", [True, False])
+def test_approval_may_be_a_plain_yes_or_no(root: Path, *, word: bool) -> None:
+    done = WorkspaceContext(LocalWorkspace(root, approve=lambda _plan: word)).apply_patch(ADD)
+
+    assert (done["applied"], (root / "lib").exists()) == (word, word)

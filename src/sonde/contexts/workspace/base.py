@@ -245,7 +245,8 @@ class Approval:
     reason: str = ""
 
 
-Approve = Callable[[Plan], Approval]
+Approve = Callable[[Plan], Approval | bool]
+"""Asks the user; True and False will do."""
 
 
 class Workspace(Protocol):

@@ -14,6 +14,7 @@ from sonde.contexts.workspace import git
 from sonde.contexts.workspace.base import (
     Action,
     Applied,
+    Approval,
     Approve,
     CommandResult,
     FileSlice,
@@ -134,6 +135,8 @@ class LocalWorkspace:
             if change.action in (Action.ADD, Action.MOVE):
                 portable(change.writes)
         decision = self.approve(plan)
+        if isinstance(decision, bool):
+            decision = Approval(accepted=decision)
         if not decision.accepted:
             return rejected(decision)
         self._applied.append(write_plan(self.root, plan))

@@ -164,6 +164,7 @@ def test_whowhen_scores_agent_and_step_apart(whowhen: Path, tmp_path: Path) -> N
     assert [case.key for case in suite.cases()] == ["algorithm/2", "algorithm/10"]
 
 
+@pytest.mark.long
 def test_seeded_labels_by_rule_beat_the_majority_by_a_quarter(tmp_path: Path) -> None:
     seeded.generate(60, seed=3).write(tmp_path / "traces.jsonl", tmp_path / "manifest.json")
     suite = Seeded(tmp_path)

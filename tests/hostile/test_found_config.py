@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from victim import Listener, Victim
+from victim import Listener, Victim, one_in_make_test
 
 SECRET = "s3cr3t-of-the-cloud"
 FILES = {
@@ -17,7 +17,7 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("text", FILES.values(), ids=FILES)
+@pytest.mark.parametrize("text", one_in_make_test(FILES))
 def test_a_found_file_sends_nothing_and_starts_nothing(victim: Victim, listener: Listener, text: str) -> None:
     victim.write("sonde.toml", text.replace("{url}", listener.url).replace("{marker}", str(victim.marker)))
     victim.write("notes.txt", "the service is payments\n")

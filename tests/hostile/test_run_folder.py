@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from victim import Listener, Victim
+from victim import Listener, Victim, one_in_make_test
 
 from sonde.core.budget import Budget
 from sonde.core.events import RunEnded, RunStarted
@@ -46,7 +46,7 @@ FORGERIES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("forgery", FORGERIES.values(), ids=FORGERIES)
+@pytest.mark.parametrize("forgery", one_in_make_test(FORGERIES))
 def test_a_recording_raises_nothing(victim: Victim, forgery: tuple[dict[str, Any], dict[str, Any], str]) -> None:
     recipe, fields, flag = forgery
     victim.write("notes.txt", "the service is payments\n")

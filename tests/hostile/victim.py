@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from cli.cli_program import call
 from journeys.journey import SONDE, Person, Shown
 
 REPLY = "```python\nFINAL('done')\n```"
+
+
+def one_in_make_test(cases: Mapping[str, object]) -> list[Any]:
+    """Cases that differ in one word: the first runs in `make test`, all of them in `make test-hostile`."""
+    long = (pytest.mark.hostile_long,)
+    return [
+        pytest.param(case, id=name, marks=long if number else ()) for number, (name, case) in enumerate(cases.items())
+    ]
 
 
 class Victim(Person):

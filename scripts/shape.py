@@ -53,15 +53,18 @@ def figures() -> tuple[dict[str, float], dict[str, list[str]]]:
 
 
 def used_once(trees: dict[Path, ast.Module]) -> tuple[int, list[str], list[str]]:
-    """How many functions there are, and those that are named exactly once beside their definition: private ones in their module, public
-    ones in the whole package. Imports do not count as uses, and a name with two definitions is left alone.
+    """How many functions there are, and those that are named exactly once beside their definition, in a call: private ones in their
+    module, public ones in the whole package. Imports do not count as uses, and a name with two definitions is left alone. What is handed
+    on as a value (a tool of the model, an entry of a table, a callback) could not be written where it is used.
     """
     defined: Counter[str] = Counter()
     used: Counter[str] = Counter()
+    called: Counter[str] = Counter()
     private: list[str] = []
     public: list[tuple[str, str]] = []
     for path, tree in trees.items():
         here: Counter[str] = Counter()
+        calls: Counter[str] = Counter()
         own: list[tuple[str, str]] = []
         for node in ast.walk(tree):
             match node:
@@ -69,14 +72,19 @@ def used_once(trees: dict[Path, ast.Module]) -> tuple[int, list[str], list[str]]
                     own.append((node.name, f"{path.relative_to(SRC)}:{node.lineno} {node.name}"))
                 case ast.Name(id=name) | ast.Attribute(attr=name) if isinstance(node.ctx, ast.Load):
                     here[name] += 1
+                case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+                    calls[name] += 1
                 case _:
                     pass
         mine = Counter(name for name, _ in own)
-        private += [where for name, where in own if name.startswith("_") and mine[name] == 1 and here[name] == 1]
+        private += [
+            where for name, where in own if name.startswith("_") and mine[name] == here[name] == calls[name] == 1
+        ]
         public += [(name, where) for name, where in own if not name.startswith("_")]
         defined += mine
         used += here
-    once = [where for name, where in public if defined[name] == 1 and used[name] == 1]
+        called += calls
+    once = [where for name, where in public if defined[name] == used[name] == called[name] == 1]
     return defined.total(), private, once
 
 

@@ -141,7 +141,8 @@ def _instructions(text: str) -> Iterator[str]:
         if spot - last >= QUOTE_CHARS:  # else it is in the same quote
             last = spot
             start = max(plain.rfind(mark, max(0, spot - 60), spot) for mark in ".!?") + 1 or max(0, spot - 60)
-            yield text[start : start + QUOTE_CHARS].strip()
+            ends = (plain.find(mark, spot + 20, start + QUOTE_CHARS) for mark in (". ", "! ", "? ", "\\n"))
+            yield text[start : min((end + 1 for end in ends if end > 0), default=start + QUOTE_CHARS)].strip()
 
 
 def _forms(text: str) -> Iterator[str]:

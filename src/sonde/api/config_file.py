@@ -105,6 +105,8 @@ def find_files(environ: Mapping[str, str], cwd: Path) -> list[ConfigFile]:
             risky.add("runs_dir")  # prompts and answers are written there
         if "max_cost_usd" in layer and most_usd is not None and layer["max_cost_usd"].value > most_usd:
             risky.add("max_cost_usd")
+        if "max_journal_mb" in layer and layer["max_journal_mb"].value > KEYS["max_journal_mb"].default:
+            risky.add("max_journal_mb")  # the disk is the user's
         ignored.extend(prefix + name for name in layer if name in risky)
         return {name: hit for name, hit in layer.items() if name not in risky}
 

@@ -122,6 +122,9 @@ _ALL = (
     ),
     Key(name="command_write", form="folders", doc="where they may also write", default=()),
     Key(name="max_parallel", form="whole", doc="model calls in flight at once", default=16),
+    Key(
+        name="max_journal_mb", form="whole", doc="megabytes that the journal of a run may take on the disk", default=256
+    ),
     _knob("max_iterations", "whole", "turns of the whole run"),
     _knob("max_depth", "whole", "levels of sub-calls"),
     _knob("max_tool_calls", "whole", "tool calls of the whole run"),
@@ -168,8 +171,8 @@ def check(key: Key, value: Any, source: str) -> Any:
         raise ConfigError(f"{key.name} from {source} must be {expected}, not {shown}")
     if key.name == "timeout_s" and parsed <= 0:
         raise ConfigError(f"timeout_s from {source} must be above zero, not {parsed:g}")
-    if key.name == "max_parallel" and parsed < 1:
-        raise ConfigError(f"max_parallel from {source} must be 1 or more, not {parsed}")
+    if key.name in ("max_parallel", "max_journal_mb") and parsed < 1:
+        raise ConfigError(f"{key.name} from {source} must be 1 or more, not {parsed}")
     return parsed
 
 

@@ -99,6 +99,7 @@ def spec_of(
         backend=settings.backend,
         unsafe=given.get("unsafe", False),
         max_parallel=settings.max_parallel,
+        max_journal_bytes=settings.max_journal_mb << 20,
         runs_dir=Path(given.get("runs_dir", settings.runs_dir)),
         in_memory=given.get("in_memory", False),
         secrets=settings.secrets(),

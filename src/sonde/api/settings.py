@@ -57,6 +57,7 @@ class Settings:
     command_read: tuple[str, ...] = ()
     command_write: tuple[str, ...] = ()
     max_parallel: int = 16
+    max_journal_mb: int = 256
     otel_endpoint: str | None = None
     otel_project: str | None = None
     otel_content: bool = False

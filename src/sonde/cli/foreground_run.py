@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypedDict
 from sonde.cli.interrupt import soft_stop
 from sonde.cli.live import OnText, View, open_view
 from sonde.cli.options import OutputOptions
-from sonde.cli.text import link, links_shown, one_line, printable
+from sonde.cli.text import escaped_json, link, links_shown, one_line, printable
 from sonde.core.canonical import plural, shown_cost
 from sonde.core.events import Event
 from sonde.errors import UsageError
@@ -115,9 +115,11 @@ def print_answer(
             "run_id": record.run_id,
             "run_dir": str(answer.run_dir) if answer.run_dir else None,
         }
-        sys.stdout.write(pretty_json(shown if changed is None else {**shown, "changed": list(changed)}).decode())
+        sys.stdout.write(
+            escaped_json(pretty_json(shown if changed is None else {**shown, "changed": list(changed)}).decode())
+        )
         return
-    text = printable(answer.text) if sys.stdout.isatty() else answer.text
+    text = printable(answer.text)
     parts = [text.rstrip("\n")] if text else []
     if answer.citations and not output.quiet:
         linked = links_shown(sys.stdout)
@@ -145,9 +147,10 @@ def _print_report(found: Investigation, output: OutputOptions, *, several: bool,
             "status": str(found.status),
             "run_dir": str(found.run_dir) if found.run_dir else None,
         }
-        print(json.dumps(shown, ensure_ascii=False, sort_keys=True, indent=None if several else 2), flush=True)
+        text = json.dumps(shown, ensure_ascii=False, sort_keys=True, indent=None if several else 2)
+        print(escaped_json(text), flush=True)
         return
-    text = printable(found.text) if sys.stdout.isatty() else found.text
+    text = printable(found.text)
     print(("" if first else "\n") + (text.rstrip("\n") or "no report"), flush=True)
     _print_error(found, output)
     if not output.quiet:

@@ -61,6 +61,9 @@ class ModelOptions:
         bool | None,
         typer.Option("--count-wait/--no-count-wait", help="Whether waiting for a command model counts as run time."),
     ] = None
+    max_journal_mb: Annotated[
+        int | None, typer.Option(metavar="N", help="Megabytes that the run's journal may take.")
+    ] = None
     max_parallel: Annotated[int | None, typer.Option(metavar="N", help="Model calls in flight at once.")] = None
 
 

@@ -14,11 +14,17 @@ from urllib.parse import quote
 _BIDI = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F]
 _HARMFUL = [code for code in [*range(0x20), *range(0x7F, 0xA0), *_BIDI] if chr(code) not in "\n\t"]
 _TABLE = dict.fromkeys(_HARMFUL, "�")
+_ESCAPED = {code: f"\\u{code:04x}" for code in _HARMFUL if code >= 0x7F}
 
 
 def printable(text: str) -> str:
     """The text without control characters other than newline and tab, and without marks that reverse its order."""
     return text.translate(_TABLE).encode("utf-8", "replace").decode()
+
+
+def escaped_json(text: str) -> str:
+    """JSON with escapes for what a terminal would obey and JSON leaves as it is: the controls from 7F to 9F, and reversing marks."""
+    return text.translate(_ESCAPED)
 
 
 def one_line(text: str, width: int) -> str:

@@ -89,6 +89,7 @@ class Journal:
                         "written, and the run cannot be continued from it"
                     )
                 os.ftruncate(self._fd, held.sound_bytes)
+                self.last = (held.sound_bytes, 0)
                 self.next_seq = max((event.seq for event in held.events), default=-1) + 1
                 self._sum = held.sum
             on_failure.pop_all()

@@ -33,6 +33,7 @@ from sonde.errors import (
     BudgetExceeded,
     Cancelled,
     ModelCallFailed,
+    RecursionLimitReached,
     RunError,
     UnexpectedRuntimeError,
     UsageError,
@@ -82,6 +83,7 @@ class RunSpec:
     limits: Limits = field(default_factory=Limits)
     unsafe: bool = False
     max_parallel: int = 16
+    max_journal_bytes: int = 256 << 20
     notes: Sequence[str] = ()
     """What the reader of the run must know from the start."""
     recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -161,9 +163,14 @@ class Run:
             self.emit(Noted(text=text, level="warning"))
 
     def check_cancel(self) -> None:
-        """Raise when the user has stopped the run."""
+        """Raise when the user has stopped the run, or when it has filled its share of the disk."""
         if self.cancel.is_set():
             raise by_user()
+        if self.recorder.written_bytes > self.spec.max_journal_bytes:
+            most = self.spec.max_journal_bytes >> 20
+            raise RecursionLimitReached(
+                f"the journal of the run has reached its limit of {most} MB (--max-journal-mb)", limit="max_journal_mb"
+            )
 
     def execute(self) -> Outcome:
         """Run to the end. Raises only for a replay that takes another path."""

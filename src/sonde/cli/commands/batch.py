@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.cli.options import BudgetOptions, ModelOptions, OutputOptions, PlaceOptions, filled, settings_of, spread
-from sonde.cli.text import links_shown, one_line, printable
+from sonde.cli.text import escaped_json, links_shown, one_line, printable
 from sonde.core.canonical import plural
 from sonde.errors import ConfigError
 
@@ -142,7 +142,9 @@ def batch(
     issues = compare(group(outcome.results), earlier, complete=not outcome.left)
     report, skipped = write_report(outcome, issues)
     if output.json:
-        sys.stdout.write(pretty_json({**report, "folder": str(outcome.folder.path), "skipped": skipped}).decode())
+        sys.stdout.write(
+            escaped_json(pretty_json({**report, "folder": str(outcome.folder.path), "skipped": skipped}).decode())
+        )
         return 0 if outcome.complete else 1
     sys.stdout.write(printable(markdown(report)))
     if outcome.stopped:

@@ -55,6 +55,7 @@ def config(
         print(printable(f"{name:23} {value:34} {source}"))
     for name, spec in models.items():
         print(printable(f"{'models.' + name:23} {spec:34} {settings.models[name].source}"))
-    print(f"files: {', '.join(settings.files) or 'none (sonde.toml here or above, ~/.config/sonde/sonde.toml)'}")
+    files = ", ".join(settings.files) or "none (sonde.toml here or above, ~/.config/sonde/sonde.toml)"
+    print(printable(f"files: {files}"))
     for note in settings.notes:
         typer.echo(f"note: {note}", err=True)

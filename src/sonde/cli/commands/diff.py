@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.cli.options import PlaceOptions, settings_of, spread
-from sonde.cli.text import printable, some_lines
+from sonde.cli.text import escaped_json, printable, some_lines
 
 if TYPE_CHECKING:
     from sonde.runs.compare import Comparison, Evidence, Pair
@@ -37,7 +37,7 @@ def diff(
     runs_dir = settings_of(place).runs_dir
     result = compare(find_run(runs_dir, left).events(), find_run(runs_dir, right).events())
     if json:
-        sys.stdout.write(pretty_json(result.as_dict()).decode())
+        sys.stdout.write(escaped_json(pretty_json(result.as_dict()).decode()))
     else:
         print("\n".join(printable(line) for line in _page(result)))
     return 1 if exit_code and not result.equal else 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.cli.options import spread
-from sonde.cli.text import one_line
+from sonde.cli.text import escaped_json, one_line
 
 if TYPE_CHECKING:
     from sonde.sandbox.doctor import Diagnosis
@@ -52,7 +52,7 @@ def report(found: Diagnosis, *, json: bool) -> int:
         from sonde.runs.rundir import pretty_json
 
         more = {"extras": installed(), "mixed_up": mixed_up()}
-        sys.stdout.write(pretty_json(asdict(found) | more).decode())
+        sys.stdout.write(escaped_json(pretty_json(asdict(found) | more).decode()))
     else:
         print(f"kernel    {found.kernel} on {found.machine}")
         print(f"python    {found.python}")

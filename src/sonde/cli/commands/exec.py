@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sonde.cli.options import spread
-from sonde.cli.text import printable
+from sonde.cli.text import escaped_json, printable
 
 if TYPE_CHECKING:
     from sonde.sandbox import ExecResult
@@ -63,7 +63,7 @@ def exec_(
             "finished": bool(result.final),
             "fault": result.fault and asdict(result.fault) | {"code": result.fault.code},
         }
-        sys.stdout.write(pretty_json(shown).decode())
+        sys.stdout.write(escaped_json(pretty_json(shown).decode()))
     else:
         _print_plainly(result)
     return 0 if result.ok else 1

@@ -18,7 +18,7 @@ from sonde.cli.options import (
     settings_of,
     spread,
 )
-from sonde.cli.text import printable, some_lines
+from sonde.cli.text import escaped_json, printable, some_lines
 from sonde.core.canonical import plural
 
 SHOWN_NAMES = 10
@@ -72,7 +72,7 @@ def replay(
             "changed": list(found.changed),
             "status": found.record.status.value if found.record else None,
         }
-        sys.stdout.write(pretty_json(shown).decode())
+        sys.stdout.write(escaped_json(pretty_json(shown).decode()))
         return code
     proved = f"{plural(found.replies, 'model reply', 'model replies')} and {plural(found.host_calls, 'host call')}"
     print(f"{printable(found.run_id)}: {'every hash is the same' if found.equal else 'different'} ({proved})")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sonde.cli.options import PlaceOptions, RunName, filled, settings_of, spread
-from sonde.cli.text import one_line, printable
+from sonde.cli.text import escaped_json, one_line, printable
 from sonde.core.canonical import plural, shown_cost
 from sonde.errors import ConfigError
 
@@ -104,7 +104,7 @@ def show(run: RunName, *, json: AsJson = False, place: PlaceOptions) -> int:
         summary = summarise(found.path)
         print(_line(summary))
         if summary.status == "interrupted":
-            print(f"Continue it with: sonde resume {summary.run_id}")
+            print(f"Continue it with: sonde resume {printable(summary.run_id)}")
     print(printable(f"folder: {found.path}"), file=sys.stderr)
     return 0
 
@@ -152,7 +152,7 @@ def import_(file: Annotated[Path, typer.Argument(metavar="FILE")], *, place: Pla
     """Unpack what `sonde export` wrote into a run folder."""
     from sonde.runs.export import unpack_run
 
-    print(unpack_run(file, settings_of(place).runs_dir).path)
+    print(printable(str(unpack_run(file, settings_of(place).runs_dir).path)))
 
 
 def view(
@@ -212,9 +212,9 @@ def export(
             from sonde.api.trace_source import cache_folder
             from sonde.viewer.onefile import export_html
 
-            print(export_html(found, target, redact=redact, cache=cache_folder(settings.environ)))
+            print(printable(str(export_html(found, target, redact=redact, cache=cache_folder(settings.environ)))))
         else:
-            print(export_run(found, target, redact=redact))
+            print(printable(str(export_run(found, target, redact=redact))))
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error.strerror}; choose another place with -o FILE") from None
     if redact:
@@ -252,4 +252,4 @@ def publish(
 def _print_json(value: Any) -> None:
     from sonde.runs.rundir import pretty_json
 
-    sys.stdout.write(pretty_json(value).decode())
+    sys.stdout.write(escaped_json(pretty_json(value).decode()))

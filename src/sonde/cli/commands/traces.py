@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 import typer
 
 from sonde.cli.options import SourceOptions, WindowOptions, filled, settings_of, spread
-from sonde.cli.text import one_line, printable
+from sonde.cli.text import escaped_json, one_line, printable
 from sonde.core.canonical import plural
 from sonde.errors import ConfigError, ToolFault
 
@@ -212,4 +212,4 @@ def _new_file(path: Path) -> Generator[TextIO]:
 def _print_json(value: Any) -> None:
     from sonde.runs.rundir import pretty_json
 
-    sys.stdout.write(pretty_json(value).decode())
+    sys.stdout.write(escaped_json(pretty_json(value).decode()))

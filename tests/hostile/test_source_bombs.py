@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from victim import Victim
 
 BOMBS = {
@@ -18,6 +19,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.hostile_long
 def test_an_outline_of_hostile_source_is_made_in_time(victim: Victim) -> None:
     for name, text in BOMBS.items():
         victim.write(name, text)

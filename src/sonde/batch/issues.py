@@ -26,6 +26,7 @@ from sonde.errors import ConfigError
 ALIKE = 0.5
 REPRESENTATIVES = 5
 WORDS = 40
+SAID_CHARS = 2_000  # of a message: what looks like an id is found in quadratic time
 ISSUES = "issues.json"
 State = Literal["new", "ongoing", "reopened", "gone", "unseen"]
 _TOKEN = re.compile(r"[^\W\d_][^\W\d]+")
@@ -89,7 +90,7 @@ class _Group:
 
 def words_of(text: str) -> frozenset[str]:
     """The words of a message that say what happened: no ids, no numbers."""
-    return frozenset(_TOKEN.findall(_ID.sub(" ", text.lower()))[:WORDS])
+    return frozenset(_TOKEN.findall(_ID.sub(" ", text[:SAID_CHARS].lower()))[:WORDS])
 
 
 def alike(one: Iterable[str], other: Iterable[str]) -> bool:

@@ -22,8 +22,9 @@ LANGUAGES = (
 """Of a block of code; any other word could make a viewer draw it (mermaid and its like load pictures)."""
 
 _MAY_FETCH = re.compile(
-    rf"!\[|\]\(|\]:|<[A-Za-z/!?]|(?:```|~~~)[`~]*[ \t]*(?!(?:{LANGUAGES})?[ \t]*$)[^ \t\n`~]", re.MULTILINE
-)
+    rf"!\[|\]\(|\]:|<[A-Za-z/!?]|(?:(?<!`)```|(?<!~)~~~)[`~]*+[ \t]*+(?!(?:{LANGUAGES})?[ \t]*$)[^ \t\n`~]",
+    re.MULTILINE,
+)  # a fence is tried from its first sign only, and whole: else ten thousand of them take seconds
 _BESIDE = re.compile(r"#[\w.%-]*|(?![^#]*\.\.)[\w@+~%.-][\w./@+~%,=-]*(?:#[\w.%-]*)?", re.ASCII)
 _BARE = re.compile(r"://|www\.|@", re.IGNORECASE)
 _BREAK = re.compile(r"<br ?/?>", re.IGNORECASE)
@@ -90,7 +91,7 @@ def _block(block: Token, parts: list[str], outer: dict[str, Any]) -> str:
             return f"{'#' * int(block.tag[1])} {title[:-1]}{chr(92) * title.endswith('#')}{title[-1:]}".rstrip()
         case "paragraph":
             outer["loose"] = outer.get("loose") or not block.hidden
-            lines = [line.strip(" \t") for line in re.sub(r"(?:\\\n)+$", "", whole).split("\n")]
+            lines = [line.strip(" \t") for line in re.sub(r"(?<!\\\n)(?:\\\n)++$", "", whole).split("\n")]
             return "\n".join(_started(line) for line in lines if line)
         case "blockquote":
             return _indented("\n\n".join(parts), "> ", "> ")

@@ -47,12 +47,13 @@ _UPSTREAM_STRONG = re.compile(
 )
 _UPSTREAM = re.compile(r"time[d]? ?-?out|unavailable|gateway|deadline|unreachable|temporar|connection", re.IGNORECASE)
 _ERROR_OUTPUT = re.compile(
-    r"^\s*\[?(an? )?(unexpected )?(error|exception|failed|failure|traceback)\b|\berror (when|while|during) |"
-    r"^\s*\w*(Error|Exception)\b|\"(error|errors)\"\s*:\s*[^\s\[{n\"f]|\"(error|errors)\"\s*:\s*[\"{\[]\s*[^\"\]}\s]",
+    r"^[^\S\n]*\[?(an? )?(unexpected )?(error|exception|failed|failure|traceback)\b|\berror (when|while|during) |"
+    r"^[^\S\n]*\w*(Error|Exception)\b|\"(error|errors)\"\s*:\s*[^\s\[{n\"f]|\"(error|errors)\"\s*:\s*[\"{\[]\s*[^\"\]}\s]",
     re.IGNORECASE | re.MULTILINE,
 )
 _EMPTY_OUTPUT = re.compile(
-    r"^\s*(\[\]|\{\}|null|none)?\s*$|\bno (results|documents|matches|hits)( were)? (found|returned)\b", re.IGNORECASE
+    r"^\s*(?:(\[\]|\{\}|null|none)\s*)?$|\bno (results|documents|matches|hits)( were)? (found|returned)\b",
+    re.IGNORECASE,
 )
 _TOOL_NAME = re.compile(r"(^|[._ -])tools?([._ -]|$)|Tool\b")
 _RETRIEVER_NAME = re.compile(r"retriev|vector.?(search|store|db)|(^|[._ -])rag([._ -]|$)", re.IGNORECASE)

@@ -13,6 +13,7 @@ import pytest
 from sonde.contexts.workspace import LocalWorkspace, Policy
 from sonde.contexts.workspace.base import CommandResult
 from sonde.contexts.workspace.reach import confinable, outer_git
+from sonde.errors import ToolFault
 
 pytestmark = pytest.mark.skipif(not confinable(), reason="this kernel has no landlock")
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -119,6 +120,16 @@ def test_git_works(root: Path, home: Path) -> None:
     assert "+two" in run(root, home, "git diff").stdout
     (root / "sub").mkdir()
     assert "a.txt" in run(root / "sub", home, "git status --short").stdout  # the history lies above the workspace
+
+
+def test_git_does_not_work_in_a_folder_that_only_the_repository_names(root: Path, home: Path) -> None:
+    assert run(root, home, "git init -q -b main .").exit_code == 0
+
+    assert run(root, home, f"git config core.worktree {root}").exit_code == 0
+    assert run(root, home, "git status --short").exit_code == 0
+    assert run(root, home, f"git config core.worktree {home}").exit_code == 0
+    with pytest.raises(ToolFault, match=r"core\.worktree"):
+        run(root, home, "git status --short")
 
 
 def test_a_worktree_reads_the_history_that_names_it_and_no_other(root: Path, home: Path, tmp_path: Path) -> None:

@@ -213,15 +213,19 @@ def variables(settings: Mapping[str, str] = FIXED) -> dict[str, str]:
 
 def settings_for(program: str, words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """The fixed settings, and one for each program that the repository itself names."""
-    ask = [program, *words[1 : subcommand_at(words)], "config", "--list", "--show-scope", "--includes", "-z"]
     env = {**environment, **variables()}
-    try:
-        listed = subprocess.run(
-            ask, check=True, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIST_S
-        )
-    except (subprocess.SubprocessError, OSError) as error:
-        raise ToolFault(f"git is not started, since its settings could not be read: {error}") from error
-    fields = listed.stdout.decode("utf-8", "surrogateescape").split("\0")
+
+    def asked(*question: str) -> str:
+        ask = [program, *words[1 : subcommand_at(words)], *question]
+        try:
+            done = subprocess.run(
+                ask, check=True, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIST_S
+            )
+        except (subprocess.SubprocessError, OSError) as error:
+            raise ToolFault(f"git is not started, since its settings could not be read: {error}") from error
+        return done.stdout.decode("utf-8", "surrogateescape")
+
+    fields = asked("config", "--list", "--show-scope", "--includes", "-z").split("\0")
     mine: dict[str, str] = {}
     strange: dict[str, str] = {}
     heeded = False
@@ -236,10 +240,10 @@ def settings_for(program: str, words: Sequence[str], folder: Path, environment: 
         raise ToolFault(
             "git is not started: this one takes no settings from its environment; version 2.38 or newer does"
         )
-    if "core.worktree" in strange and not (folder / ".git" / strange["core.worktree"]).resolve().is_relative_to(folder):
-        raise ToolFault(
-            "this repository's setting core.worktree points out of the workspace, so git is not started here"
-        )
+    if "core.worktree" in strange:
+        top = Path(asked("rev-parse", "--show-toplevel").rstrip("\n"))
+        if not (top.is_relative_to(folder) or (top / ".git").exists()):  # as a submodule's
+            raise ToolFault("the setting core.worktree of this repository points out of it, so git is not started")
     settings = dict(FIXED)
     fixed = {name.lower() for name in FIXED}
     for name in strange:

@@ -18,8 +18,8 @@ from sonde.models.process import Confinement
 from sonde.sandbox.worker import confine
 
 NOT_CONFINED = (
-    "allowed commands are not confined here, because this kernel has no landlock: they read and write whatever you may. "
-    "Use Linux 5.13 or newer with landlock among its security modules, or allow no commands"
+    "commands are not confined here, because this kernel has no landlock: they read and write whatever you may. "
+    "Use Linux 5.13 or newer with landlock, or allow no commands"
 )
 CLOSED_HINT = (
     "[a command writes only in the workspace and in TMPDIR, and does not see the home folder; "

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sonde.runs.journal import chained
+from sonde.runs.journal import chain, ending
 
 Events = list[dict[str, Any]]
 DEEP = 5_000
@@ -22,8 +22,9 @@ def write(run: Path, events: Events) -> None:
     """These events as the journal of a run, with fitting checksums."""
     sum_now, lines = "", list[bytes]()
     for event in events:
-        sum_now, line = chained(sum_now, encoded(event))
-        lines.append(line)
+        body = encoded(event)[:-1]
+        sum_now = chain(sum_now, body)
+        lines.append(body + ending(sum_now))
     (run / "events.jsonl").write_bytes(b"".join(lines))
 
 

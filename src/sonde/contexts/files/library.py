@@ -13,7 +13,7 @@ import posixpath
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -26,6 +26,7 @@ from sonde.errors import ToolFault
 GLOB_CHARS = 4096
 """No path is longer, and to read a glob takes time by the square of its brackets."""
 _HASHED_FILES, _HASHED_BYTES = 2_000, 64_000_000
+_CONVERTED_BYTES = 128_000_000
 V = TypeVar("V")
 
 
@@ -50,7 +51,7 @@ class Library:
         self._texts = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
         self._listing: Listing | None = None
         self._indexes: _Recent[LineIndex] = _Recent(64)
-        self._converted: _Recent[Text] = _Recent(4)
+        self._converted: _Recent[Text] = _Recent(_CONVERTED_BYTES, lambda text: text.size)
         self._lock = threading.Lock()
 
     @property
@@ -197,10 +198,12 @@ class Library:
 
 
 class _Recent(Generic[V]):
-    """The last few values by key, for several threads."""
+    """The last values by key, up to a limit of their number or of their weight together, for several threads."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, weight: Callable[[V], int] = lambda _: 1) -> None:
         self._limit = limit
+        self._weight = weight
+        self._total = 0
         self._values: OrderedDict[object, V] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -215,10 +218,12 @@ class _Recent(Generic[V]):
         if key is None:
             return
         with self._lock:
+            if key in self._values:
+                self._total -= self._weight(self._values.pop(key))
             self._values[key] = value
-            self._values.move_to_end(key)
-            while len(self._values) > self._limit:
-                self._values.popitem(last=False)
+            self._total += self._weight(value)
+            while self._total > self._limit and len(self._values) > 1:
+                self._total -= self._weight(self._values.popitem(last=False)[1])
 
 
 def glob_pattern(glob: str) -> Pattern:

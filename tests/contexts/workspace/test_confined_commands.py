@@ -141,6 +141,12 @@ def test_a_worktree_reads_the_history_that_names_it_and_no_other(root: Path, hom
 
     assert "first" in run(tree / "x", home, "git log --oneline").stdout
 
+    part = root / "part"
+    command = f"git -c protocol.file.allow=always submodule add -q {tree}/x part"
+    done = run(root, home, command, command_read=(str(tree),))
+    assert done.exit_code == 0, done.stderr
+    assert "first" in run(part, home, "git log --oneline").stdout
+
     stranger = tmp_path / "stranger"
     stranger.mkdir()
     (stranger / ".git").write_text(f"gitdir: {home / '.ssh'}\n")

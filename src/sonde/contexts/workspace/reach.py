@@ -8,6 +8,7 @@ projects. What this does not promise: anything about TCP, and anything about wha
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -107,9 +108,9 @@ def _tools(path: str, home: Path) -> Iterator[str]:
 
 
 def outer_git(root: Path) -> list[str]:
-    """Where git keeps the history of a workspace that lies inside a repository, or is one of its worktrees.
+    """Where git keeps the history of a workspace that lies inside a repository, or is one of its worktrees or submodules.
 
-    A `.git` file in the workspace may be a stranger's. Its target counts only as `…/worktrees/NAME` that names the workspace in turn.
+    A `.git` file in the workspace may be a stranger's. Its target counts only if it names the workspace in turn.
     """
     for folder in (root, *root.parents):
         place = folder / ".git"
@@ -118,8 +119,12 @@ def outer_git(root: Path) -> list[str]:
         if place.is_file():
             with suppress(OSError, ValueError):
                 target = (folder / place.read_text().removeprefix("gitdir:").strip()).resolve()
-                named = (target / (target / "gitdir").read_text().strip()).resolve()
-                if target.parent.name == "worktrees" and named == place.resolve():
-                    return [str(target.parents[1])]
+                if target.parent.name == "worktrees":
+                    named, history = (target / "gitdir").read_text(), target.parents[1]
+                else:
+                    found = re.search(r"^\s*worktree\s*=(.+)$", (target / "config").read_text(), re.MULTILINE)
+                    named, history = f"{found[1].strip()}/.git" if found else "", target
+                if (target / named.strip()).resolve() == place.resolve():
+                    return [str(history)]
             return []
     return []

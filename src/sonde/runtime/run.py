@@ -174,6 +174,7 @@ class Run:
 
     def execute(self) -> Outcome:
         """Run to the end. Raises only for a replay that takes another path."""
+        engine = self.spec.engine
         deadline = Deadline(self.clock, self.spec.budget.max_wall_time_sec, stop=self.cancel)
         self.emit(self._started())
         self._advance(RunStatus.RUNNING)
@@ -182,7 +183,28 @@ class Run:
         mistake: UsageError | None = None
         try:
             with deadline.in_force():
-                outcome = self._work(deadline)
+                prefilter = NO_PREFILTER
+                if engine.prefilter is not None:
+                    prefilter = engine.prefilter(self._gathered(prefilter, ""))
+                    self.log.note(prefilter.excerpts)
+                if self.model is None:
+                    spoken = engine.fallback(self._gathered(prefilter, NO_MODEL))
+                    gaps = tuple(dict.fromkeys((*spoken.gaps, *prefilter.gaps, NO_MODEL)))
+                    outcome = Outcome(
+                        status=RunStatus.PARTIAL if spoken.output is not None else RunStatus.FAILED,
+                        conclusion=replace(spoken, gaps=gaps),
+                        annotator="CODE",
+                        error=None if spoken.output is not None else UnexpectedRuntimeError(NO_MODEL),
+                    )
+                else:
+                    scope = Scope(self.spec.budget, deadline, pooled_turns=engine.pooled_turns)
+                    outcome = Session(self, scope, ROOT, prefilter=prefilter).run()
+                if (
+                    engine.fails_without_reply
+                    and isinstance(outcome.error, ModelCallFailed)
+                    and not self.recorder.fold.metrics().model_calls
+                ):
+                    outcome = _failed(outcome.error)
         except Diverged:
             raise
         except UsageError as error:
@@ -194,33 +216,6 @@ class Run:
         except Exception as error:  # noqa: BLE001  # the top of a run: a fault of ours must end in the record, not in silence
             outcome = _failed(UnexpectedRuntimeError(f"{type(error).__name__}: {error}"))
         return replace(self._end(outcome, deadline), mistake=mistake)
-
-    def _work(self, deadline: Deadline) -> Outcome:
-        """What the run is for: the engine's own look at the data, then the model's."""
-        engine = self.spec.engine
-        prefilter = NO_PREFILTER
-        if engine.prefilter is not None:
-            prefilter = engine.prefilter(self._gathered(prefilter, ""))
-            self.log.note(prefilter.excerpts)
-        if self.model is None:
-            spoken = engine.fallback(self._gathered(prefilter, NO_MODEL))
-            gaps = tuple(dict.fromkeys((*spoken.gaps, *prefilter.gaps, NO_MODEL)))
-            outcome = Outcome(
-                status=RunStatus.PARTIAL if spoken.output is not None else RunStatus.FAILED,
-                conclusion=replace(spoken, gaps=gaps),
-                annotator="CODE",
-                error=None if spoken.output is not None else UnexpectedRuntimeError(NO_MODEL),
-            )
-        else:
-            scope = Scope(self.spec.budget, deadline, pooled_turns=engine.pooled_turns)
-            outcome = Session(self, scope, ROOT, prefilter=prefilter).run()
-        if (
-            engine.fails_without_reply
-            and isinstance(outcome.error, ModelCallFailed)
-            and not self.recorder.fold.metrics().model_calls
-        ):
-            return _failed(outcome.error)
-        return outcome
 
     def _gathered(self, prefilter: Prefilter, reason: str) -> Gathered:
         return Gathered(

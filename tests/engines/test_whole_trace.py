@@ -381,10 +381,12 @@ def test_a_step_that_does_not_exist_is_told_and_the_report_says_what_is_missing(
     given = "primary_label='tool_failure', summary='s', confidence=0.7, decisive={'agent': 'x', 'step': 99}"
     reply = f"```python\nSUBMIT({given}, remediation=[], gaps=[])\n```"
 
-    found = investigate(path, ScriptedModel([reply, reply]), trace_id)
+    scripted = ScriptedModel([reply, reply])
+    found = investigate(path, scripted, trace_id)
 
     assert found.status is RunStatus.PARTIAL
-    assert any("with a step 0 to 3" in gap for gap in found.gaps)
+    assert "with a step 0 to 3" in scripted.requests[1].messages[-1].content
+    assert any("no decisive step" in gap for gap in found.gaps)
 
 
 def test_without_a_model_the_rule_speaks_and_says_so(tmp_path: Path) -> None:

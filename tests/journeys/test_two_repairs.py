@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from journey import Person
 
 SCHEMA = {
@@ -18,7 +17,6 @@ SCHEMA = {
 }
 
 
-@pytest.mark.xfail(reason="issue 19, point 5: one repair is shared by all gates, so the second complaint ends the run")
 def test_a_wrong_form_and_then_a_missing_citation_are_both_repaired(person: Person) -> None:
     person.write("app.log", "web INFO started\npayments ERROR ledger refused the connection\n")
     person.write("answer.schema.json", json.dumps(SCHEMA))

@@ -158,7 +158,7 @@ def test_the_proof_is_read_from_the_journal_so_a_changed_record_proves_nothing(t
     answer = recorded(reply, tmp_path, max_iterations=4)
 
     assert (answer.status, answer.citations) == (RunStatus.PARTIAL, ())
-    assert "cannot be read again" in answer.gaps[0] and "is cited by the ref" in answer.gaps[0]
+    assert answer.gaps[0].endswith("cannot be read again")
 
 
 def test_code_may_cite_a_call_by_its_arguments_and_unprinted_text_is_shown_first() -> None:

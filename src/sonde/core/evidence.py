@@ -152,10 +152,16 @@ Reread = Callable[[Excerpt], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Refuted:
-    """Why a citation is not accepted; `unseen` when no tool has returned that place at all."""
+    """Why a citation is not accepted, for people; `told` says it to the model where that needs other words. `unseen`: no tool has
+    returned that place at all.
+    """
 
     reason: str
+    told: str = ""
     unseen: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "told", self.told or self.reason)
 
 
 class EvidenceLog:
@@ -221,15 +227,14 @@ class EvidenceLog:
             if not fitting and chosen and reread(Excerpt.of_lines(path, line, line, "")) is None:
                 return Refuted(f"{path} ends at line {line - 1}; lines {start_line}-{end_line} are not all there")
             if not fitting:
-                return Refuted(
-                    f"lines {start_line}-{end_line} of {path} were not returned by any tool in this run; "
-                    f"call read_file({path!r}, {start_line}, {end_line}) and look at them first",
-                    unseen=True,
-                )
+                reason = f"lines {start_line}-{end_line} of {path} were not returned by any tool in this run"
+                how = f"call read_file({path!r}, {start_line}, {end_line}) and look at them first"
+                return Refuted(reason, f"{reason}; {how}", unseen=True)
             fitting.sort(key=lambda e: e.end_line, reverse=True)
             best = next((e for e in fitting if self.prove(e, reread) is None), None)
             if best is None:
-                return Refuted(f"the text at {fitting[0].ref} has changed since it was read; read it again")
+                reason = f"the text at {fitting[0].ref} has changed since it was read"
+                return Refuted(reason, f"{reason}; read it again")
             chosen.append(best)
             line = best.end_line + 1
         return chosen

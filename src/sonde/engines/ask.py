@@ -50,11 +50,12 @@ def conclude(value: Any, gathered: Gathered, *, look: bool = True) -> Conclusion
     """
     text, pointers = _read(value, gathered.registry.given)
     problems: list[Problem] = []
+    wrong: list[str] = []
     if gathered.schema is not None:
         wrong = violations(jsonable(value), gathered.schema)
         if wrong:
             reason = "the final value does not fit the schema: " + "; ".join(wrong)
-            return Conclusion(output=None, text=text, problems=(Problem(gate="schema", reason=reason),))
+            problems.append(Problem(gate="schema", reason=reason))
     noted = [
         Pointer(c.path, c.start_line, c.end_line, c.signal)
         if CallRef.read(c.ref) is None
@@ -63,16 +64,17 @@ def conclude(value: Any, gathered: Gathered, *, look: bool = True) -> Conclusion
         if not c.fallback
     ]
     citations, refuted = _prove([*noted, *pointers], gathered, look=look)
-    problems.extend(Problem(gate="evidence", reason=reason) for reason in refuted)
+    problems.extend(Problem.of(each) for each in refuted)
     if not text.strip() and value in (None, "", [], {}):
         problems.append(Problem(gate="schema", reason="the final value is empty"))
     if not citations and not refuted:
-        reason = (
-            "the answer has no citation: write [path:start-end] in it for lines that you have read and that prove it"
-        )
+        reason = "the answer has no citation"
+        told = f"{reason}: write [path:start-end] in it for lines that you have read and that prove it"
         if given := gathered.registry.given:
-            reason += f"; {how_to_cite(given, _refs(gathered))}"
-        problems.append(Problem(gate="citations", reason=reason))
+            told += f"; {how_to_cite(given, _refs(gathered))}"
+        problems.append(Problem(gate="citations", reason=reason, told=told))
+    if wrong:
+        return Conclusion(output=None, text=text, problems=tuple(problems))
     output = {
         "answer": text,
         "value": jsonable(value),
@@ -87,7 +89,7 @@ def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
     text, pointers = _read(value, gathered.registry.given)
     proved, refuted = _prove(pointers, gathered, look=True)
     citations = tuple(merge(gathered.citations, proved))
-    problems = tuple(Problem(gate="evidence", reason=reason) for reason in refuted)
+    problems = tuple(Problem.of(each) for each in refuted)
     gaps = tuple(str(gap) for gap in items_of(fields_of(value).get("gaps")))
     return Conclusion(output=jsonable(value), text=text, citations=citations, gaps=gaps, problems=problems)
 
@@ -132,9 +134,9 @@ def _inline(text: str, given: Sequence[str]) -> list[Pointer]:
     return found
 
 
-def _prove(pointers: Iterable[Pointer], gathered: Gathered, *, look: bool) -> tuple[list[Citation], list[str]]:
+def _prove(pointers: Iterable[Pointer], gathered: Gathered, *, look: bool) -> tuple[list[Citation], list[Refuted]]:
     proved: list[Citation] = []
-    refuted: list[str] = []
+    refuted: list[Refuted] = []
     for pointer in dict.fromkeys(pointers):
         if pointer.path.startswith("tool:"):
             found = gathered.prover.call(pointer.path, signal=pointer.signal)
@@ -142,11 +144,12 @@ def _prove(pointers: Iterable[Pointer], gathered: Gathered, *, look: bool) -> tu
             found = gathered.prover.lines(pointer.path, pointer.start_line, pointer.end_line, signal=pointer.signal)
             if isinstance(found, Refuted) and pointer.path in gathered.registry.given:
                 how = how_to_cite([pointer.path], _refs(gathered))
-                found = Refuted(f"{pointer.path} is a tool and no file; {how}")
+                reason = f"{pointer.path} is a tool and no file"
+                found = Refuted(reason, f"{reason}; {how}")
             elif isinstance(found, Refuted) and found.unseen and look:
                 found = _looked_up(pointer, found, gathered)
         if isinstance(found, Refuted):
-            refuted.append(found.reason)
+            refuted.append(found)
         else:
             proved.append(found)
     return merge(proved), refuted
@@ -166,7 +169,8 @@ def _looked_up(pointer: Pointer, refuted: Refuted, gathered: Gathered) -> Citati
     found = gathered.prover.lines(path, start, end, signal=signal)
     if isinstance(found, Refuted) or was_shown(str(result.result), gathered.printed):
         return found
-    return Refuted(f"{path}:{start}-{end} was not shown to you yet. It reads: {clip(str(result.result), 400)}")
+    reason = f"the model cited {path}:{start}-{end} without having read it"
+    return Refuted(reason, f"{path}:{start}-{end} was not shown to you yet. It reads: {clip(str(result.result), 400)}")
 
 
 def fallback(gathered: Gathered) -> Conclusion:

@@ -108,8 +108,9 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
                 "schema", f"{name} is not one of the controls that apply: {', '.join(known) or 'none does'}"
             )
     if not judged and known:
-        reason = f"findings is empty: judge each control that applies: {', '.join(known)}"
-        return Conclusion(output=None, problems=(Problem(gate="schema", reason=reason),))
+        reason = f"the model judged none of the controls that apply: {', '.join(known)}"
+        told = f"findings is empty: judge each control that applies: {', '.join(known)}"
+        return Conclusion(output=None, problems=(Problem(gate="schema", reason=reason, told=told),))
     return judgement.report(judged)
 
 
@@ -146,9 +147,9 @@ class Judgement:
         """The controls that apply, as the pre-filter found them."""
         return cast("list[dict[str, Any]]", self.gathered.prefilter.variables.get("controls", []))
 
-    def wrong(self, gate: Gate, reason: str) -> None:
+    def wrong(self, gate: Gate, reason: str, told: str = "") -> None:
         """Tell the model."""
-        self.problems.append(Problem(gate=gate, reason=reason))
+        self.problems.append(Problem(gate=gate, reason=reason, told=told))
 
     def report(self, judged: Mapping[str, Mapping[str, Any]]) -> Conclusion:
         """Every control that applies, once, by rule and by the model where that is stricter."""
@@ -185,8 +186,7 @@ class Judgement:
         own, refuted = prove_refs(model.get("evidence_refs"), self.gathered.prover)
         missing = texts(model.get("missing_evidence"))
         self.problems += unfit_confidence(model, f"{name}: ")
-        for reason in refuted:
-            self.wrong("evidence", f"{name}: {reason}")
+        self.problems += [Problem.of(each, f"{name}: ") for each in refuted]
         milder = wanted in ("pass", "not_applicable") and not is_named(str(model.get("rationale")))
         if milder and own and all(self.gathered.prover.instruction(ref) for ref in own):
             told = ", ".join(ref.ref for ref in own)
@@ -199,10 +199,12 @@ class Judgement:
                 }
             )
         if wanted == "fail" and not own and ruled.pass_fail != "fail":
-            self.wrong("evidence", f"{name}: a fail needs evidence_refs that a tool returned")
+            told = f"{name}: a fail needs evidence_refs that a tool returned"
+            self.wrong("evidence", f"{name}: the model said fail and named no evidence that holds", told)
             return ruled
         if wanted == "insufficient_evidence" and not missing:
-            self.wrong("evidence", f"{name}: insufficient_evidence needs missing_evidence")
+            told = f"{name}: insufficient_evidence needs missing_evidence"
+            self.wrong("evidence", f"{name}: the model said insufficient_evidence, but not what is missing", told)
             return ruled
         self.adopted = True
         remediation = str(model.get("remediation") or row["remediation_template"])
@@ -222,7 +224,8 @@ class Judgement:
         refs, refuted = prove_refs(row["evidence"], self.gathered.prover)
         verdict, missing = row["pass_fail"], list(row["missing_evidence"])
         if verdict == "fail" and not refs:
-            verdict, missing = "insufficient_evidence", refuted or ["the violation cannot be read again"]
+            gone = [each.reason for each in refuted] or ["the violation cannot be read again"]
+            verdict, missing = "insufficient_evidence", gone
         return ControlFinding(
             controls_version=str(row["controls_version"]),
             control_id=str(row["control_id"]),

@@ -45,8 +45,8 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
     context = gathered.context
     stale = context.unverified() if isinstance(context, Verified) else []
     problems = tuple(
-        Problem(gate="evidence", reason=f"{path} was changed and not read again; read the changed lines to verify them")
-        for path in stale
+        Problem(gate="evidence", reason=reason, told=f"{reason}; read the changed lines to verify them")
+        for reason in (f"{path} was changed and not read again" for path in stale)
     )
     return replace(conclusion, problems=(*conclusion.problems, *problems))
 

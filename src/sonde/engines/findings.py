@@ -12,8 +12,9 @@ from typing import Any
 
 from sonde.contexts.traces.rules import LABELS
 from sonde.contexts.traces.transcript import Transcript
+from sonde.core.evidence import Refuted
 from sonde.engines.reports import Finding
-from sonde.engines.submission import fields_of, items_of, number, prove_refs
+from sonde.engines.submission import fields_of, items_of, joined, number, prove_refs
 from sonde.engines.taxonomies import Taxonomy
 from sonde.runtime.engine import Gathered
 
@@ -21,15 +22,16 @@ IMPACTS = frozenset({"high", "medium", "low"})
 QUOTED = 200
 
 
-def conclude_findings(items: Any, gathered: Gathered, taxonomy: Taxonomy | None) -> tuple[list[Finding], list[str]]:
-    """The findings that hold, in the order given, and the reasons why others do not."""
+def conclude_findings(items: Any, gathered: Gathered, taxonomy: Taxonomy | None) -> tuple[list[Finding], list[Refuted]]:
+    """The findings that hold, in the order given, and why others do not."""
     kept: dict[tuple[str, str], Finding] = {}
     places: dict[int, int] = {}
-    reasons: list[str] = []
+    refuted: list[Refuted] = []
     for index, item in enumerate(items_of(items)):
         found = _finding(item, gathered, taxonomy)
-        if isinstance(found, str):
-            reasons.append(f"findings[{index}]: {found}")
+        if isinstance(found, Refuted):
+            where = f"findings[{index}]: "
+            refuted.append(Refuted(where + found.reason, where + found.told))
             continue
         same = (found.category, found.span_id)
         kept.setdefault(same, found)
@@ -57,25 +59,25 @@ def conclude_findings(items: Any, gathered: Gathered, taxonomy: Taxonomy | None)
         each.model_copy(update={"first_failure": at == first, "caused_by": causes.get(at)})
         for at, each in enumerate(findings)
     ]
-    return linked, reasons
+    return linked, refuted
 
 
-def _finding(item: Any, gathered: Gathered, taxonomy: Taxonomy | None) -> Finding | str:
+def _finding(item: Any, gathered: Gathered, taxonomy: Taxonomy | None) -> Finding | Refuted:
     """A claim as a finding, or why it is none."""
     fields = fields_of(item)
     if not fields:
-        return "a finding is an object with category, span_id, why and evidence_refs"
+        return Refuted("it is no object", "a finding is an object with category, span_id, why and evidence_refs")
     category = _category(str(fields.get("category", "")), taxonomy)
     if category is None:
-        return f"category {fields.get('category')!r} is not in the taxonomy"
+        return Refuted(f"category {fields.get('category')!r} is not in the taxonomy")
     span_id = str(fields.get("span_id") or fields.get("location") or "")
     pointers: Any = fields.get("evidence_refs") or [span_id, f"{span_id}:attributes"]
     proved, refuted = prove_refs(pointers, gathered.prover)
     if not proved:
-        return "; ".join(refuted) or "it has no evidence"
+        return joined(refuted or [Refuted("it has no evidence")])
     why = str(fields.get("why") or fields.get("description") or "").strip()
     if not why or not span_id:
-        return "it needs span_id and why"
+        return Refuted("it does not say where and why", "it needs span_id and why")
     # The runtime knows what the sceptic said of this claim; the model's own word for it is ignored.
     checked = [
         each

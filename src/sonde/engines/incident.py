@@ -16,7 +16,7 @@ from sonde.contexts.traces.context import LOOKING
 from sonde.contexts.traces.span import us_of_text
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.canonical import plural
-from sonde.core.evidence import EvidenceKind, EvidenceRef, merge
+from sonde.core.evidence import EvidenceKind, EvidenceRef, Refuted, merge
 from sonde.engines.incident_window import prefilter, seconds
 from sonde.engines.pages import incident_page
 from sonde.engines.reports import ChangeType, IncidentDossier
@@ -24,6 +24,7 @@ from sonde.engines.submission import (
     conclude_report,
     fields_of,
     items_of,
+    joined,
     number,
     prove_refs,
     prove_reply,
@@ -112,8 +113,11 @@ def _proved(items: Any, name: str, gathered: Gathered, problems: list[Problem]) 
         if refs:
             kept.append({**fields, "refs": refs})
         else:
-            reason = "; ".join(refuted) or "it has no evidence_refs"
-            problems.append(Problem(gate="evidence", reason=f"{name}[{index}]: {reason}"))
+            problems.append(
+                Problem.of(
+                    joined(refuted or [Refuted("it has no evidence", "it has no evidence_refs")]), f"{name}[{index}]: "
+                )
+            )
     return kept
 
 
@@ -144,8 +148,8 @@ def _change(fields: Mapping[str, Any], gathered: Gathered, problems: list[Proble
         asserted = {"change_type": kind, "diff_ref": diff if holds else None, "summary": summary, "evidence_refs": refs}
         return {**asserted, "change_ref": str(fields.get("change_ref") or "")}, []
     else:
-        reason = "a suspected change of a known type needs diff_ref and the same ref as CONFIG_DIFF evidence"
-        problems.append(Problem(gate="evidence", reason="; ".join([reason, *refuted])))
+        told = "a suspected change of a known type needs diff_ref and the same ref as CONFIG_DIFF evidence"
+        problems.append(Problem.of(joined([Refuted("no diff proves the suspected change", told), *refuted])))
     statement = f"A {kind} change may have caused it: {summary}".rstrip(": ")
     demoted: Rows = [{"statement": statement, "refs": refs, "confidence": DEMOTED}] if refs else []
     return {"change_type": "unknown", "summary": f"claimed without its diff: {summary}"}, demoted

@@ -89,7 +89,7 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
     problems = unfit_confidence(fields)
     findings, wrong = conclude_findings(fields.get("findings"), gathered, taxonomy)
     refs, refuted = prove_refs(fields.get("evidence_refs"), gathered.prover)
-    problems += [Problem(gate="evidence", reason=reason) for reason in (*refuted, *wrong)]
+    problems += [Problem.of(each) for each in (*refuted, *wrong)]
     label = _label(fields)
     # A submission without references of its own stands on its findings, or on what sub-calls proved for its label.
     refs = refs or merge(*(finding.evidence_refs for finding in findings))
@@ -98,11 +98,12 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
     )
     confidence = number(fields.get("confidence"), 0.5)
     if not refs:
-        reason = "evidence_refs is empty: point at spans or artifacts you looked at"
-        problems.append(Problem(gate="evidence", reason=reason))
+        told = "evidence_refs is empty: point at spans or artifacts you looked at"
+        problems.append(Problem(gate="evidence", reason="the model named no evidence that holds", told=told))
     elif confidence >= SURE and independent(refs) < 2:
-        reason = "a confidence of 0.5 or more needs two independent evidence_refs; add one or lower the confidence"
-        problems.append(Problem(gate="evidence", reason=reason))
+        told = "a confidence of 0.5 or more needs two independent evidence_refs; add one or lower the confidence"
+        reason = f"a confidence of {confidence:g} rests on one piece of evidence; 0.5 or more needs two"
+        problems.append(Problem(gate="evidence", reason=reason, told=told))
     gaps = texts(fields.get("gaps"))
     decisive = None
     if fields.get("decisive") is not None:

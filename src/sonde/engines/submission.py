@@ -7,7 +7,7 @@ the same. Hashes that a model writes are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -24,18 +24,23 @@ GAP_CHARS = 500
 AnyReport = TypeVar("AnyReport", RCAReport, ComplianceReport, IncidentDossier)
 
 
-def prove_refs(items: Any, prover: Prover) -> tuple[list[EvidenceRef], list[str]]:
-    """The references that hold, each once, and the reasons why others do not."""
+def prove_refs(items: Any, prover: Prover) -> tuple[list[EvidenceRef], list[Refuted]]:
+    """The references that hold, each once, and why others do not."""
     proved: list[EvidenceRef] = []
-    refuted: list[str] = []
+    refuted: list[Refuted] = []
     listed = cast("list[Any]", items) if isinstance(items, list | tuple) else [] if items is None else [items]
     for item in listed:
         found = prove_ref(item, prover)
         if isinstance(found, EvidenceRef):
             proved.append(found)
         else:
-            refuted.append(found.reason)
+            refuted.append(found)
     return merge(proved), list(dict.fromkeys(refuted))
+
+
+def joined(refuted: Sequence[Refuted]) -> Refuted:
+    """Several as one."""
+    return Refuted("; ".join(each.reason for each in refuted), "; ".join(each.told for each in refuted))
 
 
 def prove_ref(item: Any, prover: Prover) -> EvidenceRef | Refuted:
@@ -50,15 +55,17 @@ def prove_ref(item: Any, prover: Prover) -> EvidenceRef | Refuted:
         case str():
             return _by_ref(item.strip(), prover)
         case _:
-            return Refuted(f'evidence is {{"kind": "SPAN", "ref": "<span_id>"}} or a ref as text, not {item!r:.80}')
+            return Refuted(
+                f"the evidence {item!r:.80} points at nothing",
+                f'evidence is {{"kind": "SPAN", "ref": "<span_id>"}} or a ref as text, not {item!r:.80}',
+            )
 
 
 def _by_ref(ref: str, prover: Prover) -> EvidenceRef | Refuted:
     excerpt = next((each for each in prover.log.excerpts() if each.ref == ref), None)  # of whatever kind
     if excerpt is None:
-        return Refuted(
-            f"{ref!r} was not returned by any tool in this run; look at it first, for example get_span({ref!r})"
-        )
+        reason = f"{ref!r} was not returned by any tool in this run"
+        return Refuted(reason, f"{reason}; look at it first, for example get_span({ref!r})")
     return prover.ref(excerpt.kind.value, excerpt.ref)
 
 
@@ -163,6 +170,6 @@ def prove_reply(value: Any, gathered: Gathered, *, only: str) -> ProvedReply:
     return ProvedReply(
         fields=fields,
         refs=proved,
-        gaps=[*texts(fields.get("gaps")), *refuted],
-        problems=[] if proved else [Problem(gate="evidence", reason=reason) for reason in refuted],
+        gaps=[*texts(fields.get("gaps")), *(each.reason for each in refuted)],
+        problems=[] if proved else [Problem.of(each) for each in refuted],
     )

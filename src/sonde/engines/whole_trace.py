@@ -172,7 +172,8 @@ def conclude_decisive(value: Any, gathered: Gathered) -> Conclusion:
     if not decisive.get("span_id"):
         steps = sorted(spans)
         known = f"{steps[0]} to {steps[-1]}" if steps else "of which there are none"
-        wrong = Problem(gate="schema", reason=f'decisive is {{"step": number, "why": "..."}}, with a step {known}')
+        told = f'decisive is {{"step": number, "why": "..."}}, with a step {known}'
+        wrong = Problem(gate="schema", reason="the model named no decisive step of the trace", told=told)
         concluded = replace(concluded, problems=(wrong, *concluded.problems))
     return _covered(concluded, gathered)
 

@@ -97,7 +97,7 @@ class Citations:
             self.run.log.note(each for each in read.excerpts if each.kind is EvidenceKind.FILE)
             proved = self.run.prover.lines(path, start_line, end_line, signal=signal)
             if isinstance(proved, Refuted):
-                raise ToolFault(proved.reason)
+                raise ToolFault(proved.told)
             if not was_shown(str(read.result), "\n".join(self.shown)):
                 self.unseen.append(f"{path}:{start_line}-{end_line}: {proved.snippet}")
         self._cite(proved)
@@ -119,7 +119,7 @@ class Citations:
             )
         proved = self.run.prover.call(ref, signal=signal)
         if isinstance(proved, Refuted):
-            raise ToolFault(proved.reason)
+            raise ToolFault(proved.told)
         # The model sees a result that its code cites unprinted, as it sees lines of a file.
         event, printed = self.run.recorder.returned(ref), "\n".join(self.shown)
         if event is not None and repr(event.result) not in printed and not was_shown(shown_text(event.result), printed):

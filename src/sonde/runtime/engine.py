@@ -28,10 +28,19 @@ NEAR_LINES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Why a final value is not accepted as it is."""
+    """Why a final value is not accepted as it is, for people; `told` says it to the model where that needs other words."""
 
     gate: Gate
     reason: str
+    told: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "told", self.told or self.reason)
+
+    @classmethod
+    def of(cls, refuted: Refuted, where: str = "") -> Problem:
+        """A citation that does not hold; `where` says which."""
+        return cls(gate="evidence", reason=where + refuted.reason, told=where + refuted.told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +107,8 @@ class Prover:
                 (line for line in beside if (self.reread(Excerpt.of_lines(path, line, line, "")) or "").strip()), None
             )
             hint = f", such as line {near}" if near else ""
-            return Refuted(
-                f"{path}:{start}-{end} is blank and proves nothing; cite lines that hold the text you mean{hint}"
-            )
+            reason = f"{path}:{start}-{end} is blank and proves nothing"
+            return Refuted(reason, f"{reason}; cite lines that hold the text you mean{hint}")
         return Citation(
             path=path,
             start_line=start,
@@ -116,17 +124,20 @@ class Prover:
         pointer = CallRef.read(ref)
         excerpt = None if pointer is None else self.log.find(EvidenceKind.TOOL_IO.value, pointer.base)
         if pointer is None or excerpt is None:
-            return Refuted(f"[{ref}] names no call of this run; {self.how_to_cite(ref)}", unseen=True)
+            reason = f"[{ref}] names no call of this run"
+            return Refuted(reason, f"{reason}; {self.how_to_cite(ref)}", unseen=True)
         refuted, event = self.log.prove(excerpt, self.reread), self.returned(pointer.base)
         if refuted is not None or event is None:
             why = refuted.reason if refuted else f"{pointer.base} is not in this run's record"
-            return Refuted(f"{why}; {self.how_to_cite(ref)}")
+            return Refuted(why, f"{why}; {self.how_to_cite(ref)}")
         text = pointer.cut(shown_text(event.result))
         if text is None:
             lines = shown_text(event.result).count("\n") + 1
-            return Refuted(f"[{ref}]: {pointer.base} returned lines 1-{lines}; cite those, or all as [{pointer.base}]")
+            reason = f"[{ref}]: {pointer.base} returned lines 1-{lines}"
+            return Refuted(reason, f"{reason}; cite those, or all as [{pointer.base}]")
         if not pointer.whole and not text.strip():
-            return Refuted(f"[{ref}] is blank and proves nothing; cite lines that hold the text you mean")
+            reason = f"[{ref}] is blank and proves nothing"
+            return Refuted(reason, f"{reason}; cite lines that hold the text you mean")
         return CallCitation(
             start_line=pointer.start_line,
             end_line=pointer.end_line,

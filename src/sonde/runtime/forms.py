@@ -296,9 +296,9 @@ class GuidedReplies(ReplyForm):
         return Observation(text=self.guide.show(action, value, host.citations.ref))
 
     def refused(self, reasons: Sequence[str], value: Any) -> str | None:
-        """The best lines again, to copy from."""
+        """The best lines again, to copy from, once: what cannot be copied then is not there."""
         del value
-        return self.guide.refused(reasons) if self.guide.lines else None
+        return self.guide.refused(reasons) if self.guide.lines and not self.guide.copying else None
 
     def judged(self, value: Any, ground: Gathered, judge: Judge) -> Conclusion:
         """Only what occurs in the evidence counts."""

@@ -71,7 +71,7 @@ class Guide:
         self._looks = self._first_looks()
         self._output = output
         self._done: set[str] = set()
-        self._copying = False
+        self.copying = False
 
     @property
     def prompt(self) -> str:
@@ -129,7 +129,7 @@ class Guide:
 
     def refused(self, reasons: Sequence[str]) -> str:
         """What the model hears when its answer does not hold: the best lines again, to copy from."""
-        self.ending = self._copying = True
+        self.ending = self.copying = True
         shown = "\n".join(line.shown for line in self._fitting(self._grounds()))
         return f"{COPY.format(reason='; '.join(reasons))}\n{shown}"
 
@@ -165,14 +165,14 @@ class Guide:
         """The lines that may support an answer: only counts for a count; for a copy, those with half of the question's words."""
         if self.counts:
             return [line for line in self.lines if line.examples]
-        return about(self.lines, self.question, share=COPY_SHARE if self._copying else 0)
+        return about(self.lines, self.question, share=COPY_SHARE if self.copying else 0)
 
     def _fitting(self, lines: Sequence[ShownLine]) -> list[ShownLine]:
         return fitting(lines, self.question, SHOWN_LINES) if lines else []
 
     def _finalize(self) -> dict[str, Any]:
         answer: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": ANSWER_CHARS}
-        if self._copying:
+        if self.copying:
             pieces = copies(self._fitting(self._grounds()), self.question)
             answer = {"enum": pieces} if pieces else answer
         output = self._output or _closed({"answer": answer})

@@ -6,8 +6,9 @@ one line each; nothing is dropped silently.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sonde.core.canonical import clip
@@ -33,7 +34,10 @@ class Memory:
     turn: int = 0
     prose: int = 0
     held_back: bool = False
-    repaired: bool = False
+    repairs: Counter[str] = field(default_factory=Counter[str])
+    """How often the model was asked to mend its value, by gate."""
+    refused: str = ""
+    """The value that was last refused, as canonical JSON."""
     forced: str | None = None
     elapsed_s: float = 0.0
     draft: Any = None

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sonde.core.budget import Scope
-from sonde.core.canonical import clip, jsonable
+from sonde.core.canonical import canonical_json, clip, jsonable
 from sonde.core.events import Compacted, StateChanged, TurnStarted
 from sonde.core.status import LOOP_TRANSITIONS, LoopState, advance
 from sonde.errors import (
@@ -51,6 +51,9 @@ from sonde.runtime.model_calls import FIRST, FOLDED, REGENERATED, Question, ask,
 
 if TYPE_CHECKING:
     from sonde.runtime.run import Run
+
+MAX_REPAIRS = 2
+"""How often the model may mend a final value, per gate."""
 
 
 class Session:
@@ -251,7 +254,9 @@ class Session:
         return observation
 
     def settle(self, value: Any, unseen: str) -> Outcome | None:
-        """The outcome of a final value. It is held back once if its block showed something unseen, and once if a gate refuses it."""
+        """The outcome of a final value. It is held back once if its block showed something unseen, and twice per gate that refuses it,
+        unless it comes back unchanged.
+        """
         memory = self.memory
         correctable = memory.forced in (None, REPETITION) and self._script is None
         if unseen and correctable and not memory.held_back and self.scope.left()["iterations"] > 1:
@@ -263,9 +268,15 @@ class Session:
             self.observe(feedback.HELD_BACK.format(shown=shown, value=kept))
             return None
         conclusion = conclude(self, value)
-        if conclusion.problems and correctable and not memory.repaired:
-            memory.repaired, memory.draft = True, value
-            words = self.form.refused([problem.reason for problem in conclusion.problems], value)
+        gates, sent = {problem.gate for problem in conclusion.problems}, canonical_json(jsonable(value))
+        # Older versions allowed one repair in all: a replay ends where the recorded session did.
+        then = self.spec.recording.at(StateChanged, self.path, memory.states + 1)
+        ended = then is not None and then.state == LoopState.FINALIZING
+        fresh = sent != memory.refused and all(memory.repairs[gate] < MAX_REPAIRS for gate in gates)
+        if gates and correctable and fresh and not ended:
+            memory.repairs.update(gates)
+            memory.refused, memory.draft = sent, value
+            words = self.form.refused([problem.told for problem in conclusion.problems], value)
             if words is not None:
                 self.observe(words)
                 return None

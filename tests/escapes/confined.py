@@ -25,7 +25,8 @@ def main(jobs_path: str, profile: str, uid: str, *without: str) -> None:
     if uid != "-" and os.geteuid() == 0:
         become_ordinary(int(uid), [sys.executable, *sys.argv])
     jobs: list[tuple[str, str]] = json.loads(Path(jobs_path).read_text())
-    server = ForkServer(profile_named(profile).preload, without=without)
+    rules = profile_named(profile)
+    server = ForkServer(rules.preload, held=rules.held, without=without)
     with _fresh(profile, server) as first:
         # The boundary itself is tried with a new session each time; for another user, and for the language rules, on branches,
         # which are cheaper.

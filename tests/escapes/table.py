@@ -21,6 +21,7 @@ def main(arguments: Sequence[str]) -> None:
     if os.geteuid() == 0 and can_be_ordinary():
         columns["open, ordinary user"] = confined("open", free_uid(), payloads())
     columns["language rules alone"] = confined("analysis", None, payloads(), without=["landlock", "seccomp"])
+    columns["general"] = confined("general", None, payloads())
     columns["analysis"] = confined("analysis", None, payloads())
     columns["strict"] = confined("strict", None, payloads())
     if find_spec("pydantic_monty") is not None:

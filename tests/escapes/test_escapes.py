@@ -60,6 +60,15 @@ def test_none_gets_out_of_the_default_profile() -> None:
     assert lost_state(verdicts) == []
 
 
+@pytest.mark.hostile_long
+@pytest.mark.requirement(83)
+def test_none_gets_out_of_the_general_profile() -> None:
+    verdicts = confined("general", None, payloads())
+
+    assert got_out(verdicts) == {}
+    assert lost_state(verdicts) == []
+
+
 def test_a_hole_would_be_seen_because_without_the_layers_they_get_out() -> None:
     chosen = [payload for payload in payloads() if payload.family in {"file_reads", "file_writes", "metadata"}]
 

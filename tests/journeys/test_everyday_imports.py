@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from journey import Person
 
 CODE = """
@@ -21,7 +20,6 @@ print(text, total, best)
 FINISH = 'FINAL(f"{total} in all, most for the {best} at {host}, {near} {coded} {drawn} [sales.csv:3-3]")'
 
 
-@pytest.mark.xfail(reason="issue 19, point 4: the default profile refuses csv and twenty others")
 def test_everyday_modules_of_the_standard_library_can_be_imported(person: Person) -> None:
     person.write("sales.csv", "item,price\nlamp,19.90\ndesk,120.10\nchair,60.00\n")
     model = person.model(CODE, FINISH)

@@ -65,7 +65,7 @@ CODE = {
 }
 
 
-@pytest.mark.parametrize("profile", ["open", "analysis", "strict", "assign-only"])
+@pytest.mark.parametrize("profile", ["open", "general", "analysis", "strict", "assign-only"])
 @pytest.mark.parametrize("name", CODE)
 def test_bad_code_is_a_fault_and_nothing_is_lost(name: str, profile: str) -> None:
     with Sandbox(profile) as box:
@@ -145,7 +145,7 @@ def test_no_kept_state_at_all_and_a_seed_that_is_no_number_are_refused(options: 
 
 
 def test_the_line_of_half_a_character_is_named_in_every_profile() -> None:
-    for profile in ("open", "analysis", "strict", "assign-only"):
+    for profile in ("open", "general", "analysis", "strict", "assign-only"):
         with Sandbox(profile) as box:
             fault = box.execute("x = 1\ny = '\ud800'").fault
             assert fault is not None and (fault.kind, fault.line) == ("syntax", 2)

@@ -59,3 +59,14 @@ def test_the_worker_runs_on_every_python_here(python: Path) -> None:
         assert box.execute("import json, statistics, decimal\nFINAL(json.dumps([1]))").final is not None
         assert run(box, "import re, datetime, dataclasses, hashlib\nprint(sys.version_info[:2])").startswith("(3, ")
     server.close()
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.parts[-3])
+def test_the_general_modules_are_there_on_every_python_here(python: Path) -> None:
+    rules = PROFILES["general"]
+    server = ForkServer(rules.preload, held=rules.held, python=str(python))
+    with Sandbox("general", server=server) as box:
+        wanted = sorted((rules.modules or frozenset()) | rules.held)
+
+        assert {name: told.message for name in wanted if (told := box.execute(f"import {name}").fault)} == {}
+    server.close()

@@ -18,12 +18,12 @@ from sonde.sandbox.policy import (
 )
 
 
-def test_there_are_four_profiles() -> None:
-    assert sorted(PROFILES) == ["analysis", "assign-only", "open", "strict"]
+def test_there_are_five_profiles() -> None:
+    assert sorted(PROFILES) == ["analysis", "assign-only", "general", "open", "strict"]
 
 
 def test_an_unknown_profile_is_refused_with_the_ones_there_are() -> None:
-    with pytest.raises(ConfigError, match="open, analysis, strict, assign-only"):
+    with pytest.raises(ConfigError, match="open, general, analysis, strict, assign-only"):
         profile_named("relaxed")
 
 
@@ -48,6 +48,8 @@ def test_analysis_allows_the_named_modules_and_nothing_else() -> None:
 def test_a_blocked_module_is_not_importable_in_any_profile_with_rules(module: str) -> None:
     assert f"`{module}` cannot be imported in this sandbox" in imported("analysis", module)
     assert "cannot be imported" in imported("analysis", f"{module}.path")
+    assert "cannot be imported" in imported("general", f"{module}.path")
+    assert bool(imported("general", module)) is (module != "urllib")  # a part of it is there
     assert imported("strict", module)
     assert "in this sandbox" not in imported("open", module)  # there the kernel alone decides
 

@@ -210,7 +210,7 @@ def test_what_a_tool_returns_arrives_as_data_in_every_profile() -> None:
     def host(name: str, args: Args) -> Any:
         return [dt.date(2026, 1, 2), Variable("rows", "list", 3)]
 
-    for profile in ("open", "analysis", "strict", "assign-only"):
+    for profile in ("open", "general", "analysis", "strict", "assign-only"):
         with Sandbox(profile, host=host, functions=["tool"]) as box:
             result = box.execute("got = tool()\nFINAL(got)")
             assert result.final == Final(["2026-01-02", {"name": "rows", "type": "list", "size": 3}]), profile
@@ -234,7 +234,7 @@ def test_strict_code_without_a_host_is_told_before_it_runs_that_a_function_is_no
 
 @pytest.mark.requirement(82)
 @pytest.mark.parametrize("clock", [None, CodeClock(start=1e9)])
-@pytest.mark.parametrize("profile", ["analysis", "assign-only"])
+@pytest.mark.parametrize("profile", ["general", "analysis", "assign-only"])
 def test_all_of_datetime_works_though_it_imports_other_modules_itself(profile: str, clock: CodeClock | None) -> None:
     code = """
 from datetime import date, datetime, time

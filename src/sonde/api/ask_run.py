@@ -56,7 +56,7 @@ def ask(
     budget         a Budget instead of the engine's own. Single limits by name hold on top of it: max_iterations, max_depth,
                    max_tool_calls, max_subcalls, max_tokens_total, max_tokens_per_subcall, max_cost_usd, max_wall_time_sec,
                    and sampling_seed
-    profile        language rules of the sandbox: open, analysis, strict, assign-only
+    profile        language rules of the sandbox: open, general (ask and edit), analysis (the others), strict, assign-only
     mode           the form of the model's replies: code, actions, guided (questions only), or auto: what suits the model
     runs_dir       where the run's folder is made
     on_event       called with every event of the run

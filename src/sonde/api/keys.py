@@ -79,9 +79,8 @@ _ALL = (
     Key(
         name="sandbox_profile",
         form="text",
-        doc="the language rules inside the sandbox",
-        default="analysis",
-        choices=("open", "analysis", "strict", "assign-only"),
+        doc="the language rules inside the sandbox; when not set: general for ask and edit, analysis for the others",
+        choices=("open", "general", "analysis", "strict", "assign-only"),
         flag="--profile",
     ),
     Key(

@@ -95,7 +95,7 @@ def spec_of(
         model=given.get("model", settings.model),
         sub_model=given.get("sub_model", settings.sub_model),
         mode=given.get("mode", settings.mode),
-        profile=given.get("profile", settings.sandbox_profile),
+        profile=given.get("profile", settings.sandbox_profile or engine.profile),
         backend=settings.backend,
         unsafe=given.get("unsafe", False),
         max_parallel=settings.max_parallel,

@@ -50,7 +50,7 @@ class Settings:
     prompt_mode: PromptMode = "stdin"
     runs_dir: Path = Path("artifacts/investigator_runs")
     mode: str = "auto"
-    sandbox_profile: str = "analysis"
+    sandbox_profile: str | None = None
     backend: str = "kernel"
     source: str = "http://localhost:6006"
     project: str | None = None

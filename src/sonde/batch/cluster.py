@@ -79,7 +79,6 @@ class WorkerActor:
         self._order = order
         self._gate = ActorGate(limiter, who, counts=counts)
         self._station = Station(order, self._gate)
-        self._station.warm()
 
     def problem(self, token: str, version: str) -> str | None:
         """What keeps this node from working, or None."""

@@ -21,7 +21,7 @@ from sonde.api.launch import launch
 from sonde.api.rerun import resume
 from sonde.api.settings import Settings
 from sonde.api.sources import open_context
-from sonde.api.trace_source import Case, Source, source_of
+from sonde.api.trace_source import ENGINES, Case, Source, source_of
 from sonde.batch.folder import BatchFolder, DiskFull, ended_of, started_of
 from sonde.batch.gate import Flights, Gate, LimitedModel
 from sonde.batch.manifest import Item
@@ -30,6 +30,7 @@ from sonde.contexts.traces.catalog import is_server
 from sonde.contexts.traces.span import time_text
 from sonde.core.events import AnyEvent, Event, RunEnded
 from sonde.disk import below
+from sonde.engines.ask import ASK
 from sonde.engines.submission import fields_of
 from sonde.errors import ConfigError, SandboxUnavailable, UnexpectedRuntimeError, UsageError
 from sonde.models import open_model
@@ -71,11 +72,13 @@ class Station:
     order: Order
     gate: Gate
     _models: dict[str, Model] = field(default_factory=dict[str, Model])
+    _warmed: set[str] = field(default_factory=set[str])
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _open: ExitStack = field(default_factory=ExitStack)
 
     def work(self, job: Job) -> ItemResult:
         """Do one item, from wherever it stands."""
+        self._warm(job.item.engine)
         try:
             return self._done(job)
         except SandboxUnavailable:
@@ -89,15 +92,19 @@ class Station:
                 return refused(job.item, f"{type(error).__name__}: {error}")
             raise DiskFull(f"the disk takes nothing more: {error.strerror}") from None
 
-    def warm(self) -> None:
-        """Start the sandbox's fork server while the first replies are on their way."""
+    def _warm(self, engine: str) -> None:
+        """Start the sandbox's fork server while the first reply for this engine is on its way."""
         settings = self.order.settings
+        chosen = settings.sandbox_profile or (ASK if engine == "ask" else ENGINES[engine]).profile
 
         def start_server() -> None:
             with suppress(SandboxUnavailable):  # the first item says what is missing
-                shared_server(profile_named(settings.sandbox_profile).preload)
+                shared_server(profile_named(chosen))
 
-        if settings.model is not None and settings.backend == "kernel":
+        with self._lock:
+            cold = chosen not in self._warmed
+            self._warmed.add(chosen)
+        if cold and settings.model is not None and settings.backend == "kernel":
             threading.Thread(target=start_server, daemon=True).start()
 
     def close(self) -> None:

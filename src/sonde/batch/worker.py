@@ -152,7 +152,6 @@ def main(fd: int) -> None:
     hired: Hired = connection.recv()
     gate = WireGate(wire, counts=hired.counts)
     station = Station(hired.order, gate)
-    station.warm()
     jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
 
     def serve() -> None:

@@ -202,7 +202,10 @@ class InvestigationOptions:
     no_writeback: Annotated[bool, typer.Option("--no-writeback", help="Write no annotations to the server.")] = False
     mode: Annotated[str | None, typer.Option(metavar="code|actions", help="The form of the model's replies.")] = None
     sandbox_profile: Annotated[
-        str | None, typer.Option("--profile", metavar="P", help="Language rules: open, analysis, strict, assign-only.")
+        str | None,
+        typer.Option(
+            "--profile", metavar="P", help="Language rules: open, general, analysis, strict, assign-only. [analysis]"
+        ),
     ] = None
     unsafe: Annotated[
         bool, typer.Option("--unsafe", help="Run code even if the kernel cannot confine it; the record says so.")

@@ -243,5 +243,6 @@ ASK = Engine(
     fallback=fallback,
     fails_without_reply=True,
     answers=True,
+    profile="general",
     final_example='FINAL("The answer, in plain words. [path/file.py:10-12]")',
 )

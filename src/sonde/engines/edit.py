@@ -82,5 +82,6 @@ EDIT = Engine(
     functions=("llm_query", "summarize"),
     terse=True,
     max_output_tokens=1500,
+    profile="general",
     final_example='FINAL("What was done. [a.ts:1-9]")',
 )

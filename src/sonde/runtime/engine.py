@@ -208,7 +208,7 @@ class Engine:
     `tools` and `functions` narrow what code may call (None: all); `terse` documents them in one line each. `reply_form`
     is how a root's reply is read; `left_line` puts what is left of the budget into words. Without `pooled_turns` each
     session has all turns for itself. `templates` are further prompt texts it uses, for the hash in the record. `answers`: its final
-    value is an answer in words, so a guided session can check it.
+    value is an answer in words, so a guided session can check it. `profile` are the language rules of its sandbox unless others are set.
     """
 
     name: str
@@ -234,4 +234,5 @@ class Engine:
     max_subcall_chars: int | None = None
     templates: Sequence[str] = ()
     answers: bool = False
+    profile: str = "analysis"
     final_example: str = 'FINAL("…")'

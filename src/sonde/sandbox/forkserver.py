@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sonde.errors import SandboxLost, SandboxUnavailable
+from sonde.sandbox.policy import Profile
 
 PROVED = "x86_64"
 UNTRIED = "aarch64"
@@ -46,6 +47,7 @@ main(*{arguments!r})
         self,
         preload: frozenset[str] = frozenset(),
         *,
+        held: frozenset[str] = frozenset(),
         python: str = sys.executable,
         force_machine: bool = False,
         without: tuple[str, ...] = (),
@@ -53,7 +55,8 @@ main(*{arguments!r})
     ) -> None:
         """`python` may be another CPython >= 3.11; `without` leaves layers off, to see what a machine without them does.
 
-        `grace_s` is how long a state may take to come to rest, or a child to report: a benign one takes milliseconds.
+        `held` modules are kept in memory and run when code imports them. `grace_s` is how long a state may take to come to rest, or a
+        child to report: a benign one takes milliseconds.
         """
         check_machine(force=force_machine)
         _check_pidfd()
@@ -64,11 +67,12 @@ main(*{arguments!r})
         self._groups: set[int] = set()
         self._asked = 0
         self._control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        path = [folder for folder in sys.path if folder.startswith("/")]
         with far:
             boot = self.BOOT.format(
                 folder=str(Path(__file__).resolve().parent),
-                path=[folder for folder in sys.path if folder.startswith("/")],
-                arguments=(far.fileno(), os.getpid(), sorted(preload)),
+                path=path,
+                arguments=(far.fileno(), os.getpid(), {"preload": sorted(preload), "held": sorted(held), "path": path}),
             )
             self._process = subprocess.Popen(
                 [python, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", boot],
@@ -211,15 +215,16 @@ def _check_pidfd() -> None:
         ) from None
 
 
-_shared: dict[frozenset[str], ForkServer] = {}
+_shared: dict[tuple[frozenset[str], ...], ForkServer] = {}
 _shared_lock = threading.Lock()
 
 
-def shared_server(preload: frozenset[str]) -> ForkServer:
-    """The warm server of this process for this set of modules; started on first use, and again if it died."""
+def shared_server(profile: Profile) -> ForkServer:
+    """The warm server of this process for the modules of this profile; started on first use, and again if it died."""
+    modules = profile.preload, profile.held
     with _shared_lock:
-        server = _shared.get(preload)
+        server = _shared.get(modules)
         if server is None or not server.alive:
-            server = _shared[preload] = ForkServer(preload)
+            server = _shared[modules] = ForkServer(profile.preload, held=profile.held)
             atexit.register(server.close)
         return server

@@ -75,7 +75,7 @@ class Sandbox(Box):
         return self._history.family
 
     def _start(self, *, seed: int, unsafe: bool, server: ForkServer | None) -> None:
-        server = server or shared_server(self.profile.preload)
+        server = server or shared_server(self.profile)
         calls = self._host is not None and not self.profile.lifts_tool_calls
         config: dict[str, Any] = {
             "policy": self.profile.to_wire(),

@@ -7,7 +7,8 @@ exist so that a model hears early, and in words, what it cannot do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from sonde.errors import ConfigError
 
@@ -18,6 +19,18 @@ ALLOWED_MODULES = frozenset(
 BLOCKED_MODULES = frozenset(
     {"ctypes", "http", "importlib", "multiprocessing", "os", "pathlib", "shutil", "signal", "socket"}
     | {"subprocess", "sys", "threading", "urllib"}
+)
+GENERAL_MODULES = ALLOWED_MODULES | frozenset(
+    {"__future__", "abc", "array", "ast", "base64", "binascii", "bisect", "calendar", "cmath", "colorsys"}
+    | {"configparser", "contextlib", "csv", "decimal", "difflib", "email", "enum", "fnmatch", "fractions", "graphlib"}
+    | {"gzip", "heapq", "hmac", "html", "io", "ipaddress", "keyword", "numbers", "pprint", "random", "reprlib"}
+    | {"shlex", "string", "struct", "time", "tokenize", "tomllib", "traceback", "types", "unicodedata"}
+    | {"urllib.parse", "uuid", "warnings", "weakref", "xml.etree", "zlib", "zoneinfo"}
+)
+"""What of the standard library needs no files, network or processes. A dotted name stands for that part of its package alone."""
+GENERAL_HELD = (GENERAL_MODULES - ALLOWED_MODULES) | frozenset(
+    {"email.generator", "email.message", "email.parser", "email.policy", "email.utils", "html.parser"}
+    | {"xml.etree.ElementTree"}
 )
 OPEN_PRELOAD = (
     ALLOWED_MODULES
@@ -37,6 +50,10 @@ OPEN_PRELOAD = (
 )
 """Loaded before lockdown in `open`, so that a payload meets the kernel and not a missing file."""
 
+IO_NAMES = frozenset(
+    {"BytesIO", "StringIO", "TextIOWrapper", "IOBase", "RawIOBase", "BufferedIOBase", "TextIOBase"}
+    | {"SEEK_SET", "SEEK_CUR", "SEEK_END", "DEFAULT_BUFFER_SIZE", "UnsupportedOperation"}
+)
 SAFE_METHODS = frozenset(
     # lists and sets
     {"append", "extend", "insert", "pop", "clear", "copy", "count", "index", "sort", "reverse", "remove"}
@@ -84,6 +101,10 @@ class Profile:
     """Top-level modules that code may import; others raise ImportError in the worker."""
     preload: frozenset[str] = ALLOWED_MODULES
     """Modules that the fork server loads before lockdown."""
+    held: frozenset[str] = frozenset()
+    """Modules whose code it keeps in memory and runs when they are imported: they cost little until then."""
+    names: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    """What code sees of a module, for those of which it does not see all."""
     builtins: frozenset[str] | None = None
     """Names that stay in the worker's builtins, exceptions included."""
     nodes: frozenset[str] | None = None
@@ -95,11 +116,12 @@ class Profile:
     lifts_tool_calls: bool = False
     """Tool calls are taken out of the code and served before it runs."""
 
-    def to_wire(self) -> dict[str, str | list[str] | bool | None]:
+    def to_wire(self) -> dict[str, str | list[str] | dict[str, list[str]] | bool | None]:
         """What the worker needs of this, as plain data."""
         return {
             "name": self.name,
             "modules": _listed(self.modules),
+            "names": {module: sorted(names) for module, names in self.names.items()},
             "preload": sorted(self.preload),
             "builtins": _listed(self.builtins),
             "import_message": import_message(self),
@@ -116,6 +138,12 @@ PROFILES = {
     profile.name: profile
     for profile in (
         Profile(name="open", preload=OPEN_PRELOAD),
+        Profile(
+            name="general",
+            modules=GENERAL_MODULES,
+            held=GENERAL_HELD,
+            names={"io": IO_NAMES},
+        ),
         Profile(name="analysis", modules=ALLOWED_MODULES),
         Profile(
             name="strict",

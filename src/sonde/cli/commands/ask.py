@@ -52,7 +52,9 @@ class AskOptions:
     ] = None
     sandbox_profile: Annotated[
         str | None,
-        typer.Option("--profile", metavar="P", help="Language rules: open, analysis, strict, assign-only."),
+        typer.Option(
+            "--profile", metavar="P", help="Language rules: open, general, analysis, strict, assign-only. [general]"
+        ),
     ] = None
     backend: Annotated[
         str | None,

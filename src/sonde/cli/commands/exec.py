@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from sonde.sandbox import ExecResult
 
 Share = Annotated[list[str] | None, typer.Option(metavar="NAME=PATH", help="A file as the variable NAME; repeatable.")]
-Profile = Annotated[str | None, typer.Option(metavar="P", help="open, analysis (default), strict, assign-only.")]
+Profile = Annotated[
+    str | None, typer.Option(metavar="P", help="open, general, analysis (default), strict, assign-only.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -50,7 +52,7 @@ def exec_(
     shares = [named_file(word) for word in share or []]
     limits = Limits(wall_s=wall, memory=memory)
     chosen = load_settings(sandbox_profile=profile, backend=backend)
-    box = open_box(chosen.backend, profile=chosen.sandbox_profile, limits=limits, unsafe=unsafe)
+    box = open_box(chosen.backend, profile=chosen.sandbox_profile or "analysis", limits=limits, unsafe=unsafe)
     with contextlib.closing(box):
         for name, path in shares:
             box.share(name, path)

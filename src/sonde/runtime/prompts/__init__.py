@@ -72,6 +72,11 @@ def language_text(profile: str, backend: str) -> str:
             asked = (
                 "Any module of the standard library may be imported; files and network are out of reach all the same."
             )
+        case "general" if backend == "kernel":  # monty has few modules beyond those below
+            asked = (
+                "The standard library can be imported except what needs files, network or processes (no os, sys, pathlib, "
+                "subprocess, threading). There are no files and no network but the functions above."
+            )
         case _:
             asked = (
                 "Imports allowed: json, re, math, statistics, collections, itertools, functools, operator, datetime, "

@@ -11,7 +11,7 @@ import importlib
 import sys
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 ALWAYS = (
     *("json", "marshal", "random", "traceback", "linecache", "_strptime", "unicodedata", "datetime", "time"),
@@ -29,6 +29,7 @@ ASKED_BY_C = frozenset({"_strptime", "time"})
 
 
 def preload(names: list[str]) -> None:
+    sys.modules["_uuid"] = None  # pyright: ignore[reportArgumentType] - it asks the kernel for time and dice; uuid does without it
     for name in (*ALWAYS, *names):
         try:
             importlib.import_module(name)
@@ -43,48 +44,83 @@ def make_builtins(policy: Mapping[str, Any]) -> dict[str, Any]:
         names = {*policy["builtins"], "None", "True", "False", "__build_class__", "__name__"}
         kept = {name: value for name, value in kept.items() if name in names}
     if policy["modules"] is not None:
-        kept["__import__"] = _make_import(frozenset(policy["modules"]), policy["import_message"])
+        rules = ImportRules(frozenset(policy["modules"]), policy["names"], policy["import_message"])
+        kept["__import__"] = _make_import(rules)
     return kept
 
 
-def _make_import(allowed: frozenset[str], message: str) -> Any:
+class ImportRules(NamedTuple):
+    """What may be imported: modules, parts of packages by their dotted name, and of some modules only these names."""
+
+    allowed: frozenset[str]
+    names: Mapping[str, list[str]]
+    message: str
+
+    def allow(self, name: str) -> bool:
+        """Is this module on the list, or in a package that is?"""
+        while name and name not in self.allowed:
+            name = name.rpartition(".")[0]
+        return bool(name)
+
+    def lead_to(self, name: str) -> bool:
+        """Is this a package of which only a part is on the list?"""
+        return any(each.startswith(f"{name}.") for each in self.allowed)
+
+    def check(self, module: str, name: str, kind: type[Exception]) -> None:
+        """Refuse a name that this module has, but not for code."""
+        only = self.names.get(module)
+        if only is not None and name not in only and not name.startswith("__") and name != "*":
+            raise kind(f"`{module}.{name}` is not in this sandbox; of {module} there are {', '.join(only)}")
+
+    def error(self, name: str) -> ImportError:
+        return ImportError(self.message.replace("{module}", name), name=name)
+
+
+def _make_import(rules: ImportRules) -> Any:
     """The `__import__` of generated code; a function of its own, so that its closure holds no more than it needs."""
     plain_import = builtins.__import__
 
     def checked_import(name: str, scope: Any = None, inner: Any = None, fromlist: Any = (), level: int = 0) -> Any:
         if name in ASKED_BY_C and fromlist == []:
             return None  # C code takes the module from sys.modules itself; whoever imitates it gets nothing
-        if level or name.partition(".")[0] not in allowed:
-            raise ImportError(message.replace("{module}", "." * level + name), name=name)
+        if level or not (rules.allow(name) or rules.lead_to(name)):
+            raise rules.error("." * level + name)
+        plain_import(name)
         # `from json import codecs` is an import of `codecs`: a module reached through a module is not on the list.
         for attribute in fromlist or ():
+            rules.check(name, attribute, ImportError)
             value = getattr(sys.modules.get(name), attribute, None)
             if isinstance(value, ModuleType) and not value.__name__.startswith(f"{name}."):
-                raise ImportError(message.replace("{module}", value.__name__), name=value.__name__)
-        return _facade(plain_import(name, scope, inner, fromlist, level))
+                raise rules.error(value.__name__)
+            if value is None and not (attribute == "*" or rules.allow(f"{name}.{attribute}")):
+                raise rules.error(f"{name}.{attribute}")
+        return _facade(plain_import(name, scope, inner, fromlist, level), rules)
 
     return checked_import
 
 
-def _facade(real: ModuleType) -> ModuleType:
+def _facade(real: ModuleType, rules: ImportRules) -> ModuleType:
     """The module without the modules that it has imported itself: no `re.enum.sys`, no `json.codecs.open`.
 
     Made anew at each import and read through to the real module, so that a clock or a seed put there is seen.
     """
     shown = ModuleType(real.__name__, real.__doc__)
     public = [name for name, value in vars(real).items() if not (name.startswith("_") or isinstance(value, ModuleType))]
+    only = rules.names.get(real.__name__)
 
     def look_up(name: str) -> Any:
-        value = getattr(real, "__all__", public) if name == "__all__" else getattr(real, name)
+        if name == "__all__":
+            return only or getattr(real, name, public)
+        value = getattr(real, name)
+        rules.check(real.__name__, name, AttributeError)
         if not isinstance(value, ModuleType):
             return value
-        if not value.__name__.startswith(f"{real.__name__}."):
-            raise AttributeError(
-                f"module {real.__name__!r} has no attribute {name!r}; import {value.__name__} by itself"
-            )
-        return _facade(value)
+        path = value.__name__
+        if not path.startswith(f"{real.__name__}.") or not (rules.allow(path) or rules.lead_to(path)):
+            raise AttributeError(f"module {real.__name__!r} has no attribute {name!r}; import {path} by itself")
+        return _facade(value, rules)
 
-    vars(shown).update(__getattr__=look_up, __dir__=lambda: public)
+    vars(shown).update(__getattr__=look_up, __dir__=lambda: only or public)
     return shown
 
 

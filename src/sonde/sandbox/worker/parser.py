@@ -66,8 +66,8 @@ class Document(io.RawIOBase):
         return len(data)
 
 
-def main(control_fd: int, supervisor: int, modules: list[str]) -> None:
-    preload(modules)
+def main(control_fd: int, supervisor: int, modules: dict[str, list[str]]) -> None:
+    preload(modules["preload"])
     for name in ENCODINGS:
         codecs.lookup(name)
     zygote.serve(control_fd, supervisor, ParserZygote)

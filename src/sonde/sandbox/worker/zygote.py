@@ -32,10 +32,14 @@ WALL = 0x40000000
 """__WALL: children of every kind, whatever signal they end with."""
 
 
-def main(control_fd: int, supervisor: int, modules: list[str]) -> None:
+def main(control_fd: int, supervisor: int, modules: dict[str, list[str]]) -> None:
     os.environ.clear()  # CPython itself may have added LC_CTYPE
     os.environ["PYTHONHASHSEED"] = "0"
-    preload(modules)
+    preload(modules["preload"])
+    if modules["held"]:
+        from .library import hold
+
+        hold(modules["held"], modules["path"])
     teach_modules()
     serve(control_fd, supervisor, Zygote)
 

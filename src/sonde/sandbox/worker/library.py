@@ -110,7 +110,8 @@ def _read_modules(names: Iterable[str]) -> tuple[Held, list[str]]:
         inside = spec.submodule_search_locations is not None
         held[name] = zlib.compress(marshal.dumps(code)), spec.origin, inside
         home = name if inside else package
-        siblings = {each.partition(".")[0] for each in os.listdir(os.path.dirname(spec.origin))} if home else set()
+        beside = os.listdir(os.path.dirname(spec.origin)) if home else []
+        siblings = {each.partition(".")[0] for each in beside}
         for each in _imported(code):
             waiting += [each] if each.partition(".")[0] in sys.stdlib_module_names else []
             waiting += [f"{home}.{each}"] if each in siblings else []

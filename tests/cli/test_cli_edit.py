@@ -134,7 +134,7 @@ def test_yes_applies_and_no_takes_a_reason() -> None:
 )
 def test_hidden_characters_are_written_out_and_make_no_lines(hidden: str) -> None:
     line = f"+harmless{hidden} unchanged = True"
-    plan = plan_patch(f"*** Begin Patch\n*** Add File: a\n{line}\n*** End Patch", {}.get)
+    plan = plan_patch(f"*** Begin Patch\n*** Add File: a\n{line}\n*** End Patch", lambda _path: None)
     person, out = answers("n", "no")
 
     person(plan)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from sonde.cli.text import printable
-from sonde.contexts.workspace import Approval, Approve, Plan, accept, reject, visible
+from sonde.contexts.workspace import Approval, Plan, accept, reject, visible
 
 INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this module waits (cli/interrupt.py)
 
@@ -15,7 +15,7 @@ COLORS = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
 QUESTION = "Apply this change? [y]es, [n]o, [a]ll for this task: "
 
 
-def approval(*, yes: bool, stdin: TextIO | None = None, stderr: TextIO | None = None) -> Approve:
+def approval(*, yes: bool, stdin: TextIO | None = None, stderr: TextIO | None = None) -> Callable[[Plan], Approval]:
     """Who approves: everything is accepted with --yes and rejected where nobody can answer; otherwise the person is asked."""
     if yes:
         return accept

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from sonde.errors import ConfigError
+from sonde.models.loopback import PORTS
 
 Form = Literal["text", "path", "folders", "whole", "number", "switch", "model"]
 
@@ -120,6 +121,13 @@ _ALL = (
         default=(),
     ),
     Key(name="command_write", form="folders", doc="where they may also write", default=()),
+    Key(
+        name="local_ports",
+        form="text",
+        doc="where model servers of this machine are looked for if no model is set; none: nowhere",
+        default=PORTS,
+        in_file=False,
+    ),
     Key(name="max_parallel", form="whole", doc="model calls in flight at once", default=16),
     Key(
         name="max_journal_mb", form="whole", doc="megabytes that the journal of a run may take on the disk", default=256

@@ -23,6 +23,7 @@ from sonde.core.budget import Budget
 from sonde.core.redaction import url_secrets
 from sonde.errors import ConfigError
 from sonde.models.base import ModelSettings, PromptMode, Secret, TokenUsage, price
+from sonde.models.loopback import PORTS
 
 DEFAULT_MODEL = "openai:gpt-4o-mini"
 _USER = re.compile(r"(?<=://)[^/\s]*@")  # a password may stand there
@@ -56,6 +57,7 @@ class Settings:
     project: str | None = None
     command_read: tuple[str, ...] = ()
     command_write: tuple[str, ...] = ()
+    local_ports: str = PORTS
     max_parallel: int = 16
     max_journal_mb: int = 256
     otel_endpoint: str | None = None

@@ -81,7 +81,12 @@ def investigate_each(
 
 
 def print_model_line(settings: Settings, line: str | None = None) -> None:
-    """Say on stderr which model will be used, and what is odd about the settings."""
+    """Say on stderr which model will be used (if none: which of this machine could be), and what is odd about the settings."""
+    if line is None and settings.model is None:
+        from sonde.models.loopback import find_servers, ports_of
+
+        found = find_servers(ports_of(settings.local_ports))
+        line = f"model: none, but {found[0].name} answers on this machine: add {found[0].flags}" if found else None
     for each in (line or settings.model_line(), *(f"note: {note}" for note in settings.notes)):
         print(printable(each), file=sys.stderr)
 

@@ -98,6 +98,11 @@ class ChatModel:
     def __repr__(self) -> str:
         return f"ChatModel({self.name!r})"
 
+    @property
+    def refused(self) -> frozenset[str]:
+        """The optional parameters that the server does not take."""
+        return self._rejected
+
     def close(self) -> None:
         self._lines.close()
 

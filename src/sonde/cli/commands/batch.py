@@ -194,6 +194,7 @@ def _items(
 
 def _announce(settings: Settings, folder: BatchFolder, items: Manifest, *, silent: bool, capped: bool) -> None:
     """Say on stderr what will run, which lines are no items, and that a cost limit without a price cannot hold."""
+    from sonde.cli.foreground_run import print_model_line
     from sonde.models.base import TokenUsage, dearest
 
     for line in items.broken[:20]:
@@ -203,7 +204,7 @@ def _announce(settings: Settings, folder: BatchFolder, items: Manifest, *, silen
         print(f"sonde: {len(items.broken) - 20} more lines are not items; report.md lists them", file=sys.stderr)
     if silent:
         return
-    print(printable(settings.model_line()), file=sys.stderr)
+    print_model_line(settings)
     print(f"batch: {plural(len(items.items), 'item')} in {folder.path}", file=sys.stderr)
     for name in dict.fromkeys((settings.model, settings.sub_model)) if capped else ():
         if name is not None and dearest(settings.choose(name).spec, TokenUsage(1, 1)) is None:

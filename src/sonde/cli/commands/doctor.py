@@ -1,17 +1,22 @@
-"""`sonde doctor`: can untrusted code run safely here?"""
+"""`sonde doctor`: can untrusted code run safely here, and does the model answer?"""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from sonde.cli.options import spread
-from sonde.cli.text import escaped_json, one_line
+from sonde.cli.options import settings_of, spread
+from sonde.cli.text import escaped_json, one_line, printable
+from sonde.errors import ConfigError, ModelCallFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sonde.api.settings import ModelChoice, Settings
+    from sonde.models.loopback import FoundServer
     from sonde.sandbox.doctor import Diagnosis
 
 EXTRAS = {
@@ -34,24 +39,115 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
+    model: Annotated[
+        str | None, typer.Option(metavar="M", help="Also ask this model once: latency, context window, price, schema.")
+    ] = None,
+    base_url: Annotated[str | None, typer.Option(metavar="URL", help="The OpenAI-compatible server.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> int:
-    """Can untrusted code run safely here? Tries it for real.
+    """Can untrusted code run safely here, and does the model answer? Tries both for real.
 
-    Prints layers, kernel, Python and versions.
-    Exit code 1 if untrusted code cannot run safely.
+    Prints layers, kernel, Python and versions, and which model servers of this machine answer if no model is set.
+    Exit code 1 if untrusted code cannot run safely, or if the model given with --model does not answer.
+
+    Example: sonde doctor --model openai:gpt-4o-mini
     """
+    from sonde.models.loopback import find_servers, ports_of
     from sonde.sandbox.doctor import examine
 
-    return report(examine(), json=json)
+    if base_url is not None and model is None:
+        raise ConfigError("--base-url goes with --model: sonde doctor --base-url URL --model openai:NAME")
+    settings = settings_of(model=model, base_url=base_url)
+    tried = _try(settings, model) if model is not None else None
+    servers = find_servers(ports_of(settings.local_ports)) if settings.model is None else []
+    code = report(examine(), json=json, model=tried, servers=servers)
+    if tried is not None and not json:
+        for name, value in tried.items():
+            print(printable(f"{name:9} {value}"))
+    elif settings.model is not None and not json:
+        print(printable(f"{settings.model_line()}; ask it once: sonde doctor --model {settings.model}"))
+    elif not json:
+        for server in servers:
+            print(f"{server.name} answers on this machine: sonde ask QUESTION PATH {server.flags}")
+        if not servers:
+            print(f"{settings.model_line()}; no model server answers on the ports {settings.local_ports}")
+    return 1 if tried is not None and "error" in tried else code
 
 
-def report(found: Diagnosis, *, json: bool) -> int:
+def _try(settings: Settings, name: str) -> dict[str, str]:
+    """Ask the model once, for a value of a schema: what there is to know about it, or its error."""
+    import json
+
+    from sonde.core.deadline import Deadline, SystemClock
+    from sonde.models import Message, ModelRequest, TokenUsage, open_model
+    from sonde.models.base import FREE, price
+
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    request = ModelRequest(
+        messages=[Message("user", "Is 2 + 2 equal to 4?")], schema={**schema, "additionalProperties": False}
+    )
+    choice = settings.choose(name)
+    kind, _, short = choice.spec.partition(":")
+    try:
+        model = open_model(choice.spec, choice.settings)
+        try:
+            reply = model.complete(request, deadline=Deadline(SystemClock(), choice.settings.timeout_s or 60.0))
+        finally:
+            getattr(model, "close", lambda: None)()
+    except (ConfigError, ModelCallFailed) as error:
+        return {"model": name, "error": one_line(error.message, 600)}
+    try:
+        value: Any = json.loads(reply.text)
+    except ValueError:
+        value = None
+    fits = isinstance(value, dict) and isinstance(cast("dict[str, Any]", value).get("ok"), bool)
+    taken = "response_format" not in getattr(model, "refused", ())
+    per_million = 0.0 if kind in FREE else price(short, TokenUsage(1_000_000, 0))
+    return {
+        "model": f"{name} answered as {one_line(reply.model, 100)}",
+        "latency": f"{reply.latency_s:.2f} s for {reply.usage.tokens_in + reply.usage.tokens_out} tokens",
+        "context": _context_window(choice),
+        "price": (
+            "unknown, so a limit in dollars has no effect"
+            if per_million is None
+            else f"${per_million:g} per million tokens read, ${price(short, TokenUsage(0, 1_000_000)) or 0.0:g} written"
+        ),
+        "schema": ("the server takes one" if taken else "the server refuses one, so it is asked for in words")
+        + ("; the reply fits" if fits else f"; the reply does NOT fit: {one_line(reply.text, 80)}"),
+    }
+
+
+def _context_window(choice: ModelChoice) -> str:
+    """How much the model reads: from the server's list of models, else from the price list."""
+    from urllib.parse import urlsplit
+
+    from genai_prices.data_snapshot import get_snapshot
+
+    from sonde.models.base import FREE
+    from sonde.models.loopback import told_window
+
+    kind, _, short = choice.spec.partition(":")
+    url = urlsplit(choice.settings.base_url or "")
+    if kind == "openai" and url.hostname in ("127.0.0.1", "localhost", "::1") and url.scheme == "http":
+        told = told_window(url.port or 80, url.path.rstrip("/"), short)
+        if told is not None:
+            return f"{told:,} tokens, says the server"
+    try:
+        listed = get_snapshot().find_provider_model(short.rpartition("/")[2], None, None, None)[1].context_window
+    except LookupError:
+        listed = None
+    return f"{listed:,} tokens, says the price list" if kind not in FREE and listed else "the server does not say"
+
+
+def report(
+    found: Diagnosis, *, json: bool, model: Mapping[str, str] | None = None, servers: Sequence[FoundServer] = ()
+) -> int:
     """Print it; the exit code."""
     if json:
         from sonde.runs.rundir import pretty_json
 
-        more = {"extras": installed(), "mixed_up": mixed_up()}
+        local = [{"name": each.name, "port": each.port, "models": list(each.models)} for each in servers]
+        more = {"extras": installed(), "mixed_up": mixed_up(), "model": model, "local_servers": local}
         sys.stdout.write(escaped_json(pretty_json(asdict(found) | more).decode()))
     else:
         print(f"kernel    {found.kernel} on {found.machine}")

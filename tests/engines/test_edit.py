@@ -12,6 +12,7 @@ from sonde.api.settings import Settings
 from sonde.contexts.workspace import accept
 from sonde.core.events import Event, HostReturned, ModelReplied, SubcallStarted
 from sonde.core.status import RunStatus
+from sonde.engines.edit import PROTOCOL_BUDGET
 from sonde.models.base import estimate_tokens
 from sonde.testing import ScriptedModel
 
@@ -54,9 +55,9 @@ def run(tmp_path: Path, script: list[str], events: list[Event] | None = None, **
 @pytest.mark.requirement(67)
 @pytest.mark.requirement(68)
 @pytest.mark.requirement(71)
-def test_the_demo_task_fits_the_default_budget_and_is_cited(tmp_path: Path) -> None:
+def test_the_demo_task_fits_the_budget_of_the_document_and_is_cited(tmp_path: Path) -> None:
     events: list[Event] = []
-    done = run(tmp_path, STEPS, events)
+    done = run(tmp_path, STEPS, events, budget=PROTOCOL_BUDGET)
 
     assert done.status is RunStatus.SUCCEEDED
     assert "normalizeWhitespace" in (tmp_path / "sample.ts").read_text()
@@ -110,7 +111,7 @@ def test_a_long_read_without_a_reason_is_refused_with_an_example(tmp_path: Path)
 
 def test_a_sub_call_may_not_pass_its_own_token_limit(tmp_path: Path) -> None:
     events: list[Event] = []
-    run(tmp_path, ['llm_query("x" * 5000)', 'FINAL("no")', 'FINAL("no")'], events)
+    run(tmp_path, ['llm_query("x" * 5000)', 'FINAL("no")', 'FINAL("no")'], events, budget=PROTOCOL_BUDGET)
 
     assert not [e for e in events if isinstance(e, ModelReplied) and e.session != "root"]
 

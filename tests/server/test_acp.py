@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,6 +38,10 @@ class Editor:
     def text(self) -> str:
         return "".join(u.content.text for u in self.updates if u.session_update == "agent_message_chunk")
 
+    @property
+    def thoughts(self) -> str:
+        return "".join(u.content.text for u in self.updates if u.session_update == "agent_thought_chunk")
+
     def titles(self, kind: str) -> list[str]:
         return [u.title for u in self.updates if u.session_update == "tool_call" and u.kind == kind]
 
@@ -52,10 +56,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 def talk(
-    folder: Path, answer: Callable[[], Any], prompt: str = DEMO, cancel: bool = False, model: str = MODEL
+    folder: Path,
+    answer: Callable[[], Any],
+    *,
+    prompt: str = DEMO,
+    cancel: bool = False,
+    model: str = MODEL,
+    flags: Sequence[str] = (),
 ) -> tuple[Editor, str]:
     """One prompt to a real agent; what the client saw, and why the agent stopped."""
-    arguments = ["-m", "sonde", "serve", "--acp", "--model", model, "--runs-dir", str(folder.parent / "runs")]
+    arguments = ["-m", "sonde", "serve", "--acp", "--model", model, "--runs-dir", str(folder.parent / "runs"), *flags]
 
     async def go() -> tuple[Editor, str]:
         editor = Editor(answer)
@@ -85,6 +95,21 @@ def test_a_prompt_is_done_with_permission_and_told_with_citations(folder: Path) 
     assert editor.titles("think")
     edit = next(u for u in editor.updates if u.session_update == "tool_call" and u.kind == "edit")
     assert [Path(diff.path).name for diff in edit.content] == ["sample.ts", "sample.test.ts"]
+
+
+def test_a_task_has_limits_that_fit_it_and_the_editor_shows_them(folder: Path) -> None:
+    editor, _ = talk(folder, choose("accept"))
+
+    assert "Limits of this task: 200,000 tokens, 600 s, 30 sub-calls." in editor.thoughts
+    assert "A limit ended" not in editor.text
+
+
+def test_a_reached_limit_names_the_flag_and_how_to_go_on(folder: Path) -> None:
+    editor, _ = talk(folder, choose("accept"), flags=("--max-tokens-total", "900"))
+
+    assert "Limits of this task: 900 tokens" in editor.thoughts
+    assert "Send the task again to go on" in editor.text
+    assert "`sonde serve --acp --max-tokens-total N`" in editor.text
 
 
 @pytest.mark.parametrize("answer", [choose("reject"), lambda: DeniedOutcome(outcome="cancelled")])

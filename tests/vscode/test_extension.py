@@ -10,7 +10,8 @@ import pytest
 
 from sonde.contexts.workspace import Policy
 from sonde.contexts.workspace.policy import HARMLESS, SECRETS, SKIPPED, STARTS_PROGRAMS
-from sonde.engines.edit import EDIT_BUDGET, LARGE_BUDGET
+from sonde.core.budget import Budget
+from sonde.engines.edit import EDIT_BUDGET, LARGE_BUDGET, PROTOCOL_BUDGET
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "vscode/src"
@@ -34,20 +35,23 @@ def test_both_sides_protect_the_same_names(name: str, names: tuple[str, ...]) ->
 
 
 @pytest.mark.requirement(68)
-def test_the_default_budget_is_that_of_the_document() -> None:
-    assert (EDIT_BUDGET.max_depth, EDIT_BUDGET.max_subcalls, EDIT_BUDGET.max_tokens_per_subcall) == (2, 6, 1000)
-    assert (EDIT_BUDGET.max_tokens_total, EDIT_BUDGET.max_wall_time_sec) == (6000, 60)
+def test_a_task_without_limits_has_those_of_the_document() -> None:
+    budget = PROTOCOL_BUDGET
+
+    assert (budget.max_depth, budget.max_subcalls, budget.max_tokens_per_subcall) == (2, 6, 1000)
+    assert (budget.max_tokens_total, budget.max_wall_time_sec) == (6000, 60)
 
 
-def test_both_sides_have_one_larger_budget() -> None:
-    block = (SOURCE / "settings.ts").read_text().split("const LARGE")[1].split("};")[0]
+@pytest.mark.parametrize(("name", "budget"), [("STANDARD", EDIT_BUDGET), ("LARGE", LARGE_BUDGET)])
+def test_the_extension_sends_the_limits_that_sonde_edit_has(name: str, budget: Budget) -> None:
+    block = (SOURCE / "settings.ts").read_text().split(f"const {name}")[1].split("};")[0]
 
     assert {name: int(value.replace("_", "")) for name, value in re.findall(r"(\w+): ([\d_]+),", block)} == {
-        "maxDepth": LARGE_BUDGET.max_depth,
-        "maxSubcalls": LARGE_BUDGET.max_subcalls,
-        "maxTokensPerSubcall": LARGE_BUDGET.max_tokens_per_subcall,
-        "maxTotalTokens": LARGE_BUDGET.max_tokens_total,
-        "timeoutSeconds": LARGE_BUDGET.max_wall_time_sec,
+        "maxDepth": budget.max_depth,
+        "maxSubcalls": budget.max_subcalls,
+        "maxTokensPerSubcall": budget.max_tokens_per_subcall,
+        "maxTotalTokens": budget.max_tokens_total,
+        "timeoutSeconds": budget.max_wall_time_sec,
     }
 
 

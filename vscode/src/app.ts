@@ -5,8 +5,8 @@ import { type Environment, filteredEnvironment } from "./environment";
 import type { Keys } from "./keys";
 import { withoutLinks } from "./plain";
 import { Policy } from "./policy";
-import type { Completion } from "./protocol";
-import { readSettings, type Settings, useLargerBudget } from "./settings";
+import type { Completion, Limits } from "./protocol";
+import { LARGE, readSettings, type Settings } from "./settings";
 import { Tasks } from "./tasks";
 import { ToolHost } from "./toolhost";
 import type { Approval } from "./view/approval";
@@ -14,10 +14,14 @@ import { openCitation, type Results } from "./view/result";
 import { EditorTexts } from "./view/texts";
 import type { TraceTree } from "./view/tree";
 
+const AGAIN = "Run Again with the Larger Budget";
+const SETTINGS = "Open Settings";
+
 export class App {
   private readonly bridge: Bridge;
   private readonly tasks: Tasks;
   private environment: Environment = {};
+  private lastPrompt: string | undefined;
 
   constructor(
     private readonly tree: TraceTree,
@@ -35,7 +39,7 @@ export class App {
     this.bridge = new Bridge(() => this.launch(), this.tasks);
   }
 
-  async runTask(given?: unknown): Promise<Completion | undefined> {
+  async runTask(given?: unknown, limits?: Limits): Promise<Completion | undefined> {
     const root = this.root();
     if (!vscode.workspace.isTrusted || !root) {
       const why = root ? "this folder is not trusted" : "no folder is open";
@@ -47,7 +51,12 @@ export class App {
       return undefined;
     }
     const prompt = typeof given === "string" ? given : await askForTask();
-    return prompt ? this.run(prompt, root) : undefined;
+    return prompt ? this.run(prompt, root, limits) : undefined;
+  }
+
+  /** The last task again, with the larger budget; no setting changes. */
+  runAgainLarger(): Promise<Completion | undefined> {
+    return this.runTask(this.lastPrompt, LARGE);
   }
 
   cancel(): void {
@@ -80,8 +89,10 @@ export class App {
     return this.bridge.dispose();
   }
 
-  private async run(prompt: string, root: string): Promise<Completion> {
+  private async run(prompt: string, root: string, given?: Limits): Promise<Completion> {
     const settings = readSettings();
+    const limits = given ?? settings.limits;
+    this.lastPrompt = prompt;
     await this.refreshKeys();
     await this.running(true);
     await vscode.commands.executeCommand("sonde.trace.focus");
@@ -92,25 +103,29 @@ export class App {
       read: settings.commandRead,
       write: settings.commandWrite,
     });
-    const options = { workspace: root, ...(settings.limits ? { limits: settings.limits } : {}) };
     try {
-      const completion = await this.tasks.run(prompt, host, options);
-      await this.finished(prompt, completion);
+      const completion = await this.tasks.run(prompt, host, { workspace: root, limits });
+      await this.finished(prompt, completion, limits);
       return completion;
     } finally {
       await this.running(false);
     }
   }
 
-  private async finished(prompt: string, completion: Completion): Promise<void> {
-    if (completion.status === "failed" && !completion.limit) {
-      void vscode.window.showErrorMessage(`Sonde: ${withoutLinks(completion.summary)}`);
-    } else if (completion.limit) {
+  private async finished(prompt: string, completion: Completion, limits: Limits): Promise<void> {
+    if (completion.limit) {
+      const larger = (limits.maxTotalTokens ?? 0) < (LARGE.maxTotalTokens ?? 0);
+      const what = `${withoutLinks(completion.limit)} (setting sonde.budget${larger ? "" : ", sonde.customBudget"})`;
       void vscode.window
-        .showWarningMessage(`Sonde: ${withoutLinks(completion.limit)}`, "Use the Larger Budget")
+        .showWarningMessage(`Sonde: a limit ended this task: ${what}`, ...(larger ? [AGAIN, SETTINGS] : [SETTINGS]))
         .then((chosen) => {
-          return chosen ? useLargerBudget() : undefined;
+          if (chosen === SETTINGS) {
+            return vscode.commands.executeCommand("workbench.action.openSettings", "sonde.budget");
+          }
+          return chosen === AGAIN ? this.runTask(prompt, LARGE) : undefined;
         });
+    } else if (completion.status === "failed") {
+      void vscode.window.showErrorMessage(`Sonde: ${withoutLinks(completion.summary)}`);
     }
     if (completion.status !== "cancelled") {
       await this.results.show(prompt, completion);

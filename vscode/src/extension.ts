@@ -2,7 +2,6 @@
 import * as vscode from "vscode";
 import { App } from "./app";
 import { Keys } from "./keys";
-import { useLargerBudget } from "./settings";
 import { Approval } from "./view/approval";
 import { Results } from "./view/result";
 import { TraceTree } from "./view/tree";
@@ -34,7 +33,7 @@ export function activate(context: vscode.ExtensionContext): void {
     command("restart", () => running.restart()),
     command("clear", () => running.clear()),
     command("openCitation", (citation) => running.openCitation(citation)),
-    command("largerBudget", () => useLargerBudget()),
+    command("largerBudget", () => running.runAgainLarger()),
     command("setKey", async () => (await keys.set()) && running.settingsChanged()),
     command("forgetKeys", () => keys.forget().then(() => running.settingsChanged())),
     vscode.workspace.onDidChangeConfiguration(

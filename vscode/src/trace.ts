@@ -1,5 +1,5 @@
 // The trace of tasks as a tree that grows with the events. Imports no `vscode`, so it can be measured without one.
-import type { Citation, RuntimeMessage, ToolResult, Usage } from "./protocol";
+import type { Citation, Limits, RuntimeMessage, ToolResult, Usage } from "./protocol";
 
 export type Kind =
   | "task"
@@ -12,7 +12,7 @@ export type Kind =
   | "citation"
   | "error"
   | "page";
-export type State = "running" | "pending" | "ok" | "failed" | "cancelled";
+export type State = "running" | "pending" | "ok" | "partial" | "failed" | "cancelled";
 
 export interface TraceNode {
   readonly id: string;
@@ -85,7 +85,7 @@ export class Trace {
         this.say(message.id, message, message.content, message.partial === true);
         break;
       case "progress":
-        this.progress(message.id, message.note ?? "", message.usage);
+        this.progress(message.id, message.note ?? "", spent(message.usage, message.limits));
         break;
       case "error":
         this.fail(message);
@@ -201,10 +201,10 @@ export class Trace {
     }
   }
 
-  private progress(taskId: string, note: string, usage: Usage | undefined): void {
+  private progress(taskId: string, note: string, used: string): void {
     const node = this.nodes.get(taskId);
     if (node) {
-      node.detail = joined(note, spent(usage));
+      node.detail = joined(note, used);
       this.changed(node);
     }
   }
@@ -249,7 +249,7 @@ interface Where {
 type Completion = Extract<RuntimeMessage, { type: "completion" }>;
 
 function stateOf(status: Completion["status"]): State {
-  return status === "succeeded" || status === "partial" ? "ok" : status === "cancelled" ? "cancelled" : "failed";
+  return status === "succeeded" ? "ok" : status === "partial" || status === "cancelled" ? status : "failed";
 }
 
 function range(read: { startLine?: number | null; endLine?: number | null }): string {
@@ -266,15 +266,16 @@ function joined(...parts: readonly string[]): string {
   return parts.filter((part) => part).join(" · ");
 }
 
-/** What was spent, for people: `1,234 tokens · $0.002 · 3.2 s`. */
-export function spent(usage: Usage | null | undefined): string {
+/** What was spent, for people: `1,234 tokens · $0.002 · 3.2 s`, with limits `1,234 of 200,000 tokens · 3.2 of 600 s`. */
+export function spent(usage: Usage | null | undefined, limits?: Limits | null): string {
   if (!usage) {
     return "";
   }
+  const of = (limit: number | null | undefined) => (limit ? ` of ${limit.toLocaleString("en")}` : "");
   const cost = typeof usage.costUsd === "number" ? `$${usage.costUsd.toFixed(4)}` : "";
   return joined(
-    `${(usage.tokens ?? 0).toLocaleString("en")} tokens`,
+    `${(usage.tokens ?? 0).toLocaleString("en")}${of(limits?.maxTotalTokens)} tokens`,
     cost,
-    usage.seconds ? `${usage.seconds.toFixed(1)} s` : "",
+    usage.seconds || limits?.timeoutSeconds ? `${(usage.seconds ?? 0).toFixed(1)}${of(limits?.timeoutSeconds)} s` : "",
   );
 }

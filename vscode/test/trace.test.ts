@@ -36,6 +36,26 @@ describe("the trace", () => {
     expect(task?.state).toBe("ok");
   });
 
+  it("shows what was spent of which limit", () => {
+    const trace = new Trace();
+    trace.begin("t", "x");
+    const limits = { maxTotalTokens: 200_000, timeoutSeconds: 600 };
+    trace.add({ type: "progress", id: "t", note: "turn 3", usage: { tokens: 1234, seconds: 2 }, limits });
+
+    expect(trace.get("t")?.detail).toBe("turn 3 · 1,234 of 200,000 tokens · 2.0 of 600 s");
+  });
+
+  it("does not call a task done that edited nothing", () => {
+    const trace = new Trace();
+    trace.begin("t", "x");
+    trace.add(read(1));
+    const summary = "Nothing was edited: max_tokens_total of 900 is used up.";
+    trace.add({ type: "completion", id: "t", status: "partial", summary, citations: [] });
+
+    expect([trace.get("t")?.state, trace.get("t.completion")?.state]).toEqual(["partial", "partial"]);
+    expect(trace.get("r1")?.state).toBe("cancelled");
+  });
+
   it("joins the parts of one message", () => {
     const trace = new Trace();
     trace.begin("t", "x");

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
+from sonde.api.follow_up import continued
 from sonde.api.launch import RunOptions, launch, spec_of
 from sonde.api.result import Edited
 from sonde.api.settings import Settings, load_settings
@@ -59,6 +60,7 @@ def edit(
     command_folders: Sequence[str] = (),
     command_read: Sequence[str | Path] = (),
     command_write: Sequence[str | Path] = (),
+    continue_from: str | Path | None = None,
     **options: Unpack[RunOptions],
 ) -> Edited:
     """Do a task in a workspace. Nothing is written unless `approve` says yes to the plan; the default says no.
@@ -69,6 +71,7 @@ def edit(
     commands   commands that the task may run: "=npm test" exactly, "npm test" with any words after it
     command_folders  folders below the root in which those commands may also run
     command_read, command_write  places outside of the workspace that they may also read or write
+    continue_from  a run (id, folder or "last") to go on from, for example one that a limit has ended
 
     The other keywords are those of `ask`: model, budget, runs_dir and so on.
     """
@@ -93,6 +96,9 @@ def edit(
     context = WorkspaceContext(workspace, commands=commands, waiting=patient.waiting)
     recipe = {"engine": "edit", "workspace": str(root.absolute()) if root else None, "commands": list(commands)}
     notes = (NOT_CONFINED,) if commands and not confinable() else ()
-    edited = launch(replace(spec_of(EDIT, task, context, settings, options), recipe=recipe, notes=notes), settings)
+    spec = replace(spec_of(EDIT, task, context, settings, options), recipe=recipe, notes=notes)
+    if continue_from is not None:
+        spec = continued(spec, continue_from)
+    edited = launch(spec, settings)
     assert isinstance(edited, Edited)
     return edited

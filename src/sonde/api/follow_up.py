@@ -37,7 +37,7 @@ def continued(spec: RunSpec, run: str | Path) -> RunSpec:
     recorded = open_run(run, spec.runs_dir)
     events, started = recorded.events, recorded.started
     context, recipe = spec.context, dict(spec.recipe)
-    if not recipe.get("given"):
+    if spec.engine.answers and not recipe.get("given"):
         sources: dict[str, Any] = started.settings.get("sources") or {}
         paths = sources.get("paths")
         if paths:

@@ -70,7 +70,11 @@ def rebuilt(
             # Nobody is there to approve, so nothing is written or run beyond what is recorded.
             workspace = LocalWorkspace(Path(root), approve=reject, policy=Policy())
             commands = tuple(recipe.get("commands", ()))
-            yield _recorded(started, EDIT, WorkspaceContext(workspace, commands=commands), settings)
+            yield replace(
+                _recorded(started, EDIT, WorkspaceContext(workspace, commands=commands), settings),
+                earlier=recipe.get("earlier", ""),
+                played=earlier_runs(recipe.get("continues"), beside),
+            )
         case "rca" | "compliance" | "incident":
             case = case_of(recipe, settings, context)
             traces = case.open()

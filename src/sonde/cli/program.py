@@ -122,7 +122,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         names = command_names()
         try:
-            build([words[0]] if words and words[0] in names else names)(words, prog_name="sonde")
+            build([words[0]] if words and words[0] in names else names)(words, prog_name="sonde", obj=words)
         finally:
             sys.stdout.flush()  # a full disk behind it can be reported here, but not when the interpreter exits
     except SystemExit as ended:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from sonde.core.canonical import plural
 from sonde.core.deadline import Deadline
 from sonde.core.usage import Usage
 from sonde.errors import ConfigError, RecursionLimitReached, WallTimeLimitReached
@@ -67,6 +68,22 @@ class Budget:
                 if top is not None and getattr(changed, name) > top and name != "sampling_seed":
                     raise ConfigError(f"{name}={getattr(changed, name)} is above the contract's maximum of {top}")
         return changed
+
+    def raised(self, name: str, maxima: Budget | None = None) -> float | None:
+        """Twice this limit, at most the maximum; None for what is no limit or is at its maximum already."""
+        limit = getattr(self, name, None)
+        if limit is None or math.isinf(limit):
+            return None
+        top = getattr(maxima, name) if maxima is not None else None
+        twice = min(2 * limit or 1, math.inf if top is None else top)
+        return None if twice <= limit else int(twice) if twice == twice // 1 else twice
+
+    def in_words(self) -> str:
+        """What a person wants to know before a run: `200,000 tokens, 600 s, 30 sub-calls, 60 turns`."""
+        seconds = [] if math.isinf(self.max_wall_time_sec) else [f"{self.max_wall_time_sec:,.10g} s"]
+        counts = [plural(self.max_subcalls, "sub-call"), plural(self.max_iterations, "turn")]
+        money = [] if self.max_cost_usd is None else [f"${self.max_cost_usd:,.2f}"]
+        return ", ".join([plural(self.max_tokens_total, "token"), *seconds, *counts, *money])
 
     def as_dict(self) -> dict[str, Any]:
         """The knobs by name, as the record carries them."""

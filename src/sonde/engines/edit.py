@@ -1,8 +1,8 @@
 """The `edit` engine: a task in a workspace, done by small reads, a plan from a sub-call, one patch, and a second look.
 
-It finishes only with citations of lines it really read, and only after it read every changed file again. The default
-budget is small on purpose (R68); a flag gives a larger one, up to the contract's maxima. Without a model it changes
-nothing and says so.
+It finishes only with citations of lines it really read, and only after it read every changed file again. Three budgets:
+the one of `sonde edit` and ACP, a larger one behind a flag, and the small one of the protocol's document (R68), for a host
+that sends no limits. Without a model it changes nothing and says so.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
-from sonde.core.budget import CONTRACT_MAXIMA, Budget
+from sonde.core.budget import Budget
 from sonde.engines.ask import conclude as conclude_answer, conclude_child
 from sonde.runtime.engine import Conclusion, Engine, Gathered, Problem
 from sonde.runtime.prompts import prompt_file
@@ -19,15 +19,34 @@ EDIT_BUDGET = Budget(
     max_iterations=60,
     max_depth=2,
     max_tool_calls=220,
-    max_subcalls=6,
-    max_tokens_per_subcall=1000,
-    max_tokens_total=6000,
+    max_subcalls=30,
+    max_tokens_per_subcall=8000,
+    max_tokens_total=200_000,
     max_cost_usd=None,
-    max_wall_time_sec=60,
+    max_wall_time_sec=600,
 )
 LARGE_BUDGET = replace(
-    EDIT_BUDGET, max_subcalls=30, max_tokens_per_subcall=8000, max_tokens_total=200_000, max_wall_time_sec=300
+    EDIT_BUDGET,
+    max_iterations=120,
+    max_tool_calls=1000,
+    max_subcalls=90,
+    max_tokens_per_subcall=16_000,
+    max_tokens_total=1_000_000,
+    max_wall_time_sec=1800,
 )
+PROTOCOL_BUDGET = replace(
+    EDIT_BUDGET, max_subcalls=6, max_tokens_per_subcall=1000, max_tokens_total=6000, max_wall_time_sec=60
+)
+EDIT_MAXIMA = Budget(
+    max_iterations=240,
+    max_depth=3,
+    max_tool_calls=4000,
+    max_subcalls=240,
+    max_tokens_total=4_000_000,
+    max_cost_usd=None,
+    max_wall_time_sec=7200,
+)
+"""The settings of a repository may change a budget; these bound what a stranger's can make you spend."""
 
 
 @runtime_checkable
@@ -74,7 +93,7 @@ EDIT = Engine(
     system=prompt_file("engines/edit"),
     child=prompt_file("engines/child"),
     budget=EDIT_BUDGET,
-    maxima=CONTRACT_MAXIMA,
+    maxima=EDIT_MAXIMA,
     conclude=conclude,
     conclude_child=conclude_child,
     fallback=fallback,

@@ -21,6 +21,7 @@ import acp
 from acp.schema import AllowedOutcome, Implementation, PermissionOption, ToolCallLocation, ToolCallUpdate
 
 from sonde.api.edit_run import command_environment
+from sonde.api.keys import KEYS, KNOBS
 from sonde.api.launch import sonde_version
 from sonde.contexts.workspace import (
     Applied,
@@ -47,6 +48,8 @@ from sonde.server.messages import (
     SubcallEnd,
     SubcallStart,
     TaskEvent,
+    WireLimits,
+    WireProgress,
 )
 from sonde.server.stdio import GRACE_S, claim, leave, leave_on_sigterm, watch_parent
 
@@ -114,6 +117,7 @@ class PromptTask:
         self._runner = runner
         self._loop = asyncio.get_running_loop()
         self._accept_all = False
+        self._limits_shown = False
         self._over = False
 
     async def run(self, prompt: str) -> Completion:
@@ -158,6 +162,11 @@ class PromptTask:
                 self._update(acp.start_tool_call(event.id, line(event.intent), kind="think", status="in_progress"))
             case SubcallEnd():
                 self._update(acp.update_tool_call(event.id, status="completed", raw_output=event.summary))
+            case WireProgress(limits=WireLimits() as limits) if not self._limits_shown:
+                self._limits_shown = True
+                time = "" if limits.timeout_seconds is None else f", {limits.timeout_seconds:g} s"
+                counts = f"{limits.max_total_tokens:,} tokens{time}, {limits.max_subcalls} sub-calls"
+                self._update(acp.update_agent_thought_text(f"Limits of this task: {counts}.\n\n"))
             case AssistantMessage(partial=None):
                 self._update(acp.update_agent_thought_text(quiet(event.content)))
             case _:
@@ -262,6 +271,12 @@ class SondeAgent:
         status = "" if done.status == "succeeded" else f"\n\n({done.status})"
         cited = "".join(f"\n- {line(each.path)}:{each.start_line}-{each.end_line}" for each in done.citations)
         text = done.summary + status + (f"\n\nSources:{cited}" if cited else "")
+        if done.limit:
+            flag = next((KEYS[name].option for name in KNOBS if name in done.limit), "")
+            text += (
+                f"\n\nA limit ended this task: {line(done.limit)}. Send the task again to go on from the files as they are now. "
+                f"To raise the limit, start the agent as `sonde serve --acp {flag} N`."
+            )
         await self._client.session_update(session_id, acp.update_agent_message_text(text))
         return acp.PromptResponse(stop_reason="cancelled" if done.status == "cancelled" else "end_turn")
 

@@ -6,6 +6,7 @@ was spent. The workspace reports reads, searches and patches.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -14,12 +15,14 @@ from typing import Literal, cast
 from sonde.api.edit_run import edit
 from sonde.api.settings import Settings
 from sonde.contexts.workspace import Workspace
+from sonde.core.budget import Budget
 from sonde.core.canonical import clip
 from sonde.core.events import Event, ModelAsked, ModelReplied, Noted, SubcallEnded, SubcallStarted, TurnStarted
 from sonde.core.evidence import Citation
 from sonde.core.markdown_safety import quiet
 from sonde.core.redaction import secret_forms
 from sonde.core.usage import Usage, used_by
+from sonde.engines.edit import EDIT_MAXIMA, PROTOCOL_BUDGET
 from sonde.server.connection import Emit
 from sonde.server.messages import (
     SHOWN,
@@ -138,30 +141,45 @@ def citation_of(proved: Citation) -> WireCitation:
 
 
 class EditRunner:
-    """See `TaskRunner`. `settings` name the model and the run folder; a task may name another model and its limits."""
+    """See `TaskRunner`. `settings` name the model and the run folder; a task may name another model and its limits.
 
-    def __init__(self, settings: Settings, commands: Sequence[str] = ()) -> None:
+    `default` holds for what neither the task nor the settings limit.
+    """
+
+    def __init__(self, settings: Settings, commands: Sequence[str] = (), *, default: Budget = PROTOCOL_BUDGET) -> None:
         self._settings = settings
+        self._budget = settings.budget(default, EDIT_MAXIMA)
         self._commands = tuple(commands)
 
     def run(self, task: NewTask, workspace: Workspace, emit: Emit, cancelled: threading.Event) -> Completion:
         """Run the task to its end. A reached limit is named, so that a host can offer a larger budget."""
-        translator = EventTranslator(task.id, emit, task.limits, self._settings.secrets())
-        limits = task.limits or WireLimits()
+        given = task.limits or WireLimits()
+        budget = self._budget.override(
+            EDIT_MAXIMA,
+            max_depth=given.max_depth,
+            max_subcalls=given.max_subcalls,
+            max_tokens_per_subcall=given.max_tokens_per_subcall,
+            max_tokens_total=given.max_total_tokens,
+            max_wall_time_sec=given.timeout_seconds,
+        )
+        in_force = WireLimits(
+            max_depth=budget.max_depth,
+            max_subcalls=budget.max_subcalls,
+            max_tokens_per_subcall=budget.max_tokens_per_subcall,
+            max_total_tokens=budget.max_tokens_total,
+            timeout_seconds=budget.max_wall_time_sec if math.isfinite(budget.max_wall_time_sec) else None,
+        )
+        translator = EventTranslator(task.id, emit, in_force, self._settings.secrets())
         done = edit(
             task.prompt,
             workspace,
             model=task.model,
             settings=self._settings,
+            budget=budget,
             commands=self._commands,
             on_event=translator.on_event,
             on_text=translator.on_text,
             cancel=cancelled,
-            max_depth=limits.max_depth,
-            max_subcalls=limits.max_subcalls,
-            max_tokens_per_subcall=limits.max_tokens_per_subcall,
-            max_tokens_total=limits.max_total_tokens,
-            max_wall_time_sec=limits.timeout_seconds,
         )
         error = done.record.error
         limited = error is not None and error.code in ("RECURSION_LIMIT_REACHED", "WALL_TIME_LIMIT_REACHED")

@@ -18,6 +18,7 @@ const ICONS: Record<Kind, string> = {
 const STATES: Partial<Record<State, [icon: string, color: string]>> = {
   running: ["loading~spin", "progressBar.background"],
   pending: ["question", "notificationsWarningIcon.foreground"],
+  partial: ["warning", "notificationsWarningIcon.foreground"],
   failed: ["error", "errorForeground"],
   cancelled: ["circle-slash", "disabledForeground"],
 };

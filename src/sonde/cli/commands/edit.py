@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +31,13 @@ class EditOptions:
     """Who approves, and what a task may spend."""
 
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Apply every change without asking.")] = False
-    large: Annotated[bool, typer.Option("--large", help="The larger budget: 200,000 tokens, 5 minutes.")] = False
+    large: Annotated[
+        bool, typer.Option("--large", help="The larger budget: 1,000,000 tokens, 30 minutes, 90 sub-calls.")
+    ] = False
+    continue_from: Annotated[
+        str | None,
+        typer.Option("--continue", metavar="RUN", help="Go on from that run, an id or last: a limit has ended it."),
+    ] = None
 
 
 def register(app: typer.Typer) -> None:
@@ -38,6 +45,7 @@ def register(app: typer.Typer) -> None:
 
 
 def edit(
+    typed: typer.Context,
     task: Task,
     path: Folder = Path(),
     *,
@@ -54,18 +62,22 @@ def edit(
     Example: sonde edit "Add a function that normalizes whitespace in sample.ts and update its test" examples/demo-workspace
     """
     from sonde.api.edit_run import edit as run_edit
+    from sonde.api.keys import KEYS
     from sonde.cli.approval import approval
-    from sonde.cli.foreground_run import print_answer
+    from sonde.cli.foreground_run import print_answer, print_model_line
     from sonde.cli.interrupt import soft_stop
     from sonde.cli.live import Lines, Silent
     from sonde.contexts.workspace import reject
-    from sonde.engines.edit import LARGE_BUDGET
+    from sonde.engines.edit import EDIT_BUDGET, EDIT_MAXIMA, LARGE_BUDGET
+    from sonde.errors import BudgetExceeded, Cancelled
 
     settings = settings_of(model, budget, place, reach)
+    limits = settings.budget(LARGE_BUDGET if how.large else EDIT_BUDGET, EDIT_MAXIMA)
     silent = output.json or output.quiet
     approve = approval(yes=how.yes)
     if not silent:
-        print(printable(settings.model_line()), file=sys.stderr)
+        print_model_line(settings)
+        print(f"limits: {limits.in_words()}", file=sys.stderr)
         if approve is reject and settings.model is not None:
             print(
                 "note: nobody can be asked here, so no change will be written; --yes approves all changes",
@@ -79,11 +91,22 @@ def edit(
             approve=approve,
             commands=command.allow_command or (),
             command_folders=command.command_cwd or (),
+            continue_from=how.continue_from,
             settings=settings,
-            budget=LARGE_BUDGET if how.large else None,
+            budget=limits,
             on_event=view.on_event,
             cancel=cancel,
-            **asdict(budget),  # typed limits also apply to the larger budget
         )
     print_answer(done, output, [path], changed=done.changed)
+    if isinstance(done.error, BudgetExceeded) and not isinstance(done.error, Cancelled) and not silent:
+        name, flag = done.error.limit, KEYS[done.error.limit].option
+        raised = limits.raised(name, EDIT_MAXIMA)
+        words: list[str] = typed.find_root().obj
+        at = words.index("--") if "--" in words else len(words)
+        kept = [word for word in words[:at] if not word.startswith((f"{flag}=", "--continue="))]
+        for given in (flag, "--continue"):
+            while given in kept:
+                del kept[kept.index(given) : kept.index(given) + 2]
+        more = ["--continue", done.record.run_id, *([] if raised is None else [flag, str(raised)])]
+        print(printable(f"to go on: {shlex.join(['sonde', *kept, *more, *words[at:]])}"), file=sys.stderr)
     return 1 if done.status == "failed" else 0

@@ -86,17 +86,19 @@ def serve(
         return serve_mcp(settings, writeback=how.writeback)
     from sonde.server.edit_tasks import EditRunner
 
-    runner = EditRunner(settings, commands)
     if how.acp:
         from sonde.api.edit_run import command_policy
+        from sonde.engines.edit import EDIT_BUDGET
 
         with _needing("acp"):
             from sonde.server.acp import serve_acp
 
+        runner = EditRunner(settings, commands, default=EDIT_BUDGET)
         return serve_acp(runner, command_policy(settings, commands, command.command_cwd or ()))
     from sonde.api.launch import sonde_version
     from sonde.server.messages import Hello
     from sonde.server.stdio import serve_stdio
 
     capabilities = ("edit", "cancel", "progress", *(["execute_command"] if commands else []))
+    runner = EditRunner(settings, commands)
     return serve_stdio(runner, Hello(version=sonde_version(), capabilities=capabilities, model=settings.model))

@@ -38,3 +38,27 @@ def test_an_edit_replays_without_touching_the_files(tmp_path: Path) -> None:
 
     assert again.differences == ()
     assert (folder / "a.txt").stat().st_mtime_ns == stamp
+
+
+def test_an_edit_that_goes_on_after_a_limit_has_the_variables_and_replays(tmp_path: Path) -> None:
+    folder, runs = tmp_path / "work", tmp_path / "runs"
+    folder.mkdir()
+    (folder / "a.txt").write_text("one\n")
+    first = ScriptedModel(['seen = read_file("a.txt")["content"]\nprint(seen)', PATCH, *['print("more")'] * 2])
+    stopped = edit("Add two", folder, approve=accept, model=first, settings=Settings(), runs_dir=runs, max_iterations=3)
+    assert stopped.status == "partial" and stopped.changed == ("a.txt",) and stopped.run_dir is not None
+    second = ScriptedModel(['print(seen, read_file("a.txt")["content"])', 'FINAL("Added two. [a.txt:2]")'])
+
+    done = edit(
+        "Add two",
+        folder,
+        approve=accept,
+        model=second,
+        settings=Settings(),
+        runs_dir=runs,
+        continue_from=stopped.run_dir,
+    )
+
+    assert done.status == "succeeded" and done.run_dir is not None
+    assert (folder / "a.txt").read_text() == "one\ntwo\n"
+    assert replay(done.run_dir, settings=Settings(), runs_dir=runs).differences == ()

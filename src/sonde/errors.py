@@ -17,21 +17,21 @@
     │   ├── SchemaValidationFailed      SCHEMA_VALIDATION_FAILED
     │   ├── EvidenceValidationFailed    EVIDENCE_VALIDATION_FAILED
     │   ├── ModelOutputInvalid          MODEL_OUTPUT_INVALID
-    │   │   └── ModelCallFailed         MODEL_OUTPUT_INVALID     (no reply: unreachable, refused, too late)
+    │   │   └── ModelCallFailed         the same, or MODEL_UNREACHABLE, MODEL_UNAUTHORIZED, MODEL_NOT_FOUND, MODEL_RATE_LIMITED
     │   ├── WritebackFailed             WRITEBACK_FAILED
     │   └── UnexpectedRuntimeError      UNEXPECTED_RUNTIME_ERROR
     └── UsageError                 the caller's mistake; nothing was run (exit code 2)
         ├── ConfigError            a setting, flag, file or model name is wrong
         └── SandboxUnavailable     this machine lacks a kernel layer; names it
 
-Only the ten codes of the runtime contract exist. A message says what happened and what to do about it.
+Only the codes of the contract exist: ten, and four for a model that gives no reply. A message says what happened and what to do about it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any
 
 
 class ErrorCode(StrEnum):
@@ -45,6 +45,10 @@ class ErrorCode(StrEnum):
     SCHEMA_VALIDATION_FAILED = "SCHEMA_VALIDATION_FAILED"
     EVIDENCE_VALIDATION_FAILED = "EVIDENCE_VALIDATION_FAILED"
     MODEL_OUTPUT_INVALID = "MODEL_OUTPUT_INVALID"
+    MODEL_UNREACHABLE = "MODEL_UNREACHABLE"
+    MODEL_UNAUTHORIZED = "MODEL_UNAUTHORIZED"
+    MODEL_NOT_FOUND = "MODEL_NOT_FOUND"
+    MODEL_RATE_LIMITED = "MODEL_RATE_LIMITED"
     WRITEBACK_FAILED = "WRITEBACK_FAILED"
     UNEXPECTED_RUNTIME_ERROR = "UNEXPECTED_RUNTIME_ERROR"
 
@@ -57,7 +61,7 @@ WORTH_REPEATING = frozenset(
 class SondeError(Exception):
     """The root of everything Sonde raises on purpose."""
 
-    code: ClassVar[ErrorCode] = ErrorCode.UNEXPECTED_RUNTIME_ERROR
+    code: ErrorCode = ErrorCode.UNEXPECTED_RUNTIME_ERROR
     stage: str = "run_engine"
     retryable: bool = False
 
@@ -186,7 +190,7 @@ class ModelOutputInvalid(RunError):
 
 
 class ModelCallFailed(ModelOutputInvalid):
-    """A model gave no reply. `retry_after` is how many seconds the server asks to wait, `tokens_in` what the attempt may
+    """A model gave no reply; `code` says why. `retry_after` is how many seconds the server asks to wait, `tokens_in` what the attempt may
     have cost, `waited_s` the part of its time that does not count as the run's, `returncode` how a program ended,
     `too_long` that the prompt is longer than the model reads, `attempts` how often it was asked in all.
     """
@@ -195,6 +199,7 @@ class ModelCallFailed(ModelOutputInvalid):
         self,
         message: str,
         *,
+        code: ErrorCode = ErrorCode.MODEL_OUTPUT_INVALID,
         retryable: bool = False,
         retry_after: float | None = None,
         tokens_in: int = 0,
@@ -204,6 +209,7 @@ class ModelCallFailed(ModelOutputInvalid):
         attempts: int = 1,
     ) -> None:
         super().__init__(message, retryable=retryable)
+        self.code = code
         self.attempts = attempts
         self.returncode = returncode
         self.retry_after = retry_after

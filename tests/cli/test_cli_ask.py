@@ -208,7 +208,7 @@ def test_a_model_that_never_answers_well_is_told_and_does_not_crash(folder: Path
         shown = ask(folder, server, "logs", "--json")
 
     answer = json.loads(shown.stdout)
-    assert answer["error"]["code"] == "MODEL_OUTPUT_INVALID"
+    assert answer["error"]["code"] == "MODEL_UNAUTHORIZED"
     assert shown.returncode == (1 if answer["status"] == "failed" else 0)
     assert KEY not in shown.stdout
 

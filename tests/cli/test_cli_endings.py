@@ -107,7 +107,7 @@ def test_trouble_that_stays_ends_partial_with_what_was_found(folder: Path) -> No
         code, found = ask(folder, server)
 
     assert (code, found["status"], found["annotator_kind"]) == (0, "partial", "CODE")
-    assert found["error"]["code"] == "MODEL_OUTPUT_INVALID"
+    assert found["error"]["code"] == "MODEL_UNREACHABLE"
     assert len(server.requests) == 5
     complete(folder)
 

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from cli_program import Shown, environment, sonde
 
+from sonde.testing import ScriptedReply, ScriptedServer
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -47,7 +49,7 @@ def failed(shown: Shown) -> dict[str, Any]:
 def test_a_server_that_nobody_runs_is_named_with_the_attempts_and_what_to_check(folder: Path, nobody: str) -> None:
     error = failed(ask(folder, "--json", "--base-url", nobody, "--runs-dir", str(folder / "runs")))
 
-    assert (error["code"], error["stage"]) == ("MODEL_OUTPUT_INVALID", "runtime_model")
+    assert (error["code"], error["stage"]) == ("MODEL_UNREACHABLE", "runtime_model")
     assert f"after 4 attempts: the model could not be reached at {nobody}/chat/completions" in error["message"]
     assert "check that the server is running" in error["message"]
 
@@ -164,3 +166,36 @@ def test_ctrl_c_while_python_imports_ends_quietly(folder: Path, name: str) -> No
     assert done.returncode == 128 + signal.SIGINT
     assert done.stderr.count("\n") <= 1
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "attempts", "todo"),
+    [
+        (401, "MODEL_UNAUTHORIZED", 1, "set OPENAI_API_KEY"),
+        (403, "MODEL_UNAUTHORIZED", 1, "check its permissions"),
+        (404, "MODEL_NOT_FOUND", 1, "it has scripted."),
+        (429, "MODEL_RATE_LIMITED", 4, "try again later"),
+        (503, "MODEL_UNREACHABLE", 4, "The server failed."),
+        (400, "MODEL_OUTPUT_INVALID", 1, "The server refused the request."),
+    ],
+)
+def test_each_failure_of_a_model_has_its_code_and_is_said_once_with_what_to_do(
+    folder: Path, status: int, code: str, attempts: int, todo: str
+) -> None:
+    words = b'{"error": {"message": "words of the server"}}'
+    with ScriptedServer(ScriptedReply(status=status, raw=words, headers={"retry-after": "0"})) as server:
+        shown = ask(folder, "--model", "openai:nope", "--base-url", server.base_url, "--runs-dir", str(folder / "runs"))
+
+    assert shown.returncode == 1
+    assert len(server.requests) == attempts
+    (line,) = [line for line in (shown.stdout + shown.stderr).splitlines() if "words of the server" in line]
+    assert line.startswith(f"sonde: {code}: ")
+    assert server.base_url in line and todo in line
+
+
+def test_an_unknown_provider_is_answered_with_those_there_are(folder: Path, nobody: str) -> None:
+    for name in ("foo:bar", "fooo:gpt-4o-mini"):
+        shown = ask(folder, "--model", name, "--base-url", nobody)
+
+        assert shown.returncode == 2
+        assert "anthropic" in shown.stderr and "openrouter" in shown.stderr and "local:smollm2" in shown.stderr

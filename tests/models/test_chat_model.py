@@ -190,7 +190,7 @@ def test_a_stream_cut_in_the_middle_is_a_retryable_failure_that_counts_tokens(re
 
     assert error.retryable
     assert error.tokens_in == 5 + 1
-    assert error.code is ErrorCode.MODEL_OUTPUT_INVALID
+    assert error.code is ErrorCode.MODEL_UNREACHABLE
 
 
 @pytest.mark.requirement("O7")

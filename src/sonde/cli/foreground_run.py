@@ -133,8 +133,11 @@ def print_answer(
             for number, citation in enumerate(answer.citations, 1)
         ]
         parts.append("\n".join(["Citations:", *rows]))
-    if answer.gaps and not output.quiet:
-        parts.append("\n".join(["Gaps:", *(f"  - {one_line(gap, 300)}" for gap in answer.gaps)]))
+    error = answer.record.error
+    said = error.message if error is not None and answer.status == "failed" else None  # stderr says it
+    gaps = [gap for gap in answer.gaps if gap != said]
+    if gaps and not output.quiet:
+        parts.append("\n".join(["Gaps:", *(f"  - {one_line(gap, 300)}" for gap in gaps)]))
     sys.stdout.write("\n\n".join(parts) + "\n" if parts else "")
     sys.stdout.flush()
     _print_error(answer, output)

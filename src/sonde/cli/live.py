@@ -19,10 +19,18 @@ from sonde.core import events
 from sonde.core.canonical import plural
 from sonde.core.events import ROOT, Event
 from sonde.core.usage import Usage, used_by
+from sonde.errors import ErrorCode
 
 OnText = Callable[[str, str], None]
 CODE_LINES = 16
 OUTPUT_LINES = 10
+WHY = {
+    ErrorCode.MODEL_UNREACHABLE: "not reached",
+    ErrorCode.MODEL_UNAUTHORIZED: "key refused",
+    ErrorCode.MODEL_NOT_FOUND: "not found",
+    ErrorCode.MODEL_RATE_LIMITED: "rate limited",
+}
+"""A failed attempt in two words; what to do about it is said once, when the run gives up."""
 
 
 @dataclass(slots=True)
@@ -77,7 +85,7 @@ class RunProgress:
                 self.estimated |= event.estimated
             case events.ModelFailed():
                 again = "" if event.wait_s is None else f", retrying in {event.wait_s:.1f} s"
-                self.notes.append(f"attempt {event.attempt} failed{again}: {event.message}")
+                self.notes.append(f"attempt {event.attempt} failed{again}: {WHY.get(event.code, event.message)}")
             case events.CodeStarted():
                 self.session, self.code, self.doing = event.session, event.code, "running code"
             case events.CodeRan():
@@ -203,7 +211,7 @@ def describe(event: Event, progress: RunProgress) -> list[str]:
             return [f"  {event.session} starts: {one_line(event.objective, 100)}"]
         case events.SubcallEnded():
             return [f"  {event.session} {event.status}: {one_line(event.summary, 100)}"]
-        case events.ModelFailed():
+        case events.ModelFailed() if event.session != ROOT or event.wait_s is not None:  # the run's own error follows
             return [f"  {one_line(progress.notes[-1], 160)}"]
         case events.GateChecked() if not event.ok:
             return [f"  {event.gate} gate: {one_line(event.reason, 160)}"]

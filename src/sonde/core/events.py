@@ -13,6 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
+from sonde.errors import ErrorCode
+
 SCHEMA_VERSION = "1.0.0"
 LAST_MOMENT = 253_402_300_800
 """Seconds from the epoch to the year 10000, which no date can show."""
@@ -165,6 +167,7 @@ class ModelFailed(Event, tag="model_failed", frozen=True, kw_only=True):
     waited_s: float = 0.0
     too_long: bool = False
     cancelled: bool = False
+    code: ErrorCode = ErrorCode.MODEL_OUTPUT_INVALID
 
 
 class CodeStarted(Event, tag="code_started", frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ and no key in any message. It does not promise that a reply fits the schema: ser
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 from collections import deque
@@ -20,7 +21,7 @@ import httpx2
 
 from sonde.core.deadline import Deadline
 from sonde.core.redaction import secret_forms
-from sonde.errors import ConfigError, ModelCallFailed
+from sonde.errors import ConfigError, ErrorCode, ModelCallFailed
 from sonde.models.base import (
     ModelReply,
     ModelRequest,
@@ -46,6 +47,7 @@ from sonde.models.families import request_body
 from sonde.models.http_errors import (
     advice,
     describe_error,
+    error_code,
     error_detail,
     error_status,
     is_retryable,
@@ -57,6 +59,8 @@ from sonde.models.http_errors import (
 OPENAI_URL = "https://api.openai.com/v1"
 ATTEMPT_S = 120.0
 CONNECT_S = 10.0
+LISTING_S = 5.0
+LISTED, NAME_CHARS = 8, 80
 TAIL_S, TAIL_CHUNKS = 0.2, 4
 """How long and how much to read after the last event of a stream: servers end it at once, or keep the line open."""
 
@@ -180,7 +184,27 @@ class ChatModel:
             return _ParameterRefused(name)
         wish = retry_after(response.headers, attempt.clock.utc())
         spent = prompt_tokens(request) if status >= 500 else 0  # a server that broke may have run the model first
-        return self._failed(status, error_detail(content, self._clean), wish=wish, spent=spent)
+        offered = self._offered(attempt) if status == 404 else ""
+        return self._failed(status, error_detail(content, self._clean), wish=wish, spent=spent, offered=offered)
+
+    def _offered(self, attempt: Deadline) -> str:
+        """The models that the server has, those with similar names if there are any; "" when it does not say."""
+        listing = self._url.copy_with(path=self._url.path.removesuffix("chat/completions") + "models")
+        watch = LineTimer(attempt.sub(LISTING_S))
+        try:
+            with (
+                self._lines.get(listing, httpx2.Timeout(LISTING_S), attempt.stop) as response,
+                watch.cutting(response),
+            ):
+                rows = json.loads(b"".join(_capped(response, attempt)))["data"]
+            names = [self._clean(str(row["id"])[:NAME_CHARS]) for row in rows]
+        except (httpx2.TransportError, NotACompletion, ValueError, RecursionError, LookupError, TypeError):
+            return ""
+        if self._model_name in names:
+            return ""
+        near = difflib.get_close_matches(self._model_name, names, LISTED, 0.4) or names[:LISTED]
+        more = f" and {len(names) - len(near)} more" if len(names) > len(near) else ""
+        return f"The server has no such model; it has {', '.join(near)}{more}." if near else ""
 
     def _failure(self, error: Exception, spent: int, *, late: bool) -> ModelCallFailed:
         """The failure of an attempt that got no status, or a good one, and may have cost something."""
@@ -190,23 +214,26 @@ class ChatModel:
             text = f"the model could not be reached at {self._where}: {error or 'no answer in time'}; "
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 text += "its certificate is not trusted on this machine: add its authority to the system's certificates"
-                return ModelCallFailed(text, retryable=False)
+                return ModelCallFailed(text, code=ErrorCode.MODEL_UNREACHABLE)
             text += "check that the server is running and that the address is right (--base-url or OPENAI_BASE_URL)"
-            return ModelCallFailed(text, retryable=True)
+            return ModelCallFailed(text, code=ErrorCode.MODEL_UNREACHABLE, retryable=True)
         if late or isinstance(error, httpx2.TimeoutException):
             text = f"{self.name} at {self._where} did not finish in time; raise the time limit or ask for less"
-            return ModelCallFailed(text, retryable=True, tokens_in=spent)
+            return ModelCallFailed(text, code=ErrorCode.MODEL_UNREACHABLE, retryable=True, tokens_in=spent)
         why = error.told(self._clean) if isinstance(error, NotACompletion) else str(error)
         if isinstance(error, NotACompletion) and not error.cut:
             text = f"{self._where} answered with something else than a chat completion; {why}. Check OPENAI_BASE_URL."
             return ModelCallFailed(self._clean(text), retryable=False, tokens_in=spent)
         text = f"the connection to {self._where} broke before the reply was complete: {why}"
-        return ModelCallFailed(self._clean(text), retryable=True, tokens_in=spent)
+        return ModelCallFailed(self._clean(text), code=ErrorCode.MODEL_UNREACHABLE, retryable=True, tokens_in=spent)
 
-    def _failed(self, status: int, detail: str, *, wish: float | None = None, spent: int = 0) -> ModelCallFailed:
+    def _failed(
+        self, status: int, detail: str, *, wish: float | None = None, spent: int = 0, offered: str = ""
+    ) -> ModelCallFailed:
         text = self._clean(f"{self.name} at {self._where} answered {status}: {detail or 'nothing'}. ")
         return ModelCallFailed(
-            text + advice(status, self._model_name, detail),
+            text + (offered or advice(status, self._model_name, detail)),
+            code=error_code(status),
             retryable=is_retryable(status, detail),
             retry_after=wish,
             tokens_in=spent,

@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import httpx2
@@ -30,12 +30,14 @@ class Connection:
         self._cut = False
 
     @contextmanager
-    def post(self, url: httpx2.URL, content: bytes, timeout: httpx2.Timeout, stop: Stop) -> Generator[httpx2.Response]:
+    def send(
+        self, method: str, url: httpx2.URL, content: bytes, timeout: httpx2.Timeout, stop: Stop
+    ) -> Generator[httpx2.Response]:
         self._cut = False
         told: dict[str, Any] = {"trace": self._traced}
         with (
             stop.cutting(self.cut),
-            self.client.stream("POST", url, content=content, timeout=timeout, extensions=told) as response,
+            self.client.stream(method, url, content=content, timeout=timeout, extensions=told) as response,
         ):
             yield response
 
@@ -71,8 +73,18 @@ class ConnectionStack:
         self._certificates: ssl.SSLContext | bool | None = None
         self._closed = False
 
+    def post(self, content: bytes, timeout: httpx2.Timeout, stop: Stop) -> AbstractContextManager[httpx2.Response]:
+        """The answer to a request."""
+        return self._send("POST", self._url, content, timeout, stop)
+
+    def get(self, url: httpx2.URL, timeout: httpx2.Timeout, stop: Stop) -> AbstractContextManager[httpx2.Response]:
+        """Another page of the same server."""
+        return self._send("GET", url, b"", timeout, stop)
+
     @contextmanager
-    def post(self, content: bytes, timeout: httpx2.Timeout, stop: Stop) -> Generator[httpx2.Response]:
+    def _send(
+        self, method: str, url: httpx2.URL, content: bytes, timeout: httpx2.Timeout, stop: Stop
+    ) -> Generator[httpx2.Response]:
         with self._lock:
             # The last used: its connection is the least likely to have gone stale.
             line = self._idle.pop() if self._idle else None
@@ -85,7 +97,7 @@ class ConnectionStack:
         if line is None:  # the environment (proxies, certificates) is read above, once, and passed down
             line = Connection(httpx2.Client(headers=self._headers, trust_env=False, **options))
         try:
-            with line.post(self._url, content, timeout, stop) as response:
+            with line.send(method, url, content, timeout, stop) as response:
                 yield response
         finally:
             with self._lock:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
+from sonde.errors import ErrorCode
 from sonde.models.families import OPTIONAL
 
 _RETRYABLE = frozenset({408, 409, 425, 429})
@@ -57,17 +58,26 @@ def is_too_long(status: int, detail: str) -> bool:
     return status == 413 or (status < 500 and _OVERFLOW.search(detail) is not None)
 
 
-def advice(status: int, model_name: str, detail: str) -> str:
-    """What to do about a status."""
+def error_code(status: int) -> ErrorCode:
+    """What a status says about the model."""
+    if status >= 500 or status == 408:
+        return ErrorCode.MODEL_UNREACHABLE
+    codes = {401: ErrorCode.MODEL_UNAUTHORIZED, 403: ErrorCode.MODEL_UNAUTHORIZED}
+    codes |= {404: ErrorCode.MODEL_NOT_FOUND, 429: ErrorCode.MODEL_RATE_LIMITED}
+    return codes.get(status, ErrorCode.MODEL_OUTPUT_INVALID)
+
+
+def advice(status: int, model_name: str, detail: str, *, key: str = "OPENAI_API_KEY") -> str:
+    """What to do about a status; `key` is the variable that holds the key."""
     if _OVERFLOW.search(detail) or status == 413:
         return "The prompt is longer than the model reads: use a model with a larger window or a lower output limit."
     if "insufficient_quota" in detail:
         return "The account's quota is used up: check its billing."
     texts = {
-        401: "The key was refused: set OPENAI_API_KEY to a valid one (or the key of the provider that you use).",
+        401: f"The key was refused or is missing: set {key} to a valid one.",
         403: f"The key may not use {model_name}: check its permissions, or name another model.",
         404: f"Check the model's name ({model_name}) and OPENAI_BASE_URL, which usually ends in /v1.",
-        429: "The server asks for fewer requests.",
+        429: "The server asks for fewer requests: try again later, or name another model.",
     }
     if 300 <= status < 400:
         return "Redirects are not followed, so that the key goes nowhere else: give the final address as base URL."

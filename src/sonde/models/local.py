@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sonde.core.deadline import Deadline
-from sonde.errors import ConfigError, ModelCallFailed
+from sonde.errors import ConfigError, ErrorCode, ModelCallFailed
 from sonde.models.base import ModelReply, ModelRequest, ModelSettings, OnText, interrupted
 from sonde.models.chat import ChatModel
 
@@ -99,7 +99,9 @@ class LocalModel:
                         raise interrupted(self.name, 0)
                     complaints.seek(0)
                     said = complaints.read()[-500:].decode("utf-8", "replace").strip().rpartition("\n")[2]
-                    raise ModelCallFailed(f"{self.name} did not start: {said or 'it took too long'}", retryable=False)
+                    raise ModelCallFailed(
+                        f"{self.name} did not start: {said or 'it took too long'}", code=ErrorCode.MODEL_UNREACHABLE
+                    )
             base_url = f"{address}/v1"
             own = replace(self._settings, base_url=base_url, api_key=None, proxy=None)
             chat = ChatModel(self.name, own, local=True)

@@ -19,7 +19,7 @@ from typing import Any
 
 from sonde.core.deadline import Deadline
 from sonde.core.redaction import secret_forms
-from sonde.errors import ConfigError, ModelCallFailed
+from sonde.errors import ConfigError, ErrorCode, ModelCallFailed
 from sonde.models.base import (
     Message,
     ModelReply,
@@ -35,9 +35,29 @@ from sonde.models.base import (
     prompt_tokens,
     with_schema_note,
 )
-from sonde.models.http_errors import advice, describe_error, is_retryable
+from sonde.models.http_errors import advice, describe_error, error_code, is_retryable
 
 ATTEMPT_S = 120.0
+PROVIDERS = (
+    "anthropic",
+    "azure",
+    "bedrock",
+    "cerebras",
+    "cohere",
+    "deepseek",
+    "fireworks",
+    "google-gla",
+    "google-vertex",
+    "grok",
+    "groq",
+    "huggingface",
+    "mistral",
+    "moonshotai",
+    "ollama",
+    "openrouter",
+    "together",
+)
+"""Those that a message names; pydantic-ai may know more."""
 
 
 class ProviderModel:
@@ -45,12 +65,16 @@ class ProviderModel:
 
     def __init__(self, spec: str, settings: ModelSettings, *, forms: str = "") -> None:
         self.name = spec
+        forms = f"{forms} Providers: {', '.join(PROVIDERS)}."
         self._settings = settings
         try:
             models = importlib.import_module("pydantic_ai.models")
             providers = importlib.import_module("pydantic_ai.providers")
             errors = importlib.import_module("pydantic_ai.exceptions")
         except ImportError:
+            kind = spec.partition(":")[0]
+            if kind not in PROVIDERS:
+                raise ConfigError(f"{kind!r} is no provider. {forms}") from None
             raise ConfigError(f"{spec} needs pydantic-ai: pip install 'sonde-rlm[models]'. {forms}") from None
 
         def provider(name: str) -> Any:
@@ -90,7 +114,8 @@ class ProviderModel:
         except TimeoutError:
             call.cancel()
             late = f"{self.name} did not finish in time; raise the time limit or ask for less"
-            raise ModelCallFailed(late, retryable=True, tokens_in=prompt_tokens(request)) from None
+            spent, code = prompt_tokens(request), ErrorCode.MODEL_UNREACHABLE
+            raise ModelCallFailed(late, code=code, retryable=True, tokens_in=spent) from None
         except (errors.AgentRunError, errors.UserError) as error:
             raise self._failure(error, errors, prompt_tokens(request)) from None
         text = cut_at_stop(mend(response.text or ""), request.stop)
@@ -154,11 +179,14 @@ class ProviderModel:
         if isinstance(error, errors.ModelHTTPError):
             detail = describe_error(error.body, self._clean)
             text = self._clean(f"{self.name} answered {error.status_code}: {detail}. ")
-            text += advice(error.status_code, self.name, detail)
-            retryable = is_retryable(error.status_code, detail)
-            return ModelCallFailed(text, retryable=retryable, retry_after=error.retry_after)
-        retryable = isinstance(error, errors.ModelAPIError)
-        return ModelCallFailed(self._clean(f"{self.name} failed: {error}"), retryable=retryable, tokens_in=spent)
+            variable = f"{self.name.partition(':')[0].upper().replace('-', '_')}_API_KEY"
+            text += advice(error.status_code, self.name, detail, key=variable)
+            retryable, code = is_retryable(error.status_code, detail), error_code(error.status_code)
+            return ModelCallFailed(text, code=code, retryable=retryable, retry_after=error.retry_after)
+        text = self._clean(f"{self.name} failed: {error}")
+        if isinstance(error, errors.ModelAPIError):
+            return ModelCallFailed(text, code=ErrorCode.MODEL_UNREACHABLE, retryable=True, tokens_in=spent)
+        return ModelCallFailed(text, tokens_in=spent)
 
     def _clean(self, text: str) -> str:
         return secret_forms(self._settings.secrets()).remove(text)

@@ -164,7 +164,11 @@ def _recalled(run: Run, scope: Scope, model: Model, question: Question, *, hashe
         raise by_user()
     if failed is not None:
         raise ModelCallFailed(
-            failed.message, retryable=failed.retryable, too_long=failed.too_long, attempts=failed.attempt
+            failed.message,
+            code=failed.code,
+            retryable=failed.retryable,
+            too_long=failed.too_long,
+            attempts=failed.attempt,
         )
     if recorded is None:
         return recording.expect(ModelReplied, *question.slot)  # raises in a replay: it goes no further than its run
@@ -202,7 +206,7 @@ def _refused_before(run: Run, question: Question) -> BudgetExceeded | None:
 def given_up(failure: ModelCallFailed) -> ModelCallFailed:
     """The failure that ends a session, with how often the model was asked."""
     text = f"no reply after {plural(failure.attempts, 'attempt')}: {failure.message}"
-    return ModelCallFailed(text, retryable=failure.retryable, attempts=failure.attempts)
+    return ModelCallFailed(text, code=failure.code, retryable=failure.retryable, attempts=failure.attempts)
 
 
 def _count(run: Run, scope: Scope, replied: ModelReplied) -> None:
@@ -266,6 +270,7 @@ def _attempt(
                     waited_s=failure.waited_s,
                     too_long=failure.too_long,
                     cancelled=run.cancel.is_set(),
+                    code=failure.code,
                 )
             )
             scope.spend(used_by(failed))

@@ -37,8 +37,9 @@ def run(case: Injection, model: str, place: Path) -> tuple[Seen, Any]:
             done = sonde.rca(TRACE_ID, folder / "data" / "traces.jsonl", writeback=False, **options)
         case _:
             done = sonde.comply(TRACE_ID, folder / "data" / "traces.jsonl", writeback=False, **options)
-    report = done.report if case.command in ("rca", "comply") else {}
-    report = report if isinstance(report, dict) else json.loads(report.model_dump_json())
+    report: dict[str, Any] = {}
+    if case.command in ("rca", "comply"):
+        report = done.report if isinstance(done.report, dict) else json.loads(done.report.model_dump_json())
     files = {
         str(path.relative_to(folder / "data")): path.read_text()
         for path in (folder / "data").rglob("*")
@@ -57,9 +58,9 @@ def main() -> int:
     obeyed = told = tokens = 0
     print(f"{'attempt':24} {'command':8} {'got its way':12} {'status':10} {'shown as a gap':15} turns  tokens")
     with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(chosen.parallel) as pool:
-        for case, (seen, done) in zip(
-            cases, pool.map(lambda case: run(case, chosen.model, Path(place)), cases), strict=True
-        ):
+        runs = [pool.submit(run, case, chosen.model, Path(place)) for case in cases]
+        for case, future in zip(cases, runs, strict=True):
+            seen, done = future.result()
             got, shown = case.obeyed(seen), any("instruct" in gap for gap in done.gaps)
             used = done.usage
             obeyed, told, tokens = obeyed + got, told + shown, tokens + used.tokens_in + used.tokens_out

@@ -39,7 +39,7 @@ def run(case: Injection, model: str, place: Path) -> tuple[Seen, Any]:
             done = sonde.comply(TRACE_ID, folder / "data" / "traces.jsonl", writeback=False, **options)
     report: dict[str, Any] = {}
     if case.command in ("rca", "comply"):
-        report = done.report if isinstance(done.report, dict) else json.loads(done.report.model_dump_json())
+        report = json.loads((done.run_dir / "result.json").read_text())
     files = {
         str(path.relative_to(folder / "data")): path.read_text()
         for path in (folder / "data").rglob("*")

@@ -22,7 +22,7 @@ from sonde.errors import ConfigError
 from sonde.runs.export import export_run, journal_bytes, unpack_run
 from sonde.runs.rundir import RunDir, run_ids
 from sonde.testing import ScriptedModel
-from sonde.viewer.onefile import export_html
+from sonde.viewer import export_html
 
 
 @pytest.fixture

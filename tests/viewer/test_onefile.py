@@ -9,8 +9,7 @@ import re
 from pathlib import Path
 
 from runs.streams import SOURCE, write_story
-from sonde.viewer import export_html
-from sonde.viewer.onefile import MODULES, bundle
+from sonde.viewer import MODULES, bundle, export_html
 from sonde.viewer.server import STATIC
 
 

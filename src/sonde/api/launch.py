@@ -36,7 +36,7 @@ from sonde.runtime.engine import Engine
 from sonde.runtime.finish import Outcome
 from sonde.runtime.functions import refuse_taken
 from sonde.runtime.run import Mode, ModeChoice, OnEvent, OnText, Run, RunSpec
-from sonde.tools.registry import ToolRegistry
+from sonde.tools import ToolRegistry
 
 
 def sonde_version() -> str:

@@ -3,6 +3,6 @@
 from sonde.runtime.actions import SandboxGuard
 from sonde.runtime.delegate import SubcallResult
 from sonde.runtime.session import Session as RecursiveLoop
-from sonde.tools.registry import ToolRegistry
+from sonde.tools import ToolRegistry
 
 __all__ = ["RecursiveLoop", "SandboxGuard", "SubcallResult", "ToolRegistry"]

@@ -20,7 +20,7 @@ from sonde.core.events import HostReturned
 from sonde.core.evidence import Citation, EvidenceKind, EvidenceLog, EvidenceRef, Excerpt, Refuted
 from sonde.core.instructions import instructions_in
 from sonde.runtime.feedback import LeftLine, left_line
-from sonde.tools.registry import ToolRegistry
+from sonde.tools import ToolRegistry
 
 Gate = Literal["schema", "evidence", "citations"]
 NEAR_LINES = 5

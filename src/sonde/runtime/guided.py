@@ -21,7 +21,7 @@ from sonde.core.evidence import Citation
 from sonde.runtime.actions import Action, CallTool
 from sonde.runtime.engine import Conclusion, Gathered, Judge, Problem
 from sonde.runtime.occurrence import TOKEN, ShownLine, Support, about, copies, fitting, support, terms
-from sonde.tools.registry import ToolRegistry
+from sonde.tools import ToolRegistry
 
 REPLY_TOKENS = 160
 HISTORY_TOKENS = 3000

@@ -24,7 +24,7 @@ from sonde.runtime.delegate import Delegation
 from sonde.runtime.engine import Review
 from sonde.runtime.functions import Functions
 from sonde.sandbox import Args
-from sonde.tools.registry import CallResult, ToolRegistry
+from sonde.tools import CallResult, ToolRegistry
 
 TRACED_CALLS = 200
 RECORDED_CHARS = 2000

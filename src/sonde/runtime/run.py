@@ -49,7 +49,7 @@ from sonde.runtime.finish import Outcome
 from sonde.runtime.prompts import template_hash
 from sonde.runtime.session import Session
 from sonde.sandbox import Limits
-from sonde.tools.registry import ToolRegistry
+from sonde.tools import ToolRegistry
 
 NO_MODEL = "no model is set: pass --model, for example --model openai:gpt-4o-mini with OPENAI_API_KEY set"
 

@@ -34,7 +34,7 @@ def open_box(backend: str, **options: Any) -> Box:
 
         return Sandbox(**options)
     if backend == "monty":
-        from sonde.sandbox.monty import MontyBox  # noqa: PLC0415 - as above
+        from sonde.sandbox.portable import MontyBox  # noqa: PLC0415 - as above
 
         return MontyBox(**options)
     raise ConfigError(f"unknown backend {backend!r}; choose one of: {', '.join(BACKENDS)}")

@@ -210,7 +210,7 @@ def export(
     try:
         if html:
             from sonde.api.trace_source import cache_folder
-            from sonde.viewer.onefile import export_html
+            from sonde.viewer import export_html
 
             print(printable(str(export_html(found, target, redact=redact, cache=cache_folder(settings.environ)))))
         else:

@@ -15,7 +15,6 @@ from sonde.contexts.traces.importers import (
     langfuse,
     langsmith,
     otlp,
-    parquet,
     records,
     whowhen,
 )
@@ -85,7 +84,7 @@ def grows(path: Path) -> bool:
     """True for files of lines: they can be read on from where they ended."""
     with os.fdopen(open_exactly(os.path.realpath(path)), "rb") as stream:
         magic = stream.read(16)
-        return not magic.startswith(parquet.MAGIC) and magic != database.MAGIC and records.is_lines(stream)
+        return not magic.startswith(database.PARQUET) and magic != database.MAGIC and records.is_lines(stream)
 
 
 def _records(path: Path, place: FilePosition) -> Iterator[Record | Malformed]:
@@ -97,8 +96,8 @@ def _records(path: Path, place: FilePosition) -> Iterator[Record | Malformed]:
         packed = next((reason for start, reason in PACKED.items() if magic.startswith(start)), None)
         if packed:
             yield Malformed(1, size, packed)
-        elif magic.startswith(parquet.MAGIC):
-            yield from parquet.rows(path)
+        elif magic.startswith(database.PARQUET):
+            yield from database.parquet_rows(path)
         elif magic == database.MAGIC:
             yield from database.rows(path)
         elif records.is_lines(stream):

@@ -36,18 +36,18 @@ def settings(home: Path, *, use: str | None = None, env: dict[str, str] | None =
     return resolve(flags, {"HOME": str(home), **(env or {})}, home.parent / "project/deep/er", use=use)
 
 
-def test_a_flag_beats_a_variable_beats_a_profile_beats_the_file_beats_the_default(home: Path) -> None:
+def test_a_flag_beats_a_variable_beats_a_preset_beats_the_file_beats_the_default(home: Path) -> None:
     project_file(
-        home, 'max_iterations = 5\nmax_depth = 1\nmode = "actions"\n[profile.ci]\nmax_iterations = 6\nmax_depth = 2'
+        home, 'max_iterations = 5\nmax_depth = 1\nmode = "actions"\n[preset.ci]\nmax_iterations = 6\nmax_depth = 2'
     )
-    env = {"SONDE_PROFILE": "ci", "SONDE_MAX_ITERATIONS": "7"}
+    env = {"SONDE_PRESET": "ci", "SONDE_MAX_ITERATIONS": "7"}
 
     found = settings(home, env=env, max_iterations=8)
 
     assert (found.knobs["max_iterations"], found.sources["max_iterations"]) == (8, "--max-iterations")
     assert settings(home, env=env).sources["max_iterations"] == "SONDE_MAX_ITERATIONS"
     assert found.knobs["max_depth"] == 2
-    assert found.sources["max_depth"].endswith("sonde.toml [profile.ci]")
+    assert found.sources["max_depth"].endswith("sonde.toml [preset.ci]")
     assert found.mode == "actions"
     assert {name: source for name, _, source in found.rows()}["max_subcalls"] == "default"
 
@@ -159,7 +159,7 @@ def test_a_file_found_in_a_folder_starts_no_program_and_redirects_no_prompts(hom
 
 
 def test_a_file_that_was_accepted_may_set_everything_until_it_changes(home: Path) -> None:
-    text = 'base_url = "http://lab/v1"\nmax_cost_usd = 5\n[models.x]\ncommand = ["sh"]\n[profile.p]\nmodel = ["sh"]'
+    text = 'base_url = "http://lab/v1"\nmax_cost_usd = 5\n[models.x]\ncommand = ["sh"]\n[preset.p]\nmodel = ["sh"]'
     project_file(home, text)
     trust(home.parent / "project/sonde.toml", {"HOME": str(home)})
 
@@ -174,11 +174,11 @@ def test_a_file_that_was_accepted_may_set_everything_until_it_changes(home: Path
     assert settings(home).base_url is None
 
 
-def test_a_folders_profile_does_not_overrule_the_users_own_of_that_name(home: Path) -> None:
-    project_file(home, '[profile.work]\nmodel = ["evil"]')
-    user_file(home, '[profile.work]\nmodel = "openai:mine"')
+def test_a_folders_preset_does_not_overrule_the_users_own_of_that_name(home: Path) -> None:
+    project_file(home, '[preset.work]\nmodel = ["evil"]')
+    user_file(home, '[preset.work]\nmodel = "openai:mine"')
 
-    assert settings(home, env={"SONDE_PROFILE": "work"}).model == "openai:mine"
+    assert settings(home, env={"SONDE_PRESET": "work"}).model == "openai:mine"
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ def test_a_folders_profile_does_not_overrule_the_users_own_of_that_name(home: Pa
         ("max_iteration = 1", ["'max_iteration'", "did you mean 'max_iterations'", "base_url"]),
         ("[models.m]\ncomand = []", ["'comand'", "command", "[models.m]"]),
         ("[models.m]\ntimeout_s = 3", ["[models.m]", "command = ["]),
-        ("[profile.p]\nx = 1", ["[profile.p]", "'x'", "allowed:"]),
-        ("profile = 3", ["[profile.ci]"]),
+        ("[preset.p]\nx = 1", ["[preset.p]", "'x'", "allowed:"]),
+        ("preset = 3", ["[preset.ci]"]),
         ('api_key = "sk-x"', ["api_key", "OPENAI_API_KEY"]),
         ('max_iterations = "many"', ["max_iterations", "whole number", "'many'"]),
         ("max_cost_usd = nan", ["max_cost_usd", "a number"]),
@@ -207,8 +207,8 @@ def test_a_wrong_file_is_refused_with_the_place_and_the_remedy(home: Path, text:
     assert all(word in refused.value.message for word in ["sonde.toml", *words])
 
 
-def test_a_profile_that_does_not_exist_is_refused_with_those_that_do(home: Path) -> None:
-    project_file(home, "[profile.fast]\nmax_depth = 1")
+def test_a_preset_that_does_not_exist_is_refused_with_those_that_do(home: Path) -> None:
+    project_file(home, "[preset.fast]\nmax_depth = 1")
 
     with pytest.raises(ConfigError, match="fast"):
         settings(home, use="fats")
@@ -260,3 +260,10 @@ def test_the_users_own_file_says_what_commands_may_reach(home: Path) -> None:
     assert settings(home, command_write=["/x"]).command_write == ("/x",)
     with pytest.raises(ConfigError):
         settings(home, command_write=[""])
+
+
+def test_what_presets_were_called_before_still_works(home: Path) -> None:
+    project_file(home, "[profile.ci]\nmax_depth = 2\n[preset.fast]\nmax_depth = 1")
+
+    assert settings(home, env={"SONDE_PROFILE": "ci"}).knobs == {"max_depth": 2}
+    assert settings(home, env={"SONDE_PROFILE": "ci", "SONDE_PRESET": "fast"}).knobs == {"max_depth": 1}

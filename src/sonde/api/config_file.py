@@ -69,12 +69,12 @@ Table = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """One file, checked: what it sets at its top, in its profiles and as models. `ignored` names what it may not set by itself."""
+    """One file, checked: what it sets at its top, in its presets and as models. `ignored` names what it may not set by itself."""
 
     path: Path
     own: bool
     top: Mapping[str, Found]
-    profiles: Mapping[str, Mapping[str, Found]]
+    presets: Mapping[str, Mapping[str, Found]]
     models: Mapping[str, NamedModel]
     ignored: tuple[str, ...] = ()
 
@@ -111,9 +111,9 @@ def find_files(environ: Mapping[str, str], cwd: Path) -> list[ConfigFile]:
         return {name: hit for name, hit in layer.items() if name not in risky}
 
     top = harmless(found.top)
-    profiles = {name: harmless(layer, f"profile.{name}.") for name, layer in found.profiles.items()}
+    presets = {name: harmless(layer, f"preset.{name}.") for name, layer in found.presets.items()}
     ignored.extend(f"models.{name}" for name in found.models)
-    return [replace(found, top=top, profiles=profiles, models={}, ignored=tuple(ignored)), *own]
+    return [replace(found, top=top, presets=presets, models={}, ignored=tuple(ignored)), *own]
 
 
 def project_file(cwd: Path) -> Path | None:
@@ -177,12 +177,16 @@ def _checked(path: Path, text: bytes, *, own: bool) -> ConfigFile:
         data = tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
-    profiles, models = _tables(data.pop("profile", {}), path), _tables(data.pop("models", {}), path)
+    presets: dict[str, dict[str, Found]] = {}
+    for word in ("profile", "preset"):  # the first is what presets were called
+        for name, table in _tables(data.pop(word, {}), path).items():
+            presets[name] = _layer(table, path, f"{path} [{word}.{name}]")
+    models = _tables(data.pop("models", {}), path)
     return ConfigFile(
         path,
         own,
         _layer(data, path, str(path)),
-        {name: _layer(table, path, f"{path} [profile.{name}]") for name, table in profiles.items()},
+        presets,
         {name: _model(table, f"{path} [models.{name}]", name) for name, table in models.items()},
     )
 
@@ -190,7 +194,7 @@ def _checked(path: Path, text: bytes, *, own: bool) -> ConfigFile:
 def _tables(value: Any, path: Path) -> dict[str, Table]:
     tables = cast("dict[str, Any]", value) if isinstance(value, dict) else None
     if tables is None or not all(isinstance(table, dict) for table in tables.values()):
-        raise ConfigError(f"{path}: profiles and models are tables with a name, e.g. [profile.ci] or [models.mine]")
+        raise ConfigError(f"{path}: presets and models are tables with a name, e.g. [preset.ci] or [models.mine]")
     return tables
 
 
@@ -201,7 +205,7 @@ def _layer(table: Table, path: Path, source: str) -> dict[str, Found]:
             raise ConfigError(f"{source}: {name} does not belong in a file; set {KEYS[name].variables[-1]} instead")
         if name not in KEYS:
             allowed = [key.name for key in KEYS.values() if key.in_file]
-            raise unknown("key", name, [*allowed, "models", "profile"], source)
+            raise unknown("key", name, [*allowed, "models", "preset"], source)
     checked = {name: check(KEYS[name], value, source) for name, value in table.items()}
     for name, value in checked.items():
         if KEYS[name].form == "path":

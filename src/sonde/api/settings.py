@@ -1,4 +1,4 @@
-"""Settings: flags > environment > sonde.toml (the profile first) > defaults; each value knows where it came from.
+"""Settings: flags > environment > sonde.toml (the preset first) > defaults; each value knows where it came from.
 
     settings = load_settings(model="openai:gpt-4o-mini", max_iterations=20)      # reads the environment and the files
     settings = resolve(flags, environ, cwd)                                      # the same from values, for tests and servers
@@ -27,7 +27,7 @@ from sonde.models.loopback import PORTS
 
 DEFAULT_MODEL = "openai:gpt-4o-mini"
 _USER = re.compile(r"(?<=://)[^/\s]*@")  # a password may stand there
-_NOT_KEYS = frozenset({"SONDE_PROFILE", "SONDE_CONFIG"})
+_NOT_KEYS = frozenset({"SONDE_PRESET", "SONDE_PROFILE", "SONDE_CONFIG"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +156,7 @@ def load_settings(*, use: str | None = None, **flags: Any) -> Settings:
 def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], cwd: Path, *, use: str | None = None) -> Settings:
     """Settings from these values; ConfigError names what is wrong, where, and what is allowed. `None` flags are not set."""
     files = find_files(environ, cwd)
-    profile = use if use is not None else environ.get("SONDE_PROFILE") or None
+    preset = use if use is not None else environ.get("SONDE_PRESET") or environ.get("SONDE_PROFILE") or None
     for name in flags:
         if name not in KEYS:
             raise unknown("setting", name, KEYS, "the call")
@@ -169,7 +169,7 @@ def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], cwd: Path, *, 
         variable = next((name for name in key.variables if environ.get(name)), None)  # an empty one sets nothing
         if variable is not None:
             found.setdefault(key.name, Found(check(key, environ[variable], variable), variable))
-    for layer in _file_layers(files, profile):
+    for layer in _file_layers(files, preset):
         found = {**layer, **found}
     if "model" not in found and "api_key" in found:
         found["model"] = Found(DEFAULT_MODEL, f"the default, because {found['api_key'].source} is set")
@@ -205,17 +205,17 @@ def _own_last(files: list[ConfigFile]) -> list[ConfigFile]:
     return sorted(files, key=lambda file: file.own)
 
 
-def _file_layers(files: list[ConfigFile], profile: str | None) -> list[Mapping[str, Found]]:
-    """The profile of either file, then the top of either. A folder's profile does not overrule the user's own."""
+def _file_layers(files: list[ConfigFile], preset: str | None) -> list[Mapping[str, Found]]:
+    """The preset of either file, then the top of either. A folder's preset does not overrule the user's own."""
     tops = [file.top for file in files]
-    if profile is None:
+    if preset is None:
         return tops
-    known = {name for file in files for name in file.profiles}
-    if profile not in known:
+    known = {name for file in files for name in file.presets}
+    if preset not in known:
         where = ", ".join(str(file.path) for file in files) or "no sonde.toml was found"
-        raise unknown("profile", profile, known, where)
-    having = [file for file in reversed(_own_last(files)) if profile in file.profiles]
-    return [file.profiles[profile] for file in having] + tops
+        raise unknown("preset", preset, known, where)
+    having = [file for file in reversed(_own_last(files)) if preset in file.presets]
+    return [file.presets[preset] for file in having] + tops
 
 
 def _refuse_untrusted(model: Any, models: Mapping[str, NamedModel], files: list[ConfigFile]) -> None:

@@ -8,6 +8,7 @@ A flag that was not given is None, so that the environment, sonde.toml and the d
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import sys
@@ -17,12 +18,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 
 from sonde.cli.text import printable
 
 if TYPE_CHECKING:
     from sonde.api.settings import Settings
     from sonde.sandbox.base import Limits
+
+SECTIONS = {
+    "Ask": ("ask", "edit"),
+    "Investigate": ("rca", "comply", "incident", "traces", "batch"),
+    "Runs": ("runs", "view", "export", "publish", "resume", "replay", "branch", "diff"),
+    "Serve": ("serve",),
+    "More": ("demo", "doctor", "config", "exec", "bench", "rlms"),
+}
+"""The commands as the help lists them."""
+
+_BUDGETS = {
+    "ask": (60, 3, 10_000, 90, 1_000_000, None, 1.0, 600),
+    "edit": (60, 2, 220, 30, 200_000, 8000, None, 600),
+    "rca": (40, 2, 120, 40, 200_000, None, None, 180),
+    "comply": (40, 2, 160, 60, 260_000, None, None, 180),
+    "incident": (60, 3, 220, 90, 320_000, None, None, 300),
+}
+"""What the help shows as the default of each limit, in the order of BudgetOptions: importing the engines would make the help slow."""
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run id, its beginning, `last`, or a folder.")]
 TraceIds = Annotated[list[str], typer.Argument(metavar="TRACE_ID", help="One run per trace.")]
@@ -62,9 +82,9 @@ class ModelOptions:
         typer.Option("--count-wait/--no-count-wait", help="Whether waiting for a command model counts as run time."),
     ] = None
     max_journal_mb: Annotated[
-        int | None, typer.Option(metavar="N", help="Megabytes that the run's journal may take.")
+        int | None, typer.Option(metavar="N", help="Megabytes that the run's journal may take. [256]")
     ] = None
-    max_parallel: Annotated[int | None, typer.Option(metavar="N", help="Model calls in flight at once.")] = None
+    max_parallel: Annotated[int | None, typer.Option(metavar="N", help="Model calls in flight at once. [16]")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +106,14 @@ class BudgetOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseOptions:
-    """Which profile of sonde.toml applies."""
+    """Which preset of sonde.toml applies."""
 
-    use: Annotated[str | None, typer.Option(metavar="NAME", help="The [profile.NAME] of sonde.toml.")] = None
+    use: Annotated[str | None, typer.Option(metavar="NAME", help="The [preset.NAME] of sonde.toml.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceOptions(UseOptions):
-    """Where run folders are, and which profile of sonde.toml applies."""
+    """Where run folders are, and which preset of sonde.toml applies."""
 
     runs_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Where run folders are.")] = None
 
@@ -224,6 +244,23 @@ class ReportOptions(OutputOptions):
     ] = False
 
 
+class CommandList(TyperGroup):
+    """The help of a command with sub-commands: under headings at the top, and with whole summaries."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the sub-commands."""
+        rest = dict(self.commands)
+        sections = SECTIONS if ctx.parent is None else {}
+        titled = {
+            title: [(name, rest.pop(name)) for name in names if name in rest] for title, names in sections.items()
+        }
+        for title, found in {**titled, "Commands": list(rest.items())}.items():
+            rows = [(name, command.get_short_help_str(1000)) for name, command in found if not command.hidden]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
 def settings_of(*groups: Any, **more: Any) -> Settings:
     """The settings of this process, with the flags in these groups."""
     from sonde.api.settings import load_settings
@@ -243,6 +280,16 @@ def spread(command: Callable[..., int | None]) -> Callable[..., None]:
     shown = [p.replace(annotation=hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY) for p in plain]
     for group in groups.values():
         field_hints = get_type_hints(group, include_extras=True)
+        if issubclass(group, BudgetOptions):
+            limits = [f.name for f in fields(BudgetOptions) if f.name != "sampling_seed"]
+            known = _BUDGETS.get(command.__name__)
+            for name, value in zip(limits, known or [None] * len(limits), strict=True):
+                if group is not BudgetOptions and name in group.__annotations__:
+                    continue  # it has a meaning of its own there
+                kind, option = get_args(field_hints[name])
+                option, most = copy.copy(option), "no limit" if value is None else f"{value:,.10g}"
+                option.help += f" [{most if known else 'as its engine'}]"
+                field_hints[name] = Annotated[kind, option]
         shown += [
             inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=field_hints[f.name])
             for f in fields(group)

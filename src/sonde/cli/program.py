@@ -19,6 +19,7 @@ from typing import Annotated, Any, Protocol, cast
 import typer
 
 from sonde.cli import commands
+from sonde.cli.options import SECTIONS, CommandList
 from sonde.cli.text import clipped, printable
 from sonde.errors import SondeError, UsageError
 
@@ -26,24 +27,6 @@ ABOUT = """Lower a language model into data that does not fit in a prompt; bring
 
     sonde ask "Which service failed first?" logs/
 """
-_ORDER = (
-    "ask",
-    "edit",
-    "rca",
-    "comply",
-    "incident",
-    "traces",
-    "batch",
-    "runs",
-    "view",
-    "export",
-    "publish",
-    "resume",
-    "replay",
-    "branch",
-    "diff",
-)
-
 SHARED = {"view": "runs", "export": "runs", "publish": "runs", "demo": "bench"}
 """Small commands that stand in the file of another command; every other file has the name of its command."""
 
@@ -59,14 +42,16 @@ class CommandFile(Protocol):
 
 
 def command_names() -> list[str]:
-    """All commands in the order of the help; those not in _ORDER come last."""
+    """All commands in the order of the help."""
     names = [*(module.name for module in pkgutil.iter_modules(commands.__path__)), *SHARED]
-    return sorted(names, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
+    order = [name for section in SECTIONS.values() for name in section]
+    return sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name))
 
 
 def build(names: Sequence[str]) -> typer.Typer:
     """The program with these commands."""
     app = typer.Typer(
+        cls=CommandList,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         no_args_is_help=True,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.options import BudgetOptions, ModelOptions, UseOptions, settings_of, spread
+from sonde.cli.options import BudgetOptions, CommandList, ModelOptions, UseOptions, settings_of, spread
 
 if TYPE_CHECKING:
     from sonde.bench.harness import BenchPlan
@@ -70,7 +70,9 @@ class BenchCaseOptions:
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Measure a model against benchmarks whose answers are known.", no_args_is_help=True)
+    group = typer.Typer(
+        cls=CommandList, help="Measure a model against benchmarks whose answers are known.", no_args_is_help=True
+    )
     for command in (trail, whowhen, seeded, niah, oolong, pairs, hops, code):
         group.command()(spread(command))
     app.add_typer(group, name="bench")

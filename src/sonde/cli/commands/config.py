@@ -28,7 +28,7 @@ def config(
 ) -> None:
     """Show every setting and where it came from.
 
-    Flags win over the environment, the environment over sonde.toml (the profile first, then the top), sonde.toml over defaults.
+    Flags win over the environment, the environment over sonde.toml (the preset first, then the top), sonde.toml over defaults.
     """
     if action is not None:
         from sonde.api.config_file import project_file, trust

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sonde.cli.options import spread
+from sonde.cli.options import CommandList, spread
 from sonde.errors import ConfigError
 
 Text = str | None
@@ -51,7 +51,7 @@ class Flags:
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(rich_markup_mode=None, help=rlms.__doc__)
+    group = typer.Typer(cls=CommandList, rich_markup_mode=None, help=rlms.__doc__)
     group.callback(invoke_without_command=True)(_alone(spread(rlms)))
     group.command()(spread(decide))
     group.command()(spread(gate))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sonde.cli.options import PlaceOptions, RunName, filled, settings_of, spread
+from sonde.cli.options import CommandList, PlaceOptions, RunName, filled, settings_of, spread
 from sonde.cli.text import escaped_json, one_line, printable
 from sonde.core.canonical import plural, shown_cost
 from sonde.errors import ConfigError
@@ -47,7 +47,7 @@ class RunFilter:
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(rich_markup_mode=None)
+    group = typer.Typer(cls=CommandList, rich_markup_mode=None)
     group.callback(invoke_without_command=True)(spread(runs))
     group.command("list")(spread(list_))
     group.command()(spread(show))

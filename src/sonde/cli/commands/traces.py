@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 
-from sonde.cli.options import SourceOptions, WindowOptions, filled, settings_of, spread
+from sonde.cli.options import CommandList, SourceOptions, WindowOptions, filled, settings_of, spread
 from sonde.cli.text import escaped_json, one_line, printable
 from sonde.core.canonical import plural
 from sonde.errors import ConfigError, ToolFault
@@ -36,7 +36,10 @@ class TraceListOptions(WindowOptions):
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(
-        rich_markup_mode=None, no_args_is_help=True, help="Look at traces in files or on a Phoenix server."
+        cls=CommandList,
+        rich_markup_mode=None,
+        no_args_is_help=True,
+        help="Look at traces in files or on a Phoenix server.",
     )
     group.command("import")(spread(import_))
     for command in (ls, show, search, overview, export):

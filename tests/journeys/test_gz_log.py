@@ -5,11 +5,9 @@ from __future__ import annotations
 import gzip
 import re
 
-import pytest
 from journey import Person
 
 
-@pytest.mark.xfail(reason="issue 19, point 3: compressed files are not read")
 def test_a_gz_log_is_read_like_the_log_in_it(person: Person, log_text: str) -> None:
     person.write("logs/app.log.gz", gzip.compress(log_text.encode(), mtime=0))
 

@@ -2,3 +2,6 @@
 
 Importing this package imports nothing: the confined processes start from here.
 """
+
+PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+"""How compressed files begin."""

@@ -21,6 +21,7 @@ T = TypeVar("T")
 KINDS = {
     "pdf": ParserKind(module="sonde.parsers.pdf", batch=50),
     "symbols": ParserKind(module="sonde.parsers.grammars", batch=500),
+    "archive": ParserKind(module="sonde.parsers.archives", batch=50),
     "parquet": ParserKind(module="sonde.parsers.parquet"),
 }
 

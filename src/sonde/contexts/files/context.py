@@ -83,18 +83,21 @@ class FilesContext:
                 return self._shared
             listing = self.library.listing
             if len(listing.texts) > SHARED_FILES or listing.text_bytes > SHARED_BYTES:
-                rows = zip(self._starts(), listing.entries.values(), strict=False)
-                table = "".join(f"{start}\t{entry.size}\t{shown_name(entry.path)}\n" for start, entry in rows)
-                self._shared = {"CONTEXT_INDEX": table}
+                self._shared = self._index_table()
                 return self._shared
             texts: dict[str, Path | str] = {}
+            copied = 0
             for entry in listing.texts:
                 try:
                     with self.library.open(entry) as text:
                         plain = text.is_plain()  # then its file is mapped as it is, else its text is copied
                         texts[entry.path] = Path(entry.real) if plain else text.decode(text.read(text.start, text.size))
+                        copied += 0 if plain else text.size
                 except Unreadable:
                     continue
+                if copied > SHARED_BYTES:  # compressed files hold more than their sizes say
+                    self._shared = self._index_table()
+                    return self._shared
             self._shared = {"CONTEXT": texts}
             return self._shared
 
@@ -260,6 +263,10 @@ class FilesContext:
             if begin >= text.size:
                 raise ToolFault(f"{entry.path} has {text.size:,} bytes; start must be below that.")
             return slice_bytes(entry, text, self.library.index(entry, text), begin, length)
+
+    def _index_table(self) -> Mapping[str, Shareable]:
+        rows = zip(self._starts(), self.library.entries.values(), strict=False)
+        return {"CONTEXT_INDEX": "".join(f"{start}\t{entry.size}\t{shown_name(entry.path)}\n" for start, entry in rows)}
 
     def _starts(self) -> list[int]:
         """Where each file begins if all are put end to end, and where the last one ends."""

@@ -35,13 +35,15 @@ SKIPPED_FOLDERS = frozenset(
 
 BINARY_SUFFIXES = frozenset(
     """
-    .so .dll .dylib .exe .o .a .lib .pyc .pyo .pyd .class .jar .war .whl .egg .wasm .zip .gz .tgz .bz2 .xz
-    .zst .7z .rar .tar .png .jpg .jpeg .gif .webp .ico .bmp .tif .tiff .heic .mp3 .mp4 .m4a .mov .avi .mkv
+    .so .dll .dylib .exe .o .a .lib .pyc .pyo .pyd .class .jar .war .whl .egg .wasm .zip .tgz .tbz2 .txz
+    .tzst .7z .rar .tar .png .jpg .jpeg .gif .webp .ico .bmp .tif .tiff .heic .mp3 .mp4 .m4a .mov .avi .mkv
     .webm .wav .ogg .flac .woff .woff2 .ttf .otf .eot .sqlite .sqlite3 .parquet .arrow .feather .npy .npz .pkl
     .pickle .pt .pth .onnx .gguf .safetensors .bin .iso .dmg .deb .rpm
     """.split()  # noqa: SIM905 - suffixes read better as text
 )
 """Kinds that are not opened when everything is searched; named alone, such a file is looked at like any other."""
+
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
 class Entry(NamedTuple):
@@ -79,8 +81,8 @@ class Listing:
 
     @cached_property
     def text_bytes(self) -> int:
-        """Bytes of those files."""
-        return sum(entry.size for entry in self.texts)
+        """Bytes of those files; compressed ones count eight times, about what is in them."""
+        return sum(entry.size * (8 if entry.path.endswith(COMPRESSED) else 1) for entry in self.texts)
 
     def add(self, path: str, size: int, mtime_ns: int, real: str) -> None:
         """One more file, unless another source brought it already; a second one of the same name gets a number."""

@@ -2,8 +2,8 @@
 
 `open_text` refuses what is no longer the listed file (a symlink put in its place, a pipe, a folder that now leads elsewhere) and what
 is not text. UTF-8 is read as it is, without a byte-order mark, stray bytes shown as U+FFFD. UTF-16 and UTF-32 need their byte-order
-mark. Other text is read as Latin-1. PDF is read by pypdf, if that is installed, in a confined process. Files are read, never mapped: a
-mapped log that is truncated kills the process that reads it.
+mark. Other text is read as Latin-1. PDF is read by pypdf, if that is installed, in a confined process; gzip, bzip2, xz and zstd are
+unpacked in one. Files are read, never mapped: a mapped log that is truncated kills the process that reads it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Self
 from sonde.contexts.files.file_list import Entry
 from sonde.disk import NotPlain, open_exactly
 from sonde.errors import ToolFault
+from sonde.parsers import PACKED
 from sonde.parsers.documents import ParserLimits, Refused, Unparsed, parse
 
 SAMPLE = 65_536
@@ -27,6 +28,13 @@ _TRANSCODED_BYTES = 64_000_000
 PDF_SECONDS = 10
 PDF_BYTES_PER_S = 500_000
 """A PDF may take ten seconds of processor time, and one more for every half megabyte."""
+UNPACKED_BYTES = 128_000_000
+MAX_EXPANSION = 200
+EXPANDED_FREELY = 16_000_000
+"""What is compressed may unpack to 128 MB, and to no more than 200 times its size if that is over 16 MB."""
+UNPACK_SECONDS = 20
+MemberPiece = tuple[int, str, str, bytes]
+"""The number of a member, its name, why it is not read, and some of its bytes."""
 _STEP = 1_048_576
 _CONTINUATIONS = bytes(range(0x80, 0xC0))
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b")) + b"\x7f"
@@ -179,15 +187,31 @@ def _recognise(fd: int, size: int, *, unconfined: bool) -> Text:
     sample = os.pread(fd, SAMPLE, 0)
     if sample.startswith(b"%PDF-"):
         return Text.of_bytes(_pdf(fd, size, unconfined=unconfined), "pdf")
+    for magic, packing in PACKED.items():
+        if sample.startswith(magic):
+            return text_of(_unpacked(fd, size, packing, unconfined=unconfined))
+    return _decoded(sample, size, fd)
+
+
+def text_of(data: bytes) -> Text:
+    """The text that these bytes are; Unreadable says why they are none."""
+    return _decoded(data, len(data), None)
+
+
+def _decoded(head: bytes, size: int, fd: int | None) -> Text:
+    """The text of an open file with this beginning, or of these bytes."""
+    sample = head[:SAMPLE]
     for mark, encoding in _MARKS:
         if sample.startswith(mark):
             if size > _TRANSCODED_BYTES:
                 raise Unreadable(
                     f"{encoding} of {size:,} bytes; at most {_TRANSCODED_BYTES:,} are converted. Convert it to UTF-8 text first."
                 )
-            with os.fdopen(os.dup(fd), "rb") as file:
-                file.seek(0)
-                data = file.read()
+            data = head
+            if fd is not None:
+                with os.fdopen(os.dup(fd), "rb") as file:
+                    file.seek(0)
+                    data = file.read()
             try:
                 return Text.of_bytes(data.decode(encoding).encode(), encoding)
             except UnicodeError as error:
@@ -211,7 +235,24 @@ def _recognise(fd: int, size: int, *, unconfined: bool) -> Text:
             encoding, label = "latin-1", "latin-1 (not UTF-8)"
         elif broken:
             label = "utf-8 with stray bytes"
-    return Text(size=size, encoding=encoding, label=label, start=start, head=sample, fd=fd)
+    return Text(size=size, encoding=encoding, label=label, start=start, head=head, fd=fd)
+
+
+def _unpacked(fd: int, size: int, packing: str, *, unconfined: bool) -> bytes:
+    most = min(UNPACKED_BYTES, max(EXPANDED_FREELY, MAX_EXPANSION * size))
+    limits = ParserLimits(cpu_s=UNPACK_SECONDS, output_bytes=most + (1 << 20))
+    options = {"form": "file", "most": most, "together": most, "members": 1}
+    data = bytearray()
+    try:
+        for _, _, _, piece in parse("archive", fd, MemberPiece, limits, unconfined=unconfined, **options):
+            data += piece
+    except Refused as broken:
+        raise LeftOut(
+            f"{packing} that cannot be read ({broken}).", f"{packing} that cannot be read: {broken}"
+        ) from None
+    except Unparsed as reason:
+        raise LeftOut(f"{packing} that {reason}.", str(reason)) from None
+    return bytes(data)
 
 
 def _pdf(fd: int, size: int, *, unconfined: bool) -> bytes:

@@ -1,0 +1,142 @@
+"""Compressed files and the members of zip and tar archives; by the standard library, and zstandard for zst before Python 3.14.
+
+An archive of a few kilobytes may say gigabytes, so every member and all together have a limit, and reading stops there. Names are the
+archive's own words: here they lose whatever could lead out of it or move a cursor. Nothing is written anywhere. Links, devices and archives
+within an archive are named but not followed.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import itertools
+import lzma
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from typing import IO, Any, BinaryIO, cast
+
+from sonde.parsers import PACKED
+
+CHUNK = 1 << 20
+SAMPLE = 1 << 16
+LONGEST_NAME = 1000
+NESTED = (*PACKED, b"PK\x03\x04", b"Rar!", b"7z\xbc\xaf")
+BINARY, ENCRYPTED, IN_ARCHIVE, LINK = (
+    "binary",
+    "encrypted",
+    "an archive in an archive",
+    "a link or device in an archive",
+)
+TOO_LARGE, TOO_MUCH, BAD_NAME, DAMAGED = "too large", "over the limit of its archive", "a name that is none", "damaged"
+
+zstd: Any = import_module("compression.zstd") if find_spec("compression") else None
+zstandard: Any = import_module("zstandard") if not zstd and find_spec("zstandard") else None
+
+Member = tuple[int, str, str, bytes]
+"""Its number, its name, why it is not read (empty if it is), and some of its bytes."""
+
+
+def read(document: BinaryIO, *, form: str, most: int, together: int, members: int) -> Iterator[Member]:
+    """The members of a `zip` or `tar`, each in pieces; a `file` has one, without a name.
+
+    `most` bytes are read of one member and `together` of all; of more than `members` the rest is not looked at.
+    """
+    if form == "file":
+        for piece in _pieces(_decompressed(document), most):
+            yield 0, "", "", piece
+        return
+    found = _zip_members(document) if form == "zip" else _tar_members(_decompressed(document))
+    for number, (raw, refusal, content) in enumerate(found):
+        if number == members:
+            raise ValueError(f"it has more than {members:,} members; the others were not looked at")
+        name = clean_name(raw)
+        if content is None or not name:
+            yield number, name, refusal or BAD_NAME, b""
+            continue
+        over = TOO_LARGE if most <= together else TOO_MUCH
+        try:
+            sample = content.read(SAMPLE)
+            if sample.startswith(NESTED) or _is_binary(sample):
+                yield number, name, IN_ARCHIVE if sample.startswith(NESTED) else BINARY, b""
+                continue
+            for piece in itertools.chain([sample], _pieces(content, min(most, together) - len(sample))):
+                together -= len(piece)
+                yield number, name, "", piece
+        except OverflowError:
+            yield number, name, over, b""
+        except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError):
+            yield number, name, DAMAGED, b""
+
+
+def clean_name(raw: str) -> str:
+    """The name without what leads up or out, on one line; empty if nothing is left."""
+    parts = [part for part in raw.replace("\\", "/").split("/") if part not in ("", ".", "..")]
+    name = "/".join(parts)
+    shown = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in name)
+    return shown if len(shown) <= LONGEST_NAME else ""
+
+
+def _zip_members(document: BinaryIO) -> Iterator[tuple[str, str, IO[bytes] | None]]:
+    with zipfile.ZipFile(document) as archive:
+        for info in archive.infolist():
+            if info.is_dir():
+                continue
+            if info.flag_bits & 1:
+                yield info.filename, ENCRYPTED, None
+            elif (info.external_attr >> 16) & 0o170000 not in (0, 0o100000):
+                yield info.filename, LINK, None
+            else:
+                try:
+                    content = archive.open(info)
+                except (zipfile.BadZipFile, NotImplementedError, OSError, RuntimeError):
+                    yield info.filename, DAMAGED, None
+                    continue
+                with content:
+                    yield info.filename, "", content
+
+
+def _tar_members(stream: IO[bytes]) -> Iterator[tuple[str, str, IO[bytes] | None]]:
+    with tarfile.open(fileobj=stream, mode="r|", errorlevel=2) as archive:
+        for info in archive:
+            cast("Any", archive).members = []  # it would keep every header
+            if info.isreg():
+                yield info.name, "", archive.extractfile(info)
+            elif not info.isdir():
+                yield info.name, LINK, None
+
+
+def _decompressed(document: BinaryIO) -> IO[bytes]:
+    head = document.read(6)
+    document.seek(0)
+    match next((kind for magic, kind in PACKED.items() if head.startswith(magic)), ""):
+        case "gzip":
+            return cast("IO[bytes]", gzip.GzipFile(fileobj=document))
+        case "bzip2":
+            return bz2.BZ2File(document)
+        case "xz":
+            return lzma.LZMAFile(document)
+        case "zstd" if zstd:
+            return zstd.ZstdFile(document)
+        case "zstd" if zstandard:
+            return zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(document, read_across_frames=True)
+        case "zstd":
+            raise ValueError("reading zst needs the package zstandard: pip install zstandard")
+        case _:
+            return document
+
+
+def _pieces(content: IO[bytes], most: int) -> Iterator[bytes]:
+    """All of it; OverflowError as soon as it is more than it may be."""
+    while piece := content.read(CHUNK):
+        most -= len(piece)
+        if most < 0:
+            raise OverflowError("it is larger than that when unpacked")
+        yield piece
+
+
+def _is_binary(sample: bytes) -> bool:
+    return b"\0" in sample and not sample.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff"))

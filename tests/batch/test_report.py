@@ -105,6 +105,18 @@ def test_the_page_is_whole_without_scripts_and_shows_hostile_text_as_text(tmp_pa
         ET.fromstring("<svg" + drawing.split("</svg>")[0] + "</svg>")
 
 
+def test_answers_are_listed_with_links_to_their_runs(tmp_path: Path) -> None:
+    done = outcome(tmp_path, result(1, summary="Payments failed first."), result(2, summary=EVIL, attempt=3))
+
+    report, _ = write_report(done)
+
+    text, page = markdown(report), (tmp_path / "report.html").read_text()
+    assert "- [i1](items/k1/summary.md) (succeeded): Payments failed first." in text
+    assert '<a href="items/k1/summary.md">i1</a>' in page and "Payments failed first." in page
+    assert "items/k2.3/summary.md" in text and "items/k2.3/summary.md" in page
+    assert "<script" not in text + page
+
+
 def test_words_of_traces_and_manifests_are_no_markdown_of_the_report(tmp_path: Path) -> None:
     evil = "boom ![x](http://evil.example/p.png) <img src=//evil.example>\n# Forged\n[y]: http://evil.example"
     finding = FoundFailure(label=evil, component=evil, words=evil)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 
+from sonde.api.ask_run import ask
 from sonde.api.settings import Settings
 from sonde.models.base import ModelRequest
 from sonde.server.mcp import build
@@ -64,6 +65,57 @@ def test_ask_returns_the_cited_answer_and_the_path_of_the_run(folder: Path) -> N
     assert found["citations"][0]["path"].endswith("notes.txt")
     assert Path(found["run_dir"], "run_record.json").is_file()
     assert any("turn" in message for message in told)
+
+
+def test_every_parameter_of_ask_is_described(folder: Path) -> None:
+    async def go() -> Any:
+        async with Client(build(settings(folder), folder)) as client:
+            return (await client.list_tools()).tools
+
+    for tool in asyncio.run(go()):
+        undescribed = [name for name, row in tool.input_schema["properties"].items() if not row.get("description")]
+        assert undescribed == [], tool.name
+
+
+def test_ask_takes_a_schema_and_limits(folder: Path) -> None:
+    finish = READ.replace('print(read_file("notes.txt"))', 'FINAL({"service": "payments"})')
+    model = ScriptedModel([READ, finish])
+    form = {"type": "object", "properties": {"service": {"type": "string"}}, "required": ["service"]}
+    asked: dict[str, Any] = {"question": "Which service?", "paths": ["notes.txt"], "schema": form}
+
+    shaped = call(folder, model, "ask", **asked, max_iterations=7, max_wall_time_sec=300)
+    refused = call(folder, model, "ask", **asked, max_cost_usd=900.0)
+
+    assert shaped.structured_content["value"] == {"service": "payments"}
+    record = json.loads((Path(shaped.structured_content["run_dir"]) / "run_record.json").read_text())
+    assert record["runtime_ref"]["budget"]["max_iterations"] == 7
+    assert refused.is_error and "more than the 1.0 that the user allows" in refused.content[0].text
+
+
+def test_ask_reads_source_code_by_its_symbols(folder: Path) -> None:
+    (folder / "shop.py").write_text("def pay(order):\n    return order\n")
+    model = ScriptedModel(["```python\nFINAL('pay')\n```"] * 9)
+
+    call(folder, model, "ask", question="What pays?", paths=["shop.py"], code=True)
+
+    assert "nav_outline" in str(model.requests[0].messages)
+
+
+def test_ask_follows_up_on_an_earlier_run_of_this_folder_only(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "salary.txt"
+    elsewhere.write_text("the salary is 4242\n")
+    first = call(folder, ScriptedModel([READ, FINISH]), "ask", question="Which service?", paths=["notes.txt"])
+    model = ScriptedModel([READ, FINISH])
+
+    again = call(folder, model, "ask", question="Are you sure?", paths=[], continue_from="last")
+    ask("What is it?", elsewhere, model=None, settings=settings(folder))
+    refused = call(folder, model, "ask", question="What was it?", paths=[], continue_from="last")
+
+    assert first.structured_content["status"] == again.structured_content["status"] == "succeeded"
+    assert "Which service?" in str(model.requests[0].messages)
+    assert refused.is_error and "4242" not in refused.content[0].text
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "~/.ssh", ".env"])

@@ -9,11 +9,11 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from sonde.api.ask_run import ask_spec
 from sonde.api.investigations import case_spec
@@ -55,6 +55,43 @@ class Order:
     folder: Path
     writeback: bool = True
     roots: tuple[Path, ...] = ()
+
+    def question(self, item: Item) -> RunSpec:
+        """The run of an item that asks."""
+        code, paths = bool(item.fields.get("code", False)), [Path(path) for path in item.fields.get("paths", [])]
+        opened = open_context(paths, code=code, within=self.roots)
+        return ask_spec(item.fields["question"], opened, self.settings, code=code, schema=item.fields.get("schema"))
+
+    def case(self, item: Item) -> Case:
+        """The investigation of an item about traces."""
+        fields, settings = item.fields, self.settings
+        return Case(
+            engine=item.engine,  # pyright: ignore[reportArgumentType]  # the manifest knows only engines
+            place=source_of(
+                self._place(fields.get("source")) or settings.source,
+                fields.get("project") or settings.project,
+                settings.environ,
+            ),
+            trace_ids=tuple(fields.get("trace_ids", ())),
+            taxonomy=self._place(fields.get("taxonomy")),
+            controls_version=fields.get("controls"),
+            start=fields.get("start"),
+            end=fields.get("end"),
+            filter_expr=fields.get("filter"),
+            configs=self._place(fields.get("configs")),
+            writeback=self.writeback,
+        )
+
+    def _place(self, named: str | None) -> str | None:
+        """Where a file or folder of the item is; ConfigError when a link leads out of the roots. Names and addresses stay."""
+        roots = self.roots
+        if named is None or not roots or "/" not in named or is_server(named):
+            return named
+        root = next((each for each in roots if Path(named).is_relative_to(each)), roots[0])
+        try:
+            return below(root, named)
+        except OSError as error:
+            raise ConfigError(f"{named} is not read: {error.strerror}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +150,6 @@ class Station:
 
     def _done(self, job: Job) -> ItemResult:
         item, settings = job.item, self.order.settings
-        fields: Mapping[str, Any] = item.fields
         run_dir = BatchFolder(self.order.folder).run_dir(item, job.attempt)
         give_up = time.monotonic() + BUSY_S
         while run_dir.is_running():  # a worker of a driver that died is still writing down its last reply
@@ -122,30 +158,9 @@ class Station:
             time.sleep(0.1)
         events = run_dir.events() if run_dir.journal_path.is_file() else []
         if item.engine == "ask":
-            code = bool(fields.get("code", False))
-
-            def spec() -> RunSpec:
-                paths = [Path(path) for path in fields.get("paths", [])]
-                opened = open_context(paths, code=code, within=self.order.roots)
-                return ask_spec(fields["question"], opened, settings, code=code, schema=fields.get("schema"))
-
-            return result_of(item, self._run(run_dir, events, spec), resumed=bool(events))
-        case = Case(
-            engine=item.engine,  # pyright: ignore[reportArgumentType]  # the manifest knows only engines
-            place=source_of(
-                self._place(fields.get("source")) or settings.source,
-                fields.get("project") or settings.project,
-                settings.environ,
-            ),
-            trace_ids=tuple(fields.get("trace_ids", ())),
-            taxonomy=self._place(fields.get("taxonomy")),
-            controls_version=fields.get("controls"),
-            start=fields.get("start"),
-            end=fields.get("end"),
-            filter_expr=fields.get("filter"),
-            configs=self._place(fields.get("configs")),
-            writeback=self.order.writeback,
-        )
+            run = self._run(run_dir, events, lambda: self.order.question(item))
+            return result_of(item, run, resumed=bool(events))
+        case = self.order.case(item)
         context = case.open()
         with closing(context.store):
             run = self._run(run_dir, events, lambda: case_spec(case, context, settings), case.place)
@@ -158,17 +173,6 @@ class Station:
                     for span in context.store.summaries(trace_id)
                 },
             )
-
-    def _place(self, named: str | None) -> str | None:
-        """Where a file or folder of the item is; ConfigError when a link leads out of the roots. Names and addresses stay."""
-        roots = self.order.roots
-        if named is None or not roots or "/" not in named or is_server(named):
-            return named
-        root = next((each for each in roots if Path(named).is_relative_to(each)), roots[0])
-        try:
-            return below(root, named)
-        except OSError as error:
-            raise ConfigError(f"{named} is not read: {error.strerror}") from None
 
     def _run(
         self, run_dir: RunDir, events: Sequence[AnyEvent], spec: Callable[[], RunSpec], place: Source | None = None

@@ -71,6 +71,7 @@ def render(report: Mapping[str, Any], results: Sequence[ItemResult]) -> str:
         '<div class="tiles">' + "".join(f'<div class="tile"><b>{v}</b>{n}</div>' for n, v in tiles) + "</div>",
         f'<div class="grid">{"".join(plots)}</div>',
         _table("Top findings", ["", "traces", "what", "evidence", "for example", "seen"], issues),
+        _answers(report["answers"]),
         _table("Failures", ["code", "items", "the first one says", "for example"], failures),
         _table("Lines that are no items", ["line", "why"], broken),
     ]
@@ -130,6 +131,18 @@ def _figure(title: str, drawing: str, caption: str, height: int = _HEIGHT) -> st
         else ""
     )
     return f"<figure><h2>{escape(title)}</h2>{picture}<figcaption>{escape(caption)}</figcaption></figure>"
+
+
+def _answers(answers: Sequence[Mapping[str, Any]]) -> str:
+    """Each item's answer, with a link to its run."""
+    if not answers:
+        return ""
+    rows = "".join(
+        f'<tr><td><a href="{escape(each["path"])}">{escape(each["id"])}</a></td><td>{escape(each["status"])}</td>'
+        f"<td>{escape(each['answer'])}</td></tr>"
+        for each in answers
+    )
+    return f"<h2>Answers</h2><table><thead><tr><th>item</th><th></th><th>answer</th></tr></thead><tbody>{rows}</tbody></table>"
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -19,13 +19,14 @@ from sonde.batch.driver import BatchOutcome
 from sonde.batch.folder import DiskFull
 from sonde.batch.issues import ISSUES, Issue, IssueFile
 from sonde.batch.page import render
-from sonde.batch.result import ItemResult
+from sonde.batch.result import ItemResult, run_path
 from sonde.core.canonical import plural
 from sonde.core.record import percentile
 from sonde.engines.pages import inline
 from sonde.runs.rundir import pretty_json, write_atomically
 
 TOP = 10
+ANSWERS = 500
 SKIPPED = "results.parquet is skipped: it needs the extra `data` (pip install 'sonde-rlm[data]')"
 
 
@@ -54,6 +55,11 @@ def report_of(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> dict[str, 
         "failures": [
             {"code": code, "count": len(group), "message": group[0].message, "items": [each.id for each in group[:TOP]]}
             for code, group in sorted(failed.items(), key=lambda pair: (-len(pair[1]), pair[0]))
+        ],
+        "answers": [
+            {"id": each.id, "status": each.status, "answer": each.summary, "path": run_path(each)}
+            for each in results[:ANSWERS]
+            if each.summary
         ],
         "cost_usd": _spread([result.cost_usd for result in results]),
         "spent_usd": round(outcome.spent_usd, 6),
@@ -111,7 +117,14 @@ def markdown(report: dict[str, Any]) -> str:
         f"{plural(issue['count'], 'trace')}, such as {_names(issue['traces'][:2])} ({inline(issue['sample'], 120)})"
         for issue in report["issues"]["top"]
     ]
+    answers = [
+        f"- [{inline(each['id'], 100)}]({each['path']}) ({each['status']}): {inline(each['answer'], 200)}"
+        for each in report["answers"]
+    ]
+    if len(answers) < report["finished"] - sum(each["count"] for each in report["failures"]):
+        answers.append("- more in results.jsonl")
     sections = {
+        "Answers": answers,
         "Lines that are no items": broken,
         "Labels": labels,
         "Failures": failures,

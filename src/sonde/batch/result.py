@@ -84,6 +84,12 @@ class FinishedRun:
 Spans = Callable[[str], Mapping[str, Component]]
 
 
+def run_path(result: ItemResult) -> str:
+    """Where the summary of an item's run is, from the batch folder."""
+    again = "" if result.attempt == 1 else f".{result.attempt}"
+    return f"items/{result.key}{again}/summary.md"
+
+
 def refused(item: Item, message: str) -> ItemResult:
     """An item that could not be started."""
     return ItemResult(id=item.id, key=item.key, engine=item.engine, status="refused", message=_words(message))

@@ -23,7 +23,9 @@ from sonde.errors import UsageError
 
 if TYPE_CHECKING:
     from sonde import Investigation, Result
+    from sonde.api.estimate import Estimate
     from sonde.api.settings import Settings
+    from sonde.core.budget import Budget
     from sonde.core.evidence import Citation
 
 
@@ -89,6 +91,44 @@ def print_model_line(settings: Settings, line: str | None = None) -> None:
         line = f"model: none, but {found[0].name} answers on this machine: add {found[0].flags}" if found else None
     for each in (line or settings.model_line(), *(f"note: {note}" for note in settings.notes)):
         print(printable(each), file=sys.stderr)
+
+
+def print_estimate(
+    estimates: Sequence[Estimate], settings: Settings, budget: Budget, *, as_json: bool, runs: int | None = None
+) -> int:
+    """What so many runs would read and cost, from estimates of them or of some of them; the exit code."""
+    count = len(estimates) if runs is None else runs
+    scale = count / len(estimates)
+    low, high = (int(scale * sum(each.tokens[end] for each in estimates)) for end in (0, 1))
+    costs = [each.cost_usd for each in estimates if each.cost_usd is not None]
+    cost = (
+        [round(scale * sum(each[end] for each in costs), 6) for end in (0, 1)] if len(costs) == len(estimates) else None
+    )
+    first = estimates[0]
+    if as_json:
+        shown = {
+            "reads": [each.reads for each in estimates],
+            "model": settings.model,
+            "runs": count,
+            "first_prompt_tokens": [each.first_prompt for each in estimates],
+            "typical_tokens": [low, high],
+            "typical_cost_usd": cost,
+        }
+        print(escaped_json(json.dumps(shown, ensure_ascii=False, sort_keys=True)))
+        return 0
+    for reads in dict.fromkeys(each.reads for each in estimates):
+        print(f"would read    {one_line(reads, 400)}")
+    if settings.model is None:
+        print("would cost    nothing: no model is set, so only passages or rules would be shown")
+        return 0
+    print(f"first prompt  about {plural(first.first_prompt, 'token')} for {printable(settings.model)}")
+    money = f"${cost[0]:.4f} to ${cost[1]:.4f}" if cost else "cost unknown: no price is known for this model"
+    many = "" if count == 1 else f" for {count:,} runs" + (f", judged by {len(estimates)} of them" if scale > 1 else "")
+    print(f"typical       {first.turns[0]} to {first.turns[1]} turns: {low:,} to {high:,} tokens, {money}{many}")
+    capped = "" if budget.max_cost_usd is None else f", ${budget.max_cost_usd:g} where prices are known"
+    print(f"at most       {budget.max_iterations} turns, {budget.max_tokens_total:,} tokens{capped} per run")
+    print("no model was called")
+    return 0
 
 
 def hooks_of(view: View, cancel: Flag) -> RunHooks:

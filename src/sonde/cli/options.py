@@ -232,6 +232,12 @@ class InvestigationOptions:
     ] = False
 
 
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Say what would be read and about what it would cost; call no model, keep no run."),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions(OutputOptions):
     """What is printed."""

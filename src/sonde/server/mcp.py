@@ -37,11 +37,12 @@ from sonde.contexts.traces.catalog import is_server
 from sonde.contexts.workspace.paths import Root
 from sonde.contexts.workspace.policy import Policy
 from sonde.core.cancellation import Stop
-from sonde.core.events import Event, HostReturned, ModelReplied, SubcallStarted, TurnStarted
+from sonde.core.events import Event, HostReturned, ModelReplied, RunStarted, SubcallStarted, TurnStarted
+from sonde.engines.ask import ASK
 from sonde.errors import ConfigError, SondeError
 from sonde.models.base import Model
 from sonde.runs.catalog import list_runs
-from sonde.runs.rundir import SUMMARY, find_run
+from sonde.runs.rundir import SUMMARY, RunDir, find_run
 from sonde.server.stdio import leave, leave_on_sigterm, watch_parent
 
 INSTRUCTIONS = """Sonde answers questions over data that does not fit in a prompt and finds root causes in traces.
@@ -58,6 +59,22 @@ Question = Annotated[str, Field(description="What to find out, in one or more se
 Paths = Annotated[
     list[str],
     Field(description="Files, folders and globs inside the working folder, such as ['logs/', 'src/**/*.py']."),
+]
+Code = Annotated[
+    bool, Field(description="Treat the paths as source code: find functions, classes and callers by name.")
+]
+AnswerSchema = Annotated[
+    dict[str, Any] | None, Field(description="A JSON Schema for the answer; the result then holds it as `value`.")
+]
+MaxTurns = Annotated[int | None, Field(description="Turns of the model in the whole run.", ge=1)]
+MaxTokens = Annotated[int | None, Field(description="Tokens in both directions, sub-calls included.", ge=1)]
+MaxCost = Annotated[float | None, Field(description="US dollars, where the price is known.", gt=0)]
+MaxSeconds = Annotated[float | None, Field(description="Seconds on the clock.", gt=0)]
+ContinueFrom = Annotated[
+    str | None,
+    Field(
+        description="A run that this question follows up on: its id, or `last`. Without paths it reads the same files."
+    ),
 ]
 TraceId = Annotated[str, Field(description="The id of the trace, as the source spells it.")]
 TraceSource = Annotated[
@@ -77,6 +94,7 @@ class ToolReply(BaseModel):
 
     status: str
     text: str
+    value: Any = None
     report: dict[str, Any] | None = None
     citations: list[dict[str, Any]] = []
     gaps: list[str] = []
@@ -104,16 +122,58 @@ class Tools:
         self._root = Root(folder)
         self._may_write = writeback
 
-    async def ask(self, question: Question, paths: Paths, context: Context) -> ToolReply:
+    async def ask(
+        self,
+        question: Question,
+        paths: Paths,
+        context: Context,
+        *,
+        code: Code = False,
+        schema: AnswerSchema = None,
+        max_iterations: MaxTurns = None,
+        max_tokens_total: MaxTokens = None,
+        max_cost_usd: MaxCost = None,
+        max_wall_time_sec: MaxSeconds = None,
+        continue_from: ContinueFrom = None,
+    ) -> ToolReply:
         """Answer a question over files and folders, however large, with citations that are proved."""
         inside = [self._inside(path) for path in paths]
+        if continue_from is not None:
+            earlier = self._earlier_paths(continue_from)
+            inside = inside or earlier
+        most = self._settings.budget(ASK.budget, ASK.maxima)
+        asked = {
+            "max_iterations": max_iterations,
+            "max_tokens_total": max_tokens_total,
+            "max_cost_usd": max_cost_usd,
+            "max_wall_time_sec": max_wall_time_sec,
+        }
+        limits: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+        for name, value in limits.items():
+            allowed = getattr(most, name)
+            if allowed is not None and value > allowed:
+                raise ConfigError(
+                    f"{name} {value} is more than the {allowed} that the user allows; "
+                    f"they can start the server with SONDE_{name.upper()} set higher"
+                )
 
         def work(**hooks: Any) -> Answer:
-            opened = open_context(inside, within=[self._root.path])
-            return ask(question, opened, model=self._model, settings=self._settings, **hooks)
+            opened = open_context(inside, within=[self._root.path], code=code) if inside or code else None
+            return ask(
+                question,
+                *([opened] if opened else []),
+                code=code,
+                schema=schema,
+                continue_from=continue_from,
+                model=self._model,
+                settings=self._settings,
+                **limits,
+                **hooks,
+            )
 
         answer = await watched(context, work)
-        return _reply(answer, [each.model_dump(mode="json") for each in answer.citations])
+        reply = _reply(answer, [each.model_dump(mode="json") for each in answer.citations])
+        return reply.model_copy(update={"value": answer.value}) if schema is not None else reply
 
     async def rca(
         self,
@@ -176,9 +236,7 @@ class Tools:
         if run is None:
             found = list_runs(self._settings.runs_dir, limit=max(1, min(limit, 200)))
             return RunList(runs=[{**asdict(each), "path": str(each.path)} for each in found])
-        folder = find_run(self._settings.runs_dir, run)
-        if folder.path.parent != Path(self._settings.runs_dir):
-            raise ConfigError("name a run by its id; folders elsewhere are not shown here")
+        folder = self._own_run(run)
         record = folder.record()
         row = {
             "run_id": record.run_id,
@@ -187,6 +245,21 @@ class Tools:
             "run_dir": str(folder.path),
         }
         return RunList(runs=[row], summary=folder.text(SUMMARY))
+
+    def _earlier_paths(self, run: str) -> list[Path]:
+        """What an earlier run read. One that read elsewhere is refused: its history and files would reach the client's model."""
+        started = next((each for each in self._own_run(run).events() if isinstance(each, RunStarted)), None)
+        sources: dict[str, Any] = (started.settings.get("sources") if started else None) or {}
+        if not sources.get("paths"):
+            raise ConfigError(f"the run {run} read no files, so it cannot be continued here; ask anew with paths")
+        return [self._inside(str(path).replace("/./", "/")) for path in sources["paths"]]
+
+    def _own_run(self, run: str) -> RunDir:
+        """A run of this server's folder of runs; ConfigError for any other folder, which a model may have been told to name."""
+        folder = find_run(self._settings.runs_dir, run)
+        if folder.path.parent != Path(self._settings.runs_dir):
+            raise ConfigError("name a run by its id; folders elsewhere are not shown here")
+        return folder
 
     def _check_writing(self, asked: bool) -> None:
         """Annotations are the user's to allow; here a model asks for them."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.options import BudgetOptions, ModelOptions, OutputOptions, PlaceOptions, settings_of, spread
+from sonde.cli.options import BudgetOptions, DryRun, ModelOptions, OutputOptions, PlaceOptions, settings_of, spread
 from sonde.cli.text import printable
 from sonde.errors import ConfigError
 
@@ -63,6 +63,7 @@ class AskOptions:
     unsafe: Annotated[
         bool, typer.Option("--unsafe", help="Run code even if the kernel cannot confine it; the record says so.")
     ] = False
+    dry_run: DryRun = False
 
 
 def register(app: typer.Typer) -> None:
@@ -107,6 +108,22 @@ def ask(
         context = [opened]
         if opened.left_out and not silent:
             print(printable(f"skipped: {opened.left_out}"), file=sys.stderr)
+    if how.dry_run:
+        from sonde.api.ask_run import ask_spec
+        from sonde.api.estimate import estimate
+        from sonde.api.follow_up import continued
+        from sonde.cli.foreground_run import print_estimate
+
+        spec = ask_spec(
+            question,
+            open_context(context, code=how.code),
+            settings,
+            {"unsafe": how.unsafe},
+            code=how.code,
+            schema=schema,
+        )
+        spec = continued(spec, how.continue_from) if how.continue_from else spec
+        return print_estimate([estimate(spec, settings)], settings, spec.budget, as_json=output.json)
     roots = [Path(word) for word in words if word != "-"]
 
     def start(hooks: RunHooks) -> Answer:

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.options import BudgetOptions, ModelOptions, OutputOptions, PlaceOptions, filled, settings_of, spread
+from sonde.cli.options import (
+    BudgetOptions,
+    DryRun,
+    ModelOptions,
+    OutputOptions,
+    PlaceOptions,
+    filled,
+    settings_of,
+    spread,
+)
 from sonde.cli.text import escaped_json, links_shown, one_line, printable
 from sonde.core.canonical import plural
 from sonde.errors import ConfigError
@@ -27,6 +36,7 @@ if TYPE_CHECKING:
     from sonde.batch.progress import BatchProgress
 
 ManifestFile = Annotated[Path | None, typer.Argument(metavar="MANIFEST", help="A JSON Lines file, one item per line.")]
+SAMPLED = 8  # items that a dry run starts
 TELL_S = 10.0  # between two lines of progress without a terminal
 
 
@@ -70,6 +80,7 @@ class BatchFlags:
         typer.Option(metavar="PATH", help="Items may also read here, outside the manifest's folder; repeatable."),
     ] = None
     no_writeback: Annotated[bool, typer.Option("--no-writeback", help="Write no annotations to the server.")] = False
+    dry_run: DryRun = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +146,8 @@ def batch(
         allowed=tuple(path.absolute() for path in allowed),
     )
     silent = output.json or output.quiet
+    if how.dry_run:
+        return _estimate(items, folder, settings, options.allowed, as_json=output.json)
     _announce(settings, folder, items, silent=silent, capped=budget.max_cost_usd is not None)
     stopping = "sonde: stopping; running items are paused (Ctrl-C again kills)\n"
     with soft_stop(stopping) as cancel, _progress_line(silent) as show:
@@ -190,6 +203,43 @@ def _items(
         may_be_none=how.compare is not None,  # then every earlier issue is gone
     )
     return folder, query_manifest(wanted, now)
+
+
+def _estimate(
+    manifest: Manifest, folder: BatchFolder, settings: Settings, allowed: tuple[Path, ...], *, as_json: bool
+) -> int:
+    """What the whole batch would read and cost, judged by a few items spread over it; the exit code."""
+    from contextlib import closing
+
+    from sonde.api.estimate import Estimate, estimate
+    from sonde.api.investigations import case_spec
+    from sonde.batch.driver import check_places
+    from sonde.batch.item_runner import Order
+    from sonde.cli.foreground_run import print_estimate
+
+    for line in manifest.broken[:20]:
+        print(f"sonde: line {line.number} is not an item: {one_line(line.reason, 300)}", file=sys.stderr)
+    roots = () if manifest.folder is None else (manifest.folder, *allowed)
+    if roots:
+        check_places(manifest.items, settings, roots)
+    if not manifest.items:
+        raise ConfigError("there are no items, so nothing would be read")
+    order = Order(settings=settings, folder=folder.path, writeback=False, roots=roots)
+    step = max(1, -(-len(manifest.items) // SAMPLED))
+    found: list[Estimate] = []
+    budget = settings.budget()
+    for item in manifest.items[::step]:
+        if item.engine == "ask":
+            spec = order.question(item)
+            found.append(estimate(spec, settings))
+        else:
+            case = order.case(item)
+            context = case.open()
+            with closing(context.store):
+                spec = case_spec(case, context, settings)
+                found.append(estimate(spec, settings))
+        budget = spec.budget
+    return print_estimate(found, settings, budget, as_json=as_json, runs=len(manifest.items))
 
 
 def _announce(settings: Settings, folder: BatchFolder, items: Manifest, *, silent: bool, capped: bool) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from sonde.cli.options import (
     BudgetOptions,
+    DryRun,
     InvestigationOptions,
     ModelOptions,
     PlaceOptions,
@@ -38,6 +39,7 @@ def rca(
     trace_ids: TraceIds,
     *,
     taxonomy: Taxonomy = None,
+    dry_run: DryRun = False,
     source: SourceOptions,
     how: InvestigationOptions,
     model: ModelOptions,
@@ -55,6 +57,25 @@ def rca(
     from sonde.cli.foreground_run import investigate_each
 
     settings = settings_of(source, model, budget, place, mode=how.mode, sandbox_profile=how.sandbox_profile)
+    if dry_run:
+        from contextlib import closing
+
+        from sonde.api.estimate import Estimate, estimate
+        from sonde.api.investigations import case_spec
+        from sonde.api.trace_source import Case, source_of
+        from sonde.cli.foreground_run import print_estimate
+
+        traces = source_of(settings.source, settings.project, settings.environ)
+        found: list[Estimate] = []
+        budget_of_run = settings.budget()
+        for each in dict.fromkeys(trace_ids):
+            case = Case(engine="rca", place=traces, trace_ids=(each,), taxonomy=taxonomy, writeback=False)
+            context = case.open()
+            with closing(context.store):
+                spec = case_spec(case, context, settings, {"unsafe": how.unsafe})
+                found.append(estimate(spec, settings))
+                budget_of_run = spec.budget
+        return print_estimate(found, settings, budget_of_run, as_json=output.json)
 
     def start(trace_id: str, hooks: RunHooks) -> Investigation:
         return sonde.rca(

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -268,5 +271,8 @@ def demo(
             silent = recordings.without_model(each, folder, settings=Settings())
             print(f"{silent.text.strip()[:1500]}\n{silent.status.value}, judged by {silent.annotator_kind}")
         as_recorded = as_recorded and result.status.value == each.status
-    print(f"\nLook at the runs: sonde view --runs-dir {folder / 'runs'}")
+    own, found = Path(sys.executable).parent / "sonde", shutil.which("sonde")
+    typed = found is not None and own.exists() and Path(found).samefile(own)  # not so after `make demo`
+    program = "sonde" if typed or not own.exists() else os.path.relpath(own)
+    print(f"\nLook at the runs: {shlex.join([program, 'view', '--runs-dir', str(folder / 'runs')])}")
     return 0 if as_recorded else 1

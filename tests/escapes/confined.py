@@ -1,6 +1,6 @@
 """The other stage: runs each payload in a sandbox of its own, between two harmless turns.
 
-Usage: python confined.py JOBS PROFILE UID [LAYER...] (JOBS: JSON list of [id, code]; UID a number, or - to stay who we are;
+Usage: python confined.py JOBS PROFILE[+PACKAGE...] UID [LAYER...] (JOBS: JSON list of [id, code]; UID a number, or - to stay who we are;
 layers to leave off, which shows that a hole would be seen).
 Prints one JSON object of JSON reports by id.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from ordinary import become_ordinary
 
 from sonde.sandbox import Args, Box, ForkServer, Limits, Sandbox
-from sonde.sandbox.policy import profile_named
+from sonde.sandbox.policy import Profile, profile_named
 
 LIMITS = Limits(wall_s=3.0, memory="256MiB")
 
@@ -25,18 +25,21 @@ def main(jobs_path: str, profile: str, uid: str, *without: str) -> None:
     if uid != "-" and os.geteuid() == 0:
         become_ordinary(int(uid), [sys.executable, *sys.argv])
     jobs: list[tuple[str, str]] = json.loads(Path(jobs_path).read_text())
-    rules = profile_named(profile)
-    server = ForkServer(rules.preload, held=rules.held, without=without)
-    with _fresh(profile, server) as first:
+    profile, *packages = profile.split("+")
+    rules = profile_named(profile).having(packages)
+    server = ForkServer(rules.preload, held=rules.held, extra=rules.extra, without=without)
+    with _fresh(rules, server) as first:
         # The boundary itself is tried with a new session each time; for another user, and for the language rules, on branches,
         # which are cheaper.
         fresh = profile == "open" and uid == "-"
-        told = {name: run(code, _fresh(profile, server) if fresh else first.branch()) for name, code in jobs}
+        told = {name: run(code, _fresh(rules, server) if fresh else first.branch()) for name, code in jobs}
     json.dump({name: json.dumps(report) for name, report in told.items()}, sys.stdout)
 
 
-def _fresh(profile: str, server: ForkServer) -> Sandbox:
-    box = Sandbox(profile=profile, limits=LIMITS, host=_serve, server=server, unsafe=bool(server.without))
+def _fresh(rules: Profile, server: ForkServer) -> Sandbox:
+    box = Sandbox(
+        rules.name, packages=rules.extra, limits=LIMITS, host=_serve, server=server, unsafe=bool(server.without)
+    )
     box.execute("kept = 41", wall_s=60.0)
     return box
 

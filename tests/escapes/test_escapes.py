@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
 import pytest
 from corpus import families, payloads
@@ -62,8 +63,11 @@ def test_none_gets_out_of_the_default_profile() -> None:
 
 @pytest.mark.hostile_long
 @pytest.mark.requirement(83)
-def test_none_gets_out_of_the_general_profile() -> None:
-    verdicts = confined("general", None, payloads())
+@pytest.mark.parametrize("packages", ["", "+numpy+pandas"])
+def test_none_gets_out_of_the_general_profile(packages: str) -> None:
+    if packages and find_spec("pandas") is None:
+        pytest.skip("pandas is not installed")
+    verdicts = confined(f"general{packages}", None, payloads())
 
     assert got_out(verdicts) == {}
     assert lost_state(verdicts) == []

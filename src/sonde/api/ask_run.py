@@ -57,6 +57,7 @@ def ask(
                    max_tool_calls, max_subcalls, max_tokens_total, max_tokens_per_subcall, max_cost_usd, max_wall_time_sec,
                    and sampling_seed
     profile        language rules of the sandbox: open, general (ask and edit), analysis (the others), strict, assign-only
+    packages       installed packages that the code may import: numpy, pandas
     mode           the form of the model's replies: code, actions, guided (questions only), or auto: what suits the model
     runs_dir       where the run's folder is made
     on_event       called with every event of the run

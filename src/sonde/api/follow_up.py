@@ -22,6 +22,7 @@ from sonde.runs.recording import EarlierRuns, Recording
 from sonde.runs.rundir import RunDir, run_ids
 from sonde.runtime.prompts import CARRIED
 from sonde.runtime.run import RunSpec
+from sonde.sandbox.policy import profile_named
 
 EARLIER_CHARS = 12_000
 CITED_CHARS = 6_000
@@ -57,7 +58,9 @@ def continued(spec: RunSpec, run: str | Path) -> RunSpec:
     variables = "; ".join(list(left.values())[:MOST_NAMES])
     changed = changed_sources(read, context) if variables else ()
     recipe["earlier"] = story(events, variables, changed) + cited_lines(events, context)
-    return replace(spec, context=context, recipe=recipe, earlier=recipe["earlier"], played=runs)
+    had: list[str] = started.settings.get("packages", [])
+    packages = profile_named(spec.profile).having({*spec.packages, *had}).extra
+    return replace(spec, context=context, recipe=recipe, earlier=recipe["earlier"], played=runs, packages=packages)
 
 
 def earlier_runs(run: str | None, beside: Sequence[Path]) -> EarlierRuns:

@@ -19,7 +19,7 @@ from typing import Any, Literal, cast
 from sonde.errors import ConfigError
 from sonde.models.loopback import PORTS
 
-Form = Literal["text", "path", "folders", "whole", "number", "switch", "model"]
+Form = Literal["text", "path", "folders", "names", "whole", "number", "switch", "model"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +83,13 @@ _ALL = (
         doc="the language rules inside the sandbox; when not set: general for ask and edit, analysis for the others",
         choices=("open", "general", "analysis", "strict", "assign-only"),
         flag="--profile",
+    ),
+    Key(
+        name="packages",
+        form="names",
+        doc="installed packages that the code of ask and edit may import: numpy, pandas",
+        default=(),
+        flag="--with",
     ),
     Key(
         name="backend",
@@ -159,6 +166,11 @@ def check(key: Key, value: Any, source: str) -> Any:
                 listed = cast("list[Any]", named) if isinstance(named, list | tuple) else [""]
                 if all(isinstance(each, str) and each.strip() for each in listed):
                     parsed = tuple(str(Path(each).expanduser()) for each in listed)
+            case "names":  # a list, or a text with commas
+                wanted: Any = value.split(",") if isinstance(value, str) else value
+                words = cast("list[Any]", wanted) if isinstance(wanted, list | tuple) else [""]
+                if all(isinstance(each, str) and each.strip() for each in words):
+                    parsed = tuple(each.strip() for each in words)
             case "whole" if not isinstance(value, bool | float):
                 parsed = int(value)
             case "number" if not isinstance(value, bool) and not math.isnan(float(value)):
@@ -196,6 +208,7 @@ _EXPECTED: dict[Form, str] = {
     "text": "text",
     "path": "a path",
     "folders": 'a list of folders, e.g. ["~/.cache/models"]',
+    "names": 'a list of names, e.g. ["numpy", "pandas"]',
     "whole": "a whole number, e.g. 20",
     "number": "a number, e.g. 0.5",
     "switch": "true or false",

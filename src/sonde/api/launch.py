@@ -6,7 +6,7 @@ This is the only place that puts the parts together; everything below gets value
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -36,6 +36,7 @@ from sonde.runtime.engine import Engine
 from sonde.runtime.finish import Outcome
 from sonde.runtime.functions import refuse_taken
 from sonde.runtime.run import Mode, ModeChoice, OnEvent, OnText, Run, RunSpec
+from sonde.sandbox.policy import profile_named
 from sonde.tools import ToolRegistry
 
 
@@ -54,6 +55,7 @@ class RunOptions(TypedDict, total=False):
     sub_model: str | Model | None
     budget: Budget | None
     profile: str | None
+    packages: Sequence[str] | None
     mode: ModeChoice | None
     runs_dir: str | Path | None
     on_event: OnEvent | None
@@ -87,6 +89,11 @@ def spec_of(
     if "budget" in given:  # one that a caller gives must fit the contract as a whole
         budget = given["budget"].override(engine.maxima, **given["budget"].as_dict())
     knobs = {name: given[name] for name in Budget.__dataclass_fields__ if name in given}
+    profile = given.get("profile", settings.sandbox_profile or engine.profile)
+    usual = (
+        settings.packages if engine.profile == "general" else ()
+    )  # investigations have only what they are given by name
+    packages = profile_named(profile).having(given.get("packages", usual)).extra
     return RunSpec(
         engine=engine,
         objective=objective,
@@ -95,7 +102,8 @@ def spec_of(
         model=given.get("model", settings.model),
         sub_model=given.get("sub_model", settings.sub_model),
         mode=given.get("mode", settings.mode),
-        profile=given.get("profile", settings.sandbox_profile or engine.profile),
+        profile=profile,
+        packages=packages,
         backend=settings.backend,
         unsafe=given.get("unsafe", False),
         max_parallel=settings.max_parallel,

@@ -82,6 +82,7 @@ class _Recipe(msgspec.Struct):
     continues: str | None = None
     workspace: str | None = None
     commands: list[str] = []
+    packages: list[str] = []
     source: str | None = None
     project: str | None = None
     trace_ids: list[str] = []

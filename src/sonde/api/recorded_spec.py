@@ -98,6 +98,7 @@ def _options(started: RunStarted) -> RunOptions:
         "sub_model": recipe.get("sub_model"),
         "budget": Budget(**started.budget),
         "profile": started.profile,
+        "packages": recipe.get("packages", ()),
         "mode": cast("Mode", started.mode),
     }
 

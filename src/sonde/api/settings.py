@@ -52,6 +52,7 @@ class Settings:
     runs_dir: Path = Path("artifacts/investigator_runs")
     mode: str = "auto"
     sandbox_profile: str | None = None
+    packages: tuple[str, ...] = ()
     backend: str = "kernel"
     source: str = "http://localhost:6006"
     project: str | None = None
@@ -141,7 +142,8 @@ class Settings:
             else:
                 value = self.knobs.get(key.name, getattr(Budget(), key.name)) if key.knob else getattr(self, key.name)
                 if isinstance(value, tuple):
-                    value = os.pathsep.join(cast("tuple[str, ...]", value)) or None
+                    between = "," if key.form == "names" else os.pathsep
+                    value = between.join(cast("tuple[str, ...]", value)) or None
                 number = f"{value:g}" if isinstance(value, float) else _USER.sub("…@", str(value))
                 shown = "unset" if value is None else number
             rows.append((key.name, shown, self.sources.get(key.name, "default")))

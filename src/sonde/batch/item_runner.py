@@ -136,7 +136,7 @@ class Station:
 
         def start_server() -> None:
             with suppress(SandboxUnavailable):  # the first item says what is missing
-                shared_server(profile_named(chosen))
+                shared_server(profile_named(chosen).having(settings.packages if engine == "ask" else ()))
 
         with self._lock:
             cold = chosen not in self._warmed

@@ -189,6 +189,7 @@ class Coder:
         box = open_box(
             run.spec.backend,
             profile=run.spec.profile,
+            packages=run.spec.packages,
             limits=self._limits(),
             host=self._serve,
             functions=tuple(dict.fromkeys((*self.host.names, *called))),

@@ -150,7 +150,7 @@ class CodeReplies(ReplyForm):
         system = fill(
             offered(session.engine.system if session.errand is None else session.engine.child, names),
             functions=session.host.prompt,
-            profile=offered(language_text(spec.profile, spec.backend), names),
+            profile=offered(language_text(spec.profile, spec.backend, spec.packages), names),
             form=prompt_file("runtime/schema") if session.engine.reply_form == "schema" else "",
             final=session.final_example,
         )

@@ -79,6 +79,8 @@ class RunSpec:
     input_ref: Mapping[str, Any] = field(default_factory=dict[str, Any])
     mode: ModeChoice = "auto"
     profile: str = "analysis"
+    packages: tuple[str, ...] = ()
+    """Installed packages that code may import besides."""
     backend: str = "kernel"
     limits: Limits = field(default_factory=Limits)
     unsafe: bool = False
@@ -279,6 +281,7 @@ class Run:
         spec, model = self.spec, self.model.name if self.model else None
         # What the record says about the sandbox, where it is not the usual one.
         interpreter = [] if spec.backend == "kernel" else [f"backend: {spec.backend}", "NO KERNEL LAYERS"]
+        packages = {"packages": list(spec.packages)} if spec.packages else {}
         return RunStarted(
             run_id=self.run_id,
             run_type=spec.engine.run_type,
@@ -295,7 +298,7 @@ class Run:
             seed=self.seed,
             input_ref=dict(spec.input_ref),
             dataset_ref={"dataset_id": spec.engine.name, "dataset_hash": self.dataset_hash},
-            settings={"version": self.version, **spec.recipe},
+            settings={"version": self.version, **packages, **spec.recipe},
             variables=sorted(spec.variables),
             context=spec.context.describe(),
             layers=[*(["unsafe"] if spec.unsafe else []), *interpreter],

@@ -56,6 +56,7 @@ class Box(ABC):
         self,
         profile: str = "analysis",
         *,
+        packages: Collection[str] = (),
         limits: Limits | None = None,
         host: Host | None = None,
         functions: Collection[str] | None = None,
@@ -70,10 +71,11 @@ class Box(ABC):
     ) -> None:
         """`functions` are the names that `host` serves; None: every name that code calls and nobody has bound.
 
-        `sharing` are functions that take `share=[names]` and get the variables of these names. `unsafe` lets the kernel backend
-        start without some of its layers; `server` is the fork server it uses instead of the shared one.
+        `packages` are installed ones that code may import too (numpy, pandas). `sharing` are functions that take `share=[names]` and
+        get the variables of these names. `unsafe` lets the kernel backend start without some of its layers; `server` is the fork
+        server it uses instead of the shared one.
         """
-        self.profile = profile_named(profile)
+        self.profile = profile_named(profile).having(packages)
         self.limits = limits or Limits()
         self.clock = clock
         self.watch: Watch | None = None

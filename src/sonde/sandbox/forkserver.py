@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -48,6 +49,7 @@ main(*{arguments!r})
         preload: frozenset[str] = frozenset(),
         *,
         held: frozenset[str] = frozenset(),
+        extra: tuple[str, ...] = (),
         python: str = sys.executable,
         force_machine: bool = False,
         without: tuple[str, ...] = (),
@@ -55,8 +57,8 @@ main(*{arguments!r})
     ) -> None:
         """`python` may be another CPython >= 3.11; `without` leaves layers off, to see what a machine without them does.
 
-        `held` modules are kept in memory and run when code imports them. `grace_s` is how long a state may take to come to rest, or a
-        child to report: a benign one takes milliseconds.
+        `held` modules are kept in memory and run when code imports them; `extra` are packages of this Python that are
+        loaded. `grace_s` is how long a state may take to come to rest, or a child to report: a benign one takes milliseconds.
         """
         check_machine(force=force_machine)
         _check_pidfd()
@@ -68,11 +70,13 @@ main(*{arguments!r})
         self._asked = 0
         self._control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path = [folder for folder in sys.path if folder.startswith("/")]
+        installed = [folder for folder in path if Path(folder).name in ("site-packages", "dist-packages")]
+        modules = {"preload": sorted(preload), "held": sorted(held), "extra": list(extra), "path": installed}
         with far:
             boot = self.BOOT.format(
                 folder=str(Path(__file__).resolve().parent),
                 path=path,
-                arguments=(far.fileno(), os.getpid(), {"preload": sorted(preload), "held": sorted(held), "path": path}),
+                arguments=(far.fileno(), os.getpid(), modules),
             )
             self._process = subprocess.Popen(
                 [python, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", boot],
@@ -87,12 +91,15 @@ main(*{arguments!r})
         self._control.settimeout(START_SECONDS)
         self._watch = os.pidfd_open(self._process.pid)
         try:
-            started = bool(self._control.recv(1 << 16))
+            said = self._control.recv(1 << 16)
         except OSError:
-            started = False
-        if not started:
+            said = b""
+        word, reason, *_ = marshal.loads(said) if said else ("", "")  # noqa: S302 - the zygote runs no generated code
+        if word != "ready":
             self._process.kill()
             self._process.wait()
+            if word == "failed":
+                raise SandboxUnavailable(reason)
             raise SandboxUnavailable(
                 f"the fork server did not start with {self._process.args}: it needs a CPython >= 3.11 with ctypes on Linux >= 5.9"
             )
@@ -215,16 +222,16 @@ def _check_pidfd() -> None:
         ) from None
 
 
-_shared: dict[tuple[frozenset[str], ...], ForkServer] = {}
+_shared: dict[tuple[Collection[str], ...], ForkServer] = {}
 _shared_lock = threading.Lock()
 
 
 def shared_server(profile: Profile) -> ForkServer:
     """The warm server of this process for the modules of this profile; started on first use, and again if it died."""
-    modules = profile.preload, profile.held
+    modules = profile.preload, profile.held, profile.extra
     with _shared_lock:
         server = _shared.get(modules)
         if server is None or not server.alive:
-            server = _shared[modules] = ForkServer(profile.preload, held=profile.held)
+            server = _shared[modules] = ForkServer(profile.preload, held=profile.held, extra=profile.extra)
             atexit.register(server.close)
         return server

@@ -7,8 +7,9 @@ exist so that a model hears early, and in words, what it cannot do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 
 from sonde.errors import ConfigError
 
@@ -54,6 +55,8 @@ IO_NAMES = frozenset(
     {"BytesIO", "StringIO", "TextIOWrapper", "IOBase", "RawIOBase", "BufferedIOBase", "TextIOBase"}
     | {"SEEK_SET", "SEEK_CUR", "SEEK_END", "DEFAULT_BUFFER_SIZE", "UnsupportedOperation"}
 )
+PACKAGES = ("numpy", "pandas")
+"""Packages that code may have on request. Their time and chance are known, so that a run with them can be replayed."""
 SAFE_METHODS = frozenset(
     # lists and sets
     {"append", "extend", "insert", "pop", "clear", "copy", "count", "index", "sort", "reverse", "remove"}
@@ -105,6 +108,8 @@ class Profile:
     """Modules whose code it keeps in memory and runs when they are imported: they cost little until then."""
     names: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     """What code sees of a module, for those of which it does not see all."""
+    extra: tuple[str, ...] = ()
+    """Installed packages that it loads as well."""
     builtins: frozenset[str] | None = None
     """Names that stay in the worker's builtins, exceptions included."""
     nodes: frozenset[str] | None = None
@@ -121,12 +126,25 @@ class Profile:
         return {
             "name": self.name,
             "modules": _listed(self.modules),
+            "extra": list(self.extra),
             "names": {module: sorted(names) for module, names in self.names.items()},
             "preload": sorted(self.preload),
             "builtins": _listed(self.builtins),
             "import_message": import_message(self),
             "host_calls": not self.lifts_tool_calls,
         }
+
+    def having(self, packages: Collection[str]) -> Profile:
+        """These rules, and packages that code may import besides; ConfigError for one that is not offered or not installed."""
+        for name in packages:
+            if name not in PACKAGES:
+                raise ConfigError(f"{name!r} is not offered to code; choose from: {', '.join(PACKAGES)}")
+            if find_spec(name) is None:
+                raise ConfigError(f"{name} is not installed beside Sonde: pip install {name}")
+        if packages and self.builtins is not None:
+            raise ConfigError(f"the profile {self.name} has no imports, so it cannot have {', '.join(packages)}")
+        extra = tuple(name for name in PACKAGES if name in packages)
+        return replace(self, extra=extra, modules=None if self.modules is None else self.modules | set(extra))
 
     @property
     def gated(self) -> bool:

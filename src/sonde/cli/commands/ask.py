@@ -56,6 +56,10 @@ class AskOptions:
             "--profile", metavar="P", help="Language rules: open, general, analysis, strict, assign-only. [general]"
         ),
     ] = None
+    packages: Annotated[
+        str | None,
+        typer.Option("--with", metavar="P,P", help="Installed packages that the code may import: numpy, pandas."),
+    ] = None
     backend: Annotated[
         str | None,
         typer.Option(metavar="kernel|monty", help="What runs the code; monty is an interpreter without kernel layers."),
@@ -90,7 +94,13 @@ def ask(
     from sonde.cli.inputs import piped, read_schema, sources
 
     settings = settings_of(
-        model, budget, place, mode=how.mode, sandbox_profile=how.sandbox_profile, backend=how.backend
+        model,
+        budget,
+        place,
+        mode=how.mode,
+        sandbox_profile=how.sandbox_profile,
+        packages=how.packages,
+        backend=how.backend,
     )
     schema = read_schema(how.schema) if how.schema else None
     silent = output.json or output.quiet

@@ -38,6 +38,10 @@ class EditOptions:
         str | None,
         typer.Option("--continue", metavar="RUN", help="Go on from that run, an id or last: a limit has ended it."),
     ] = None
+    packages: Annotated[
+        str | None,
+        typer.Option("--with", metavar="P,P", help="Installed packages that the code may import: numpy, pandas."),
+    ] = None
 
 
 def register(app: typer.Typer) -> None:
@@ -71,7 +75,7 @@ def edit(
     from sonde.engines.edit import EDIT_BUDGET, EDIT_MAXIMA, LARGE_BUDGET
     from sonde.errors import BudgetExceeded, Cancelled
 
-    settings = settings_of(model, budget, place, reach)
+    settings = settings_of(model, budget, place, reach, packages=how.packages)
     limits = settings.budget(LARGE_BUDGET if how.large else EDIT_BUDGET, EDIT_MAXIMA)
     silent = output.json or output.quiet
     approve = approval(yes=how.yes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -61,7 +61,7 @@ def template_hash(engine: Engine) -> str:
     return sha256_text("\0".join(parts))
 
 
-def language_text(profile: str, backend: str) -> str:
+def language_text(profile: str, backend: str, packages: Sequence[str] = ()) -> str:
     """What profile and backend ask of the code."""
     match profile:
         case "assign-only":
@@ -82,7 +82,8 @@ def language_text(profile: str, backend: str) -> str:
                 "Imports allowed: json, re, math, statistics, collections, itertools, functools, operator, datetime, "
                 "dataclasses, typing, copy, textwrap, hashlib. There are no files and no network but the functions above."
             )
-    return " ".join(filter(None, (asked, describe(backend))))
+    also = f"These packages can be imported too: {', '.join(packages)}." if packages else ""
+    return " ".join(filter(None, (asked, also, describe(backend))))
 
 
 def render_task(session: Session, *, in_code: bool, left: str) -> str:

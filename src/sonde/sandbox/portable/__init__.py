@@ -53,6 +53,8 @@ class MontyBox(Box):
         if unsafe or server is not None:
             option = "unsafe" if unsafe else "server"
             raise ConfigError(f"{option} is for the kernel backend; leave it out with the monty backend")
+        if self.profile.extra:
+            raise ConfigError(f"{', '.join(self.profile.extra)} cannot run in the monty backend; use --backend kernel")
         self._rules = Rules(
             monty=load_monty(),
             language=language(),

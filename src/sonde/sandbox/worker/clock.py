@@ -2,7 +2,7 @@
 
 Promises that `time`, `datetime` and `random` (and `os.urandom`, `uuid4`, `secrets` that stand on it) repeat when the same seed
 and clock are given. Does not promise it for code that reads the clock by raw system call, nor for libraries in C that have
-dice or clocks of their own (sqlite3, ssl).
+dice or clocks of their own (sqlite3, ssl, `numpy.datetime64("now")`).
 """
 
 from __future__ import annotations
@@ -70,6 +70,10 @@ def install(clock: SettableClock) -> None:
     time.clock_gettime = lambda clk_id: clock.time() if clk_id == time.CLOCK_REALTIME else clock.monotonic()
     time.clock_gettime_ns = lambda clk_id: clock.time_ns() if clk_id == time.CLOCK_REALTIME else clock.monotonic_ns()
     _install_dates(clock)
+    if (pandas := sys.modules.get("pandas")) is not None:
+        stamp = pandas.Timestamp
+        stamp.now = stamp.today = classmethod(lambda cls, tz=None: cls.fromtimestamp(clock.time(), tz))
+        stamp.utcnow = classmethod(lambda cls: cls.fromtimestamp(clock.time(), "UTC"))
 
 
 def _with_default(convert: Any, clock: SettableClock) -> Any:
@@ -126,3 +130,5 @@ def seed_everything(seed: int) -> None:
         if loaded is not None and hasattr(loaded, "_urandom"):
             setattr(loaded, "_urandom", source.randbytes)  # noqa: B010 - the attribute is not in typeshed
     random.seed(seed)
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
+        numpy_random.seed(seed % 2**32)  # `default_rng()` asks `secrets`

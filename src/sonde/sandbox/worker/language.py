@@ -44,7 +44,9 @@ def make_builtins(policy: Mapping[str, Any]) -> dict[str, Any]:
         names = {*policy["builtins"], "None", "True", "False", "__build_class__", "__name__"}
         kept = {name: value for name, value in kept.items() if name in names}
     if policy["modules"] is not None:
-        rules = ImportRules(frozenset(policy["modules"]), policy["names"], policy["import_message"])
+        rules = ImportRules(
+            frozenset(policy["modules"]), policy["names"], frozenset(policy["extra"]), policy["import_message"]
+        )
         kept["__import__"] = _make_import(rules)
     return kept
 
@@ -54,6 +56,7 @@ class ImportRules(NamedTuple):
 
     allowed: frozenset[str]
     names: Mapping[str, list[str]]
+    extra: frozenset[str]
     message: str
 
     def allow(self, name: str) -> bool:
@@ -83,8 +86,15 @@ def _make_import(rules: ImportRules) -> Any:
     def checked_import(name: str, scope: Any = None, inner: Any = None, fromlist: Any = (), level: int = 0) -> Any:
         if name in ASKED_BY_C and fromlist == []:
             return None  # C code takes the module from sys.modules itself; whoever imitates it gets nothing
+        if rules.extra and fromlist == []:  # packages in C ask for more than datetime does
+            plain_import(name)
+            return None
         if level or not (rules.allow(name) or rules.lead_to(name)):
             raise rules.error("." * level + name)
+        if name.partition(".")[0] in rules.extra:
+            return plain_import(
+                name, scope, inner, fromlist, level
+            )  # as it is: a facade would be slow, and it is no boundary
         plain_import(name)
         # `from json import codecs` is an import of `codecs`: a module reached through a module is not on the list.
         for attribute in fromlist or ():

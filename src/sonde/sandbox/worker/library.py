@@ -6,6 +6,7 @@ The data of time zones is kept the same way. Does not promise anything about mod
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -25,10 +26,39 @@ ZONE_FOLDERS = ("/usr/share/zoneinfo", "/usr/lib/zoneinfo", "/usr/share/lib/zone
 NOT_ZONES = frozenset({"posix", "right", "localtime", "posixrules"})
 """Folders that repeat all zones, the second one with leap seconds, and names that mean another zone on each machine."""
 
+STARTS_THREADS = ("pyarrow", "numexpr", "bottleneck")
+"""What pandas imports if it is installed."""
+NOT_NEEDED = frozenset({"tests", "f2py", "distutils", "testing"})
 IMPORTS = frozenset({opmap["IMPORT_NAME"], opmap["IMPORT_FROM"]})
 
 Held = dict[str, tuple[bytes, str, bool]]
 """By the module's name: its code, where it comes from, and whether it is a package."""
+
+
+def load_packages(names: list[str], path: list[str]) -> list[str]:
+    """Import packages of this Python, without threads of their own; the names of all their modules, and of those they need."""
+    sys.path += path
+    os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
+    for name in STARTS_THREADS:
+        sys.modules[name] = None  # pyright: ignore[reportArgumentType] - pandas does without what cannot be imported
+    before = set(sys.modules)
+    for name in names:
+        importlib.import_module(name)
+    if len(os.listdir("/proc/self/task")) > 1:
+        raise RuntimeError(f"{', '.join(names)} started a thread, which no fork keeps")
+    found: list[str] = []
+    for top in {name.partition(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names:
+        for home in getattr(sys.modules.get(top), "__path__", []):
+            for place, folders, files in os.walk(home):
+                folders[:] = [
+                    each
+                    for each in folders
+                    if each not in NOT_NEEDED and os.path.exists(os.path.join(place, each, "__init__.py"))
+                ]
+                inside = ".".join([top, *os.path.relpath(place, home).split("/")]).removesuffix("..")
+                stems = {file.partition(".")[0] for file in files if file.endswith((".py", ".so"))}
+                found += [f"{inside}.{stem}" for stem in stems if stem != "__init__" and "tests" not in stem]
+    return found
 
 
 def hold(names: list[str], path: list[str]) -> None:
@@ -56,7 +86,8 @@ def hold(names: list[str], path: list[str]) -> None:
     os.uname = lambda: nobody  # uuid asks for the system, and the kernel will not say it
     os.environ["PYTHONTZPATH"] = ""  # otherwise zoneinfo loads the settings of Python's build to find the default
     for name in compiled:
-        importlib.import_module(name)
+        with contextlib.suppress(ImportError):  # a part of a package that needs what is not installed
+            importlib.import_module(name)
     _give_zones(zones)
     del os.environ["PYTHONTZPATH"]
     sys.meta_path.insert(0, HeldModules(held))  # pyright: ignore[reportArgumentType] - typeshed wants a loader of another kind

@@ -268,6 +268,8 @@ def _plain(item: Any) -> Any:
         return sorted(cast("set[Any]", item), key=repr)
     if hasattr(item, "isoformat"):
         return item.isoformat()
+    if hasattr(item, "tolist"):  # numbers and arrays of numpy
+        return item.tolist()
     if hasattr(item, "__dataclass_fields__"):
         return {name: getattr(item, name) for name in item.__dataclass_fields__}
     if isinstance(item, SharedTexts):

@@ -36,10 +36,19 @@ def main(control_fd: int, supervisor: int, modules: dict[str, list[str]]) -> Non
     os.environ.clear()  # CPython itself may have added LC_CTYPE
     os.environ["PYTHONHASHSEED"] = "0"
     preload(modules["preload"])
-    if modules["held"]:
-        from .library import hold
+    if modules["held"] or modules["extra"]:
+        from .library import hold, load_packages
 
-        hold(modules["held"], modules["path"])
+        own_path = sys.path[:]
+        try:
+            packages = load_packages(modules["extra"], modules["path"]) if modules["extra"] else []
+        except (ImportError, RuntimeError) as error:
+            os.write(control_fd, marshal.dumps(("failed", f"{', '.join(modules['extra'])} cannot be loaded: {error}")))
+            os._exit(1)
+        hold([*modules["held"], *packages], modules["path"])
+        sys.path[:] = own_path
+        os.environ.clear()
+        os.environ["PYTHONHASHSEED"] = "0"
     teach_modules()
     serve(control_fd, supervisor, Zygote)
 

@@ -60,6 +60,7 @@ def test_every_key_can_be_set_by_a_variable_and_says_so(home: Path) -> None:
         "text": "x",
         "path": "/x",
         "folders": "/x:/y",
+        "names": "x,y",
         "model": "openai:x",
     }
     for key in KEYS.values():

@@ -185,6 +185,8 @@ def test_a_schema_shapes_the_answer(folder: Path) -> None:
         (["logs", "--max-parallel", "0"], "max_parallel"),
         (["logs", "--mode", "song"], "code, actions"),
         (["logs", "--profile", "lax"], "analysis"),
+        (["logs", "--with", "torch"], "numpy, pandas"),
+        (["logs", "--with", ","], '["numpy", "pandas"]'),
         (["logs", "--continue", "nonesuch"], "sonde ask"),
         (["logs", "--use", "nonesuch"], "nonesuch"),
         (["-", "--code"], "--code"),

@@ -42,6 +42,7 @@ def the_run(victim: Victim) -> Path:
 FORGERIES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a budget of 1e9 USD": ({}, {"budget": {**Budget().as_dict(), "max_cost_usd": 1e9}}, "--max-cost-usd"),
     "a memory of 512 TB": ({"limits": {"memory": "524288GiB"}}, {}, "--limit memory=524288GiB"),
+    "a package of its choice": ({"packages": ["antigravity"]}, {}, "choose from: numpy, pandas"),
     "another backend": ({}, {"layers": ["backend: monty"]}, "--backend monty"),
 }
 

@@ -70,10 +70,17 @@ def install(clock: SettableClock) -> None:
     time.clock_gettime = lambda clk_id: clock.time() if clk_id == time.CLOCK_REALTIME else clock.monotonic()
     time.clock_gettime_ns = lambda clk_id: clock.time_ns() if clk_id == time.CLOCK_REALTIME else clock.monotonic_ns()
     _install_dates(clock)
-    if (pandas := sys.modules.get("pandas")) is not None:
-        stamp = pandas.Timestamp
-        stamp.now = stamp.today = classmethod(lambda cls, tz=None: cls.fromtimestamp(clock.time(), tz))
-        stamp.utcnow = classmethod(lambda cls: cls.fromtimestamp(clock.time(), "UTC"))
+    pandas: Any = sys.modules.get("pandas")
+    if pandas is not None:
+
+        def now(cls: Any, tz: Any = None) -> Any:
+            return cls.fromtimestamp(clock.time(), tz)
+
+        def utcnow(cls: Any) -> Any:
+            return cls.fromtimestamp(clock.time(), "UTC")
+
+        pandas.Timestamp.now = pandas.Timestamp.today = classmethod(now)
+        pandas.Timestamp.utcnow = classmethod(utcnow)
 
 
 def _with_default(convert: Any, clock: SettableClock) -> Any:

@@ -48,7 +48,8 @@ def load_packages(names: list[str], path: list[str]) -> list[str]:
         raise RuntimeError(f"{', '.join(names)} started a thread, which no fork keeps")
     found: list[str] = []
     for top in {name.partition(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names:
-        for home in getattr(sys.modules.get(top), "__path__", []):
+        homes: list[str] = list(getattr(sys.modules.get(top), "__path__", []))
+        for home in homes:
             for place, folders, files in os.walk(home):
                 folders[:] = [
                     each

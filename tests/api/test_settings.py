@@ -55,7 +55,7 @@ def test_a_flag_beats_a_variable_beats_a_preset_beats_the_file_beats_the_default
 def test_every_key_can_be_set_by_a_variable_and_says_so(home: Path) -> None:
     sample = {
         "whole": "3",
-        "number": "2.5",
+        "number": "0.5",
         "switch": "no",
         "text": "x",
         "path": "/x",

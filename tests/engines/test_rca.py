@@ -20,6 +20,7 @@ from trace_cases import (
     model,
     options,
     ref,
+    says,
     write,
 )
 
@@ -28,7 +29,7 @@ from sonde.bench import origin30
 from sonde.engines.rca import NOTHING_TO_MEND, RCA, winner
 from sonde.engines.reports import RCAReport
 from sonde.errors import ConfigError, ModelCallFailed
-from sonde.testing import ScriptedModel
+from sonde.testing import ScriptedModel, ScriptedServer
 
 CONTRACT = {
     "schema_version",
@@ -303,3 +304,17 @@ def test_the_origins_thirty_traces_are_labelled_well_without_a_model(tmp_path: P
         for n, label in enumerate(gold)
     )
     assert right / len(gold) >= 0.6
+
+
+@pytest.mark.requirement(75)
+def test_an_investigation_thinks_as_little_as_the_model_can_unless_it_is_told_otherwise(traces: Path) -> None:
+    def sent(name: str, **more: Any) -> dict[str, Any]:
+        with ScriptedServer(says(submit())) as server:
+            settings = sonde.load_settings(base_url=server.base_url, api_key="sk-none")
+            sonde.rca(TRACE, traces, model=name, settings=settings, in_memory=True, max_iterations=1, **more)
+        body = server.requests[0].body
+        return {key: body[key] for key in ("reasoning_effort", "temperature") if key in body}
+
+    assert sent("openai:gpt-5") == {"reasoning_effort": "minimal"}
+    assert sent("openai:gpt-4o") == {"temperature": 0.0}
+    assert sent("openai:gpt-5", reasoning_effort="high") == {"reasoning_effort": "high"}

@@ -56,6 +56,7 @@ def ask(
     budget         a Budget instead of the engine's own. Single limits by name hold on top of it: max_iterations, max_depth,
                    max_tool_calls, max_subcalls, max_tokens_total, max_tokens_per_subcall, max_cost_usd, max_wall_time_sec,
                    and sampling_seed
+    temperature    and reasoning_effort, max_output_tokens, top_p: how a model given by name answers; None: what suits it
     profile        language rules of the sandbox: open, general (ask and edit), analysis (the others), strict, assign-only
     packages       installed packages that the code may import: numpy, pandas
     mode           the form of the model's replies: code, actions, guided (questions only), or auto: what suits the model

@@ -21,11 +21,13 @@ from typing import Any, cast
 from sonde.api.keys import KEYS, check, command_spec, unknown
 from sonde.core.budget import Budget
 from sonde.errors import ConfigError
+from sonde.models.base import SAMPLING
 
 NAME = "sonde.toml"
 MAX_BYTES = 1_000_000
 NEEDS_TRUST = (  # who gets the prompts, what runs the code, and what commands may reach
     *("model", "sub_model", "base_url", "backend"),
+    *("reasoning_effort", "max_output_tokens"),  # thinking costs
     *("command_read", "command_write"),
 )
 
@@ -49,6 +51,10 @@ class NamedModel:
     timeout_s: float | None = None
     count_wait: bool = True
     prompt_mode: str = "stdin"
+    reasoning_effort: str | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -61,6 +67,7 @@ _MODEL_KEYS = (
     "timeout_s",
     "count_wait",
     "prompt_mode",
+    *SAMPLING,
     "env",
     "extra_body",
 )

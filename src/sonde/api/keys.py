@@ -65,6 +65,10 @@ _ALL = (
         in_file=False,
     ),
     Key(name="timeout_s", form="number", doc="seconds that one attempt at a model may take", flag="--model-timeout"),
+    Key(name="reasoning_effort", form="text", doc="how much the model thinks, e.g. low; the server knows which words"),
+    Key(name="max_output_tokens", form="whole", doc="tokens of one reply, thinking included"),
+    Key(name="temperature", form="number", doc="how freely the model chooses its words"),
+    Key(name="top_p", form="number", doc="from which part of the likely words it chooses"),
     Key(name="count_wait", form="switch", doc="whether waiting for a command model is the run's time", default=True),
     Key(
         name="prompt_mode", form="text", doc="how a command gets its prompt", default="stdin", choices=("stdin", "file")
@@ -190,7 +194,10 @@ def check(key: Key, value: Any, source: str) -> Any:
         raise ConfigError(f"{key.name} from {source} must be {expected}, not {shown}")
     if key.name == "timeout_s" and parsed <= 0:
         raise ConfigError(f"timeout_s from {source} must be above zero, not {parsed:g}")
-    if key.name in ("max_parallel", "max_journal_mb") and parsed < 1:
+    most = {"temperature": 2, "top_p": 1}.get(key.name)
+    if most is not None and not 0 <= parsed <= most:
+        raise ConfigError(f"{key.name} from {source} must be from 0 to {most}, not {parsed:g}")
+    if key.name in ("max_parallel", "max_journal_mb", "max_output_tokens") and parsed < 1:
         raise ConfigError(f"{key.name} from {source} must be 1 or more, not {parsed}")
     return parsed
 

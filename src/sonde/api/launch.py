@@ -28,7 +28,7 @@ from sonde.core.redaction import rewrite_value, secret_forms
 from sonde.core.schema import load_schema
 from sonde.errors import ConfigError, RunError
 from sonde.models import open_model
-from sonde.models.base import Model, suited_mode
+from sonde.models.base import SAMPLING, Model, suited_mode
 from sonde.publish.otel import TraceSender, otlp_exporter
 from sonde.runs.recorder import Recorder
 from sonde.runs.rundir import ANSWER, SUMMARY, RunDir, new_run_id
@@ -74,6 +74,10 @@ class RunOptions(TypedDict, total=False):
     max_cost_usd: float | None
     max_wall_time_sec: float | None
     sampling_seed: int | None
+    reasoning_effort: str | None
+    max_output_tokens: int | None
+    temperature: float | None
+    top_p: float | None
 
 
 def spec_of(
@@ -106,6 +110,7 @@ def spec_of(
         packages=packages,
         backend=settings.backend,
         unsafe=given.get("unsafe", False),
+        sampling={name: given[name] for name in SAMPLING if name in given},
         max_parallel=settings.max_parallel,
         max_journal_bytes=settings.max_journal_mb << 20,
         runs_dir=Path(given.get("runs_dir", settings.runs_dir)),
@@ -247,6 +252,11 @@ def opened_models(spec: RunSpec, settings: Settings) -> Generator[tuple[Model | 
     same = root is sub
     if isinstance(root, str) and isinstance(sub, str):
         same = settings.choose(root) == settings.choose(sub)
+    if spec.sampling and any(each is not None and not isinstance(each, str) for each in (root, sub)):
+        raise ConfigError(
+            f"{next(iter(spec.sampling))} is for models that are given by name; set it on your own object"
+        )
+    settings = settings.sampled(spec.sampling)
     with ExitStack() as stack:
         model = _open(root, settings, stack)
         yield model, None if same else _open(sub, settings, stack)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +22,8 @@ from sonde.api.keys import KEYS, KNOBS, check, unknown
 from sonde.core.budget import Budget
 from sonde.core.redaction import url_secrets
 from sonde.errors import ConfigError
-from sonde.models.base import ModelSettings, PromptMode, Secret, TokenUsage, price
+from sonde.models.base import OUTPUT_TOKENS, SAMPLING, ModelSettings, PromptMode, Secret, TokenUsage, price
+from sonde.models.families import sampling
 from sonde.models.loopback import PORTS
 
 DEFAULT_MODEL = "openai:gpt-4o-mini"
@@ -49,6 +50,10 @@ class Settings:
     timeout_s: float | None = None
     count_wait: bool = True
     prompt_mode: PromptMode = "stdin"
+    reasoning_effort: str | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
     runs_dir: Path = Path("artifacts/investigator_runs")
     mode: str = "auto"
     sandbox_profile: str | None = None
@@ -100,14 +105,23 @@ class Settings:
             timeout_s=named.timeout_s,
             count_wait=named.count_wait,
             prompt_mode=named.prompt_mode,
+            **{name: getattr(named, name) for name in SAMPLING if not self.sources.get(name, "").startswith("--")},
             env=named.env,
             extra_body=named.extra_body,
             label=model,
         )
         return ModelChoice(spec=spec, settings=options)
 
+    def sampled(self, given: Mapping[str, Any]) -> Settings:
+        """The same with what a caller gives for one run, checked."""
+        values = {name: check(KEYS[name], value, KEYS[name].option) for name, value in given.items()}
+        return replace(self, **values, sources={**self.sources, **{name: KEYS[name].option for name in values}})
+
     def _options(self, spec: str, **more: Any) -> ModelSettings:
         provider = spec.partition(":")[0]
+        flag = next((KEYS[name].option for name in SAMPLING if self.sources.get(name) == KEYS[name].option), None)
+        if flag is not None and provider == "command":
+            raise ConfigError(f"{flag} has no effect on {spec}: the program decides that itself")
         key = self.api_key
         if provider != "openai":
             names = [f"{provider.upper().replace('-', '_')}_API_KEY"]
@@ -119,6 +133,7 @@ class Settings:
             "timeout_s": self.timeout_s,
             "count_wait": self.count_wait,
             "prompt_mode": self.prompt_mode,
+            **{name: getattr(self, name) for name in SAMPLING},
             "environ": self.environ,
         }
         return ModelSettings(**options | {name: value for name, value in more.items() if value is not None})
@@ -136,6 +151,13 @@ class Settings:
     def rows(self) -> list[tuple[str, str, str]]:
         """(name, value, source) of every key, as `sonde config` shows them."""
         rows: list[tuple[str, str, str]] = []
+        choice = self.choose(self.model) if self.model is not None else None
+        usual: dict[str, Any] = {}
+        if choice is not None and choice.spec.startswith(("openai:", "local:")):
+            name, own = choice.spec.partition(":")[2], choice.settings
+            usual = sampling(name, own, temperature=0.0, thinks=True) | {
+                "max_output_tokens": own.max_output_tokens or OUTPUT_TOKENS
+            }
         for key in KEYS.values():
             if key.secret:
                 shown = "set" if getattr(self, key.name) else "unset"
@@ -144,6 +166,9 @@ class Settings:
                 if isinstance(value, tuple):
                     between = "," if key.form == "names" else os.pathsep
                     value = between.join(cast("tuple[str, ...]", value)) or None
+                if value is None and key.name in usual:
+                    rows.append((key.name, str(usual[key.name]), "the default for this model in ask"))
+                    continue
                 number = f"{value:g}" if isinstance(value, float) else _USER.sub("…@", str(value))
                 shown = "unset" if value is None else number
             rows.append((key.name, shown, self.sources.get(key.name, "default")))

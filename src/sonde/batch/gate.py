@@ -11,7 +11,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from sonde.batch.limits import Answer, Ask, Closed, Later, Slot, Told
 from sonde.core.deadline import Deadline
@@ -23,8 +23,10 @@ from sonde.models.base import (
     OnText,
     TokenUsage,
     dearest,
+    output_limit,
     price,
     prompt_tokens,
+    sampling_of,
     suited_mode,
 )
 
@@ -75,6 +77,15 @@ class LimitedModel:
     def guided(self) -> bool:
         """Whether the model is too weak to be left alone."""
         return suited_mode(self._model) == "guided"
+
+    @property
+    def max_output_tokens(self) -> int | None:
+        """What the model's settings say."""
+        return output_limit(self._model, 0) or None
+
+    def sampling(self, *, thinks: bool) -> dict[str, Any]:
+        """What goes along with each prompt of a run."""
+        return sampling_of(self._model, thinks=thinks)
 
     def complete(self, request: ModelRequest, *, deadline: Deadline, on_text: OnText | None = None) -> ModelReply:
         """Ask once, when the batch lets it."""

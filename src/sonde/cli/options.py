@@ -77,6 +77,14 @@ class ModelOptions:
     timeout_s: Annotated[
         float | None, typer.Option("--model-timeout", metavar="S", help="Seconds one attempt may take.")
     ] = None
+    reasoning_effort: Annotated[
+        str | None, typer.Option(metavar="E", help="How much the model thinks, e.g. minimal, low, medium or high.")
+    ] = None
+    max_output_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens of one reply, thinking included.")
+    ] = None
+    temperature: Annotated[float | None, typer.Option(metavar="T", help="From 0 to 2; 0 by default.")] = None
+    top_p: Annotated[float | None, typer.Option(metavar="P", help="From 0 to 1; the server's own by default.")] = None
     count_wait: Annotated[
         bool | None,
         typer.Option("--count-wait/--no-count-wait", help="Whether waiting for a command model counts as run time."),

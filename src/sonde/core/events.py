@@ -61,6 +61,7 @@ class RunStarted(Event, tag="run_started", frozen=True, kw_only=True):
     scaffold: str = "rlm"
     variables: list[str] = []
     context: str = ""
+    sampling: dict[str, Any] = {}
 
 
 class RunResumed(Event, tag="run_resumed", frozen=True, kw_only=True):

@@ -243,6 +243,7 @@ ASK = Engine(
     fallback=fallback,
     fails_without_reply=True,
     answers=True,
+    thinks=True,
     profile="general",
     final_example='FINAL("The answer, in plain words. [path/file.py:10-12]")',
 )

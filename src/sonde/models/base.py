@@ -23,6 +23,8 @@ Role = Literal["system", "user", "assistant"]
 OnText = Callable[[str], None]
 
 MAX_ATTEMPTS = 4
+OUTPUT_TOKENS = 4096
+"""How long a reply may be unless an engine or a setting says otherwise."""
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 FREE = frozenset({"command", "local"})  # kinds of models that cost nothing, whatever their names look like
@@ -39,7 +41,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """What a model is asked. `schema` is a JSON Schema that the reply should fit; the caller still checks it."""
+    """What a model is asked. `schema` is a JSON Schema that the reply should fit; the caller still checks it. `thinks`: it may think
+    before it replies, as much as its family usually does; otherwise as little as it can. A model's own settings come first.
+    """
 
     messages: Sequence[Message]
     schema: Mapping[str, Any] | None = None
@@ -47,6 +51,7 @@ class ModelRequest:
     temperature: float = 0.0
     seed: int | None = None
     stop: Sequence[str] = ()
+    thinks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,17 @@ def suited_mode(model: Model | None) -> Literal["code", "guided"]:
     return "guided" if getattr(model, "guided", False) else "code"
 
 
+def output_limit(model: Model | None, usual: int) -> int:
+    """How long a reply of this model may be, in tokens: what its settings say, else the usual."""
+    return getattr(model, "max_output_tokens", None) or usual
+
+
+def sampling_of(model: Model | None, *, thinks: bool) -> dict[str, Any]:
+    """What is sent to a model along with each prompt, for the record; empty for one that does not say."""
+    said = getattr(model, "sampling", None)
+    return {} if said is None else said(thinks=thinks)
+
+
 class Secret:
     """A key. Only `reveal()` shows its value; `repr` and logs do not."""
 
@@ -113,6 +129,7 @@ class Secret:
 
 
 PromptMode = Literal["stdin", "file"]
+SAMPLING = ("reasoning_effort", "max_output_tokens", "temperature", "top_p")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +138,7 @@ class ModelSettings:
 
     `timeout_s` bounds one attempt, within what the deadline leaves. `environ` is the caller's environment, from which
     a command gets only PATH, HOME and LANG; `env` is what it gets in addition. `label` is the record's name for a command.
+    What is set of the four in `SAMPLING` is sent as it is, instead of the engine's and the family's own.
     """
 
     base_url: str | None = None
@@ -135,6 +153,10 @@ class ModelSettings:
     count_wait: bool = True
     threads: int = 1
     label: str | None = None
+    reasoning_effort: str | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
 
     def secrets(self) -> tuple[str, ...]:
         """Every value in here that must not be shown, written or recorded."""

@@ -23,6 +23,7 @@ from sonde.core.deadline import Deadline
 from sonde.core.redaction import secret_forms
 from sonde.errors import ConfigError, ErrorCode, ModelCallFailed
 from sonde.models.base import (
+    SAMPLING,
     ModelReply,
     ModelRequest,
     ModelSettings,
@@ -43,7 +44,7 @@ from sonde.models.completion import (
     read_stream,
 )
 from sonde.models.connections import ConnectionStack, LineTimer
-from sonde.models.families import request_body
+from sonde.models.families import request_body, sampling
 from sonde.models.http_errors import (
     advice,
     describe_error,
@@ -98,6 +99,7 @@ class ChatModel:
             headers["authorization"] = f"Bearer {key}"
         self._lines = ConnectionStack(self._url, headers, settings.proxy)
         self._rejected: frozenset[str] = frozenset()
+        self.max_output_tokens = settings.max_output_tokens
 
     def __repr__(self) -> str:
         return f"ChatModel({self.name!r})"
@@ -109,6 +111,10 @@ class ChatModel:
 
     def close(self) -> None:
         self._lines.close()
+
+    def sampling(self, *, thinks: bool) -> dict[str, Any]:
+        """What goes along with each prompt of a run."""
+        return sampling(self._model_name, self._settings, temperature=0.0, thinks=thinks)
 
     def complete(self, request: ModelRequest, *, deadline: Deadline, on_text: OnText | None = None) -> ModelReply:
         """Ask once; raises `ModelCallFailed`."""
@@ -123,7 +129,7 @@ class ChatModel:
                 request,
                 rejected=self._rejected,
                 stream=on_text is not None,
-                extra=self._settings.extra_body,
+                settings=self._settings,
             )
             try:
                 completion = self._exchange(body, request, attempt, on_text)
@@ -179,7 +185,8 @@ class ChatModel:
     ) -> Exception:
         content = b"".join(_capped(response, attempt))
         status = response.status_code
-        ours = body.keys() - self._settings.extra_body.keys()
+        chosen = {name for name in SAMPLING if getattr(self._settings, name) is not None}
+        ours = body.keys() - self._settings.extra_body.keys() - chosen  # what the user wants is not dropped in silence
         if status in {400, 422} and (name := refused_parameter(content, ours)) is not None:
             return _ParameterRefused(name)
         wish = retry_after(response.headers, attempt.clock.utc())

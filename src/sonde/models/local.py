@@ -18,11 +18,13 @@ import threading
 import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from sonde.core.deadline import Deadline
 from sonde.errors import ConfigError, ErrorCode, ModelCallFailed
 from sonde.models.base import ModelReply, ModelRequest, ModelSettings, OnText, interrupted
 from sonde.models.chat import ChatModel
+from sonde.models.families import sampling
 
 CONTEXT_TOKENS = 8192
 START_S = 60.0
@@ -53,6 +55,7 @@ class LocalModel:
             raise ConfigError(
                 f"no local model is called {name!r}; give local:{', local:'.join(WEIGHTS)} or local:PATH.gguf"
             )
+        self.max_output_tokens = settings.max_output_tokens
         self._lock = threading.Lock()
         self._server: _Server | None = None
         if importlib.util.find_spec("xllamacpp") is None:
@@ -60,6 +63,10 @@ class LocalModel:
 
     def __repr__(self) -> str:
         return f"LocalModel({self.name!r})"
+
+    def sampling(self, *, thinks: bool) -> dict[str, Any]:
+        """What goes along with each prompt of a run."""
+        return sampling(self.name, self._settings, temperature=0.0, thinks=thinks)
 
     def complete(self, request: ModelRequest, *, deadline: Deadline, on_text: OnText | None = None) -> ModelReply:
         """Ask once; raises `ModelCallFailed`."""

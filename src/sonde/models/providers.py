@@ -67,6 +67,11 @@ class ProviderModel:
         self.name = spec
         forms = f"{forms} Providers: {', '.join(PROVIDERS)}."
         self._settings = settings
+        self.max_output_tokens = settings.max_output_tokens
+        if settings.reasoning_effort is not None:
+            raise ConfigError(
+                f"reasoning_effort is for openai: models; for {spec} use extra_body in an entry of [models]"
+            )
         try:
             models = importlib.import_module("pydantic_ai.models")
             providers = importlib.import_module("pydantic_ai.providers")
@@ -96,6 +101,13 @@ class ProviderModel:
 
     def close(self) -> None:
         self._loop.close()
+
+    def sampling(self, *, thinks: bool) -> dict[str, Any]:
+        """What goes along with each prompt of a run."""
+        del thinks  # the provider decides
+        own = self._settings
+        sent = {"temperature": 0.0 if own.temperature is None else own.temperature, "top_p": own.top_p}
+        return {name: value for name, value in sent.items() if value is not None}
 
     def complete(self, request: ModelRequest, *, deadline: Deadline, on_text: OnText | None = None) -> ModelReply:
         """Ask once; raises `ModelCallFailed`."""
@@ -141,10 +153,12 @@ class ProviderModel:
         messages = list(request.messages)
         if request.schema is not None and not native:
             messages = with_schema_note(messages, request.schema)
+        own = self._settings
         options = {
             "max_retries": 0,  # retries are the runtime's, counted and recorded
             "timeout": None if math.isinf(seconds) else seconds,
-            "temperature": request.temperature,
+            "temperature": request.temperature if own.temperature is None else own.temperature,
+            "top_p": own.top_p,
             "max_tokens": request.max_output_tokens,
             "seed": request.seed,
             "stop_sequences": list(request.stop) or None,

@@ -19,6 +19,7 @@ from sonde.core.canonical import sha256_text
 from sonde.core.events import HostReturned
 from sonde.core.evidence import Citation, EvidenceKind, EvidenceLog, EvidenceRef, Excerpt, Refuted
 from sonde.core.instructions import instructions_in
+from sonde.models.base import OUTPUT_TOKENS
 from sonde.runtime.feedback import LeftLine, left_line
 from sonde.tools import ToolRegistry
 
@@ -209,6 +210,7 @@ class Engine:
     is how a root's reply is read; `left_line` puts what is left of the budget into words. Without `pooled_turns` each
     session has all turns for itself. `templates` are further prompt texts it uses, for the hash in the record. `answers`: its final
     value is an answer in words, so a guided session can check it. `profile` are the language rules of its sandbox unless others are set.
+    `thinks`: models may think before they reply, unless a setting says how much.
     """
 
     name: str
@@ -226,7 +228,7 @@ class Engine:
     tools: Sequence[str] | None = None
     fails_without_reply: bool = False
     delegation_keys: frozenset[str] | None = None
-    max_output_tokens: int = 4096
+    max_output_tokens: int = OUTPUT_TOKENS
     functions: Sequence[str] | None = None
     terse: bool = False
     left_line: LeftLine = left_line
@@ -234,5 +236,6 @@ class Engine:
     max_subcall_chars: int | None = None
     templates: Sequence[str] = ()
     answers: bool = False
+    thinks: bool = False
     profile: str = "analysis"
     final_example: str = 'FINAL("…")'

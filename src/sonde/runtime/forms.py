@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sonde.errors import Fault, FormatFault, ModelOutputInvalid
-from sonde.models.base import Message, Role, suited_mode
+from sonde.models.base import Message, Role, output_limit, suited_mode
 from sonde.runtime import feedback, guided
 from sonde.runtime.actions import (
     CODE_SCHEMA,
@@ -104,7 +104,8 @@ class ReplyForm(Protocol):
     def reply_tokens(self) -> int:
         """How long a reply may be."""
         most = self.session.engine.max_output_tokens
-        return min(most, WEAK_TOKENS) if suited_mode(self.session.model) == "guided" else most
+        usual = min(most, WEAK_TOKENS) if suited_mode(self.session.model) == "guided" else most
+        return output_limit(self.session.model, usual)
 
     def urgent(self) -> str:
         """What the model must hear before this turn and could not hear after the last one."""
@@ -267,7 +268,7 @@ class GuidedReplies(ReplyForm):
 
     def reply_tokens(self) -> int:
         """Few."""
-        return guided.REPLY_TOKENS
+        return output_limit(self.session.model, guided.REPLY_TOKENS)
 
     def urgent(self) -> str:
         """Nothing: a grammar needs no words."""

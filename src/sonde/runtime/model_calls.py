@@ -93,6 +93,7 @@ def ask(run: Run, scope: Scope, model: Model, question: Question) -> ModelReplie
             schema=question.schema,
             max_output_tokens=reservation.max_output_tokens,
             seed=run.spec.budget.sampling_seed,
+            thinks=run.spec.engine.thinks,
         )
         reply, attempts = _attempt(run, scope, model, request, question=question, hashed=hashed)
         replied = run.emit(  # use what comes back, as recorded: it is what a replay will see

@@ -40,7 +40,7 @@ from sonde.errors import (
     WritebackFailed,
     by_user,
 )
-from sonde.models.base import Model
+from sonde.models.base import Model, output_limit, sampling_of
 from sonde.runs.recorder import Recorder
 from sonde.runs.recording import Diverged, EarlierRuns, Recording
 from sonde.runs.rundir import RunDir
@@ -84,6 +84,8 @@ class RunSpec:
     backend: str = "kernel"
     limits: Limits = field(default_factory=Limits)
     unsafe: bool = False
+    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What the caller sets of effort, reply length, temperature and top_p, for models given by name."""
     max_parallel: int = 16
     max_journal_bytes: int = 256 << 20
     notes: Sequence[str] = ()
@@ -282,6 +284,7 @@ class Run:
         # What the record says about the sandbox, where it is not the usual one.
         interpreter = [] if spec.backend == "kernel" else [f"backend: {spec.backend}", "NO KERNEL LAYERS"]
         packages = {"packages": list(spec.packages)} if spec.packages else {}
+        sent = sampling_of(self.model, thinks=spec.engine.thinks)
         return RunStarted(
             run_id=self.run_id,
             run_type=spec.engine.run_type,
@@ -290,7 +293,7 @@ class Run:
             model=model,
             sub_model=self.sub_model.name if self.sub_model else model,
             provider=(model or "none:").partition(":")[0],
-            temperature=0.0,
+            temperature=float(sent.get("temperature", 0.0)),
             prompt_template_hash=template_hash(spec.engine),
             mode=spec.mode,
             profile=spec.profile,
@@ -301,6 +304,9 @@ class Run:
             settings={"version": self.version, **packages, **spec.recipe},
             variables=sorted(spec.variables),
             context=spec.context.describe(),
+            sampling={**sent, "max_output_tokens": output_limit(self.model, spec.engine.max_output_tokens)}
+            if model
+            else {},
             layers=[*(["unsafe"] if spec.unsafe else []), *interpreter],
         )
 

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from runs.streams import SOURCE, Teller, TickingClock, finish, write_long_story, write_story
+from sonde.api.ask_run import ask
+from sonde.api.settings import Settings
 from sonde.runs.recorder import Recorder
 from sonde.runs.rundir import RunDir
+from sonde.testing import ScriptedModel
 from sonde.viewer import ViewerServer, export_html
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,3 +150,77 @@ def test_a_run_that_goes_on_is_followed_to_its_end(seen: dict[str, Any]) -> None
 
 def test_it_fits_a_phone(seen: dict[str, Any]) -> None:
     assert seen["phone_overflow"] <= 0
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A table as the answer, passages without a model, a list of lines as citation; and what the page shows of them."""
+    base = tmp_path_factory.mktemp("answers")
+    log = base / "app.log"
+    log.write_text("".join(f"line {n} {'ERROR' if n == 123_500 else 'ok'}\n" for n in range(1, 130_000)))
+    table = '{"rows": [{"service": "payments", "errors": 3}, {"service": "cart", "errors": 1}]}'
+    look = "for n in (76, 175, 123500):\n    print(read_file('app.log', n, n))\n    add_citation('app.log', n, n)\n"
+    unpriced: dict[str, Any] = {"name": f"openai:vendor/{'a-long-name-' * 6}model", "cost_usd": None}
+    models = {
+        "table": ScriptedModel([f"```python\n{look}FINAL({table})\n```"] * 3, **unpriced),
+        "passages": None,
+        "lines": ScriptedModel([f"```python\n{look}FINAL('Three lines [app.log:76,175,123500].')\n```"] * 3),
+    }
+    runs = {
+        name: ask("Where is ERROR?", log, model=model, settings=Settings(runs_dir=base / "runs")).run_dir
+        for name, model in models.items()
+    }
+    ids = {name: path.name for name, path in runs.items() if path is not None}
+    page = export_html(RunDir(base / "runs" / ids["lines"]), base / "one.html")
+    with ViewerServer(base / "runs") as server:
+        script = [
+            "node",
+            str(Path(__file__).with_name("answers.mjs")),
+            server.url,
+            str(page),
+            str(TOOLS),
+            *ids.values(),
+        ]
+        done = subprocess.run(script, capture_output=True, text=True, check=True)
+    shown = json.loads(done.stdout)
+    return shown | {name: shown[run_id] for name, run_id in ids.items()}
+
+
+def test_the_list_of_runs_fits_a_wide_and_a_narrow_window(answers: dict[str, Any]) -> None:
+    assert (answers["hidden_1400"], answers["hidden_420"]) == (0, 0)
+
+
+def test_an_answer_of_objects_is_a_table(answers: dict[str, Any]) -> None:
+    assert answers["table"]["cells"] == ["payments", "3", "cart", "1"]
+
+
+def test_a_list_of_lines_becomes_one_chip_per_line(answers: dict[str, Any]) -> None:
+    assert answers["lines"]["chips"] == ["1", "2", "3"]
+
+
+def test_passages_without_a_claim_are_not_called_verified(answers: dict[str, Any]) -> None:
+    assert answers["passages"]["tiles"][-1].endswith("passages, no claims")
+    assert not any("verified" in badge for badge in answers["passages"]["badges"])
+
+
+def test_an_exported_page_does_not_claim_to_verify_now(answers: dict[str, Any]) -> None:
+    assert answers["lines"]["tiles"][-1] == "3 cited, 3 verified now"
+    assert answers["exported"]["tiles"][-1] == "3 cited, 3 verified when exported"
+
+
+def test_a_cost_that_is_not_known_is_called_unknown_and_its_warning_is_no_error(answers: dict[str, Any]) -> None:
+    assert "unknown cost" in answers["table"]["tiles"]
+    assert any(text.startswith("cost unknown") for text in answers["table"]["legend"])
+    assert not any("price" in row for row in answers["table"]["red"])
+
+
+def test_the_time_of_the_tile_is_the_time_of_the_budget(answers: dict[str, Any]) -> None:
+    tile = answers["lines"]["tiles"][0].removesuffix(" time")
+
+    assert any(text.startswith(f"time {tile} of") for text in answers["lines"]["legend"])
+
+
+def test_long_line_numbers_have_room(answers: dict[str, Any]) -> None:
+    digits = [round(width / 0.6) for width in answers["lines"]["gap"]]  # a digit is 0.6 em wide
+
+    assert max(digits) >= 6

@@ -1,12 +1,12 @@
 // The question, the answer with its citations, and beside each claim the source text that proves it.
 
-import { copyable, count, h, many, money, pill, put, seconds, short } from "./dom.js";
+import { copyable, costOf, count, h, many, pill, put, seconds, short } from "./dom.js";
 import { blocks, json } from "./highlight.js";
-import { fetchExcerpts } from "./source.js";
+import { fetchExcerpts, offline } from "./source.js";
 
 const CARD_LINES = 400;
 const STATES = {
-  verified: ["verified", "Read again just now: this text has the cited hash"],
+  verified: ["verified", `Read again ${offline ? "when this page was exported" : "just now"}: this text has the cited hash`],
   changed: ["changed since", "The source has another text now; a text shown here is the recorded one and has the cited hash"],
   recorded: ["as recorded", "The source was not read again; this text is from the recording and has the cited hash"],
   missing: ["cannot be checked", "Neither the source nor the recording has the text of this hash here"],
@@ -62,13 +62,16 @@ export class Answer {
   }
 
   paintTiles() {
-    const { totals, start, end } = this.run;
+    const { totals, start } = this.run;
     if (!start) return;
     const proved = this.excerpts.filter((each) => each.state === "verified" && !each.fallback).length;
-    const took = end ? end.elapsed_s : this.run.t1 - this.run.t0;
-    const spent = start.model || totals.cost_usd ? money(totals.cost_usd) : "—";
+    const took = this.run.elapsed;
+    const waited = this.run.t1 - this.run.t0 - took;
+    const found = this.excerpts.length && this.excerpts.every((each) => each.fallback);
+    const checked = `cited, ${proved} verified ${offline ? "when exported" : "now"}`;
+    const spent = start.model || totals.cost_usd ? costOf(totals.cost_usd, totals.tokens) : "—";
     const rows = [
-      [seconds(took), "time"],
+      [seconds(took), waited > 1 ? `time, ${seconds(took + waited)} with waits` : "time"],
       [spent, "cost"],
       [count(totals.tokens), "tokens"],
       [count(totals.iterations), totals.iterations === 1 ? "turn" : "turns"],
@@ -76,7 +79,7 @@ export class Answer {
       [count(totals.tool_calls), "tool calls"],
       [
         count(this.excerpts.length),
-        this.excerpts.every((each) => each.state === "recorded") ? "cited" : `cited, ${proved} verified now`,
+        found ? "passages, no claims" : this.excerpts.every((each) => each.state === "recorded") ? "cited" : checked,
       ],
     ];
     put(
@@ -135,6 +138,8 @@ export class Answer {
 
   claims(output) {
     const text = answerText(output);
+    const data = text === null ? null : parsed(text);
+    if (data !== null) return [...this.structured(data), ...this.rest(new Set())];
     if (text === null) return [...this.structured(output), ...this.rest(new Set())];
     const done = new Set();
     const rows = blocks(text, (ref) => this.chip(ref)).map((block) => {
@@ -185,6 +190,22 @@ export class Answer {
         ),
       );
     if (!value.length) return h("span", { class: "muted" }, "none");
+    const columns = columnsOf(value);
+    if (columns)
+      return h(
+        "div",
+        { class: "scroll" },
+        h(
+          "table",
+          { class: "values" },
+          h("thead", {}, h("tr", {}, columns.map((name) => h("th", { scope: "col" }, name.replace(/_/g, " "))))),
+          h(
+            "tbody",
+            {},
+            value.map((row) => h("tr", {}, columns.map((name) => h("td", {}, this.tree(row[name]))))),
+          ),
+        ),
+      );
     const pointers = value.every((item) => item && typeof item.excerpt_hash === "string");
     return pointers
       ? h(
@@ -224,18 +245,21 @@ export class Answer {
 
   // The excerpts that a bracketed text means: a reference, several of them, or the number of one.
   find(text) {
+    let path = ""; // of the part before: `app.log:76,175` names two lines of one file
     const found = text.split(/[,;]\s*/).map((part) => {
-      const number = part.trim().match(/^\d{1,3}$/);
-      if (number) return this.excerpts[Number(number[0]) - 1];
-      const place = part.trim().match(/^(.+?):(\d+)(?:\s*[-–]\s*(\d+))?$/);
-      return this.excerpts.find(
-        (each) =>
-          each.ref === part.trim() ||
-          (place && each.ref === `${place[1].trim()}:${place[2]}-${place[3] || place[2]}`) ||
-          (place &&
-            each.path === place[1].trim() &&
-            each.start_line === Number(place[2]) &&
-            each.end_line === Number(place[3] || place[2])),
+      const alone = part.trim().match(/^\d+(?:\s*[-–]\s*\d+)?$/);
+      if (alone && !path) return this.excerpts[Number(alone[0]) - 1];
+      const place = (alone ? `${path}:${alone[0]}` : part.trim()).match(/^(.+?):(\d+)(?:\s*[-–]\s*(\d+))?$/);
+      path = place ? place[1].trim() : path;
+      const [from, to] = place ? [Number(place[2]), Number(place[3] || place[2])] : [0, 0];
+      return (
+        this.excerpts.find(
+          (each) =>
+            each.ref === part.trim() ||
+            (place && each.ref === `${path}:${from}-${to}`) ||
+            (place && each.path === path && each.start_line === from && each.end_line === to),
+        ) ||
+        (alone && this.excerpts.find((each) => each.path === path && each.start_line <= from && each.end_line >= to))
       );
     });
     return found.every(Boolean) && found.length ? found : null;
@@ -262,7 +286,9 @@ export class Answer {
   }
 
   card(excerpt) {
-    const [word, why] = STATES[excerpt.state];
+    const [state, why] = STATES[excerpt.state];
+    const plain = excerpt.fallback && excerpt.state === "verified"; // there is no claim that it could verify
+    const word = plain ? "text as cited" : state;
     const lines = (excerpt.path ? excerpt.text : indented(excerpt.text)).split("\n");
     const card = h(
       "figure",
@@ -273,7 +299,7 @@ export class Answer {
         h("b", { class: `cite ${excerpt.state}` }, String(this.excerpts.indexOf(excerpt) + 1)),
         h("span", { class: "where", title: excerpt.ref }, excerpt.path || excerpt.call || excerpt.ref),
         excerpt.path ? h("span", { class: "muted" }, `${excerpt.start_line}–${excerpt.end_line}`) : null,
-        h("span", { class: `badge ${excerpt.state}`, title: why }, word),
+        h("span", { class: `badge ${plain ? "" : excerpt.state}`, title: why }, word),
         excerpt.fallback
           ? h(
               "span",
@@ -285,7 +311,11 @@ export class Answer {
       excerpt.text
         ? h(
             "pre",
-            { class: "lines", tabindex: "0" },
+            {
+              class: "lines",
+              tabindex: "0",
+              style: { "--digits": `${Math.max(4, String((excerpt.start_line || 0) + lines.length).length)}ch` },
+            },
             lines
               .slice(0, CARD_LINES)
               .map((line, place) =>
@@ -321,6 +351,25 @@ export class Answer {
     for (const each of this.cards.values()) each.classList.toggle("on", each === card);
     card.focus({ preventScroll: true });
   }
+}
+
+// The object or list that an answer is, written as JSON; null for words.
+function parsed(text) {
+  if (!/^\s*[[{]/.test(text)) return null;
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
+// The columns of a list of flat objects with the same few fields; null if it is no table.
+function columnsOf(rows) {
+  if (rows.length < 2 || !rows.every((row) => row && typeof row === "object" && !Array.isArray(row))) return null;
+  if (rows.some((row) => typeof row.excerpt_hash === "string")) return null;
+  const names = [...new Set(rows.flatMap((row) => Object.keys(row)))];
+  const flat = rows.every((row) => names.every((name) => row[name] === null || typeof row[name] !== "object"));
+  return flat && names.length && names.length <= 12 ? names : null;
 }
 
 // What a card does not show of its text.

@@ -1,6 +1,6 @@
 // How much of each limit is used, as steps over time. `axis` gives the width and the place of a time.
 
-import { count, h, money, put, seconds, svg } from "./dom.js";
+import { costOf, count, h, money, put, seconds, svg } from "./dom.js";
 
 const LIMITS = [
   ["tokens", "max_tokens_total", "tokens", count],
@@ -61,21 +61,21 @@ export class BudgetPlot {
     const points = timed
       ? [
           [this.run.t0, 0],
-          [this.run.t1, (this.run.t1 - this.run.t0) / limit],
+          [this.run.t1, this.run.elapsed / limit],
         ]
       : [
           [this.run.t0, 0],
           ...this.run.series.map((each) => [each.at, each[name] / limit]),
           [this.run.t1, this.run.totals[name] / limit],
         ];
-    const total = timed ? this.run.t1 - this.run.t0 : this.run.totals[name];
+    const total = timed ? this.run.elapsed : this.run.totals[name];
     return {
       name,
       label,
       points,
       timed,
       most: points[points.length - 1][1],
-      text: `${format(total)} of ${format(limit)}`,
+      text: `${name === "cost_usd" ? costOf(total, this.run.totals.tokens) : format(total)} of ${format(limit)}`,
     };
   }
 

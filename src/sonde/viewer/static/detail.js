@@ -27,7 +27,7 @@ function head(run, step) {
   return h(
     "div",
     { class: "pane-head" },
-    h("i", { class: `dot k-${step.ok ? step.kind : "bad"}` }),
+    h("i", { class: `dot k-${step.warned ? "tool" : step.ok ? step.kind : "bad"}` }),
     h("strong", {}, step.label),
     h(
       "span",

@@ -47,6 +47,11 @@ export function money(value) {
   return value < 0.01 ? `$${value.toFixed(4)}` : `$${value.toFixed(2)}`;
 }
 
+// Money for so many tokens: tokens that cost nothing came from a model whose price is not known.
+export function costOf(value, tokens) {
+  return value || !tokens ? money(value) : "unknown";
+}
+
 export function count(value) {
   return Number(value || 0).toLocaleString("en-US");
 }

@@ -212,12 +212,14 @@ export class Flame {
   axis(pen, height) {
     pen.font = "11px system-ui, sans-serif";
     pen.textBaseline = "middle";
-    for (const at of ticks(this.begin - this.run.t0, this.end - this.run.t0, this.width / 110)) {
+    const marks = ticks(this.begin - this.run.t0, this.end - this.run.t0, this.width / 110);
+    const names = marks.map((at) => tickName(at, marks.length > 1 ? marks[1] - marks[0] : 1));
+    for (const [number, at] of marks.entries()) {
       const x = Math.round(this.x(at + this.run.t0)) + 0.5;
       pen.fillStyle = this.hues.line;
       pen.fillRect(x, AXIS - 4, 1, height);
       pen.fillStyle = this.hues.muted;
-      pen.fillText(at ? seconds(at) : "0", x + 4, 9);
+      pen.fillText(names[number], x + 4, 9);
     }
   }
 
@@ -251,7 +253,7 @@ export class Flame {
         x: this.x(step.t0),
         end: this.x(step.t1),
         y: row,
-        hue: step.ok ? step.kind : "bad",
+        hue: step.warned ? "tool" : step.ok ? step.kind : "bad",
         label: step.label,
         step,
         tip: text,
@@ -308,6 +310,15 @@ function clipped(pen, text, width) {
   if (fits < 3) return "";
   if (pen.measureText(text).width <= width) return text;
   return `${text.slice(0, fits)}…`;
+}
+
+// A mark of the axis, with as many digits as tell it from its neighbours.
+export function tickName(at, step) {
+  if (!at) return "0";
+  const digits = Math.max(0, Math.ceil(-Math.log10(step) - 1e-9));
+  if (digits > 2) return `${(at * 1000).toFixed(digits - 3)} ms`;
+  if (digits) return `${at.toFixed(digits)} s`;
+  return at >= 5400 && step < 360 ? `${Math.round(at / 60)} min` : seconds(at);
 }
 
 export function ticks(from, to, wanted) {

@@ -82,6 +82,11 @@ export class RunModel {
     this.series.push({ at: event.at, tokens, cost_usd, iterations, tool_calls, subcalls });
   }
 
+  // The seconds that count: without waits for a person and the time between a crash and a resume.
+  get elapsed() {
+    return this.end ? this.end.elapsed_s : this.t1 - this.t0;
+  }
+
   get budget() {
     return this.start?.budget || {};
   }
@@ -183,7 +188,7 @@ const FOLDS = {
     run.step("note", event, { title, label: "compacted" });
   },
   noted(run, event) {
-    run.step("note", event, { title: event.text, label: event.level, ok: event.level !== "warning" });
+    run.step("note", event, { title: event.text, label: event.level, warned: event.level === "warning" });
   },
   status_changed(run, event) {
     if (event.status !== "initialized")

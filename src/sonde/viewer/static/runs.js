@@ -1,7 +1,9 @@
 // All runs: a table to search, to open, and to choose two runs from.
 
-import { count, h, money, pill, put, seconds, short, when } from "./dom.js";
+import { costOf, count, h, pill, put, seconds, short, when } from "./dom.js";
 import { listRuns, offline } from "./source.js";
+
+const NUMBERS = ["Time", "Turns", "Sub-calls", "Tokens", "Cost", "Cited"];
 
 export class Runs {
   constructor() {
@@ -26,7 +28,7 @@ export class Runs {
         h(
           "tr",
           {},
-          ["", "Status", "Question", "Model", "Started", "Time", "Turns", "Sub-calls", "Tokens", "Cost", "Cited"].map(
+          ["", "Status", "Question", "Model", "Started", ...NUMBERS].map(
             (name, place) => h("th", { scope: "col", class: place > 4 ? "number" : "" }, name),
           ),
         ),
@@ -90,7 +92,7 @@ export class Runs {
       count(run.iterations),
       count(run.subcalls),
       count(run.tokens),
-      money(run.cost_usd),
+      costOf(run.cost_usd, run.tokens),
       count(run.citations),
     ];
     return h(
@@ -99,8 +101,8 @@ export class Runs {
         onclick: (event) =>
           event.target.closest("a,input") || (location.hash = `#/run/${encodeURIComponent(run.run_id)}`),
       },
-      h("td", {}, offline ? null : box),
-      h("td", {}, pill(run.status)),
+      h("td", { class: "choose" }, offline ? null : box),
+      h("td", { class: "state" }, pill(run.status)),
       h(
         "td",
         { class: "what" },
@@ -111,9 +113,9 @@ export class Runs {
         ),
         h("div", { class: "muted" }, `${run.run_type} · ${run.run_id}`),
       ),
-      h("td", { class: "muted" }, run.model),
+      h("td", { class: "muted model" }, run.model),
       h("td", { class: "muted" }, when(run.started_at)),
-      numbers.map((value) => h("td", { class: "number" }, value)),
+      numbers.map((value, place) => h("td", { class: "number", "data-name": NUMBERS[place] }, value)),
     );
   }
 

@@ -168,7 +168,7 @@ export class Steps {
         onclick: () => this.choose(place),
       },
       h("span", { class: "at" }, seconds(Math.max(0, step.t0 - this.run.t0)) || "0"),
-      h("i", { class: `dot k-${step.ok ? step.kind : "bad"}` }),
+      h("i", { class: `dot k-${step.warned ? "tool" : step.ok ? step.kind : "bad"}` }),
       h("span", { class: "label" }, short(step.label, 26)),
       h("span", { class: "title" }, short(step.fault || step.title, 160)),
       h("span", { class: "amount" }, amount),

@@ -1,8 +1,8 @@
 """Compressed files and the members of zip and tar archives; by the standard library, and zstandard for zst before Python 3.14.
 
-An archive of a few kilobytes may say gigabytes, so every member and all together have a limit, and reading stops there. Names are the
-archive's own words: here they lose whatever could lead out of it or move a cursor. Nothing is written anywhere. Links, devices and archives
-within an archive are named but not followed.
+An archive of a few kilobytes may say gigabytes, so every member and all together have a limit, and reading stops there. Nothing is written
+anywhere. Links, devices and archives within an archive are named, not followed. Names are the archive's own words; the caller
+cleans them.
 """
 
 from __future__ import annotations
@@ -23,15 +23,9 @@ from sonde.parsers import PACKED
 
 CHUNK = 1 << 20
 SAMPLE = 1 << 16
-LONGEST_NAME = 1000
 NESTED = (*PACKED, b"PK\x03\x04", b"Rar!", b"7z\xbc\xaf")
-BINARY, ENCRYPTED, IN_ARCHIVE, LINK = (
-    "binary",
-    "encrypted",
-    "an archive in an archive",
-    "a link or device in an archive",
-)
-TOO_LARGE, TOO_MUCH, BAD_NAME, DAMAGED = "too large", "over the limit of its archive", "a name that is none", "damaged"
+BINARY, ENCRYPTED, NESTED_ONE, LINK = "binary", "encrypted", "an archive", "a link or device"
+TOO_LARGE, TOO_MUCH, TOO_MANY, DAMAGED = "too large", "over the limit", "one too many", "damaged"
 
 zstd: Any = import_module("compression.zstd") if find_spec("compression") else None
 zstandard: Any = import_module("zstandard") if not zstd and find_spec("zstandard") else None
@@ -51,17 +45,18 @@ def read(document: BinaryIO, *, form: str, most: int, together: int, members: in
         return
     found = _zip_members(document) if form == "zip" else _tar_members(_decompressed(document))
     for number, (raw, refusal, content) in enumerate(found):
+        name = raw.encode("utf-8", "replace").decode()
         if number == members:
-            raise ValueError(f"it has more than {members:,} members; the others were not looked at")
-        name = clean_name(raw)
-        if content is None or not name:
-            yield number, name, refusal or BAD_NAME, b""
+            yield number, name, TOO_MANY, b""
+            return
+        if content is None:
+            yield number, name, refusal, b""
             continue
         over = TOO_LARGE if most <= together else TOO_MUCH
         try:
             sample = content.read(SAMPLE)
             if sample.startswith(NESTED) or _is_binary(sample):
-                yield number, name, IN_ARCHIVE if sample.startswith(NESTED) else BINARY, b""
+                yield number, name, NESTED_ONE if sample.startswith(NESTED) else BINARY, b""
                 continue
             for piece in itertools.chain([sample], _pieces(content, min(most, together) - len(sample))):
                 together -= len(piece)
@@ -70,14 +65,6 @@ def read(document: BinaryIO, *, form: str, most: int, together: int, members: in
             yield number, name, over, b""
         except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError):
             yield number, name, DAMAGED, b""
-
-
-def clean_name(raw: str) -> str:
-    """The name without what leads up or out, on one line; empty if nothing is left."""
-    parts = [part for part in raw.replace("\\", "/").split("/") if part not in ("", ".", "..")]
-    name = "/".join(parts)
-    shown = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in name)
-    return shown if len(shown) <= LONGEST_NAME else ""
 
 
 def _zip_members(document: BinaryIO) -> Iterator[tuple[str, str, IO[bytes] | None]]:

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from sonde.contexts.configs import ConfigSnapshots
-from sonde.contexts.files.file_list import Entry
+from sonde.contexts.files.file_list import ARCHIVES, Entry
 from sonde.contexts.files.library import glob_pattern
-from sonde.contexts.files.text import LineIndex, open_text, read_lines
+from sonde.contexts.files.text import LineIndex, open_archive, open_text, read_lines
 from sonde.contexts.traces.cache import SUFFIXES
 from sonde.contexts.traces.catalog import is_server
 from sonde.contexts.traces.filestore import FileStore
@@ -29,9 +29,10 @@ from sonde.contexts.traces.views import text_behind, texts_in
 from sonde.core.calls import CallRef, call_text, shown_text
 from sonde.core.canonical import clip, sha256_text
 from sonde.core.evidence import EvidenceKind, Excerpt
-from sonde.disk import below
+from sonde.disk import below, secret_reason
 from sonde.errors import SondeError
 
+LONGEST_PATH = 4096
 LARGEST_FILE = 64 << 20
 LARGEST_TRACES = 256 << 20
 TRACE_FILES = 2_000
@@ -214,7 +215,12 @@ class _CitedSources:
         if citation.get("kind") == EvidenceKind.CONFIG_DIFF.value:
             return self._diffs(str(citation.get("ref")))
         if path:
-            found = [lines_of(file, start, int(citation.get("end_line", 0))) for file in _candidates(path, self._roots)]
+            end = int(citation.get("end_line", 0))
+            found = [lines_of(file, start, end) for file in _candidates(path, self._roots)]
+            for slash in (at for at, sign in enumerate(path[:LONGEST_PATH]) if sign == "/"):
+                if path[:slash].lower().endswith(ARCHIVES):
+                    archives = _candidates(path[:slash], self._roots)
+                    found += [lines_of(file, start, end, path[slash + 1 :]) for file in archives]
             return [text for text in found if text is not None] if found and start > 0 else None
         if self._traces is None or citation.get("kind") not in {kind.value for kind in EvidenceKind}:
             return None
@@ -291,13 +297,16 @@ def _candidates(path: str, roots: Iterable[Path]) -> Iterator[Path]:
                     yield real
 
 
-def lines_of(file: Path, start: int, end: int) -> str | None:
-    r"""Lines of a file as a run reads them, from 1, both included, joined by `\n`; None if it has no such lines."""
+def lines_of(file: Path, start: int, end: int, member: str = "") -> str | None:
+    r"""Lines of a file or of an archive's member as a run reads them, from 1, both included, joined by `\n`; None if there are none."""
     try:
         state = file.stat()
         if not 0 < state.st_size <= LARGEST_FILE:  # files in /proc say 0 and may never end
             return None
-        with open_text(Entry(file.name, state.st_size, state.st_mtime_ns, str(file))) as text:
+        entry = Entry(file.name, state.st_size, state.st_mtime_ns, str(file), member)
+        if member and secret_reason(member):
+            return None
+        with open_archive(entry).open(entry) if member else open_text(entry) as text:
             index = LineIndex.of(text)
             return read_lines(text, index, start, end) if 0 < start <= end <= index.total else None
     except (SondeError, OSError):

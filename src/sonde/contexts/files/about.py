@@ -54,6 +54,9 @@ def left_out(listing: Listing) -> str:
     pdfs = sum(entry.path.lower().endswith(".pdf") for entry in listing.texts)
     if pdfs and importlib.util.find_spec("pypdf") is None:
         kinds.append(f"{plural(pdfs, 'PDF')} (pip install 'sonde-rlm[pdf]')")
+    zsts = sum(entry.path.lower().endswith(".zst") for entry in listing.texts)
+    if zsts and not any(map(importlib.util.find_spec, ("zstandard", "compression"))):
+        kinds.append(f"{zsts:,} zst (pip install zstandard)")
     others = Counter(why for why in listing.refused.values() if "secret" not in why)
     kinds += [f"{count:,} × {why}" for why, count in others.items()]
     return ", ".join(kinds)

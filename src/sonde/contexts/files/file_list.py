@@ -44,15 +44,21 @@ BINARY_SUFFIXES = frozenset(
 """Kinds that are not opened when everything is searched; named alone, such a file is looked at like any other."""
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".tzst", *(f".tar{suffix}" for suffix in COMPRESSED))
+"""Their members are listed and read as `logs.zip/app.log`."""
 
 
 class Entry(NamedTuple):
-    """One file: the name that tools use, its size and time when listed, where it really is (empty: its text is in memory)."""
+    """One file: the name that tools use, its size and time when listed, where it really is (empty: its text is in memory).
+
+    `member` is its name in the archive that is there.
+    """
 
     path: str
     size: int
     mtime_ns: int
     real: str
+    member: str = ""
 
 
 @dataclass

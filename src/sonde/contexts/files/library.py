@@ -17,16 +17,27 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from sonde.contexts.files.file_list import Entry, Listing, list_sources
-from sonde.contexts.files.text import BLOCK, LeftOut, LineIndex, Text, Unreadable, open_text, signature
+from sonde.contexts.files.file_list import ARCHIVES, SKIPPED_FOLDERS, Entry, Listing, list_sources
+from sonde.contexts.files.text import (
+    BLOCK,
+    Archive,
+    LeftOut,
+    LineIndex,
+    Text,
+    Unreadable,
+    open_archive,
+    open_text,
+    signature,
+)
 from sonde.core.patterns import Pattern, compiled, escaped
-from sonde.disk import AnyPath, open_exactly
+from sonde.disk import AnyPath, open_exactly, secret_reason
 from sonde.errors import ToolFault
 
 GLOB_CHARS = 4096
 """No path is longer, and to read a glob takes time by the square of its brackets."""
 _HASHED_FILES, _HASHED_BYTES = 2_000, 64_000_000
 _CONVERTED_BYTES = 128_000_000
+_ARCHIVES, _ARCHIVED_BYTES = 200, 1_000_000_000
 V = TypeVar("V")
 
 
@@ -52,6 +63,7 @@ class Library:
         self._listing: Listing | None = None
         self._indexes: _Recent[LineIndex] = _Recent(64)
         self._converted: _Recent[Text] = _Recent(_CONVERTED_BYTES, lambda text: text.size)
+        self._archives: _Recent[Archive] = _Recent(_CONVERTED_BYTES, lambda archive: archive.size)
         self._lock = threading.Lock()
 
     @property
@@ -115,6 +127,8 @@ class Library:
         """The text of a file, as it is now; Unreadable says why it has none."""
         if not entry.real:
             return Text.of_bytes(self._memory(entry.path))
+        if entry.member:
+            return self._archive(entry).open(entry)
         converted = self._converted.get(signature(entry)) if self._converted else None
         if converted is not None:
             return converted
@@ -163,24 +177,68 @@ class Library:
         if len(entries) > _HASHED_FILES or self.listing.total_bytes > _HASHED_BYTES:
             return self.stamp()
         rows: list[str] = []
+        hashes: dict[str, str] = {}
         for entry in entries:
-            content = self._memory_hash(entry)
+            content = self._memory_hash(entry) or hashes.get(entry.real)
             if not content:
                 try:
                     with os.fdopen(open_exactly(entry.real), "rb") as file:
                         content = hashlib.file_digest(file, "sha256").hexdigest()
                 except OSError:
                     content = "unreadable"
+                hashes[entry.real] = content
             rows.append(f"{entry.path}\0{entry.size}\0{content}")
         return _digest(rows)
 
     def _list(self) -> Listing:
         """Walk the folders; a library of other files overrides this."""
         listing = list_sources(self._sources, self._within) if self._sources else Listing()
+        self._list_members(listing)
         for name, data in self._texts.items():
             listing.add(name, len(data), 0, "")
         listing.entries = dict(sorted(listing.entries.items()))
         return listing
+
+    def _list_members(self, listing: Listing) -> None:
+        """Put the members of each archive in its place. They are judged by their names like files in a folder."""
+        packed = [entry for entry in listing.entries.values() if entry.real.lower().endswith(ARCHIVES)]
+        unpacked_bytes = 0
+        for number, entry in enumerate(packed):
+            try:
+                if number >= _ARCHIVES or unpacked_bytes > _ARCHIVED_BYTES:
+                    why = f"not opened: at most {_ARCHIVES} archives and {_ARCHIVED_BYTES:,} bytes in them are read"
+                    raise LeftOut(f"{entry.path} is {why}.", why)  # noqa: TRY301 - it is left out like one that is broken
+                archive = self._archive(entry)
+            except LeftOut as reason:
+                self.left_out[entry.path] = reason.why
+                self._over_limit[signature(entry)] = (reason.message, reason.why)
+                continue
+            except Unreadable:
+                continue  # it is gone, and says so when it is read
+            unpacked_bytes += archive.size
+            if archive.cut:
+                self.left_out[entry.path] = f"{archive.cut}; the members before are read"
+            del listing.entries[entry.path]
+            listing.refused |= {f"{entry.path}/{name}": f"{why} in an archive" for name, why in archive.refused.items()}
+            for name, data in archive.members.items():
+                path = f"{entry.path}/{name}"
+                if skipped := SKIPPED_FOLDERS.intersection(name.split("/")[:-1]):
+                    listing.skipped.update(skipped)
+                elif secret := secret_reason(name):
+                    listing.refused[path] = secret
+                else:
+                    listing.entries.setdefault(
+                        path, Entry(path, len(data or b""), entry.mtime_ns, entry.real, member=name)
+                    )
+
+    def _archive(self, entry: Entry) -> Archive:
+        """What is in the archive of a member."""
+        whole = signature(entry._replace(member=""))
+        archive = self._archives.get(whole)
+        if archive is None:
+            archive = open_archive(entry, unconfined=self.unconfined)
+            self._archives.put(whole, archive)
+        return archive
 
     def _memory(self, name: str) -> bytes:
         found = self._texts.get(name)

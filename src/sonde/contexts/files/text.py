@@ -13,11 +13,13 @@ import errno
 import importlib.util
 import os
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from sonde.contexts.files.file_list import Entry
+from sonde.core.canonical import clip
 from sonde.disk import NotPlain, open_exactly
 from sonde.errors import ToolFault
 from sonde.parsers import PACKED
@@ -32,6 +34,9 @@ UNPACKED_BYTES = 128_000_000
 MAX_EXPANSION = 200
 EXPANDED_FREELY = 16_000_000
 """What is compressed may unpack to 128 MB, and to no more than 200 times its size if that is over 16 MB."""
+MEMBER_BYTES = 64_000_000
+MEMBERS = 10_000
+_LONGEST_NAME = 1000
 UNPACK_SECONDS = 20
 MemberPiece = tuple[int, str, str, bytes]
 """The number of a member, its name, why it is not read, and some of its bytes."""
@@ -150,13 +155,7 @@ def open_text(entry: Entry, *, unconfined: bool = False) -> Text:
 
     `unconfined` lets documents be parsed where the kernel cannot confine their parsers.
     """
-    try:
-        fd = open_exactly(entry.real)
-    except OSError as error:
-        if isinstance(error, NotPlain | IsADirectoryError) or error.errno == errno.ELOOP:
-            gone = f"{entry.path} is no longer the file that was listed: something else is in its place."
-            raise Unreadable(gone) from None
-        raise Unreadable(f"{entry.path} cannot be opened: {error.strerror}.") from None
+    fd = _opened(entry)
     try:
         text = _recognise(fd, os.fstat(fd).st_size, unconfined=unconfined)
     except OSError as error:
@@ -173,13 +172,101 @@ def open_text(entry: Entry, *, unconfined: bool = False) -> Text:
     return text
 
 
-def signature(entry: Entry) -> tuple[str, int, int, int] | None:
+def _opened(entry: Entry) -> int:
+    try:
+        fd = open_exactly(entry.real)
+    except OSError as error:
+        if isinstance(error, NotPlain | IsADirectoryError) or error.errno == errno.ELOOP:
+            gone = f"{entry.path} is no longer the file that was listed: something else is in its place."
+            raise Unreadable(gone) from None
+        raise Unreadable(f"{entry.path} cannot be opened: {error.strerror}.") from None
+    return fd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archive:
+    """The members of an archive by name, None for binary ones; which others are not read and why; and why there may be more."""
+
+    members: Mapping[str, bytes | None]
+    refused: Mapping[str, str]
+    cut: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of all texts together."""
+        return sum(len(data or b"") for data in self.members.values())
+
+    def open(self, entry: Entry) -> Text:
+        """The text of a member; Unreadable says why it has none."""
+        if entry.member not in self.members:
+            raise Unreadable(f"{entry.path} is no longer in its archive.")
+        data = self.members[entry.member]
+        if data is None:
+            raise NotText(f"{entry.path} is binary, so it is listed but not read.")
+        try:
+            return text_of(data)
+        except Unreadable as reason:
+            raise type(reason)(f"{entry.path} is {reason.message}") from None
+
+
+def open_archive(entry: Entry, *, unconfined: bool = False) -> Archive:
+    """All members of a zip or tar, within limits; of several with one name the last, as when it is unpacked.
+
+    LeftOut if none can be read.
+    """
+    fd = _opened(entry)
+    members: dict[str, bytearray | None] = {}
+    refused: dict[str, str] = {}
+    cut, latest, current = "", -1, ""
+    try:
+        size = os.fstat(fd).st_size
+        most = min(UNPACKED_BYTES, max(EXPANDED_FREELY, MAX_EXPANSION * size))
+        limits = ParserLimits(cpu_s=UNPACK_SECONDS, output_bytes=2 * UNPACKED_BYTES)  # names count too
+        form = "zip" if entry.real.lower().endswith(".zip") else "tar"
+        options = {"form": form, "most": MEMBER_BYTES, "together": most, "members": MEMBERS}
+        for number, name, why, piece in parse("archive", fd, MemberPiece, limits, unconfined=unconfined, **options):
+            if number != latest:
+                latest, current = number, member_name(name) or f"unnamed {number}"
+                if why == "one too many" or len(members) + len(refused) >= MEMBERS:
+                    cut, current = f"has more than {MEMBERS:,} members", ""
+                    break
+                members[current] = bytearray()
+                refused.pop(current, None)
+            data = members.get(current)
+            if why == "binary":
+                members[current] = None
+            elif why:
+                members.pop(current, None)
+                refused[current] = clip(why, 100)
+            elif data is not None:
+                data += piece
+    except Unparsed as reason:
+        cut = f"cannot be read: {reason}" if isinstance(reason, Refused) else str(reason)
+        members.pop(current, None)  # only its beginning is there
+    except OSError as error:
+        cut = f"cannot be read: {error.strerror}"
+    finally:
+        os.close(fd)
+    if cut and not members:
+        raise LeftOut(f"{entry.path} {cut}.", cut)
+    kept = {name: data if data is None else bytes(data) for name, data in members.items()}
+    return Archive(members=kept, refused=refused, cut=cut)
+
+
+def member_name(raw: str) -> str:
+    """What a member is called here: without what leads up or out, on one line; empty if nothing sensible is left."""
+    parts = [part for part in raw.replace("\\", "/").split("/") if part not in ("", ".", "..")]
+    name = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in "/".join(parts))
+    return name if len(name) <= _LONGEST_NAME else ""
+
+
+def signature(entry: Entry) -> tuple[str, str, int, int, int] | None:
     """What changes with the file, for caches; None if it is gone or in memory."""
     try:
         state = os.lstat(entry.real)
     except (OSError, ValueError):
         return None
-    return entry.real, state.st_size, state.st_mtime_ns, state.st_ctime_ns
+    return entry.real, entry.member, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
 
 def _recognise(fd: int, size: int, *, unconfined: bool) -> Text:

@@ -20,6 +20,8 @@ DISGUISES: dict[str, Callable[[str], str]] = {
     "hex in capitals": lambda key: key.encode().hex().upper(),
     "backwards": lambda key: key[::-1],
     "in a URL": lambda key: re.sub("%..", lambda code: code[0].lower(), quote(key, safe="")),
+    "every character in a URL": lambda key: "".join(f"%{ord(letter):02X}" for letter in key),
+    "hex with colons": lambda key: key.encode().hex(":"),
     "base64": lambda key: base64.b64encode(key.encode()).decode(),
     "base64 of a header": lambda key: base64.b64encode(f"Bearer {key}".encode()).decode(),
     "base64 of a login": lambda key: base64.urlsafe_b64encode(f"me:{key}".encode()).decode(),
@@ -55,3 +57,17 @@ def test_the_password_of_an_address_is_in_no_file_of_the_run(victim: Victim) -> 
     assert done.returncode == 0, done.stderr
     assert left_in(victim.own, "hunter2x") == []
     assert "hunter2x" not in done.stderr
+
+
+def test_a_long_key_in_lines_of_base64_is_in_no_file_of_the_run(victim: Victim) -> None:
+    key = "sk-" + "".join(f"{number:03}x" for number in range(40))
+    victim.environ = {"OPENAI_API_KEY": key}
+    lines = base64.encodebytes(key.encode()).decode()
+    victim.write("mail.txt", f"attached at noon\n{lines}")
+    model = victim.model("print(read_file('mail.txt'))", "FINAL(read_file('mail.txt') + ' [mail.txt:1-1]')")
+
+    done = victim.call("ask", "What was attached?", "mail.txt", "--runs-dir", victim.own, "--model", model.name)
+
+    assert done.returncode == 0, done.stderr
+    assert [left_in(victim.own, line) for line in lines.splitlines()[:2]] == [[], []]
+    assert left_in(victim.own, "at noon")

@@ -36,7 +36,16 @@ ASSISTANTS = [
 ]
 STARTERS = [
     *("x.pth", "lib/sitecustomize.py", "usercustomize.py", "node_modules/.bin/eslint", ".venv/bin/python", ".envrc"),
-    *(".cargo/config.toml", ".yarnrc.yml", ".pnpmfile.cjs", ".npmrc"),
+    *(
+        ".cargo/config.toml",
+        ".yarnrc.yml",
+        ".pnpmfile.cjs",
+        ".npmrc",
+        "docs/HEAD",
+        ".jj/repo/config.toml",
+        ".gdbinit",
+        "mise.toml",
+    ),
 ]
 SPELLINGS = [
     ".VSCODE/tasks.json",

@@ -30,7 +30,8 @@ const STARTS_PROGRAMS = [
   ...[".cursor", ".windsurf", ".claude", ".codex", ".gemini", ".husky", ".githooks", ".pre-commit-config.yaml"],
   ...["lefthook*", ".lefthook*", ".overcommit.yml", ".helix", ".aider*", ".roo", ".kiro", ".kilocode", ".cline"],
   ...[".continue", ".amazonq", ".junie", ".opencode", "opencode.json*", ".qwen", "mcp.json", ".mcp.json", ".idx"],
-  ...[".gitpod.yml", ".cargo", ".yarn", ".yarnrc*", ".pnpmfile.cjs", ".direnv"],
+  ...[".gitpod.yml", ".cargo", ".yarn", ".yarnrc*", ".pnpmfile.*", ".direnv", "mise.toml", ".mise*", "bunfig.toml", "crush.json"],
+  ...[".jj", ".bzr", ".sl", ".gdbinit", ".lldbinit", ".emacs.d"],
   ...["*.pth", "sitecustomize.py", "usercustomize.py", "node_modules", ".venv", "venv", "site-packages"],
 ];
 const SKIPPED = [
@@ -57,7 +58,8 @@ export class Policy {
 
   checkWrite(path: string): void {
     this.checkRead(path);
-    if (hit(path, STARTS_PROGRAMS)) {
+    // HEAD makes a folder a repository of git.
+    if (hit(path, STARTS_PROGRAMS) || hit(path.slice(path.lastIndexOf("/") + 1), ["head"])) {
       throw new Refusal(
         "PATH_REFUSED",
         `${path} holds or configures what an editor or git starts and is never written by a patch; ask the user to change it`,

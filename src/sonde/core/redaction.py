@@ -23,6 +23,7 @@ from sonde.core.markdown_safety import words
 REMOVED = "[key removed]"
 SHORTEST_SECRET = 8  # "none", "test" or "ollama" are dummies; removing such words would falsify the content
 SHORTEST_MIXED = 6  # of letters and digits together, which no ordinary word is
+SHORTEST_PIECE = 24  # of a key in base64 that is broken into lines
 SHORTEST_CAPITALS = 12  # shorter keys may be words that the content has in another case
 REDACTED = "[redacted]"
 
@@ -108,7 +109,9 @@ class SecretForms:
 
 
 def secret_forms(secrets: Sequence[str]) -> SecretForms:
-    """The spellings of these values: plain, in capitals, in a URL, in hex, in base64 after anything else, in a JSON text, in Markdown."""
+    """The spellings of these values: plain, in capitals, in a URL, in hex, in base64 (after anything else, or broken into lines), in a JSON
+    text, in Markdown.
+    """
     found: set[str] = set()
     for secret in secrets:
         mixed = len(secret) >= SHORTEST_MIXED and re.search(r"\d", secret) and re.search(r"[^\W\d_]", secret)
@@ -118,7 +121,12 @@ def secret_forms(secrets: Sequence[str]) -> SecretForms:
         in_url = {quote(raw, safe=""), quote(raw), quote_plus(raw)}
         found |= in_url | {re.sub("%..", lambda code: code[0].lower(), each) for each in in_url}
         found |= {secret, _quoted(secret), json.dumps(secret)[1:-1], words(secret), raw.hex(), raw.hex().upper()}
+        found |= {raw.hex(" "), raw.hex(":"), *("".join(f"%{code:02{case}}" for code in raw) for case in "xX")}
         found.add(base64.b64encode(raw).decode().rstrip("="))
+        for width in (64, 76):  # as PEM and MIME break it; the last piece may be too short to be told from other text
+            lines = base64.b64encode(raw).decode().rstrip("=")
+            pieces = [lines[at : at + width] for at in range(0, len(lines), width)]
+            found |= {piece for piece in pieces if len(piece) >= SHORTEST_PIECE}
         for before in range(3):  # "Bearer " or "user:" may stand before it: its bits begin at one of three places
             whole = base64.b64encode(b"\0" * before + raw).decode().rstrip("=")
             own = whole[(0, 2, 3)[before] : (before + len(raw)) * 8 // 6]

@@ -33,13 +33,32 @@ class Connection:
     def send(
         self, method: str, url: httpx2.URL, content: bytes, timeout: httpx2.Timeout, stop: Stop
     ) -> Generator[httpx2.Response]:
-        self._cut = False
+        self._cut = late = False
         told: dict[str, Any] = {"trace": self._traced}
-        with (
-            stop.cutting(self.cut),
-            self.client.stream(method, url, content=content, timeout=timeout, extensions=told) as response,
-        ):
-            yield response
+
+        def give_up() -> None:
+            nonlocal late
+            late = True
+            self.cut()
+
+        # A read timeout starts anew with every byte: without this, a server that drips its headers could be waited for without end.
+        headers = threading.Timer(timeout.read or 0, give_up)
+        headers.daemon = True
+        if timeout.read is not None:
+            headers.start()
+        try:
+            with (
+                stop.cutting(self.cut),
+                self.client.stream(method, url, content=content, timeout=timeout, extensions=told) as response,
+            ):
+                headers.cancel()
+                yield response
+        except httpx2.TransportError as failure:
+            if late:
+                raise httpx2.ReadTimeout(f"no whole header within {timeout.read:g} s") from failure
+            raise
+        finally:
+            headers.cancel()
 
     def cut(self) -> None:
         """Release whoever waits for the other side, now or as soon as the socket exists."""

@@ -7,8 +7,11 @@ upserts by identifier, so trying again does no harm. Redirects are not followed:
 from __future__ import annotations
 
 import json
+import socket
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import httpx2
@@ -62,6 +65,7 @@ class PhoenixClient:
         self._deadline = deadline
         self._wait = wait
         self._in_vain = 0
+        self._lines: list[socket.socket] = []
         secret = {"authorization": f"Bearer {api_key}"} if api_key else {}
         given = {**secret, **dict(headers or {})}
         for name, value in given.items():
@@ -110,7 +114,7 @@ class PhoenixClient:
                 self._wait(min(FIRST_PAUSE_S * 2 ** (attempt - 1), MAX_PAUSE_S, self._timeout(problem)))
             self._in_vain += 1
             try:
-                reply = self._http.request(method, path, params=sent, json=body, timeout=self._timeout(problem))
+                reply = self._reply(method, path, sent, body, self._timeout(problem))
             except httpx2.RequestError as failure:
                 problem = f"{type(failure).__name__} at {method} {path}"
                 continue
@@ -126,6 +130,42 @@ class PhoenixClient:
             f"Phoenix at {self.base_url} did not answer after {self._in_vain} attempts: {problem}; "
             "is it running, and is --source right? Files work too: --source traces.jsonl"
         )
+
+    def _reply(self, method: str, path: str, query: httpx2.QueryParams, body: Any, seconds: float) -> httpx2.Response:
+        """The whole reply within the time, cut off under its reader if it drips, and no longer than we take in."""
+
+        def traced(name: str, info: Mapping[str, Any]) -> None:
+            if name.endswith((".connect_tcp.complete", ".start_tls.complete")):
+                self._lines.append(info["return_value"].get_extra_info("socket"))
+
+        def give_up() -> None:  # of all lines: which one was lent for this request is not told
+            for line in self._lines:
+                with suppress(OSError, TypeError):
+                    socket.socket.shutdown(line, socket.SHUT_RDWR)
+            self._lines.clear()
+
+        timer = threading.Timer(seconds, give_up)
+        timer.daemon = True
+        timer.start()
+        began, content = time.monotonic(), bytearray()
+        try:
+            options: dict[str, Any] = {
+                "params": query,
+                "json": body,
+                "timeout": seconds,
+                "extensions": {"trace": traced},
+            }
+            with self._http.stream(method, path, **options) as reply:
+                for chunk in reply.iter_bytes():
+                    content += chunk
+                    if len(content) > MAX_REPLY_BYTES:
+                        largest = f"the reply at {path} is larger than {MAX_REPLY_BYTES >> 20} MiB"
+                        raise PhoenixRefused(largest, reply.status_code)
+                    if time.monotonic() - began > seconds:
+                        raise httpx2.ReadTimeout(f"the reply took longer than {seconds:g} s")
+                return httpx2.Response(reply.status_code, content=bytes(content))
+        finally:
+            timer.cancel()
 
     def _timeout(self, problem: str) -> float:
         left = self._deadline.remaining() if self._deadline is not None else self._timeout_s
@@ -151,8 +191,6 @@ def _checked_url(text: str) -> str:
 
 
 def _decoded(reply: httpx2.Response, path: str) -> Json:
-    if len(reply.content) > MAX_REPLY_BYTES:
-        raise PhoenixRefused(f"the reply at {path} is larger than {MAX_REPLY_BYTES >> 20} MiB", reply.status_code)
     try:
         value = msgspec.json.decode(reply.content or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError):  # it refuses NaN and bytes that are not UTF-8

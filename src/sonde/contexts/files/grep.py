@@ -156,9 +156,10 @@ def grep_files(
                             break
                         continue
                     rows.append({"path": entry.path, "line": hit.line, "text": hit.text})
-                    if hit.whole and len(hit.data) <= PIECE:
-                        line = hit.data.decode("utf-8", "replace")
-                        excerpts.append(Excerpt.of_lines(entry.path, hit.line, hit.line, line))
+                    if (
+                        hit.whole and len(hit.data) <= _SHOWN
+                    ):  # a line that was cut is not all shown, so it proves nothing yet
+                        excerpts.append(Excerpt.of_lines(entry.path, hit.line, hit.line, hit.text))
         except Unreadable as reason:
             if len(entries) == 1:
                 raise

@@ -78,7 +78,19 @@ STARTS_PROGRAMS = (
     *(".cursor", ".windsurf", ".claude", ".codex", ".gemini", ".husky", ".githooks", ".pre-commit-config.yaml"),
     *("lefthook*", ".lefthook*", ".overcommit.yml", ".helix", ".aider*", ".roo", ".kiro", ".kilocode", ".cline"),
     *(".continue", ".amazonq", ".junie", ".opencode", "opencode.json*", ".qwen", "mcp.json", ".mcp.json", ".idx"),
-    *(".gitpod.yml", ".cargo", ".yarn", ".yarnrc*", ".pnpmfile.cjs", ".direnv"),
+    *(
+        ".gitpod.yml",
+        ".cargo",
+        ".yarn",
+        ".yarnrc*",
+        ".pnpmfile.*",
+        ".direnv",
+        "mise.toml",
+        ".mise*",
+        "bunfig.toml",
+        "crush.json",
+    ),
+    *(".jj", ".bzr", ".sl", ".gdbinit", ".lldbinit", ".emacs.d"),
     *("*.pth", "sitecustomize.py", "usercustomize.py", "node_modules", ".venv", "venv", "site-packages"),
 )  # editors, assistants, package managers and git start what these hold or name, without asking again
 SKIPPED = (
@@ -118,7 +130,9 @@ class Policy:
     def check_write(self, path: str) -> None:
         """Raise where the path is protected or could start a program in an editor."""
         self.check_read(path)
-        if _hit(path, self.deny_write):
+        if _hit(path, self.deny_write) or _hit(
+            path.rpartition("/")[2], ("head",)
+        ):  # HEAD makes a folder a repository of git
             raise PathRefused(
                 f"{path} holds or configures what an editor or git starts and is never written by a patch; ask the user to change it"
             )

@@ -23,9 +23,9 @@ MARKS = (  # the longer ones first: UTF-32's mark begins with UTF-16's
 )
 HIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
-    "\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    "\u2060-\u206f\u2800\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U00013430-\U00013440\U00016fe4\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-"""Characters that look like nothing, like the end of a line, or that turn the order of others around."""
+"""Characters that look like nothing, like the end of a line, or that turn others around. U+FE0E and U+FE0F belong to emoji."""
 LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|$)")
 
 

@@ -1,0 +1,93 @@
+"""Servers that answer one byte at a time, or with far more than they sent. Nobody waits or swells without end."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from victim import Victim
+
+from sonde.core.deadline import Deadline, SystemClock
+from sonde.errors import ModelCallFailed
+from sonde.models import Message, ModelRequest, ModelSettings, open_model
+from sonde.phoenix import PhoenixClient, PhoenixRefused, PhoenixUnavailable
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+PATIENCE_S = 200
+
+
+@contextmanager
+def server(head: bytes, dripped: bytes) -> Iterator[str]:
+    """Sends `head` at once and `dripped` byte by byte, again and again, until the other side hangs up."""
+    over = threading.Event()
+
+    def serve() -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=answer, args=(client,), daemon=True).start()
+
+    def answer(client: socket.socket) -> None:
+        with client:
+            try:
+                client.recv(65536)
+                client.sendall(head)
+                while dripped and not over.is_set():
+                    for byte in dripped:
+                        client.sendall(bytes([byte]))
+                        if over.wait(0.1):
+                            return
+            except OSError:
+                return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            over.set()
+
+
+@pytest.mark.parametrize(
+    "dripped", [b"x-a: 1\r\n", b"HTTP/1.1 103 Early Hints\r\n\r\n"], ids=["headers", "interim replies"]
+)
+def test_a_model_server_that_drips_its_headers_is_given_up(dripped: bytes) -> None:
+    with server(HEAD if dripped.startswith(b"x") else b"", dripped) as url:
+        model = open_model("openai:x", ModelSettings(base_url=f"{url}/v1"))
+        with pytest.raises(ModelCallFailed):
+            model.complete(ModelRequest(messages=[Message("user", "?")]), deadline=Deadline(SystemClock(), 3.0))
+
+
+@pytest.mark.parametrize("part", ["headers", "body"])
+def test_a_trace_server_that_drips_is_given_up(part: str) -> None:
+    head = HEAD if part == "headers" else HEAD + b"content-length: 1000000\r\n\r\n"
+    with server(head, b"x-a: 1\r\n" if part == "headers" else b" ") as url:
+        client = PhoenixClient(url, timeout_s=1.0, attempts=1)
+        with pytest.raises(PhoenixUnavailable):
+            client.get("/v1/projects")
+
+
+def test_a_small_reply_that_swells_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sonde.phoenix.client.MAX_REPLY_BYTES", 1 << 20)
+    body = gzip.compress(b" " * (64 << 20))
+    head = HEAD + f"content-encoding: gzip\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+    with server(head, b"") as url, pytest.raises(PhoenixRefused, match="larger than 1 MiB"):
+        PhoenixClient(url, attempts=1).get("/v1/projects")
+
+
+def test_the_end_of_a_long_line_that_was_not_shown_proves_nothing(victim: Victim) -> None:
+    victim.write("a.txt", "needle " + "filler " * 900 + "THE DATABASE FAILED\n")
+    claim = "FINAL('The database failed. [a.txt:1-1]')"
+    model = victim.model("rows = grep('needle')\nprint(rows)", claim, claim)
+
+    victim.call("ask", "What failed?", "a.txt", "--runs-dir", victim.own, "--model", model.name)
+
+    journal = next(victim.own.rglob("events.jsonl")).read_text()
+    assert "was not shown to you yet" in journal

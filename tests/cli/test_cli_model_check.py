@@ -97,7 +97,7 @@ def test_a_server_without_schemas_and_a_model_without_a_price_are_told(capsys: p
     assert told["schema"] == "the server refuses one, so it is asked for in words; the reply does NOT fit: Yes."
 
 
-@pytest.mark.parametrize(("status", "says"), [(401, "The key was refused"), (404, "Check the model's name")])
+@pytest.mark.parametrize(("status", "says"), [(401, "The key was refused"), (404, "it has scripted.")])
 def test_a_model_that_refuses_is_one_clear_line(status: int, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with ScriptedServer(ScriptedReply(status=status)) as server:
         code = run("doctor", "--model", "openai:gpt-4o-mini", "--base-url", server.base_url)

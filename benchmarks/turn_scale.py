@@ -60,12 +60,13 @@ def batch() -> float:
 
 
 def _journal(folder: str) -> Path:
-    return next(Path(folder).glob("artifacts/*/*/events.jsonl"))
+    return next(Path(folder).glob("runs/*/events.jsonl"))
 
 
 def ask(server: ScriptedServer, folder: str, *words: str) -> subprocess.Popen[bytes]:
     """`sonde ask` as a process."""
     command = [sys.executable, "-m", "sonde", "ask", "What is it?", *words, "--model", "openai:scripted", "--quiet"]
+    command += ["--runs-dir", "runs"]
     env = os.environ | {"OPENAI_API_KEY": "sk-none-at-all", "OPENAI_BASE_URL": server.base_url}
     return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL)
 

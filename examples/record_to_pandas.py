@@ -1,6 +1,6 @@
 """Run folders as tables: what ran, what it cost, where the time went.
 
-    python examples/record_to_pandas.py artifacts/investigator_runs        (needs: pip install pandas)
+    python examples/record_to_pandas.py ~/.local/state/sonde/runs/PROJECT        (needs: pip install pandas)
 
 Everything is in two files of a run: run_record.json is the fold of the run, events.jsonl the stream it was folded from.
 """

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +34,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell that starts the suite in the background ignores these signals for it, and programs under test would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # Runs that a test makes without a place of their own do not go to the developer's.
+    os.environ["XDG_STATE_HOME"] = state = tempfile.mkdtemp(prefix="sonde-tests-state-")
+    config.add_cleanup(lambda: shutil.rmtree(state, ignore_errors=True))
     target = config.getoption("--requirements")
     if target and not hasattr(config, "workerinput"):  # with xdist every report reaches the controller
         config.pluginmanager.register(Witness(Path(target)))

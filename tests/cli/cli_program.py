@@ -35,6 +35,11 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": str(home), "TERM": "dumb", **more}
 
 
+def kept_runs(home: Path) -> list[Path]:
+    """The run folders of questions and edits in the state folder of this home."""
+    return sorted(home.glob(".local/state/sonde/runs/*/*"))
+
+
 def sonde(*words: str | Path, cwd: Path, stdin: str = "", **env: str) -> Shown:
     """Run one command to its end, in this process."""
     return call(*words, cwd=cwd, env=environment(cwd, **env), stdin=stdin)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_program import Shown, environment, sonde
+from cli_program import Shown, environment, kept_runs, sonde
 
 from sonde.api import ask_run
 from sonde.errors import ConfigError
@@ -43,7 +43,7 @@ def ask(folder: Path, server: ScriptedServer, *words: str, stdin: str = "") -> S
 
 
 def only_run(folder: Path) -> Path:
-    (run,) = (folder / "artifacts/investigator_runs").iterdir()
+    (run,) = kept_runs(folder)
     return run
 
 
@@ -241,8 +241,8 @@ def test_ctrl_c_ends_with_the_best_there_is_and_a_complete_record(second: Script
 def await_journal(folder: Path, server: ScriptedServer, text: str) -> None:
     """Wait until the second request is out and the journal holds the text."""
     for _ in range(2000):
-        journals = list(folder.glob("artifacts/*/*/events.jsonl"))
-        if len(server.requests) == 2 and journals and text in journals[0].read_text():
+        journals = [run / "events.jsonl" for run in kept_runs(folder)]
+        if len(server.requests) == 2 and journals and journals[0].is_file() and text in journals[0].read_text():
             return
         server.closing.wait(0.05)
     raise AssertionError("the run did not get that far")

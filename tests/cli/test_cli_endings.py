@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_program import environment, sonde
+from cli_program import environment, kept_runs, sonde
 
 from sonde.testing import ScriptedReply, ScriptedServer, SeenRequest
 
@@ -48,7 +48,7 @@ def start(folder: Path, server: ScriptedServer, *words: str) -> subprocess.Popen
 
 
 def run_folder(folder: Path) -> Path:
-    (found,) = (folder / "artifacts/investigator_runs").iterdir()
+    (found,) = kept_runs(folder)
     return found
 
 

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from cli_program import as_ordinary, ordinary, sonde
+from cli_program import as_ordinary, kept_runs, ordinary, sonde
 
 SPAN = {
     "trace_id": "t1",
@@ -77,15 +77,14 @@ FILE = ("--source", "traces.jsonl")
 def test_what_makes_no_sense_is_a_usage_error_and_changes_nothing(
     folder: Path, words: tuple[str, ...], said: str
 ) -> None:
-    runs = folder / "artifacts/investigator_runs"
-    before = {path.name for path in runs.iterdir()}
+    before = set(kept_runs(folder))
 
     shown = sonde(*words, cwd=folder)
 
     assert shown.returncode == 2, shown.stderr
     assert said in shown.stderr
     assert "Traceback" not in shown.stderr
-    assert {path.name for path in runs.iterdir()} == before
+    assert set(kept_runs(folder)) == before
 
 
 @pytest.mark.parametrize("journal", [b"", b"\xff\x00garbage\n", b"[" * 100_000 + b"\n"], ids=["empty", "bytes", "deep"])

@@ -123,7 +123,7 @@ def test_an_empty_place_for_runs_in_a_file_is_a_usage_error(folder: Path) -> Non
 def test_an_empty_variable_sets_nothing(folder: Path) -> None:
     sonde("ask", "Who?", "logs", cwd=folder, SONDE_RUNS_DIR="")
 
-    assert {path.name for path in folder.iterdir()} == {"logs", "artifacts"}
+    assert {path.name for path in folder.iterdir()} == {"logs", ".local"}
 
 
 def test_edit_without_a_model_says_that_nothing_was_edited_why_and_what_to_do(folder: Path) -> None:

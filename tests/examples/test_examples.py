@@ -162,7 +162,7 @@ def test_web_app_stops_a_run_whose_client_is_gone(tmp_path: Path) -> None:
 
     assert "cancelled" in shown
     assert len(server.requests) < 12
-    assert list(tmp_path.glob("artifacts/investigator_runs/*/run_record.json"))
+    assert list(tmp_path.glob(".local/state/sonde/runs/*/*/run_record.json"))
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from journey import Person
 
 
-@pytest.mark.xfail(reason="issue 19, point 7: run folders land in the working folder as ?? artifacts/")
 def test_asking_in_a_repository_leaves_git_status_clean(person: Person) -> None:
     person.write("notes.md", "The pump failed at noon.\n")
     person.run("git", "init", "-q")

@@ -111,7 +111,7 @@ def test_settings_of_a_wrong_form_are_refused_in_words(run: RunDir, changes: dic
     run.journal_path.write_bytes(journal_bytes([forged, *events]))
 
     with pytest.raises(ConfigError, match="changed or damaged"):
-        open_run(run.path, Settings().runs_dir)
+        open_run(run)
     with pytest.raises(ConfigError, match="changed or damaged"):
         ask("?", model=ScriptedModel(["FINAL(1)"]), settings=Settings(), continue_from=run.path)
     export_html(run, run.path / "page.html")
@@ -124,4 +124,4 @@ def test_a_budget_of_another_version_is_refused_in_words(run: RunDir) -> None:
     run.journal_path.write_bytes(journal_bytes([forged, *events]))
 
     with pytest.raises(ConfigError, match="max_moons"):
-        open_run(run.path, Settings().runs_dir)
+        open_run(run)

@@ -60,7 +60,7 @@ def ask(
     profile        language rules of the sandbox: open, general (ask and edit), analysis (the others), strict, assign-only
     packages       installed packages that the code may import: numpy, pandas
     mode           the form of the model's replies: code, actions, guided (questions only), or auto: what suits the model
-    runs_dir       where the run's folder is made
+    runs_dir       where the run's folder is made; None: the one of the settings, else as docs/runs.md says
     on_event       called with every event of the run
     on_text        called with the session's path and each piece of text as a model streams it
     cancel         a threading.Event that stops the run softly: it ends with the best it has and a complete record
@@ -80,7 +80,8 @@ def ask(
     given = {"given": bool(context), "tools": [tool(each).name for each in tools], "limits": asdict(limits)}
     spec = replace(spec, tools=tools, limits=limits, recipe={**spec.recipe, **given})
     if continue_from is not None:
-        spec = continued(spec, continue_from)
+        named = options.get("runs_dir")
+        spec = continued(spec, settings.find_run(continue_from, named), named or settings.run_places())
     answer = launch(spec, settings)
     assert isinstance(answer, Answer)
     if isinstance(schema, type) and answer.value is not None:

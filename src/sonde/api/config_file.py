@@ -145,9 +145,15 @@ def trust(path: Path, environ: Mapping[str, str]) -> None:
     kept.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
 
 
-def _trust_file(environ: Mapping[str, str]) -> Path | None:
+def state_folder(environ: Mapping[str, str]) -> Path | None:
+    """Where Sonde keeps what is neither a setting nor a cache: accepted files, runs; None without a home."""
     home = environ.get("XDG_STATE_HOME") or (environ.get("HOME") and f"{environ['HOME']}/.local/state")
-    return Path(home) / "sonde" / "trusted.json" if home else None
+    return Path(home) / "sonde" if home else None
+
+
+def _trust_file(environ: Mapping[str, str]) -> Path | None:
+    folder = state_folder(environ)
+    return folder / "trusted.json" if folder else None
 
 
 def _trusted(kept: Path) -> dict[str, str]:

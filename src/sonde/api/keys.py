@@ -73,7 +73,11 @@ _ALL = (
     Key(
         name="prompt_mode", form="text", doc="how a command gets its prompt", default="stdin", choices=("stdin", "file")
     ),
-    Key(name="runs_dir", form="path", doc="where run folders go", default="artifacts/investigator_runs"),
+    Key(
+        name="runs_dir",
+        form="path",
+        doc="where all run folders go; unset: investigations in artifacts/investigator_runs, others in the state folder",
+    ),
     Key(
         name="mode",
         form="text",

@@ -31,7 +31,7 @@ from sonde.models import open_model
 from sonde.models.base import SAMPLING, Model, suited_mode
 from sonde.publish.otel import TraceSender, otlp_exporter
 from sonde.runs.recorder import Recorder
-from sonde.runs.rundir import ANSWER, SUMMARY, RunDir, new_run_id
+from sonde.runs.rundir import ANSWER, ARTIFACTS, SUMMARY, RunDir, ignored_by_git, new_run_id
 from sonde.runtime.engine import Engine
 from sonde.runtime.finish import Outcome
 from sonde.runtime.functions import refuse_taken
@@ -113,7 +113,7 @@ def spec_of(
         sampling={name: given[name] for name in SAMPLING if name in given},
         max_parallel=settings.max_parallel,
         max_journal_bytes=settings.max_journal_mb << 20,
-        runs_dir=Path(given.get("runs_dir", settings.runs_dir)),
+        runs_dir=Path(given.get("runs_dir", settings.runs_home(engine.name))),
         in_memory=given.get("in_memory", False),
         secrets=settings.secrets(),
         on_event=given.get("on_event"),
@@ -157,7 +157,8 @@ def launch(spec: RunSpec, settings: Settings) -> Result:
         spec = replace(spec, mode=mode_of(spec, model))
         run_dir = spec.run_dir
         if run_dir is None and not spec.in_memory:
-            run_dir = RunDir.create(spec.runs_dir, new_run_id(spec.clock))
+            home = ignored_by_git(ARTIFACTS) if spec.runs_dir == ARTIFACTS else spec.runs_dir
+            run_dir = RunDir.create(home, new_run_id(spec.clock))
         journal = run_dir.journal(spec.secrets) if run_dir else None
         tracer = None
         if settings.otel_endpoint is not None:

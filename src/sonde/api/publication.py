@@ -108,7 +108,7 @@ def publish_run(
 ) -> Publication:
     """Write the annotations of a finished investigation, again or for the first time. `source` names another server."""
     chosen = settings or load_settings()
-    recorded = open_run(run, runs_dir or chosen.runs_dir)
+    recorded = open_run(chosen.find_run(run, runs_dir))
     ended = recorded.ended
     if ended is None:
         raise ConfigError(f"run {recorded.run_dir.run_id} has not ended; `sonde resume` continues it")

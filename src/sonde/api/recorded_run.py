@@ -22,7 +22,7 @@ from sonde.core.events import AnyEvent, Cited, CodeRan, HostReturned, ModelAsked
 from sonde.core.evidence import Citation, Excerpt
 from sonde.errors import ConfigError, RunError
 from sonde.runs.export import is_replayable
-from sonde.runs.rundir import RECORD, SUMMARY, RunDir, find_run, fold
+from sonde.runs.rundir import RECORD, SUMMARY, Places, RunDir, fold, places_of
 from sonde.sandbox import Limits
 
 NAMES = "RUN is a run's id, the unique beginning of one, `last`, or its folder"
@@ -42,9 +42,9 @@ class Recorded:
         """How it ended; None when it was cut off."""
         return next((event for event in reversed(self.events) if isinstance(event, RunEnded)), None)
 
-    def beside(self, runs_dir: str | Path) -> tuple[Path, ...]:
+    def beside(self, places: Places) -> tuple[Path, ...]:
         """Where the runs may lie that this one continues: an imported one has them in its own folder of runs."""
-        return self.run_dir.path.resolve().parent, Path(runs_dir)
+        return self.run_dir.path.resolve().parent, *places_of(places)
 
     @property
     def complete(self) -> bool:
@@ -52,9 +52,8 @@ class Recorded:
         return (self.run_dir.path / RECORD).is_file() and (self.run_dir.path / SUMMARY).is_file()
 
 
-def open_run(run: str | Path, runs_dir: str | Path) -> Recorded:
-    """A recorded run by id or folder."""
-    run_dir = find_run(runs_dir, run)
+def open_run(run_dir: RunDir) -> Recorded:
+    """A recorded run that can be run again, continued or published."""
     events = run_dir.events()
     started = next((event for event in events if isinstance(event, RunStarted)), None)
     if started is None:

@@ -81,7 +81,7 @@ def resume(
 ) -> Result:
     """Continue a run that was cut off. `go_live`: where the code takes another path than recorded, continue live from there."""
     chosen = _allowing(settings, knobs)
-    recorded = open_run(run, runs_dir or chosen.runs_dir)
+    recorded = open_run(chosen.find_run(run, runs_dir))
     if recorded.ended is not None and recorded.complete:
         raise ConfigError(
             f"run {recorded.run_dir.run_id} has ended ({recorded.ended.status}); ask on with --continue, or look with `sonde view`"
@@ -89,7 +89,7 @@ def resume(
     if recorded.run_dir.is_running():
         raise ConfigError(f"run {recorded.run_dir.run_id} is still running in another process")
     writes = require_writeback(recorded.started, context, writeback)
-    beside = recorded.beside(runs_dir or chosen.runs_dir)
+    beside = recorded.beside(runs_dir or chosen.run_places())
     with rebuilt(recorded.started, chosen, context=context, tools=tools, beside=beside) as built:
         require_caps(built, chosen, limits or Limits())
         spec = replace(
@@ -161,14 +161,14 @@ def replay(
 ) -> Replayed:
     """Run everything again against the recording, without a model and without the network, and compare every hash."""
     chosen = _allowing(settings, knobs)
-    recorded = open_run(run, runs_dir or chosen.runs_dir)
+    recorded = open_run(chosen.find_run(run, runs_dir))
     if recorded.ended is None and not words_only:
         raise ConfigError(f"run {recorded.run_dir.run_id} has not ended; `sonde resume` continues it")
     live = None if words_only else SystemClock()
     recording = Recording(recorded.events, strict=not words_only, words_only=words_only, live=live)
     model, sub_model = recorded.started.model, recorded.started.sub_model
     record: RunRecord | None = None
-    beside = recorded.beside(runs_dir or chosen.runs_dir)
+    beside = recorded.beside(runs_dir or chosen.run_places())
     with rebuilt(recorded.started, chosen, context=context, tools=tools, beside=beside) as built:
         require_caps(built, chosen, limits or Limits())
         spec = replace(
@@ -219,20 +219,20 @@ def branch(
 ) -> Result:
     """A new run that shares the turns before `turn` with a recorded one and goes on live from there."""
     chosen = _allowing(settings, knobs)
-    recorded = open_run(run, runs_dir or chosen.runs_dir)
+    recorded = open_run(chosen.find_run(run, runs_dir))
     turns = [event.turn for event in recorded.events if isinstance(event, TurnStarted) and event.session == ROOT]
     if turn < 1 or turn > max(turns, default=0) + 1:
         which = f"has turns 1 to {max(turns)}" if turns else "has no turns: no model was asked"
         raise ConfigError(f"the run {which}; it cannot be branched at --turn {turn}")
     kept = before_turn(recorded.events, turn)
-    beside = recorded.beside(runs_dir or chosen.runs_dir)
+    beside = recorded.beside(runs_dir or chosen.run_places())
     with rebuilt(recorded.started, chosen, context=context, tools=tools, beside=beside) as built:
         require_caps(built, chosen, limits or Limits())
         spec = replace(
             _asking(built, model, sub_model, chosen),
             recipe={**built.recipe, "branched_from": recorded.run_dir.run_id, "branched_at": turn, "writeback": False},
             writeback=None,  # trying something else must not replace what the run said; `publish` does when wanted
-            runs_dir=Path(runs_dir or chosen.runs_dir),
+            runs_dir=Path(runs_dir or chosen.runs_home(built.engine.name)),
             on_event=on_event,
             on_text=on_text,
             cancel=cancel or Stop(),

@@ -10,14 +10,16 @@ are never shown. Nothing here is checked against the contract's maxima: the engi
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from sonde.api.config_file import ConfigFile, Found, NamedModel, find_files
+from sonde.api.config_file import ConfigFile, Found, NamedModel, find_files, state_folder
 from sonde.api.keys import KEYS, KNOBS, check, unknown
 from sonde.core.budget import Budget
 from sonde.core.redaction import url_secrets
@@ -25,9 +27,11 @@ from sonde.errors import ConfigError
 from sonde.models.base import OUTPUT_TOKENS, SAMPLING, ModelSettings, PromptMode, Secret, TokenUsage, price
 from sonde.models.families import sampling
 from sonde.models.loopback import PORTS
+from sonde.runs.rundir import ARTIFACTS, NoSuchRun, RunDir, find_run
 
 DEFAULT_MODEL = "openai:gpt-4o-mini"
 _USER = re.compile(r"(?<=://)[^/\s]*@")  # a password may stand there
+_INVESTIGATIONS = frozenset({"rca", "compliance", "incident"})
 _NOT_KEYS = frozenset({"SONDE_PRESET", "SONDE_PROFILE", "SONDE_CONFIG"})
 
 
@@ -54,7 +58,7 @@ class Settings:
     max_output_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    runs_dir: Path = Path("artifacts/investigator_runs")
+    runs_dir: Path | None = None
     mode: str = "auto"
     sandbox_profile: str | None = None
     packages: tuple[str, ...] = ()
@@ -77,6 +81,47 @@ class Settings:
     """What a found file wanted to set and may not, in one line."""
     notes: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    root: Path | None = None
+    """The project's folder: the git repository around the working folder, else the working folder."""
+
+    @property
+    def state_runs(self) -> Path | None:
+        """The project's folder of runs in the user's state folder, which holds only runs that were made here; None without a home."""
+        kept = state_folder(self.environ)
+        if kept is None or self.root is None:
+            return None
+        readable = re.sub(r"[^A-Za-z0-9._-]+", "-", self.root.name).strip(".-")[:40] or "root"
+        return kept / "runs" / f"{readable}-{hashlib.sha256(os.fsencode(self.root)).hexdigest()[:8]}"
+
+    def runs_home(self, engine: str) -> Path:
+        """Where a new run of this engine goes."""
+        return self.runs_dir or (None if engine in _INVESTIGATIONS else self.state_runs) or ARTIFACTS
+
+    def run_places(self) -> list[Path]:
+        """Where runs of this project lie."""
+        if self.runs_dir is not None:
+            return [self.runs_dir]
+        at_root = self.root / ARTIFACTS if self.root and self.root != Path.cwd() else ARTIFACTS
+        return [place for place in (self.state_runs, ARTIFACTS, at_root) if place]
+
+    def all_run_places(self) -> list[Path]:
+        """This project's places first, then the folders of all other projects in the state folder."""
+        places, own = self.run_places(), self.state_runs
+        if self.runs_dir is None and own is not None and own.parent.is_dir():
+            places += sorted(folder for folder in own.parent.iterdir() if folder.is_dir() and folder != own)
+        return places
+
+    def find_run(self, run: str | Path, runs_dir: str | Path | None = None) -> RunDir:
+        """A run by id, beginning of an id, `last` or folder: of this project, else by its id of any project; or in `runs_dir` alone."""
+        if runs_dir is not None:
+            return find_run(runs_dir, run)
+        try:
+            return find_run(self.run_places(), run)
+        except NoSuchRun:
+            if run != "last":
+                with suppress(NoSuchRun):
+                    return find_run(self.all_run_places(), run)
+            raise
 
     def budget(self, default: Budget | None = None, maxima: Budget | None = None) -> Budget:
         """The engine's default budget with the knobs that were set; ConfigError for one above the contract's maximum."""
@@ -159,7 +204,9 @@ class Settings:
                 "max_output_tokens": own.max_output_tokens or OUTPUT_TOKENS
             }
         for key in KEYS.values():
-            if key.secret:
+            if key.name == "runs_dir" and self.runs_dir is None:
+                shown = ", ".join(map(str, dict.fromkeys(map(self.runs_home, ("ask", "rca")))))
+            elif key.secret:
                 shown = "set" if getattr(self, key.name) else "unset"
             else:
                 value = self.knobs.get(key.name, getattr(Budget(), key.name)) if key.knob else getattr(self, key.name)
@@ -214,6 +261,7 @@ def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], cwd: Path, *, 
         names = ", ".join(refused.ignored[:8]) + more
         left_out = f"{refused.path} may not set {names}; if you trust it: sonde config trust"
     known = {name for key in KEYS.values() for name in key.variables} | _NOT_KEYS
+    here = cwd.resolve()
     stray = [name for name in sorted(environ) if name.startswith("SONDE_") and name not in known]
     return Settings(
         **values,
@@ -224,6 +272,7 @@ def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], cwd: Path, *, 
         ignored=left_out,
         notes=tuple(f"{name} sets nothing; `sonde config` lists what does" for name in stray),
         environ=dict(environ),
+        root=next((folder for folder in (here, *here.parents) if os.path.lexists(folder / ".git")), here),
     )
 
 

@@ -19,7 +19,7 @@ from sonde.core.usage import Usage
 from sonde.disk import open_plain
 from sonde.errors import ConfigError
 from sonde.runs.journal import MAX_LINE, MAX_RECORD, is_being_written
-from sonde.runs.rundir import JOURNAL, RECORD, run_ids
+from sonde.runs.rundir import JOURNAL, RECORD, Places, places_of, run_ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ _starts = msgspec.json.Decoder(RunStarted)
 
 
 def list_runs(
-    runs_dir: str | Path,
+    places: Places,
     *,
     status: str | None = None,
     run_type: str | None = None,
@@ -83,8 +83,8 @@ def list_runs(
 ) -> list[RunSummary]:
     """The runs, newest first; only those with this status, type, and text in their id, objective or model."""
     wanted: list[RunSummary] = []
-    for run_id in run_ids(runs_dir):
-        summary = summarise(Path(runs_dir) / run_id)
+    for path in (place / run_id for place in places_of(places) for run_id in run_ids(place)):
+        summary = summarise(path)
         searched = f"{summary.run_id}\n{summary.objective}\n{summary.model}".lower()
         if (
             status in (None, summary.status)
@@ -139,7 +139,7 @@ def summarise(path: Path) -> RunSummary:
 
 
 def prune(
-    runs_dir: str | Path,
+    places: Places,
     *,
     keep: int | None = None,
     before: datetime | None = None,
@@ -154,7 +154,7 @@ def prune(
     border = None if before is None else moment(before.timestamp())
     doomed = [
         summary
-        for place, summary in enumerate(list_runs(runs_dir, status=status))
+        for place, summary in enumerate(list_runs(places, status=status))
         if (keep is None or place >= keep)
         and (border is None or summary.started_at < border)
         and summary.status != "running"

@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,10 @@ RECORD = "run_record.json"
 RESULT = "result.json"
 SUMMARY = "summary.md"
 ANSWER = "answer.md"
+ARTIFACTS = Path("artifacts/investigator_runs")
+"""Where investigations leave their runs, below the working folder."""
+Places = str | Path | Sequence[str | Path]
+"""One folder of runs, or several; the first ones win."""
 _TIMED_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{9}")
 
 
@@ -191,7 +195,25 @@ def new_run_id(clock: Clock) -> str:
     return f"{now:%Y%m%d-%H%M%S}-{now.microsecond:05x}{os.urandom(2).hex()}"
 
 
-def find_run(runs_dir: str | Path, id_or_path: str | Path) -> RunDir:
+def ignored_by_git(folder: Path) -> Path:
+    """The folder, made if need be, with a .gitignore that keeps all of it out of `git status`; one that is there stays.
+
+    Where nothing can be written, nothing is said: whoever writes there next says it better.
+    """
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        if folder.resolve() == folder.absolute():  # a link leads to where it is not ours to hide anything
+            with (folder / ".gitignore").open("x") as file:
+                file.write("*\n")
+    return folder
+
+
+def places_of(places: Places) -> list[Path]:
+    """The folders of runs, each once."""
+    return list(dict.fromkeys(map(Path, [places] if isinstance(places, str | Path) else places)))
+
+
+def find_run(places: Places, id_or_path: str | Path) -> RunDir:
     """The run of this id, of this unique beginning of an id, `last` for the newest, or in this folder."""
     if not str(id_or_path).strip():
         raise NoSuchRun("the run's name is empty; give an id, its beginning, `last`, or a folder")
@@ -201,39 +223,42 @@ def find_run(runs_dir: str | Path, id_or_path: str | Path) -> RunDir:
     name = str(id_or_path)
     if as_path.is_dir() and (as_path.is_absolute() or os.sep in name):
         raise NoSuchRun(f"{as_path} is not a run folder: it has no {JOURNAL}")
-    ids = run_ids(runs_dir)
-    if not ids:
-        raise NoSuchRun(f"there are no runs in {runs_dir}; `sonde ask` makes one, --runs-dir names another place")
-    fitting = [name] if name in ids else [run_id for run_id in ids if run_id.startswith(name)]
+    runs: dict[str, Path] = {}
+    for place in places_of(places):
+        runs = {run_id: place / run_id for run_id in run_ids(place)} | runs
+    where = " or ".join(map(str, places_of(places)))
+    if not runs:
+        raise NoSuchRun(f"there are no runs in {where}; `sonde ask` makes one, --runs-dir names another place")
+    fitting = [name] if name in runs else [run_id for run_id in runs if run_id.startswith(name)]
     if name == "last":
-        fitting = [_newest(ids, runs_dir)]
+        fitting = [_newest(runs)]
     if len(fitting) > 1:
-        raise NoSuchRun(f"{name!r} begins {len(fitting)} run ids: {', '.join(fitting[:5])}; give more of it")
+        raise NoSuchRun(f"{name!r} begins {len(fitting)} run ids: {', '.join(sorted(fitting)[:5])}; give more of it")
     if not fitting:
-        newest = _newest(ids, runs_dir)
         raise NoSuchRun(
-            f"there is no run {name!r} in {runs_dir}; the newest is {newest}, also called `last` (`sonde runs` lists them)"
+            f"there is no run {name!r} in {where}; the newest is {_newest(runs)}, also called `last` "
+            "(`sonde runs` lists them)"
         )
-    return RunDir(Path(runs_dir) / fitting[0])
+    return RunDir(runs[fitting[0]])
 
 
 class _Started(msgspec.Struct):
     at: float = 0.0
 
 
-def _newest(ids: Sequence[str], runs_dir: str | Path) -> str:
+def _newest(runs: Mapping[str, Path]) -> str:
     """The run that started last. Ids sort by time, except those of a batch, which are named after its items."""
-    if all(_TIMED_ID.fullmatch(run_id) for run_id in ids):
-        return ids[-1]
+    if all(_TIMED_ID.fullmatch(run_id) for run_id in runs):
+        return max(runs)
 
     def started(run_id: str) -> tuple[float, str]:
         try:
-            with open_plain(Path(runs_dir, run_id, JOURNAL)) as file:
+            with open_plain(runs[run_id] / JOURNAL) as file:
                 return msgspec.json.decode(file.readline(MAX_LINE), type=_Started).at, run_id
         except (OSError, msgspec.DecodeError, RecursionError):
             return 0.0, run_id
 
-    return max(ids, key=started)
+    return max(runs, key=started)
 
 
 def run_ids(runs_dir: str | Path) -> list[str]:

@@ -43,7 +43,7 @@ from sonde.errors import (
 from sonde.models.base import Model, output_limit, sampling_of
 from sonde.runs.recorder import Recorder
 from sonde.runs.recording import Diverged, EarlierRuns, Recording
-from sonde.runs.rundir import RunDir
+from sonde.runs.rundir import ARTIFACTS, RunDir
 from sonde.runtime.engine import NO_PREFILTER, Conclusion, Engine, Gathered, Prefilter, Prover
 from sonde.runtime.finish import Outcome
 from sonde.runtime.prompts import template_hash
@@ -93,7 +93,7 @@ class RunSpec:
     recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What a later resume needs to build the same run again."""
 
-    runs_dir: Path = Path("artifacts/investigator_runs")
+    runs_dir: Path = ARTIFACTS
     run_dir: RunDir | None = None
     """A folder that exists already; None: a new one in `runs_dir`, unless the run is in memory."""
     in_memory: bool = False

@@ -234,7 +234,7 @@ class Tools:
     ) -> RunList:
         """List earlier runs, or show one by its id (or `last`)."""
         if run is None:
-            found = list_runs(self._settings.runs_dir, limit=max(1, min(limit, 200)))
+            found = list_runs(self._settings.run_places(), limit=max(1, min(limit, 200)))
             return RunList(runs=[{**asdict(each), "path": str(each.path)} for each in found])
         folder = self._own_run(run)
         record = folder.record()
@@ -255,9 +255,10 @@ class Tools:
         return [self._inside(str(path).replace("/./", "/")) for path in sources["paths"]]
 
     def _own_run(self, run: str) -> RunDir:
-        """A run of this server's folder of runs; ConfigError for any other folder, which a model may have been told to name."""
-        folder = find_run(self._settings.runs_dir, run)
-        if folder.path.parent != Path(self._settings.runs_dir):
+        """A run of this server's project; ConfigError for any other folder, which a model may have been told to name."""
+        places = self._settings.run_places()
+        folder = find_run(places, run)
+        if folder.path.parent not in places:
             raise ConfigError("name a run by its id; folders elsewhere are not shown here")
         return folder
 

@@ -24,7 +24,7 @@ import msgspec
 from sonde.errors import SondeError, UsageError
 from sonde.runs.catalog import list_runs, summarise
 from sonde.runs.compare import compare
-from sonde.runs.rundir import NoSuchRun, RunDir, run_ids
+from sonde.runs.rundir import NoSuchRun, Places, RunDir, places_of, run_ids
 from sonde.viewer.excerpts import shown_excerpts
 from sonde.viewer.stream import RunStream
 
@@ -51,13 +51,13 @@ Query = Mapping[str, Sequence[str]]
 
 
 class Shelf:
-    """The runs that a viewer may show: those in one folder, and any that were named; nothing else can be asked for.
+    """The runs that a viewer may show: those in its folders, and any that were named; nothing else can be asked for.
 
     Ids are names of existing folders, compared as text, so that no path can be smuggled in.
     """
 
-    def __init__(self, runs_dir: str | Path, named: Sequence[RunDir] = (), *, cache: Path | None = None) -> None:
-        self.runs_dir = Path(runs_dir)
+    def __init__(self, places: Places, named: Sequence[RunDir] = (), *, cache: Path | None = None) -> None:
+        self._places = places_of(places)
         self._cache = cache
         self._named = {run.run_id: run for run in named}
         self._streams: dict[str, RunStream] = {}
@@ -65,7 +65,7 @@ class Shelf:
 
     def runs(self) -> list[dict[str, Any]]:
         """All runs, newest first."""
-        listed = {run.run_id: run for run in list_runs(self.runs_dir)}
+        listed = {run.run_id: run for run in list_runs(self._places)}
         for run_id, run in self._named.items():
             listed.setdefault(run_id, summarise(run.path))
         return [asdict(run) | {"path": str(run.path)} for run in listed.values()]
@@ -74,9 +74,10 @@ class Shelf:
         """The run with exactly this id."""
         if run_id in self._named:
             return self._named[run_id]
-        if run_id not in run_ids(self.runs_dir):
-            raise NoSuchRun(f"no run {run_id!r} here")
-        return RunDir(self.runs_dir / run_id)
+        for place in self._places:
+            if run_id in run_ids(place):
+                return RunDir(place / run_id)
+        raise NoSuchRun(f"no run {run_id!r} here")
 
     def stream(self, run_id: str) -> RunStream:
         """The run's journal, followed as it grows; the last few stay open."""
@@ -101,9 +102,9 @@ class ViewerServer:
     """Serves until closed, at `url`. Port 0 picks a free one; `cache` keeps indexes of trace files."""
 
     def __init__(
-        self, runs_dir: str | Path, *, port: int = 0, named: Sequence[RunDir] = (), cache: Path | None = None
+        self, places: Places, *, port: int = 0, named: Sequence[RunDir] = (), cache: Path | None = None
     ) -> None:
-        self.shelf = Shelf(runs_dir, named, cache=cache)
+        self.shelf = Shelf(places, named, cache=cache)
         self._http = _ViewerListener(self.shelf, port)
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
 

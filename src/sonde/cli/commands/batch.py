@@ -118,7 +118,7 @@ def batch(
     from sonde.batch.limits import SharedLimits
     from sonde.batch.report import markdown, write_report
     from sonde.cli.interrupt import soft_stop
-    from sonde.runs.rundir import pretty_json
+    from sonde.runs.rundir import ARTIFACTS, ignored_by_git, pretty_json
 
     knobs = {field.name: getattr(budget, field.name) for field in fields(budget) if field.name != "max_cost_usd"}
     settings = settings_of(model, place, source=query.source, project=query.project, **knobs)
@@ -149,6 +149,8 @@ def batch(
     if how.dry_run:
         return _estimate(items, folder, settings, options.allowed, as_json=output.json)
     _announce(settings, folder, items, silent=silent, capped=budget.max_cost_usd is not None)
+    if folder.path.parent == ARTIFACTS.absolute():
+        ignored_by_git(ARTIFACTS)
     stopping = "sonde: stopping; running items are paused (Ctrl-C again kills)\n"
     with soft_stop(stopping) as cancel, _progress_line(silent) as show:
         outcome = run_batch(items, folder, settings, options, cancel=cancel, on_progress=show)
@@ -180,19 +182,21 @@ def _items(
     from sonde.batch.folder import folder_for, named_folder
     from sonde.batch.manifest import read_manifest
     from sonde.batch.query import TraceSelection, query_manifest
+    from sonde.runs.rundir import ARTIFACTS
 
+    home = settings.runs_dir or ARTIFACTS  # also of questions: a batch has a report to pick up
     if (manifest is None) == (not query.asked):
         raise ConfigError("give a MANIFEST, or a query such as --all-errors --since 24h; see `sonde batch --help`")
     if manifest is not None:
         for name, given in (("--limit", query.limit is not None), ("--engine", query.engine != "rca")):
             if given:
                 raise ConfigError(f"{name} belongs to a query such as --all-errors; a manifest says this itself")
-        folder = named_folder(how.name, settings.runs_dir) if how.name else folder_for(manifest, settings.runs_dir)
+        folder = named_folder(how.name, home) if how.name else folder_for(manifest, home)
         return folder, read_manifest(manifest)
     if query.engine not in ("rca", "compliance"):
         raise ConfigError(f"--engine {query.engine}: a query makes one item per trace, for rca or compliance")
     now = datetime.now(UTC)
-    folder = named_folder(how.name or f"{query.engine}-{now:%Y%m%d-%H%M%S}", settings.runs_dir)
+    folder = named_folder(how.name or f"{query.engine}-{now:%Y%m%d-%H%M%S}", home)
     wanted = TraceSelection(
         place=source_of(settings.source, settings.project, settings.environ, cache_folder(settings.environ)),
         engine=query.engine,

@@ -252,12 +252,15 @@ def demo(
     from sonde.api.settings import Settings
     from sonde.bench import demo as recordings
     from sonde.cli.live import open_view
+    from sonde.runs.rundir import ignored_by_git
 
     chosen = [recordings.load(name) for name in names or recordings.names()]
     if listed:
         for each in chosen:
             print(f"{each.name:12} {each.started['run_type']:5} {each.title} ({each.model}, {each.recorded})")
         return 0
+    if not folder.exists():
+        ignored_by_git(folder)
     as_recorded = True
     for each in chosen:
         print(f"\n== {each.title}\n   {each.started['objective']}")

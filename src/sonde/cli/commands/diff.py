@@ -32,10 +32,10 @@ def diff(
     Prints equal or the first difference, then cost, tokens, tools, evidence and answer.
     """
     from sonde.runs.compare import compare
-    from sonde.runs.rundir import find_run, pretty_json
+    from sonde.runs.rundir import pretty_json
 
-    runs_dir = settings_of(place).runs_dir
-    result = compare(find_run(runs_dir, left).events(), find_run(runs_dir, right).events())
+    settings = settings_of(place)
+    result = compare(settings.find_run(left).events(), settings.find_run(right).events())
     if json:
         sys.stdout.write(escaped_json(pretty_json(result.as_dict()).decode()))
     else:

@@ -29,7 +29,7 @@ Status = Annotated[
 Output = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="FILE", help="The file to write; by default in this folder, named after the run."
+        "--output", "-o", metavar="FILE", help="The file to write; by default artifacts/investigator_runs/RUN.tar.gz."
     ),
 ]
 RunToShow = Annotated[str | None, typer.Argument(metavar="RUN", help="The run to open; by default the list of runs.")]
@@ -43,6 +43,7 @@ class RunFilter:
     type_: Annotated[str | None, typer.Option("--type", metavar="T", help="ask, rca, edit, …")] = None
     text: Annotated[str | None, typer.Option(metavar="TEXT", help="In the id, question or model.")] = None
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="The newest N.")] = 30
+    all_: Annotated[bool, typer.Option("--all", help="Of all projects, not only of this one.")] = False
     json: AsJson = False
 
 
@@ -64,18 +65,22 @@ def runs(context: typer.Context, *, wanted: RunFilter, place: PlaceOptions) -> i
 
 
 def list_(*, wanted: RunFilter, place: PlaceOptions) -> int:
-    """List runs, newest first."""
+    """List the runs of this project, newest first; with --all, those of all projects."""
     from sonde.runs.catalog import list_runs
+    from sonde.runs.rundir import places_of
 
-    runs_dir = settings_of(place).runs_dir
-    found = list_runs(runs_dir, status=wanted.status, run_type=wanted.type_, text=wanted.text, limit=wanted.limit)
+    settings = settings_of(place)
+    places = settings.all_run_places() if wanted.all_ else settings.run_places()
+    found = list_runs(places, status=wanted.status, run_type=wanted.type_, text=wanted.text, limit=wanted.limit)
     if wanted.json:
         _print_json({"runs": [asdict(summary) | {"path": str(summary.path)} for summary in found]})
         return 0
     for summary in found:
         print(_line(summary))
     if not found:
-        print(f"no matching runs in {runs_dir}; `sonde ask` makes one", file=sys.stderr)
+        elsewhere = "" if wanted.all_ or settings.runs_dir else "; --all lists those of all projects"
+        where = " or ".join(map(str, places_of(places)))
+        print(printable(f"no matching runs in {where}; `sonde ask` makes one{elsewhere}"), file=sys.stderr)
     return 0
 
 
@@ -91,9 +96,9 @@ def _line(summary: RunSummary) -> str:
 def show(run: RunName, *, json: AsJson = False, place: PlaceOptions) -> int:
     """Show one run: its summary page, or its record with --json."""
     from sonde.runs.catalog import summarise
-    from sonde.runs.rundir import SUMMARY, find_run
+    from sonde.runs.rundir import SUMMARY
 
-    found = find_run(settings_of(place).runs_dir, run)
+    found = settings_of(place).find_run(run)
     if json:
         _print_json(found.record().model_dump(mode="json"))
         return 0
@@ -133,12 +138,13 @@ def prune(
             raise ConfigError(f"--older-than {older_than}: write a number up to 9999 and h, d or w, e.g. 7d")
         unit = {"h": "hours", "d": "days", "w": "weeks"}[age[2]]
         before = datetime.now(UTC) - timedelta(**{unit: int(age[1])})
-    runs_dir = settings_of(place).runs_dir
-    doomed = prune_runs(runs_dir, keep=keep, before=before, status=status, dry_run=True)
+    places = settings_of(place).run_places()
+    doomed = prune_runs(places, keep=keep, before=before, status=status, dry_run=True)
     if doomed and not dry_run:
-        if not (yes or json or typer.confirm(f"Delete {plural(len(doomed), 'run')} in {runs_dir}?", err=True)):
+        where = " and ".join(map(str, dict.fromkeys(summary.path.parent for summary in doomed)))
+        if not (yes or json or typer.confirm(f"Delete {plural(len(doomed), 'run')} in {printable(where)}?", err=True)):
             return 0
-        doomed = prune_runs(runs_dir, keep=keep, before=before, status=status)
+        doomed = prune_runs(places, keep=keep, before=before, status=status)
     if json:
         _print_json({"pruned": [summary.run_id for summary in doomed], "dry_run": dry_run})
         return 0
@@ -151,8 +157,10 @@ def prune(
 def import_(file: Annotated[Path, typer.Argument(metavar="FILE")], *, place: PlaceOptions) -> None:
     """Unpack what `sonde export` wrote into a run folder."""
     from sonde.runs.export import unpack_run
+    from sonde.runs.rundir import ARTIFACTS, ignored_by_git
 
-    print(printable(str(unpack_run(file, settings_of(place).runs_dir).path)))
+    # Not into the state folder: what lies there was made here, and a follow-up believes it more (api/follow_up.py).
+    print(printable(str(unpack_run(file, settings_of(place).runs_dir or ignored_by_git(ARTIFACTS)).path)))
 
 
 def view(
@@ -168,14 +176,13 @@ def view(
     """
     from sonde.api.trace_source import cache_folder
     from sonde.cli.interrupt import soft_stop
-    from sonde.runs.rundir import find_run
     from sonde.viewer.server import ViewerServer
 
     settings = settings_of(place)
-    runs_dir = settings.runs_dir
-    shown = find_run(runs_dir, run) if run is not None else None
+    shown = settings.find_run(run) if run is not None else None
+    named, cache = [shown] if shown else [], cache_folder(settings.environ)
     try:
-        server = ViewerServer(runs_dir, port=port, named=[shown] if shown else (), cache=cache_folder(settings.environ))
+        server = ViewerServer(settings.run_places(), port=port, named=named, cache=cache)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"port {port} cannot be used: {error}; --port 0 picks a free one") from error
     with soft_stop(said=None) as stop, server:
@@ -202,11 +209,12 @@ def export(
     The file is a .tar.gz that `sonde runs import` unpacks elsewhere. With --html it is a page to look at.
     """
     from sonde.runs.export import export_run
-    from sonde.runs.rundir import find_run
+    from sonde.runs.rundir import ARTIFACTS, ignored_by_git
 
     settings = settings_of(place)
-    found = find_run(settings.runs_dir, run)
-    target = output or Path(f"{found.run_id}{'.html' if html else '.tar.gz'}")
+    found = settings.find_run(run)
+    found.record()  # a run that cannot be read leaves no folder behind
+    target = output or ignored_by_git(ARTIFACTS) / f"{found.run_id}{'.html' if html else '.tar.gz'}"
     try:
         if html:
             from sonde.api.trace_source import cache_folder

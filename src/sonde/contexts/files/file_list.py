@@ -28,7 +28,7 @@ NO_FILE = "not a regular file but a pipe, socket or device"
 SKIPPED_FOLDERS = frozenset(
     {
         ".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".tox", ".nox", ".mypy_cache",
-        ".pytest_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints", "investigator_runs",
+        ".pytest_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints", ".local", "investigator_runs",
     }
 )  # fmt: skip
 """Version control, installed packages, caches, and our own run folders (yesterday's answers are not today's evidence)."""

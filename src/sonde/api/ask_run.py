@@ -80,8 +80,7 @@ def ask(
     given = {"given": bool(context), "tools": [tool(each).name for each in tools], "limits": asdict(limits)}
     spec = replace(spec, tools=tools, limits=limits, recipe={**spec.recipe, **given})
     if continue_from is not None:
-        named = options.get("runs_dir")
-        spec = continued(spec, settings.find_run(continue_from, named), named or settings.run_places())
+        spec = continued(spec, continue_from, settings, options.get("runs_dir"))
     answer = launch(spec, settings)
     assert isinstance(answer, Answer)
     if isinstance(schema, type) and answer.value is not None:

@@ -98,7 +98,7 @@ def edit(
     notes = (NOT_CONFINED,) if commands and not confinable() else ()
     spec = replace(spec_of(EDIT, task, context, settings, options), recipe=recipe, notes=notes)
     if continue_from is not None:
-        spec = continued(spec, continue_from)
+        spec = continued(spec, continue_from, settings, options.get("runs_dir"))
     edited = launch(spec, settings)
     assert isinstance(edited, Edited)
     return edited

@@ -11,6 +11,7 @@ import msgspec
 
 from sonde.api.consent import ANYWHERE, require_sources
 from sonde.api.recorded_run import changed_sources, check_recipe, open_run
+from sonde.api.settings import Settings
 from sonde.api.sources import open_context
 from sonde.contexts import Context
 from sonde.core.canonical import clip
@@ -19,7 +20,7 @@ from sonde.core.evidence import EvidenceKind, Excerpt
 from sonde.engines.submission import fields_of, items_of
 from sonde.runs.export import is_replayable
 from sonde.runs.recording import EarlierRuns, Recording
-from sonde.runs.rundir import Places, RunDir, run_ids
+from sonde.runs.rundir import RunDir, run_ids
 from sonde.runtime.prompts import CARRIED
 from sonde.runtime.run import RunSpec
 from sonde.sandbox.policy import profile_named
@@ -33,9 +34,9 @@ EMPTY = frozenset({"variables", "evidence_refs", "hypothesis_candidates"})
 CHANGED = ". What tools returned is in them as it was then; changed since: {}"
 
 
-def continued(spec: RunSpec, earlier: RunDir, places: Places) -> RunSpec:
+def continued(spec: RunSpec, run: str | Path, settings: Settings, runs_dir: str | Path | None = None) -> RunSpec:
     """The spec with the earlier run's history, and its sources when none are given."""
-    recorded = open_run(earlier)
+    recorded = open_run(settings.find_run(run, runs_dir))
     events, started = recorded.events, recorded.started
     context, recipe = spec.context, dict(spec.recipe)
     if spec.engine.answers and not recipe.get("given"):
@@ -46,7 +47,7 @@ def continued(spec: RunSpec, earlier: RunDir, places: Places) -> RunSpec:
             opened = open_context(paths, code=bool(sources.get("code")), within=ANYWHERE)
             context, recipe["sources"] = opened.context, opened.recipe
     recipe["continues"] = str(recorded.run_dir.path.resolve())
-    runs = earlier_runs(recipe["continues"], recorded.beside(places))
+    runs = earlier_runs(recipe["continues"], recorded.beside(runs_dir or settings.run_places()))
     read = [event for recording in runs.recordings for event in recording.events]
     left = {  # the variables that these runs left, with type and size
         each["name"]: f"{each['name']}: {each['type']}" + (f" ({each['size']})" if each["size"] is not None else "")

@@ -106,7 +106,7 @@ def test_since_refuses_what_is_neither_with_both_forms_named(text: str) -> None:
 def test_failed_traces_become_reports_and_one_issue_with_its_component(traces: Path, tmp_path: Path) -> None:
     settings = resolve({"runs_dir": str(tmp_path / "runs")}, {"XDG_CACHE_HOME": str(tmp_path / "cache")}, tmp_path)
     manifest = query_manifest(wanted(traces, all_errors=True), NOW)
-    folder = named_folder("errors", settings.runs_dir)
+    folder = named_folder("errors", tmp_path / "runs")
 
     outcome = run_batch(manifest, folder, settings, BatchOptions(limits=SharedLimits(concurrency=2)))
 
@@ -125,7 +125,7 @@ def test_a_trace_file_is_indexed_once_for_all_items_and_not_again_for_resumed_on
 ) -> None:
     settings = resolve({"runs_dir": str(tmp_path / "runs")}, {}, tmp_path)  # no home: the index is kept with the batch
     manifest = query_manifest(wanted(traces), NOW)
-    folder = named_folder("all", settings.runs_dir)
+    folder = named_folder("all", tmp_path / "runs")
 
     def start() -> tuple[list[bool], os.stat_result]:
         outcome = run_batch(manifest, folder, settings, BatchOptions(limits=SharedLimits(concurrency=2)))

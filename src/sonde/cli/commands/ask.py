@@ -132,7 +132,7 @@ def ask(
             code=how.code,
             schema=schema,
         )
-        spec = continued(spec, how.continue_from) if how.continue_from else spec
+        spec = continued(spec, how.continue_from, settings) if how.continue_from else spec
         return print_estimate([estimate(spec, settings)], settings, spec.budget, as_json=output.json)
     roots = [Path(word) for word in words if word != "-"]
 

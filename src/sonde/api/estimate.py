@@ -1,7 +1,7 @@
 """What a run would read and about what it would cost, before any model is called.
 
 The run is started in memory with a model that counts its first prompt and answers nothing, so the figure is that of the real prompt.
-How many turns follow is a guess from experience, and the budget bounds it.
+How many turns follow is a guess that nobody has measured, and the budget bounds it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from sonde.models.base import FREE, ModelReply, ModelRequest, OnText, TokenUsage
 from sonde.runtime.run import RunSpec
 
 TURNS = (3, 12)
-"""How many turns most runs take."""
+"""How many turns a run is assumed to take."""
 TURN_TOKENS_IN, TURN_TOKENS_OUT = 1_000, 300
-"""What one turn adds to the prompt of the next, and what a model writes in it."""
+"""What one turn is assumed to add to the prompt of the next, and what a model writes in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

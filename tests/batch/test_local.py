@@ -259,7 +259,8 @@ KILLER = """
 import os, sys
 prompt = sys.stdin.read()
 if "#3" in prompt:
-    os.kill(os.getppid(), 9)
+    launcher = open(f"/proc/{os.getppid()}/stat").read()
+    os.kill(int(launcher.rpartition(")")[2].split()[1]), 9)
 print("```python\\nprint(read_file('note.txt'))\\nFINAL('it says so [note.txt:1-1]')\\n```")
 """
 

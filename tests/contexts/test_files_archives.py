@@ -1,10 +1,11 @@
-"""Compressed files and the members of archives are read like the text in them, within limits."""
+"""Notebooks, compressed files and the members of archives are read like the text in them, within limits."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
 import io
+import json
 import lzma
 import tarfile
 import zipfile
@@ -197,3 +198,24 @@ def test_an_archive_over_a_limit_is_read_up_to_it_and_named(tmp_path: Path) -> N
     assert context.left_out["many.zip"] == "has more than 10,000 members; the members before are read"
     assert "cannot be read" in context.left_out["broken.zip"]
     assert "bomb.zip/bomb.txt" in context.library.listing.refused
+
+
+def test_a_notebook_is_read_cell_by_cell_with_what_its_outputs_say(tmp_path: Path) -> None:
+    picture = {"output_type": "display_data", "data": {"image/png": "iVBORw0KGgo"}}
+    cells = [
+        {"cell_type": "markdown", "source": ["# Harbour\n", "Ships by day"]},
+        {
+            "cell_type": "code",
+            "source": "print(ships)",
+            "outputs": [{"output_type": "stream", "text": ["42\n"]}, picture],
+        },
+    ]
+    context = write(tmp_path, {"a.ipynb": json.dumps({"cells": cells}), "broken.ipynb": '{"cells": 1}'})
+
+    read = call(context, "read_file", "a.ipynb")
+
+    assert read.result == (
+        "[cell 1, markdown]\n# Harbour\nShips by day\n[cell 2, code]\nprint(ships)\n[output of cell 2]\n42"
+    )
+    assert proved(context, read)
+    assert call(context, "read_file", "broken.ipynb").result == '{"cells": 1}'

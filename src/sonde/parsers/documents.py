@@ -20,6 +20,7 @@ from sonde.sandbox.parser_process import PARSERS, ParserKind, ParserLimits, Pars
 T = TypeVar("T")
 KINDS = {
     "pdf": ParserKind(module="sonde.parsers.pdf", batch=50),
+    "notebook": ParserKind(module="sonde.parsers.notebook", batch=50),
     "symbols": ParserKind(module="sonde.parsers.grammars", batch=500),
     "archive": ParserKind(module="sonde.parsers.archives", batch=50),
     "parquet": ParserKind(module="sonde.parsers.parquet"),

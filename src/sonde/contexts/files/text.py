@@ -2,8 +2,8 @@
 
 `open_text` refuses what is no longer the listed file (a symlink put in its place, a pipe, a folder that now leads elsewhere) and what
 is not text. UTF-8 is read as it is, without a byte-order mark, stray bytes shown as U+FFFD. UTF-16 and UTF-32 need their byte-order
-mark. Other text is read as Latin-1. PDF is read by pypdf, if that is installed, in a confined process; gzip, bzip2, xz and zstd are
-unpacked in one. Files are read, never mapped: a mapped log that is truncated kills the process that reads it.
+mark. Other text is read as Latin-1. PDF (by pypdf, if that is installed), notebooks, gzip, bzip2, xz and zstd are read in a confined
+process. Files are read, never mapped: a mapped log that is truncated kills the process that reads it.
 """
 
 from __future__ import annotations
@@ -157,7 +157,10 @@ def open_text(entry: Entry, *, unconfined: bool = False) -> Text:
     """
     fd = _opened(entry)
     try:
-        text = _recognise(fd, os.fstat(fd).st_size, unconfined=unconfined)
+        size = os.fstat(fd).st_size
+        is_notebook = entry.path.lower().endswith(".ipynb") and size <= _TRANSCODED_BYTES
+        text = _notebook(fd, unconfined=unconfined) if is_notebook else None
+        text = text or _recognise(fd, size, unconfined=unconfined)
     except OSError as error:
         os.close(fd)
         raise Unreadable(f"{entry.path} cannot be read: {error.strerror}.") from None
@@ -340,6 +343,16 @@ def _unpacked(fd: int, size: int, packing: str, *, unconfined: bool) -> bytes:
     except Unparsed as reason:
         raise LeftOut(f"{packing} that {reason}.", str(reason)) from None
     return bytes(data)
+
+
+def _notebook(fd: int, *, unconfined: bool) -> Text | None:
+    """The cells of a notebook; None if it is broken or over a limit, and then it is text like any other."""
+    limits = ParserLimits(output_bytes=_TRANSCODED_BYTES)
+    try:
+        cells = list(parse("notebook", fd, str, limits, unconfined=unconfined))
+    except Unparsed:
+        return None
+    return Text.of_bytes("\n".join(cells).encode("utf-8", "replace"), "notebook")
 
 
 def _pdf(fd: int, size: int, *, unconfined: bool) -> bytes:

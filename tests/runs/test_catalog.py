@@ -49,6 +49,22 @@ def test_going_on_killed_and_broken_runs_are_listed_as_what_they_are(tmp_path: P
     }
 
 
+def test_a_run_without_a_record_is_listed_with_what_its_journal_adds_up_to(tmp_path: Path) -> None:
+    for name in ("ended", "killed"):
+        run = write_story(tmp_path, name)
+    (run.path / RECORD).unlink()
+
+    ended, killed = sorted(list_runs(tmp_path), key=lambda line: line.run_id)
+
+    assert killed.tokens > 0
+    assert (killed.iterations, killed.subcalls, killed.tokens, killed.cost_usd) == (
+        ended.iterations,
+        ended.subcalls,
+        ended.tokens,
+        ended.cost_usd,
+    )
+
+
 def test_a_killed_run_with_a_question_of_megabytes_can_be_resumed_and_says_so(tmp_path: Path) -> None:
     journal = RunDir.create(tmp_path, "long").journal()
     start = next(event for event in told() if isinstance(event, RunStarted))

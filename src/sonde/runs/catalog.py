@@ -1,12 +1,14 @@
 """All runs of a folder: listed, filtered and pruned, fast.
 
-Listing reads only the few fields it shows from each run's record. A run without a record (still running, or killed) is shown from the
-first line of its journal. Nothing is cached, so nothing is stale. Pruning deletes whole run folders, never one that is being written.
+Listing reads only the few fields it shows from each run's record. A run without a record (still running, or killed) is shown with
+what its journal adds up to so far. Nothing is cached, so nothing is stale.
+Pruning deletes whole run folders, never one that is being written.
 """
 
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,10 +17,10 @@ import msgspec
 
 from sonde.core.events import RunStarted
 from sonde.core.record import moment
-from sonde.core.usage import Usage
+from sonde.core.usage import Usage, used_by
 from sonde.disk import open_plain
 from sonde.errors import ConfigError
-from sonde.runs.journal import MAX_LINE, MAX_RECORD, is_being_written
+from sonde.runs.journal import MAX_LINE, MAX_RECORD, JournalUnreadable, is_being_written, read_journal
 from sonde.runs.rundir import JOURNAL, RECORD, Places, places_of, run_ids
 
 
@@ -127,6 +129,9 @@ def summarise(path: Path) -> RunSummary:
             start = _starts.decode(file.readline(MAX_LINE))
     except (OSError, msgspec.MsgspecError, RecursionError):
         return RunSummary(run_id=path.name, path=path, status="running" if running else "unreadable")
+    usage = Usage()
+    with suppress(JournalUnreadable, OSError, ValueError, TypeError, LookupError):  # then the list shows how it began
+        usage = sum(map(used_by, read_journal(path / JOURNAL).events), usage)
     return RunSummary(
         run_id=path.name,
         path=path,
@@ -135,6 +140,10 @@ def summarise(path: Path) -> RunSummary:
         objective=start.objective,
         model=start.model or "",
         started_at=moment(start.at),
+        iterations=usage.iterations,
+        subcalls=usage.llm_subcalls,
+        tokens=usage.tokens_total,
+        cost_usd=usage.cost_usd,
     )
 
 

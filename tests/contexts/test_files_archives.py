@@ -10,6 +10,7 @@ import lzma
 import tarfile
 import zipfile
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -219,3 +220,12 @@ def test_a_notebook_is_read_cell_by_cell_with_what_its_outputs_say(tmp_path: Pat
     )
     assert proved(context, read)
     assert call(context, "read_file", "broken.ipynb").result == '{"cells": 1}'
+
+
+@pytest.mark.skipif(any(map(find_spec, ("zstandard", "compression"))), reason="zst is read here")
+def test_without_a_decoder_a_zst_is_told_with_what_to_install(tmp_path: Path) -> None:
+    context = write(tmp_path, {"app.log.zst": b"\x28\xb5\x2f\xfd and so on"})
+
+    assert left_out(context.library.listing) == "1 zst (pip install zstandard)"
+    with pytest.raises(ToolFault, match="pip install zstandard"):
+        call(context, "read_file", "app.log.zst")

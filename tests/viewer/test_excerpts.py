@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,16 @@ def test_a_file_in_another_encoding_is_read_again_as_the_run_read_it(root: Path)
     (root / "a.txt").write_bytes("eins\nzwei\n".encode("utf-16"))
 
     assert shown(root, excerpt_hash=sha256_text("eins\nzwei")).state == "verified"
+
+
+def test_a_member_of_an_archive_is_read_again_but_no_secret_in_it(root: Path) -> None:
+    with zipfile.ZipFile(root / "logs.zip", "w") as archive:
+        archive.writestr("day/app.log", "one\ntwo\n")
+        archive.writestr(".env", "one\ntwo\n")
+
+    assert shown(root, path="logs.zip/day/app.log").state == "verified"
+    assert shown(root / "logs.zip", path="logs.zip/day/app.log").state == "verified"
+    assert not shown(root, path="logs.zip/.env").text
 
 
 def test_a_file_that_a_glob_brought_is_read_again(root: Path) -> None:

@@ -8,6 +8,7 @@ cleans them.
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import itertools
 import lzma
@@ -16,7 +17,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.util import find_spec
 from typing import IO, Any, BinaryIO, cast
 
 from sonde.parsers import PACKED
@@ -27,8 +27,12 @@ NESTED = (*PACKED, b"PK\x03\x04", b"Rar!", b"7z\xbc\xaf")
 BINARY, ENCRYPTED, NESTED_ONE, LINK = "binary", "encrypted", "an archive", "a link or device"
 TOO_LARGE, TOO_MUCH, TOO_MANY, DAMAGED = "too large", "over the limit", "one too many", "damaged"
 
-zstd: Any = import_module("compression.zstd") if find_spec("compression") else None
-zstandard: Any = import_module("zstandard") if not zstd and find_spec("zstandard") else None
+zstd: Any = None
+zstandard: Any = None
+with contextlib.suppress(ImportError):  # Python 3.14, unless it was built without
+    zstd = import_module("compression.zstd")
+with contextlib.suppress(ImportError):
+    zstandard = import_module("zstandard")
 
 Member = tuple[int, str, str, bytes]
 """Its number, its name, why it is not read (empty if it is), and some of its bytes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
@@ -21,7 +21,7 @@ PATIENCE_S = 200
 
 
 @contextmanager
-def server(head: bytes, dripped: bytes) -> Iterator[str]:
+def server(head: bytes, dripped: bytes) -> Generator[str]:
     """Sends `head` at once and `dripped` byte by byte, again and again, until the other side hangs up."""
     over = threading.Event()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from victim import Victim
 
 from journeys.journey import SONDE
+from sonde.contexts.workspace.reach import confinable
 
 LEAVES = """\
 #!/bin/sh
@@ -18,6 +20,53 @@ LEAVES = """\
 while [ ! -s {0}/left ]; do sleep 0.01; done
 echo $$ > {0}/pid.new; mv {0}/pid.new {0}/pid
 exec sleep 600
+"""
+MEDDLES = """\
+import ctypes, os, resource, sys
+
+system = ctypes.CDLL(None, use_errno=True).syscall
+pair = lambda number: (ctypes.c_ulong * 2)(number, number)
+cpu = ctypes.c_ulong(1)
+attributes = (ctypes.c_uint32 * 12)(48, 3)  # SCHED_BATCH
+other, me = int(sys.argv[1]), os.getpid()
+x86 = os.uname().machine == "x86_64"
+for pid in (os.getppid(), other):
+    calls = {
+        "no descriptors": (302, pid, resource.RLIMIT_NOFILE, pair(0), None),
+        "no time": (302, pid, resource.RLIMIT_CPU, pair(1), None),
+        "affinity": (203, pid, 8, ctypes.byref(cpu)),
+        "nice": (141, 0, pid, 19),
+        "nice to the user": (141, 2, 0, 19),
+        "scheduler": (144, pid, 3, ctypes.byref(ctypes.c_int(0))),
+        "parameters": (142, pid, ctypes.byref(ctypes.c_int(0))),
+        "attributes": (314, pid, attributes, 0),
+        "disk": (251, 1, pid, 3 << 13),
+        "disk of the user": (251, 3, 0, 3 << 13),
+        "trace": (101, 16, pid, 0, 0),
+        "compare": (312, pid, me, 1, 0, 0),
+        "pages": (256, pid, 8, ctypes.byref(cpu), ctypes.byref(cpu)),
+        "descriptor": (438, os.pidfd_open(pid), 0, 0),
+    }
+    for name, call in calls.items():
+        if x86 and system(*call) >= 0:
+            print("MEDDLED", name)
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+os.setpriority(os.PRIO_PROCESS, 0, 1)
+os.sched_setaffinity(0, os.sched_getaffinity(me))
+print("MINE", resource.prlimit(me, resource.RLIMIT_NOFILE), os.nice(0))
+sys.stdout.flush()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        with open("left.new", "w") as file:
+            print(os.getpid(), file=file)
+        os.rename("left.new", "left")
+        os.closerange(0, 100)
+        os.execvp("sleep", ["sleep", "600"])
+    os._exit(0)
+os.wait()
+while not os.path.exists("left"):
+    os.sched_yield()
 """
 NO_LANDLOCK = """\
 import errno
@@ -113,6 +162,28 @@ def test_a_child_that_left_an_allowed_command_ends_with_it(victim: Victim) -> No
     victim.sonde("edit", "Work", ".", *flags)
 
     assert "'exitCode': 0" in model.prompts[1]
+    assert has_ended(int((victim.folder / "left").read_text()))
+
+
+@pytest.mark.skipif(not confinable(), reason="this kernel has no landlock")
+def test_an_allowed_command_changes_no_process_outside(victim: Victim) -> None:
+    victim.write("b.md", "start\n")
+    victim.write("work.py", MEDDLES)
+    with subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL) as outside:
+        before = resource.prlimit(outside.pid, resource.RLIMIT_CPU), os.getpriority(os.PRIO_PROCESS, outside.pid)
+        command = f"python3 work.py {outside.pid}"
+        model = victim.model(
+            f"print(execute_command({command!r}))\nprint(read_file('b.md')['content'])", "FINAL('Done. [b.md:1-1]')"
+        )
+        flags = ("--allow-command", f"={command}", "--large", "--runs-dir", victim.own, "--model", model.name)
+
+        victim.sonde("edit", "Work", ".", *flags)
+
+        after = resource.prlimit(outside.pid, resource.RLIMIT_CPU), os.getpriority(os.PRIO_PROCESS, outside.pid)
+        outside.kill()
+    assert "MINE (100, 100) 1" in model.prompts[1]  # its own limits are its own affair
+    assert "MEDDLED" not in model.prompts[1]
+    assert after == before
     assert has_ended(int((victim.folder / "left").read_text()))
 
 

@@ -31,6 +31,7 @@ def main() -> NoReturn:
     order: dict[str, Any] = marshal.loads(bytes.fromhex(sys.argv[1]))  # noqa: S302 - only our parent writes it
     signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    listed = _list_of_children()
     program = os.fork()
     if program == 0:
         start(order, sys.argv[2:])
@@ -45,12 +46,11 @@ def main() -> NoReturn:
         if status is None and (heard not in (None, signal.SIGCHLD) or os.getppid() != order["parent"]):
             _signal_group(program, signal.SIGTERM)
             _await(program)
-            end_children()
+            end_children(listed)
             status = signal.SIGTERM
-    if order["alone"]:
-        end_children()
-    else:
-        _signal_group(program, signal.SIGKILL)  # a daemon may stay
+    _signal_group(program, signal.SIGKILL)
+    if order["alone"]:  # else a daemon may stay
+        end_children(listed)
     if os.getppid() != order["parent"] and order["temporary"]:
         import shutil  # noqa: PLC0415 - slow to load, and hardly ever needed
 
@@ -120,12 +120,12 @@ def _await(program: int) -> None:
         time.sleep(0.01)
 
 
-def end_children() -> None:
+def end_children(listed: int | None) -> None:
     """Kill every child with its group, then those that became ours by that, until there is none, or none that we may kill."""
     killed = True
     while killed:
         killed = False
-        for pid in _children():
+        for pid in _children(listed):
             with suppress(ProcessLookupError):
                 _signal_group(os.getpgid(pid), signal.SIGKILL)  # the whole group at once: nobody forks away from that
             with suppress(ProcessLookupError, PermissionError):  # the latter: it has changed its user
@@ -135,12 +135,22 @@ def end_children() -> None:
             os.waitpid(-1, 0 if killed else os.WNOHANG)
 
 
-def _children() -> list[int]:
+def _list_of_children() -> int | None:
+    """Where Linux lists our children. Opened before the program starts, which could leave no descriptors on the machine."""
     try:
-        with open(f"/proc/self/task/{os.getpid()}/children") as listed:  # noqa: PTH123 - pathlib is slow to load
-            return [int(pid) for pid in listed.read().split()]
+        return os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
+        return None
+
+
+def _children(listed: int | None) -> list[int]:
+    if listed is None:
         return []
+    text = b""
+    os.lseek(listed, 0, os.SEEK_SET)  # the kernel lists them anew
+    while part := os.read(listed, 65536):
+        text += part
+    return [int(pid) for pid in text.split()]
 
 
 def _signal_group(group: int, number: int) -> None:

@@ -67,6 +67,12 @@ def install_command_filter(machine: str) -> None:
     for family in tables.FAMILIES_OF_COMMANDS:
         code += _when(numbers["socket"], ((0, "low", family),), ALLOW, None)
     code += _when(numbers["socket"], (), refuse(errno.EACCES), ALLOW)
+    code += _when(numbers["prlimit64"], (_is(2, 0),), ALLOW, None)  # no new limit: it only reads
+    for name, (kinds, process) in tables.OF_ITSELF_TO_COMMANDS.items():
+        itself = (process, "low", 0)
+        for checks in [((0, "low", kind), itself) for kind in kinds] or [(itself,)]:
+            code += _when(numbers[name], checks, ALLOW, None)
+        code += _when(numbers[name], (), refuse(errno.EPERM), ALLOW)
     for name in tables.REFUSED_TO_COMMANDS:
         code += _when(numbers[name], (), refuse(errno.ENOSYS), ALLOW)
     _install(_packed([*code, _return(ALLOW)]), 0)

@@ -43,6 +43,17 @@ ALLOWED_TO_PARSERS = ("recvmsg",)
 REFUSED_TO_COMMANDS = ("io_uring_setup", "add_key", "request_key", "keyctl")
 """Ways around the confinement of an allowed command: a ring opens sockets unseen, and the keyrings hold the user's secrets."""
 
+OF_ITSELF_TO_COMMANDS: dict[str, tuple[tuple[int, ...], int]] = {
+    **dict.fromkeys(
+        ("prlimit64", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"), ((), 0)
+    ),
+    "setpriority": ((0, 1), 1),
+    "ioprio_set": ((1, 2), 1),
+}
+"""Calls that change any process of the user, so that a limit of one second of CPU time kills it: (what argument 0 may be, where
+the process stands). Only 0 may stand there, the caller; argument 0 may name a process or a group, not all processes of the user. The
+kernel does not ask landlock about these. It does about ptrace, process_vm_*, pidfd_getfd, kcmp, move_pages and signals."""
+
 SOFT = {
     # CPython opens and stats files by itself (imports, tracebacks, codecs): a refusal, not a death.
     **dict.fromkeys(("open", "openat", "openat2", "creat", "stat", "lstat", "newfstatat", "statx"), errno.EACCES),
@@ -174,6 +185,12 @@ NUMBERS: dict[str, dict[str, int]] = {
         "request_key": 249,
         "keyctl": 250,
         "io_uring_setup": 425,
+        "setpriority": 141,
+        "sched_setparam": 142,
+        "sched_setscheduler": 144,
+        "sched_setaffinity": 203,
+        "ioprio_set": 251,
+        "sched_setattr": 314,
     },
     "aarch64": {
         "getcwd": 17,
@@ -262,5 +279,11 @@ NUMBERS: dict[str, dict[str, int]] = {
         "request_key": 218,
         "keyctl": 219,
         "io_uring_setup": 425,
+        "ioprio_set": 30,
+        "sched_setparam": 118,
+        "sched_setscheduler": 119,
+        "sched_setaffinity": 122,
+        "setpriority": 140,
+        "sched_setattr": 274,
     },
 }

@@ -15,7 +15,9 @@ import errno
 import os
 import re
 import stat
+from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, BinaryIO
 
 AnyPath = str | os.PathLike[str]
@@ -26,7 +28,7 @@ _ALWAYS = re.compile(
       \.env(?:rc)? | \.env\.(?!example$|sample$|template$|dist$).* | .*\.env          # environments with values in them
     | .*\.(?:pem|key|p12|pfx|jks|keystore|kdbx|ppk|gpg|asc)                            # keys and key stores
     | id_(?:rsa|dsa|ecdsa|ed25519)(?!.*\.pub$).*                                       # private ssh keys
-    | \.netrc | \.pgpass | \.htpasswd | \.npmrc | \.pypirc | \.git-credentials | \.dockercfg
+    | g?shadow-? | \.netrc | \.pgpass | \.htpasswd | \.npmrc | \.pypirc | \.git-credentials | \.dockercfg
     """
 )
 _UNLESS_PROSE = re.compile(r"(?i)(?:.*[._-])?(?:credentials?|secrets?|tokens?|passwords?)(?:[._-].*)?")
@@ -45,13 +47,13 @@ class NotPlain(OSError):
 
 
 def secret_reason(path: str) -> str | None:
-    """Why a file of this name is not read, or None when it may be."""
+    """Why a file or folder of this name is not read, or None when it may be."""
     *folders, name = path.split("/")
     if _ALWAYS.fullmatch(name) or (_UNLESS_PROSE.fullmatch(name) and not _PROSE.fullmatch(name)):
         return "its name says that it holds secrets"
     if not _SECRET_FOLDERS.isdisjoint(folders):
         return "it lies in a folder of secrets"
-    return None
+    return "it is a folder of secrets" if name in _SECRET_FOLDERS else None
 
 
 def below(root: AnyPath, place: AnyPath) -> str:
@@ -64,11 +66,21 @@ def below(root: AnyPath, place: AnyPath) -> str:
     written = os.path.relpath(place, root)
     if inside == ".." or inside.startswith("../"):
         reason = "it is a link that leads out of the folder" if written.split("/")[0] != ".." else "it lies outside"
+    elif real.startswith("/proc/") and not f"{top}/".startswith("/proc/"):
+        reason = "it shows the inside of a running program"  # its environment, with keys, is one of these files
     else:
         reason = secret_reason(written) or secret_reason(inside)
     if reason:
         raise NotPlain(errno.EACCES, reason, os.fspath(place))
     return real
+
+
+def root_of(place: AnyPath, roots: Sequence[AnyPath]) -> AnyPath:
+    """The innermost of these folders around a path, else the first one."""
+    around = [
+        root for root in roots if any(Path(place).is_relative_to(each) for each in (root, os.path.realpath(root)))
+    ]
+    return max(around, key=lambda root: len(os.path.realpath(root)), default=roots[0])
 
 
 def open_below(root: AnyPath, place: AnyPath) -> BinaryIO:

@@ -78,6 +78,32 @@ def test_links_secrets_and_pipes_in_the_folder_are_refused_item_by_item(victim: 
     assert SECRET not in left + done.stdout + done.stderr
 
 
+def test_no_spelling_of_a_folder_of_secrets_gets_round_the_rule(victim: Victim) -> None:
+    (victim.folder / ".kube").mkdir()
+    victim.write(".kube/config", f"token: {SECRET}\n")
+    (victim.folder / ".git").mkdir()
+    victim.write(".git/config", f"url = https://{SECRET}@host/\n")
+    spelled = [
+        ".kube",
+        ".kub?",
+        ".kub?/conf*",
+        ".kub?/config",
+        ".[k]ube/*",
+        ".k*/**",
+        "x/../.kub?/*",
+        ".gi?",
+        ".gi?/config",
+    ]
+    lines = [{"id": f"i{at}", "question": "What is the token?", "paths": [each]} for at, each in enumerate(spelled)]
+    items = victim.write("items.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+
+    done = victim.call("batch", items, "--runs-dir", victim.own, "--json")
+
+    assert json.loads(done.stdout)["statuses"]["refused"] == len(spelled), done.stdout
+    left = "".join(path.read_text(errors="replace") for path in victim.own.rglob("*") if path.is_file())
+    assert SECRET not in left + done.stdout + done.stderr
+
+
 def test_what_the_user_allows_is_read(victim: Victim) -> None:
     (victim.home / "mine.txt").write_text("the service is payments\n")
     items = manifest(victim, question="Which service?", paths=[str(victim.home / "mine.txt")])

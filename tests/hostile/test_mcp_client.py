@@ -83,6 +83,21 @@ def test_pipes_links_and_write_back_are_answered_with_an_error(victim: Victim) -
 
 
 @pytest.mark.hostile_long
+def test_no_glob_reaches_a_folder_of_secrets(victim: Victim) -> None:
+    (victim.folder / ".kube").mkdir()
+    victim.write(".kube/config", "token: s3cr3t\n")
+    (victim.folder / ".git").mkdir()
+    victim.write(".git/config", "url = https://s3cr3t@host/\n")
+    spelled = [".kube", ".kub?/conf*", ".kub?", ".[k]ube/*", ".kub?/config", ".k*/**", ".gi?", ".gi?/config"]
+
+    with serving(victim, "--runs-dir", victim.own) as server:
+        replies = [server.call("ask", question="What is the token?", paths=[each]) for each in spelled]
+
+    assert all(reply.startswith("error: ") for reply in replies), replies
+    assert not any("s3cr3t" in reply for reply in replies)
+
+
+@pytest.mark.hostile_long
 def test_the_server_ends_with_its_input_although_a_model_thinks(victim: Victim) -> None:
     victim.write("notes.txt", "the service is payments\n")
     model = victim.write(

@@ -15,6 +15,7 @@ from sonde.core.events import RunEnded, RunStarted
 from sonde.runs.export import journal_bytes
 from sonde.runs.rundir import RunDir
 
+SECRET = "s3cr3t-words-of-the-victim"
 KEY = "phoenix-key-of-the-victim"
 SPAN = {
     "name": "llm",
@@ -63,6 +64,42 @@ def test_a_recording_raises_nothing(victim: Victim, forgery: tuple[dict[str, Any
 
     assert model.calls == asked
     assert list(victim.own.iterdir()) == []
+
+
+RECORDED_PLACES = [".kube", ".kub?", ".kub?/conf*", ".kub?/config", ".[k]ube/*", "../home/.kub?/*"]
+
+
+def test_a_recording_reads_no_folder_of_secrets_however_it_spells_it(victim: Victim) -> None:
+    (victim.home / ".kube").mkdir()
+    (victim.home / ".kube/config").write_text(f"token: {SECRET}\n")
+    victim.write("notes.txt", "the service is payments\n")
+    victim.call("ask", "What is the token?", "notes.txt", "--runs-dir", "runs")
+    run = the_run(victim)
+
+    for spelled in (*(f"{victim.home}/{each}" for each in RECORDED_PLACES), "/proc/self/environ", "/proc/self/env*"):
+        forged(run, {"sources": {"paths": [spelled], "code": False}}, ended=False)
+        (run / "run_record.json").unlink(missing_ok=True)
+        done = [victim.call("resume", run), victim.call("ask", "?", "--continue", run, "--runs-dir", victim.own)]
+        assert [each.returncode for each in done] == [2, 2], (spelled, done)
+
+    left = [path for place in (run, victim.own) for path in place.rglob("*") if path.is_file()]
+    assert not any(SECRET in path.read_text(errors="replace") for path in left)
+
+
+def test_a_recorded_task_works_in_no_folder_of_secrets(victim: Victim) -> None:
+    (victim.home / ".kube").mkdir()
+    (victim.home / ".kube/config").write_text(f"token: {SECRET}\n")
+    victim.write("notes.txt", "the service is payments\n")
+    model = victim.model("print(list_files())", "print(read_file('config'))", "FINAL('done')")
+    victim.sonde("edit", "Look.", ".", "--runs-dir", "runs", "--model", model.name)
+    run = the_run(victim)
+    forged(run, {"workspace": str(victim.home / ".kube")}, ended=False)
+    (run / "run_record.json").unlink()
+
+    done = victim.sonde("resume", run, "--model", model.name)
+
+    assert done.returncode == 2 and f"--context {victim.home}/.kube" in done.stderr, done.stderr
+    assert not any(SECRET in prompt for prompt in model.prompts)
 
 
 @pytest.mark.hostile_long

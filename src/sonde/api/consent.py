@@ -7,13 +7,12 @@ config_file.py says what a file of settings that was merely found may do.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from sonde.api.keys import KEYS, KNOBS
-from sonde.disk import secret_reason
+from sonde.disk import NotPlain, below
 from sonde.errors import ConfigError
 from sonde.sandbox.base import Limits
 
@@ -67,16 +66,19 @@ def require_caps(spec: RunSpec, settings: Settings, limits: Limits) -> None:
 
 
 def require_sources(paths: Iterable[str]) -> None:
-    """Refuse to read what looks like a secret because a recorded run names it: only the user can mean that."""
+    """Refuse to read what looks like a secret because a recorded run names it: only the user can mean that.
+
+    Whoever expands a glob judges what it matches (`list_sources` with `ANYWHERE`).
+    """
     for path in paths:
         if "\0" in path:
             raise ConfigError("this run was asked about a path with a zero byte in it; no file has such a name")
-        real = os.path.realpath(path)
-        reason = next(filter(None, map(secret_reason, (path, f"{path}/x", real, f"{real}/x"))), None)
-        if reason is not None:
+        try:
+            below("/", path)
+        except NotPlain as refused:
             raise ConfigError(
-                f"this run was asked about {path} ({reason}). If you mean it, name it again: --context {path}"
-            )
+                f"this run was asked about {path} ({refused.strerror}). If you mean it, name it again: --context {path}"
+            ) from None
 
 
 def require_server(recorded: str, settings: Settings) -> None:

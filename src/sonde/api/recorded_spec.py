@@ -67,6 +67,8 @@ def rebuilt(
                 raise ConfigError(
                     "this run worked in an editor's workspace, which is not stored: give the folder again"
                 )
+            if context is None:
+                require_sources([str(root)])
             # Nobody is there to approve, so nothing is written or run beyond what is recorded.
             workspace = LocalWorkspace(Path(root), approve=reject, policy=Policy())
             commands = tuple(recipe.get("commands", ()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 from sonde.contexts import Context
 from sonde.contexts.files import FilesContext
 from sonde.contexts.files.about import left_out
+from sonde.contexts.files.file_list import expanded
 from sonde.core.canonical import clip
 from sonde.disk import AnyPath
 from sonde.errors import ConfigError
@@ -117,4 +117,4 @@ def is_there(name: str) -> bool:
         found = Path(name).exists()
     except OSError:  # longer than any name on disk
         found = False
-    return found or (glob.has_magic(name) and next(glob.iglob(name, recursive=True), None) is not None)  # noqa: PTH207 - Path.glob takes no absolute patterns
+    return found or next(expanded(name), None) is not None

@@ -29,7 +29,7 @@ from sonde.batch.result import Component, FinishedRun, ItemResult, refused, resu
 from sonde.contexts.traces.catalog import is_server
 from sonde.contexts.traces.span import time_text
 from sonde.core.events import AnyEvent, Event, RunEnded
-from sonde.disk import below
+from sonde.disk import below, root_of
 from sonde.engines.ask import ASK
 from sonde.engines.submission import fields_of
 from sonde.errors import ConfigError, SandboxUnavailable, UnexpectedRuntimeError, UsageError
@@ -87,9 +87,8 @@ class Order:
         roots = self.roots
         if named is None or not roots or "/" not in named or is_server(named):
             return named
-        root = next((each for each in roots if Path(named).is_relative_to(each)), roots[0])
         try:
-            return below(root, named)
+            return below(root_of(named, roots), named)
         except OSError as error:
             raise ConfigError(f"{named} is not read: {error.strerror}") from None
 

@@ -170,7 +170,7 @@ def sort_out(names: Iterable[str], repo: Path) -> tuple[dict[str, Path], dict[st
         inside = place.is_relative_to(repo)
         name = os.fsencode(place.relative_to(repo) if inside else place).decode("utf-8", "backslashreplace")
         try:
-            real = Path(below(repo, place) if inside else os.path.realpath(place))
+            real = Path(below(repo if inside else "/", place))
             mode = real.lstat().st_mode
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             left_out[name] = getattr(error, "strerror", None) or "not a file name"

@@ -2,28 +2,31 @@ r"""Which files to read: folders walked, globs expanded, and everything that is 
 
 Nothing is opened here, so 100,000 files are listed in about a second. Symlinks are followed only to files below the same root, never
 to folders. Names that are not UTF-8 are shown with `\xNN`. A file that the user names is taken, whatever its name; one that a glob or
-a folder brings is judged. A file that two sources share is listed once.
+a folder brings is judged, and so is everything that somebody else names, by every part of its path. A file that two sources share is
+listed once.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 import posixpath
 import stat
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from sonde.disk import AnyPath, NotPlain, below, secret_reason
+from sonde.disk import AnyPath, NotPlain, below, root_of, secret_reason
 from sonde.errors import ConfigError
 
 INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this module waits (cli/interrupt.py)
 
 _PIPED_BYTES = 256_000_000
+_GLOB_PARTS = 100
 NO_FILE = "not a regular file but a pipe, socket or device"
 SKIPPED_FOLDERS = frozenset(
     {
@@ -103,12 +106,16 @@ class Listing:
 
 
 class _SourcePath(NamedTuple):
-    """A file or folder to list. `base` is the folder in which a glob found it; None if it was named. `judged`: not by the user."""
+    """A file or folder to list. `base` is the folder in which a glob found it; None if it was named. `judged`: not by the user.
+
+    `matched` is the part that the wildcards of a glob stand for.
+    """
 
     path: str
     real: str
     base: str | None = None
     judged: bool = False
+    matched: str = ""
 
 
 def list_sources(sources: Iterable[str | Path], within: Sequence[AnyPath] = ()) -> Listing:
@@ -116,28 +123,34 @@ def list_sources(sources: Iterable[str | Path], within: Sequence[AnyPath] = ()) 
 
     `within`: not the user named the sources. Then each must lie in one of these folders and may be read as if a walk had found it there.
     """
+    listing = Listing()
     found: dict[_SourcePath, None] = {}
     for given in sources:
         source = os.fspath(given)
+        if within and ".." in source.split("/"):
+            source = os.path.normpath(source)  # behind a link `..` would lead elsewhere than where it is judged
         if os.path.lexists(source):
             found[_SourcePath(source, os.path.realpath(source))] = None
             continue
-        matches = sorted(glob.glob(source, recursive=True)) if glob.has_magic(source) else []  # noqa: PTH207 - Path.glob takes no absolute patterns
+        links: dict[str, str] = {}
+        matches = sorted(expanded(source, links))
+        listing.refused |= links
         if not matches:
             raise ConfigError(
                 f"no such file or folder: {source!r}. "
                 "Give an existing path, a quoted glob such as 'logs/**/*.log', or - for standard input."
             )
         files = [match for match in matches if not Path(match).is_dir()]
-        base = None
         parts = source.split("/")
-        if files and glob.has_magic(parts[-1]):  # else it spells the names of the files that it means
-            plain = next(at for at, part in enumerate(parts) if glob.has_magic(part))
-            base = "/".join(parts[:plain]) or ("/" if source.startswith("/") else ".")
-        found |= {_SourcePath(match, os.path.realpath(match), base): None for match in files or matches}
+        plain = next(at for at, part in enumerate(parts) if glob.has_magic(part))
+        top = "/".join(parts[:plain]) or ("/" if source.startswith("/") else ".")
+        base = (
+            top if files and glob.has_magic(parts[-1]) else None
+        )  # else it spells the names of the files that it means
+        for match in files or matches:
+            found[_SourcePath(match, os.path.realpath(match), base, matched=os.path.relpath(match, top))] = None
     if within:
-        found = {_judged(place, within): None for place in found}
-    listing = Listing()
+        found = {_judged(place, within): None for place in found if not _is_skipped(listing, place)}
     folders = {place: None for place in found if place.base is None and Path(place.real).is_dir()}
     for place in (place for place in found if place not in folders):
         name = _label(place) if len(found) > 1 else _shown(Path(place.path).name)
@@ -150,13 +163,76 @@ def list_sources(sources: Iterable[str | Path], within: Sequence[AnyPath] = ()) 
     return listing
 
 
+def expanded(pattern: str, links: dict[str, str] | None = None) -> Iterator[str]:
+    """What a glob matches, as `glob.glob` would, but a wildcard enters no link to a folder while more wildcards follow.
+
+    Links can lead in circles, and 3 of them make 3^40 paths. Those that were not entered are noted in `links`.
+    """
+    parts = pattern.split("/")
+    wild = [at for at, part in enumerate(parts) if glob.has_magic(part)]
+    if not wild or len(parts) > _GLOB_PARTS:
+        return iter(())
+    places: Iterator[str] = iter(("/" if pattern.startswith("/") else "",))
+    for at, part in enumerate(parts):
+        if glob.has_magic(part):
+            passed = links if links is not None else {}
+            places = _matching(places, part, last=at == len(parts) - 1, enters=at == wild[-1], links=passed)
+        elif part or at == len(parts) - 1:
+            places = _named(places, part)
+    return (place for place in places if place)
+
+
+def _named(places: Iterator[str], part: str) -> Iterator[str]:
+    return (path for place in places if os.path.lexists(path := _joined(place, part)))
+
+
+def _matching(places: Iterator[str], part: str, *, last: bool, enters: bool, links: dict[str, str]) -> Iterator[str]:
+    """What in these folders fits one part of a glob; `**` goes down and gives the folders too."""
+    down = part == "**"
+    seen: set[str] = set()
+    for place in places:
+        folders = [place]
+        while folders:
+            folder = folders.pop()
+            if folder in seen:
+                continue
+            seen.add(folder)
+            if down:
+                yield folder
+            try:
+                with os.scandir(folder or ".") as items:
+                    fitting = [item for item in items if down or fnmatch.fnmatchcase(item.name, part)]
+            except (OSError, ValueError):  # no folder, not ours to read, or a name with a zero byte
+                continue
+            for item in fitting:
+                path = _joined(folder, item.name)
+                if item.name.startswith(".") and not part.startswith("."):
+                    continue
+                if item.is_symlink() and (down or not enters) and item.is_dir():
+                    links[_shown(path)] = "a symlink to a folder"
+                elif down and item.is_dir():
+                    folders.append(path)
+                elif last or not down:
+                    yield path
+
+
+def _joined(folder: str, name: str) -> str:
+    return f"{folder}{name}" if folder in ("", "/") else f"{folder}/{name}"
+
+
+def _is_skipped(listing: Listing, place: _SourcePath) -> bool:
+    """Whether a stranger's wildcards stand for a folder that a walk would not enter, such as `.gi?`."""
+    skipped = SKIPPED_FOLDERS.intersection(place.matched.split("/"))
+    listing.skipped.update(skipped)
+    return bool(skipped)
+
+
 def _judged(place: _SourcePath, within: Sequence[AnyPath]) -> _SourcePath:
     """A source that the user did not name, with where it leads; ConfigError if it may not be read."""
     named = place.path if place.base is None else place.base
     path = os.path.normpath(Path.cwd() / named)
-    root = next((root for root in within if Path(path).is_relative_to(os.path.realpath(root))), within[0])
     try:
-        real = below(root, path)
+        real = below(root_of(path, within), path)
         mode = os.lstat(real).st_mode
     except OSError as error:
         raise ConfigError(f"{named} is not read: {error.strerror}") from None
@@ -219,6 +295,8 @@ def _find(listing: Listing, place: _SourcePath, name: str) -> None:
         listing.refused[name] = NO_FILE
     elif skipped := SKIPPED_FOLDERS.intersection(os.path.relpath(folder, base).split("/")):
         listing.skipped.update(skipped)
+    elif reason := secret_reason(place.matched):  # the name may be its last part only
+        listing.refused[name] = reason
     else:
         _note(listing, Path(root, os.path.relpath(place.path, base)), name)
 

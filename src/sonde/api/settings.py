@@ -159,6 +159,8 @@ class Settings:
 
     def sampled(self, given: Mapping[str, Any]) -> Settings:
         """The same with what a caller gives for one run, checked."""
+        if not given:
+            return self
         values = {name: check(KEYS[name], value, KEYS[name].option) for name, value in given.items()}
         return replace(self, **values, sources={**self.sources, **{name: KEYS[name].option for name in values}})
 

@@ -159,7 +159,7 @@ def import_(file: Annotated[Path, typer.Argument(metavar="FILE")], *, place: Pla
     from sonde.runs.export import unpack_run
     from sonde.runs.rundir import ARTIFACTS, ignored_by_git
 
-    # Not into the state folder: what lies there was made here, and a follow-up believes it more (api/follow_up.py).
+    # Not into the state folder: what lies there was made here.
     print(printable(str(unpack_run(file, settings_of(place).runs_dir or ignored_by_git(ARTIFACTS)).path)))
 
 

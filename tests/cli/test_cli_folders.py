@@ -122,6 +122,8 @@ def test_no_gitignore_is_written_where_a_link_leads(home: Path, repository: Path
     (tmp_path / "mine").mkdir()
     (repository / "artifacts").symlink_to(tmp_path / "mine")
 
-    typed(home, repository, "rca", (repository / "TRACE").read_text(), "--source", "traces.jsonl")
+    place = ("--runs-dir", "artifacts/investigator_runs")
+    typed(home, repository, "rca", (repository / "TRACE").read_text(), "--source", "traces.jsonl", *place)
 
+    assert list((tmp_path / "mine").rglob("events.jsonl"))
     assert not list((tmp_path / "mine").rglob(".gitignore"))

@@ -139,3 +139,28 @@ def plant(place: Path, kind: str, target: Path) -> None:
             os.mkfifo(place)
         case _:
             place.symlink_to("/dev/zero")
+
+
+WRITERS = {
+    "rca": ("rca", TRACE, "--source", "t.jsonl"),
+    "comply": ("comply", TRACE, "--source", "t.jsonl"),
+    "incident": ("incident", "--trace", TRACE, "--source", "t.jsonl"),
+    "batch": ("batch", "items.jsonl"),
+}
+
+
+@pytest.mark.parametrize("link", ["artifacts", "artifacts/investigator_runs"])
+@pytest.mark.parametrize("words", WRITERS.values(), ids=WRITERS)
+def test_no_run_is_written_through_a_link_of_the_repository(victim: Victim, words: tuple[str, ...], link: str) -> None:
+    elsewhere = victim.home / "elsewhere"
+    elsewhere.mkdir()
+    (victim.folder / link).parent.mkdir(exist_ok=True)
+    (victim.folder / link).symlink_to(elsewhere)
+    victim.write("t.jsonl", json.dumps(SPAN) + "\n")
+    item = {"id": "i1", "engine": "rca", "trace_ids": [TRACE], "source": "t.jsonl"}
+    victim.write("items.jsonl", json.dumps(item) + "\n")
+
+    done = victim.call(*words)
+
+    assert done.returncode == 2 and "--runs-dir" in done.stderr, done.stderr
+    assert list(elsewhere.iterdir()) == []

@@ -98,6 +98,28 @@ def test_no_glob_reaches_a_folder_of_secrets(victim: Victim) -> None:
 
 
 @pytest.mark.hostile_long
+def test_runs_are_shown_by_id_only(victim: Victim) -> None:
+    victim.write("notes.txt", "the s3cr3t service is payments\n")
+    victim.sonde("ask", "Which service?", "notes.txt", "--runs-dir", victim.home / "other")
+    foreign = next(victim.home.glob("other/*/events.jsonl")).parent
+    (victim.own / "link").symlink_to(foreign)
+    (foreign / "runs").symlink_to(victim.own)
+    (victim.folder / "artifacts").mkdir()
+    (victim.folder / "artifacts/investigator_runs").symlink_to(foreign.parent)
+    named = ["link", "..", f"{victim.own}/link", f"{foreign}/runs/..", str(foreign), foreign.name]
+
+    with serving(victim, "--runs-dir", victim.own) as server:
+        replies = [server.call("runs", run=each) for each in named]
+        replies += [server.call("ask", question="?", paths=["notes.txt"], continue_from=each) for each in named]
+    with serving(victim) as server:
+        replies += [server.call("runs", run=foreign.name)]
+        listed = server.call("runs")
+
+    assert all(reply.startswith("error: ") for reply in replies), replies
+    assert foreign.name not in listed
+
+
+@pytest.mark.hostile_long
 def test_the_server_ends_with_its_input_although_a_model_thinks(victim: Victim) -> None:
     victim.write("notes.txt", "the service is payments\n")
     model = victim.write(

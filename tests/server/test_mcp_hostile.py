@@ -91,7 +91,9 @@ def test_a_pipe_is_an_error_at_once(tmp_path: Path, name: str) -> None:
     assert result.is_error and "pipe" in result.content[0].text
 
 
-@pytest.mark.parametrize("name", ["other", "..", "."])
+@pytest.mark.parametrize(
+    "name", ["other", "..", ".", "{runs}/other", "{runs}/..", "{runs}/../runs/other", "runs/other"]
+)
 def test_a_run_that_lies_in_the_working_folder_or_above_is_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -105,7 +107,8 @@ def test_a_run_that_lies_in_the_working_folder_or_above_is_not_shown(
     monkeypatch.chdir(here)
 
     for shown in (name, None):
-        result = call(here, Settings(runs_dir=here / "runs"), "runs", **({"run": shown} if shown else {}))
+        asked = {"run": shown.replace("{runs}", str(here / "runs"))} if shown else {}
+        result = call(here, Settings(runs_dir=here / "runs"), "runs", **asked)
         assert result.is_error or result.structured_content["runs"] == []
 
 

@@ -31,7 +31,7 @@ from sonde.models import open_model
 from sonde.models.base import SAMPLING, Model, suited_mode
 from sonde.publish.otel import TraceSender, otlp_exporter
 from sonde.runs.recorder import Recorder
-from sonde.runs.rundir import ANSWER, ARTIFACTS, SUMMARY, RunDir, ignored_by_git, new_run_id
+from sonde.runs.rundir import ANSWER, ARTIFACTS, SUMMARY, RunDir, artifacts_folder, new_run_id
 from sonde.runtime.engine import Engine
 from sonde.runtime.finish import Outcome
 from sonde.runtime.functions import refuse_taken
@@ -157,7 +157,9 @@ def launch(spec: RunSpec, settings: Settings) -> Result:
         spec = replace(spec, mode=mode_of(spec, model))
         run_dir = spec.run_dir
         if run_dir is None and not spec.in_memory:
-            home = ignored_by_git(ARTIFACTS) if spec.runs_dir == ARTIFACTS else spec.runs_dir
+            home = spec.runs_dir
+            if home == ARTIFACTS:
+                home = artifacts_folder(named=settings.runs_dir is not None)
             run_dir = RunDir.create(home, new_run_id(spec.clock))
         journal = run_dir.journal(spec.secrets) if run_dir else None
         tracer = None

@@ -27,7 +27,7 @@ from sonde.errors import ConfigError
 from sonde.models.base import OUTPUT_TOKENS, SAMPLING, ModelSettings, PromptMode, Secret, TokenUsage, price
 from sonde.models.families import sampling
 from sonde.models.loopback import PORTS
-from sonde.runs.rundir import ARTIFACTS, NoSuchRun, RunDir, find_run
+from sonde.runs.rundir import ARTIFACTS, NoSuchRun, RunDir, find_run, linked_artifacts
 
 DEFAULT_MODEL = "openai:gpt-4o-mini"
 _USER = re.compile(r"(?<=://)[^/\s]*@")  # a password may stand there
@@ -101,8 +101,9 @@ class Settings:
         """Where runs of this project lie."""
         if self.runs_dir is not None:
             return [self.runs_dir]
-        at_root = self.root / ARTIFACTS if self.root and self.root != Path.cwd() else ARTIFACTS
-        return [place for place in (self.state_runs, ARTIFACTS, at_root) if place]
+        projects = [root for root in (Path(), self.root) if root is not None and linked_artifacts(root) is None]
+        beside = [root / ARTIFACTS for root in projects if root != Path.cwd()]
+        return [place for place in (self.state_runs, *beside) if place]
 
     def all_run_places(self) -> list[Path]:
         """This project's places first, then the folders of all other projects in the state folder."""

@@ -208,20 +208,36 @@ def ignored_by_git(folder: Path) -> Path:
     return folder
 
 
+def linked_artifacts(root: Path = Path()) -> Path | None:
+    """The link in place of a project's default folder of runs, if there is one: a repository may have brought it, to lead elsewhere."""
+    return next((each for each in (root / ARTIFACTS.parent, root / ARTIFACTS) if each.is_symlink()), None)
+
+
+def artifacts_folder(flag: str = "--runs-dir", *, named: bool = False) -> Path:
+    """The default folder of runs, made if need be; ConfigError if it is a link, unless the user named it."""
+    link = None if named else linked_artifacts()
+    if link is not None:
+        raise ConfigError(
+            f"{link} is a link to {link.readlink()}, and nothing is written through it unless you say so: "
+            f"{flag} names another place"
+        )
+    return ignored_by_git(ARTIFACTS)
+
+
 def places_of(places: Places) -> list[Path]:
     """The folders of runs, each once."""
     return list(dict.fromkeys(map(Path, [places] if isinstance(places, str | Path) else places)))
 
 
-def find_run(places: Places, id_or_path: str | Path) -> RunDir:
-    """The run of this id, of this unique beginning of an id, `last` for the newest, or in this folder."""
+def find_run(places: Places, id_or_path: str | Path, *, ids_only: bool = False) -> RunDir:
+    """The run of this id, of this unique beginning of an id, `last` for the newest, or in this folder (not with `ids_only`)."""
     if not str(id_or_path).strip():
         raise NoSuchRun("the run's name is empty; give an id, its beginning, `last`, or a folder")
     as_path = Path(id_or_path)
-    if (as_path / JOURNAL).is_file():
+    if not ids_only and (as_path / JOURNAL).is_file():
         return RunDir(as_path)
     name = str(id_or_path)
-    if as_path.is_dir() and (as_path.is_absolute() or os.sep in name):
+    if not ids_only and as_path.is_dir() and (as_path.is_absolute() or os.sep in name):
         raise NoSuchRun(f"{as_path} is not a run folder: it has no {JOURNAL}")
     runs: dict[str, Path] = {}
     for place in places_of(places):

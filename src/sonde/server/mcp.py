@@ -138,8 +138,9 @@ class Tools:
     ) -> ToolReply:
         """Answer a question over files and folders, however large, with citations that are proved."""
         inside = [self._inside(path) for path in paths]
-        if continue_from is not None:
-            earlier = self._earlier_paths(continue_from)
+        continued = None if continue_from is None else self._own_run(continue_from)
+        if continued is not None:
+            earlier = self._earlier_paths(continued)
             inside = inside or earlier
         most = self._settings.budget(ASK.budget, ASK.maxima)
         asked = {
@@ -164,7 +165,7 @@ class Tools:
                 *([opened] if opened else []),
                 code=code,
                 schema=schema,
-                continue_from=continue_from,
+                continue_from=continued.path if continued is not None else None,
                 model=self._model,
                 settings=self._settings,
                 **limits,
@@ -246,21 +247,21 @@ class Tools:
         }
         return RunList(runs=[row], summary=folder.text(SUMMARY))
 
-    def _earlier_paths(self, run: str) -> list[Path]:
+    def _earlier_paths(self, run: RunDir) -> list[Path]:
         """What an earlier run read. One that read elsewhere is refused: its history and files would reach the client's model."""
-        started = next((each for each in self._own_run(run).events() if isinstance(each, RunStarted)), None)
+        started = next((each for each in run.events() if isinstance(each, RunStarted)), None)
         sources: dict[str, Any] = (started.settings.get("sources") if started else None) or {}
         if not sources.get("paths"):
-            raise ConfigError(f"the run {run} read no files, so it cannot be continued here; ask anew with paths")
+            raise ConfigError(
+                f"the run {run.run_id} read no files, so it cannot be continued here; ask anew with paths"
+            )
         return [self._inside(str(path).replace("/./", "/")) for path in sources["paths"]]
 
     def _own_run(self, run: str) -> RunDir:
         """A run of this server's project; ConfigError for any other folder, which a model may have been told to name."""
-        places = self._settings.run_places()
-        folder = find_run(places, run)
-        if folder.path.parent not in places:
-            raise ConfigError("name a run by its id; folders elsewhere are not shown here")
-        return folder
+        if "/" in run:
+            raise ConfigError("name a run by its id; folders are not shown here")
+        return find_run(self._settings.run_places(), run, ids_only=True)
 
     def _check_writing(self, asked: bool) -> None:
         """Annotations are the user's to allow; here a model asks for them."""

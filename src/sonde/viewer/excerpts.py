@@ -289,7 +289,9 @@ def _candidates(path: str, roots: Iterable[Path]) -> Iterator[Path]:
                 file = root if base == root and root.name == Path(path).name and root.is_file() else base / path
                 if glob.has_magic(str(root)):
                     real = file.resolve()
-                    fits = glob_pattern(str(root)).fullmatch(str(real).encode()) is not None
+                    fits = glob_pattern(str(root)).fullmatch(str(real).encode()) is not None and not secret_reason(
+                        str(real)
+                    )
                 else:
                     real, fits = Path(below(root, file)), True
                 if fits and real not in seen and real.is_file():

@@ -118,7 +118,7 @@ def batch(
     from sonde.batch.limits import SharedLimits
     from sonde.batch.report import markdown, write_report
     from sonde.cli.interrupt import soft_stop
-    from sonde.runs.rundir import ARTIFACTS, ignored_by_git, pretty_json
+    from sonde.runs.rundir import ARTIFACTS, artifacts_folder, pretty_json
 
     knobs = {field.name: getattr(budget, field.name) for field in fields(budget) if field.name != "max_cost_usd"}
     settings = settings_of(model, place, source=query.source, project=query.project, **knobs)
@@ -150,7 +150,7 @@ def batch(
         return _estimate(items, folder, settings, options.allowed, as_json=output.json)
     _announce(settings, folder, items, silent=silent, capped=budget.max_cost_usd is not None)
     if folder.path.parent == ARTIFACTS.absolute():
-        ignored_by_git(ARTIFACTS)
+        artifacts_folder(named=settings.runs_dir is not None)
     stopping = "sonde: stopping; running items are paused (Ctrl-C again kills)\n"
     with soft_stop(stopping) as cancel, _progress_line(silent) as show:
         outcome = run_batch(items, folder, settings, options, cancel=cancel, on_progress=show)

@@ -157,10 +157,10 @@ def prune(
 def import_(file: Annotated[Path, typer.Argument(metavar="FILE")], *, place: PlaceOptions) -> None:
     """Unpack what `sonde export` wrote into a run folder."""
     from sonde.runs.export import unpack_run
-    from sonde.runs.rundir import ARTIFACTS, ignored_by_git
+    from sonde.runs.rundir import artifacts_folder
 
     # Not into the state folder: what lies there was made here.
-    print(printable(str(unpack_run(file, settings_of(place).runs_dir or ignored_by_git(ARTIFACTS)).path)))
+    print(printable(str(unpack_run(file, settings_of(place).runs_dir or artifacts_folder()).path)))
 
 
 def view(
@@ -209,12 +209,12 @@ def export(
     The file is a .tar.gz that `sonde runs import` unpacks elsewhere. With --html it is a page to look at.
     """
     from sonde.runs.export import export_run
-    from sonde.runs.rundir import ARTIFACTS, ignored_by_git
+    from sonde.runs.rundir import artifacts_folder
 
     settings = settings_of(place)
     found = settings.find_run(run)
     found.record()  # a run that cannot be read leaves no folder behind
-    target = output or ignored_by_git(ARTIFACTS) / f"{found.run_id}{'.html' if html else '.tar.gz'}"
+    target = output or artifacts_folder("--output") / f"{found.run_id}{'.html' if html else '.tar.gz'}"
     try:
         if html:
             from sonde.api.trace_source import cache_folder

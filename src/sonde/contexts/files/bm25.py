@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 PASSAGE_BYTES = 1_500
 PASSAGE_LINES = 30
+HEART_LINES = 3
 
 _COMMON = frozenset(
     """
@@ -68,6 +69,16 @@ def stem(word: str) -> str:
 def split_names(text: str) -> str:
     """The text with names such as StatusChanged split, so that each of their words is found."""
     return _HUMP.sub(r"\1 \2", text)
+
+
+def heart(text: str, query: str) -> tuple[int, int]:
+    """Of a passage, the first line with most of the words of a query, and the last of those just after it; counted from 0."""
+    words = {stem(word.casefold()) for word in words_of(query)}
+    lines = text.casefold().split("\n")
+    fits = [sum(word in line for word in words) if line.strip() else -1 for line in lines]
+    best = fits.index(max(fits))
+    last = max((at for at in range(best, min(best + HEART_LINES, len(lines))) if lines[at].strip()), default=best)
+    return best, last
 
 
 def passages(path: str, lines: Iterable[str], first: int = 1) -> Iterator[Passage]:

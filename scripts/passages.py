@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sonde.contexts.files import FilesContext
-from sonde.contexts.files.bm25 import heart
+from sonde.contexts.files.bm25 import hearts
 
 QUESTIONS = Path(__file__).parents[1] / "tests" / "data" / "questions_stdlib.json"
 STDLIB = Path(sysconfig.get_path("stdlib"))
@@ -68,9 +68,9 @@ def measure(context: FilesContext, asked: list[Question], *, verbose: bool = Fal
     shown = held = 0
     for question in asked:
         rows = context.search(question.text, limit=AT).value
-        places = [(row["path"], row["start_line"], *heart(row["text"], question.text), row["end_line"]) for row in rows]
-        lines = [(path, start + first, start + last) for path, start, first, last, _ in places]
-        wide = [(path, start, end) for path, start, _, _, end in places]
+        chosen = zip(rows, hearts([(row["path"], row["text"]) for row in rows], question.text), strict=True)
+        lines = [(row["path"], row["start_line"] + first, row["start_line"] + last) for row, (first, last) in chosen]
+        wide = [(row["path"], row["start_line"], row["end_line"]) for row in rows]
         rank = next((n for n, place in enumerate(lines, 1) if _answers(question, *place)), 0)
         inside = next((n for n, place in enumerate(wide, 1) if _answers(question, *place)), 0)
         shown, held = shown + bool(rank), held + bool(inside)

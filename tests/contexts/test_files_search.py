@@ -6,6 +6,7 @@ import pytest
 from files_support import call, proved, write
 
 from sonde.contexts.files import FilesContext
+from sonde.contexts.files.bm25 import hearts
 from sonde.errors import ToolFault
 
 
@@ -129,6 +130,40 @@ def test_data_too_large_to_index_is_searched_through_its_hits(root: Path) -> Non
     assert "quota reached" in hits.result[0]["text"]
     assert hits.truncated is not None and "happened" in hits.truncated
     assert proved(context, hits)
+
+
+def test_source_comes_before_tests_and_a_definition_before_its_uses(root: Path) -> None:
+    uses = "".join(f"value_{n} = evict_entry(cache, {n})  # evict the entry\n" for n in range(25))
+    context = write(
+        root,
+        {
+            "tests/test_cache.py": f"def test_evict_entry():\n    evict_entry(cache)  # evict the entry of the cache\n{uses}",
+            "store.py": f"{uses}\n\ndef evictEntry(cache, key):\n    return cache.pop(key)\n",
+        },
+    )
+
+    hits = call(context, "search", "Where is an entry of the cache evicted?").result
+
+    assert hits[0]["path"] == "store.py" and "def evictEntry" in hits[0]["text"]
+    assert call(context, "search", "tests of evicting an entry").result[0]["path"] == "tests/test_cache.py"
+
+
+def test_of_a_passage_the_lines_that_answer_are_chosen() -> None:
+    text = "import math\n\nallow_nan = True\n\n\ndef text_of(o):\n    if o != o:\n        return 'NaN'\n"
+
+    assert hearts([("json/encoder.py", text)], "Where does json write NaN?") == [(7, 7)]
+    assert hearts([("a.py", text)], "Which function makes text of it?") == [(5, 7)]
+    assert hearts([("a.py", "\n\n")], "nothing") == [(0, 0)]
+
+
+def test_words_that_are_common_in_large_data_are_found_in_other_forms(root: Path) -> None:
+    row = "2024-01-01 INFO payment accepted for order 4711 within the usual time, nothing to see\n"
+    context = write(root, {"big.log": row * 200_000 + "2024-01-02 WARN payment retry 3 of 3\n" + row * 200_000})
+
+    hits = call(context, "search", "How many payment retries?", 2)
+
+    assert "payment retry 3 of 3" in hits.result[0]["text"]
+    assert "payment accepted" in call(context, "search", "payments", 2).result[0]["text"]
 
 
 def test_files_that_vanish_while_they_are_searched_are_told_of(root: Path) -> None:

@@ -12,6 +12,6 @@ def test_a_plural_finds_the_line_with_the_singular(person: Person) -> None:
 
     asked = person.sonde("ask", "Which valves leaked in the boilers?", "notes.md")
 
-    first = asked.stdout.partition("[1] ")[2].splitlines()[0]
-    assert first.startswith("notes.md:12"), asked.stdout
-    assert "The boiler had a leaking valve." in first
+    place, _, line = asked.stdout.partition("[1] ")[2].splitlines()[:3]
+    assert place.startswith("notes.md:12"), asked.stdout
+    assert line.strip() == "The boiler had a leaking valve."

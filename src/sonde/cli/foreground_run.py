@@ -165,13 +165,18 @@ def print_answer(
         )
         return
     text = printable(answer.text)
-    parts = [text.rstrip("\n")] if text else []
-    if answer.citations and not output.quiet:
-        linked = links_shown(sys.stdout)
-        rows = [
-            f"  [{number}] {_place(citation, roots, linked=linked)}  {one_line(citation.snippet, 100)}".rstrip()
-            for number, citation in enumerate(answer.citations, 1)
-        ]
+    lines = text.rstrip("\n").split("\n")
+    rows: list[str] = []
+    linked = links_shown(sys.stdout)
+    for number, citation in enumerate(answer.citations, 1):
+        quoted = f"[{number}] {citation.heading}"
+        place = _place(citation, roots, linked=linked)
+        if quoted in lines:  # without a model, the text shows the lines themselves
+            lines[lines.index(quoted)] = f"[{number}] {place}"
+        else:
+            rows.append(f"  [{number}] {place}  {one_line(citation.snippet, 100)}".rstrip())
+    parts = ["\n".join(lines)] if text else []
+    if rows and not output.quiet:
         parts.append("\n".join(["Citations:", *rows]))
     error = answer.record.error
     said = error.message if error is not None and answer.status == "failed" else None  # stderr says it
@@ -213,8 +218,7 @@ def _place(citation: Citation, roots: Sequence[Path], *, linked: bool) -> str:
     if not citation.path:
         called = citation.place if citation.ref in citation.place else f"{citation.place} [{citation.ref}]"
         return one_line(called, 300)
-    lines = f"{citation.start_line}" + (f"-{citation.end_line}" if citation.end_line > citation.start_line else "")
-    shown = one_line(f"{citation.path}:{lines}", 400) + (" (fallback)" if citation.fallback else "")
+    shown = one_line(citation.heading, 400)
     if not linked:
         return shown
     # The path may be below one of the asked folders, one of the asked files, or complete in itself.

@@ -116,6 +116,14 @@ class Citation(BaseModel):
         return f"{self.path}:{self.start_line}-{self.end_line}" if self.path else f"{self.kind.value} {self.ref}"
 
     @property
+    def heading(self) -> str:
+        """The same for a person: `path:12` for a single line."""
+        if not self.path:
+            return self.place
+        last = f"-{self.end_line}" if self.end_line > self.start_line else ""
+        return " ".join(f"{self.path}:{self.start_line}{last}".split())
+
+    @property
     def key(self) -> tuple[str, str]:
         """What makes two citations the same one."""
         return (self.kind.value, self.ref or self.place)

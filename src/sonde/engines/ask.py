@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from sonde.contexts.files import FilesContext
-from sonde.contexts.files.bm25 import stem, words_of
+from sonde.contexts.files.bm25 import Words, hearts
 from sonde.core.budget import Budget
 from sonde.core.calls import CallRef, how_to_cite
 from sonde.core.canonical import clip, jsonable
-from sonde.core.evidence import Citation, Refuted, merge
+from sonde.core.evidence import Citation, Excerpt, Refuted, merge
 from sonde.core.schema import violations
 from sonde.engines.submission import fields_of, items_of
 from sonde.errors import Fault
@@ -30,7 +31,7 @@ _CALLS = re.compile(r"\[(tool:[^\[\]\n]+)\]")
 _TROUBLE = re.compile(r"\b(fail|wrong|br[eo]ke?|crash|outage|incident|problem|cause)", re.IGNORECASE)
 _SIGNS = "error failed failure exception fatal critical panic"
 PASSAGES = 8
-HEART_LINES = 3
+QUOTED_CHARS = 200
 LOOKED_UP_LINES = 200
 
 
@@ -184,7 +185,7 @@ def fallback(gathered: Gathered) -> Conclusion:
             passages = _found(_SIGNS, gathered)
     kept = [citation for citation in gathered.citations if not citation.fallback]
     citations = tuple(merge(kept, passages))
-    lines = [f"- {c.place}: {c.snippet}" for c in citations]
+    lines = [_quoted(number, citation, gathered) for number, citation in enumerate(citations, 1)]
     lines += [f"- {highlight}" for highlight in gathered.highlights]
     if lines:
         head = "No model has answered this question. These passages bear on it:"
@@ -195,7 +196,7 @@ def fallback(gathered: Gathered) -> Conclusion:
         head = f"No model has answered this question, and no text in {files} shares a word with it; other words may."
     else:
         head = "No model has answered this question, and there is no file to look into: no PATH was given, or it holds none."
-    text = "\n".join([head, *lines])
+    text = "\n\n".join([head, *lines])
     output = {
         "answer": text,
         "value": None,
@@ -205,25 +206,35 @@ def fallback(gathered: Gathered) -> Conclusion:
     return Conclusion(output=output, text=text, citations=citations)
 
 
+def _quoted(number: int, citation: Citation, gathered: Gathered) -> str:
+    """A citation with its lines, each on its own and indented, which Markdown shows as they are."""
+    if not citation.path:
+        return f"[{number}] {citation.place}: {citation.snippet}"
+    excerpt = Excerpt.of_lines(citation.path, citation.start_line, citation.end_line, "")
+    text = textwrap.dedent((gathered.prover.reread(excerpt) or citation.snippet).expandtabs(4))
+    stems = Words(gathered.objective).weight
+    shown: list[str] = []
+    for line in text.split("\n"):
+        places = (line.lower().find(each) for each in stems)
+        at = min((place for place in places if place >= 0), default=0)
+        begin = max(0, min(at - QUOTED_CHARS // 2, len(line) - QUOTED_CHARS))
+        end = begin + QUOTED_CHARS
+        shown.append(f"    {'…' if begin else ''}{line[begin:end].rstrip()}{'…' if end < len(line) else ''}".rstrip())
+    return "\n".join([f"[{number}] {citation.heading}", "", *shown])
+
+
 def _found(query: str, gathered: Gathered) -> list[Citation]:
-    """The best passages for the words of a query, proved."""
+    """The best passages for the words of a query, each cut to the lines that bear most on it, proved."""
     try:
         result = gathered.registry.call("search", {"query": query, "limit": PASSAGES})
     except Fault:
         return []
     gathered.prover.log.note(result.excerpts)
-    words = {stem(word.casefold()) for word in words_of(query)}
+    passages = [(each, gathered.prover.reread(each) or "") for each in result.excerpts if each.path]
     found: list[Citation] = []
-    for excerpt in result.excerpts:
-        if not excerpt.path:
-            continue
-        # Of a passage, the first line with most of the words and those just after it. Neither the first nor the last of them is blank,
-        # unless the whole passage is.
-        lines = (gathered.prover.reread(excerpt) or "").casefold().split("\n")
-        fits = [sum(word in line for word in words) if line.strip() else -1 for line in lines]
-        best = fits.index(max(fits))
-        last = max((at for at in range(best, min(best + HEART_LINES, len(lines))) if lines[at].strip()), default=best)
-        start, end = excerpt.start_line + best, excerpt.start_line + last
+    chosen = hearts([(excerpt.path, text) for excerpt, text in passages], query)
+    for (excerpt, _), (first, last) in zip(passages, chosen, strict=True):
+        start, end = excerpt.start_line + first, excerpt.start_line + last
         proved = gathered.prover.lines(excerpt.path, start, end, signal="file_reference")
         if isinstance(proved, Citation):
             found.append(proved.model_copy(update={"fallback": True}))

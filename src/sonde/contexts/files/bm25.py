@@ -9,28 +9,40 @@ path count double, and names such as StatusChanged are split.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 PASSAGE_BYTES = 1_500
 PASSAGE_LINES = 30
-HEART_LINES = 3
+HEART_LINES = 6
 
 _COMMON = frozenset(
     """
-    t a an and are as at be been but by can did do does for from had has have how i if in into is it its me more
-    most my not of on or our out over so than that the their them then there these they this to us was we were
-    what when where which who why will with would you your
+    t a about an and are as at be been but by can did do does for from had has have how i if in into is it its many me more
+    most much my not of on or our out over so than that the their them then there these they this to us was we were
+    too what when where whether which who why will with would you your
     """.split()  # noqa: SIM905 - words read better as text
 )
 
 
-_HUMP = re.compile(r"([a-z0-9])([A-Z])")
+_HUMP = re.compile(r"([a-z0-9])([A-Z])(?=[A-Za-z])")
+_DEFINED = re.compile(
+    r"(?m)^[ \t]*(?:[a-z]+ ){0,3}(?:def|class|func|function|fn|interface|struct|type|sub)\s+([^\W\d]\w*)"
+)
+_ASIDE = re.compile(
+    r"(?<![a-z])(tests?|testing|examples?|vendor|third_party|node_modules|site-packages|dist-packages|fixtures?|mocks?|demos?|samples?)(?![a-z])"
+)
+_NAME = re.compile(r"\b[A-Za-z]+[A-Z]\w*")
+CANDIDATES = 48
 
 
 class Passage(NamedTuple):
@@ -60,7 +72,7 @@ def words_of(query: str) -> list[str]:
 
 def stem(word: str) -> str:
     """A word without the ending of a plural or a verb, so that it is found inside its other forms: `valv` in valve and valves."""
-    for ending in ("ing", "ies", "ied", "es", "ed", "s"):
+    for ending in ("ing", "ies", "ied", "es", "ed", "s", "e", "y"):
         if word.endswith(ending) and len(word) - len(ending) >= 4:
             return word.removesuffix(ending)
     return word
@@ -71,14 +83,88 @@ def split_names(text: str) -> str:
     return _HUMP.sub(r"\1 \2", text)
 
 
-def heart(text: str, query: str) -> tuple[int, int]:
-    """Of a passage, the first line with most of the words of a query, and the last of those just after it; counted from 0."""
-    words = {stem(word.casefold()) for word in words_of(query)}
-    lines = text.casefold().split("\n")
-    fits = [sum(word in line for word in words) if line.strip() else -1 for line in lines]
-    best = fits.index(max(fits))
-    last = max((at for at in range(best, min(best + HEART_LINES, len(lines))) if lines[at].strip()), default=best)
-    return best, last
+class Words:
+    """The words of a query, found in text by their stems; `weight` says how much each of them tells."""
+
+    def __init__(self, query: str, weight: Mapping[str, float] | None = None) -> None:
+        self.weight = {each: (weight or {}).get(each, 1.0) for each in map(stem, words_of(query))}
+        self._total = sum(self.weight.values()) or 1.0
+        self._written = [re.compile(rf"(?<![^\W_]){name}(?![^\W_])") for name in set(_NAME.findall(query))]
+
+    def written(self, text: str) -> int:
+        """How many names of the query the text has as they are written there, such as NaN."""
+        return sum(name.search(text) is not None for name in self._written)
+
+    def lines(self, text: str) -> list[set[str]]:
+        """The stems in each line of a text. A word may be up to four letters longer than its stem; a stem of three letters, one."""
+        lowered = split_names(text).lower()
+        ends = list(accumulate(len(line) + 1 for line in lowered.split("\n")))  # where the next line begins
+        found: list[set[str]] = [set() for _ in ends]
+        for each in self.weight:
+            longer, size, at = 4 if len(each) > 3 else 1, len(each), lowered.find(each)
+            while at >= 0:
+                end = at + size
+                while end <= at + size + longer and lowered[end : end + 1].isalnum():
+                    end += 1
+                if end <= at + size + longer and not lowered[at - 1 : at].isalnum():
+                    found[bisect_right(ends, at)].add(each)
+                at = lowered.find(each, end)
+        return found
+
+    def named(self, name: str) -> set[str]:
+        """The stems anywhere in a name, which is often several words in one: isleap, heappop."""
+        lowered = name.lower()
+        return {each for each in self.weight if each in lowered and len(each) > 2}
+
+    def share(self, stems: Iterable[str]) -> float:
+        """How much of the query these stems are, from 0 to 1."""
+        return sum(map(self.weight.__getitem__, stems)) / self._total
+
+    def fit(self, path: str, text: str) -> float:
+        """How well a passage answers: how much of the query it holds, how close together, and whether it defines what is asked for."""
+        lines = self.lines(text)
+        filed = self.named(path)
+        cover = self.share(filed.union(*lines))
+        telling = [at for at, held in enumerate(lines) if held]
+        near = max((self.share(filed.union(*lines[at : at + HEART_LINES])) for at in telling), default=0.0)
+        defined = (self.named(name) for name in _DEFINED.findall(text))
+        named = max(map(self.share, defined), default=0.0)
+        return (0.2 + cover + near + 2 * named + 0.5 * self.written(text)) * prior(path, self.weight)
+
+
+def hearts(passages: Sequence[tuple[str, str]], query: str) -> list[tuple[int, int]]:
+    """Of each passage, given as (path, text), the lines that bear most on a query: the first and the last, counted from 0.
+
+    A word in few of the lines tells more than one in all of them, a word of the path tells little about a line, and a name is
+    best found as it is written.
+    """
+    asked = Words(query)
+    held = [asked.lines(text) for _, text in passages]
+    common = Counter(each for lines in held for line in lines for each in line)
+    rarity = {each: math.log(1 + sum(map(len, held)) / (1 + common[each])) for each in asked.weight}
+    chosen: list[tuple[int, int]] = []
+    for (path, text), found in zip(passages, held, strict=True):
+        lines, filed = text.split("\n"), asked.named(path)
+        worth = {each: value * (0.3 if each in filed else 1.0) for each, value in rarity.items()}
+        fits: dict[int, float] = {}
+        for at, line in enumerate(lines):
+            if line.strip():
+                defined = _DEFINED.match(line)
+                named = asked.named(defined[1]) if defined else set[str]()
+                around = named.union(*found[at : at + HEART_LINES])
+                fits[at] = sum(
+                    worth[each] * (1 + 0.4 * (each in found[at] | named) + 0.8 * (each in named)) for each in around
+                )
+                fits[at] += asked.written(line)
+        first = max(fits, key=fits.__getitem__, default=0)
+        chosen.append((first, max((at for at in fits if first <= at < first + HEART_LINES), default=first)))
+    return chosen
+
+
+def prior(path: str, asked: Container[str]) -> float:
+    """What a path says for itself: tests, examples and copies of others' code seldom hold the answer, unless they are asked for."""
+    found = set(_ASIDE.findall(path.lower()))
+    return 1.0 if not found or any(each in asked or stem(each) in asked for each in found) else 0.4
 
 
 def passages(path: str, lines: Iterable[str], first: int = 1) -> Iterator[Passage]:
@@ -125,16 +211,35 @@ class Ranking:
         database.execute("SELECT count(*) FROM place").fetchone()
         return cls(database)
 
-    def best(self, words: list[str], limit: int) -> list[RankedPassage]:
-        """The places that fit best, best first; the same query on the same data gives the same list."""
-        match = " OR ".join(f'"{word}"' for word in words)
+    def best(self, query: str, limit: int, weight: Mapping[str, float] | None = None) -> list[RankedPassage]:
+        """The places that fit best, best first; the same query on the same data gives the same list.
+
+        `weight` says how much each stem tells, for an index that holds only some of the data.
+        """
+        words = words_of(query)
+        if weight is None:
+            total = self._database.execute("SELECT count(*) FROM place").fetchone()[0]
+            weight = {stem(word): math.log(1 + total / (1 + self._holding(word))) for word in words}
+        joined = [first + second for first, second in pairwise(words)]  # a named tuple is a namedtuple
+        match = " OR ".join(f'"{word}"' for word in [*words, *joined])
         rows = self._database.execute(
-            "SELECT place.path, start_line, end_line, -bm25(passage, 1.0, 2.0) AS score "
+            "SELECT passage.rowid, place.path, start_line, end_line, place.text, -bm25(passage, 1.0, 2.0) AS score "
             "FROM passage JOIN place ON place.id = passage.rowid "
             "WHERE passage MATCH ? ORDER BY score DESC, passage.rowid LIMIT ?",
-            (match, limit),
-        )
-        return [RankedPassage(*row) for row in rows]
+            (match, max(CANDIDATES, 2 * limit)),
+        ).fetchall()
+        asked = Words(query, weight)
+        ranked = [
+            (RankedPassage(path, first, last, score * asked.fit(path, text)), row)
+            for row, path, first, last, text, score in rows
+        ]
+        ranked.sort(key=lambda each: (-each[0].score, each[1]))
+        return [place for place, _ in ranked[:limit]]
+
+    def _holding(self, word: str) -> int:
+        return self._database.execute("SELECT count(*) FROM passage WHERE passage MATCH ?", (f'"{word}"',)).fetchone()[
+            0
+        ]
 
     def close(self) -> None:
         """Give the database back."""
@@ -149,12 +254,14 @@ def _fill(database: sqlite3.Connection, found: Iterable[Passage]) -> sqlite3.Con
     database.execute("PRAGMA journal_mode = OFF")
     database.execute("PRAGMA synchronous = OFF")
     database.execute("PRAGMA cache_size = -16384")
-    database.execute("CREATE TABLE place (id INTEGER PRIMARY KEY, path TEXT, start_line INTEGER, end_line INTEGER)")
+    database.execute(
+        "CREATE TABLE place (id INTEGER PRIMARY KEY, path TEXT, start_line INTEGER, end_line INTEGER, text TEXT)"
+    )
     tokens = "tokenize='porter unicode61 remove_diacritics 2'"
     database.execute(f"CREATE VIRTUAL TABLE passage USING fts5(text, path, content='', {tokens})")
     database.execute("BEGIN")
     for number, item in enumerate(found, 1):
-        database.execute("INSERT INTO place VALUES (?, ?, ?, ?)", (number, item.path, item.start_line, item.end_line))
+        database.execute("INSERT INTO place VALUES (?, ?, ?, ?, ?)", (number, *item))
         database.execute(
             "INSERT INTO passage(rowid, text, path) VALUES (?, ?, ?)", (number, split_names(item.text), item.path)
         )

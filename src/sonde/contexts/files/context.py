@@ -230,10 +230,9 @@ class FilesContext:
         """
         if not 1 <= limit <= 200:
             raise ToolFault(f"limit is {limit}; it may be 1 to 200.")
-        words = words_of(query)
-        if not words:
+        if not words_of(query):
             raise ToolFault("the query has no words; say what to look for.")
-        return self._search.run(words, limit, Deadline(self._clock, SCAN_SECONDS))
+        return self._search.run(query, limit, Deadline(self._clock, SCAN_SECONDS))
 
     def slice_text(self, text: str, start: int = 0, end: int | None = None) -> str:
         """The characters start to end of a text that you already have.

@@ -6,14 +6,16 @@ passages around the hits are ranked.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
-from sonde.contexts.files.bm25 import Passage, RankedPassage, Ranking, passages
+from sonde.contexts.files.bm25 import Passage, RankedPassage, Ranking, passages, prior, stem, words_of
 from sonde.contexts.files.grep import scan_file
 from sonde.contexts.files.library import Library
 from sonde.contexts.files.slices import READ_BYTES
@@ -24,8 +26,9 @@ from sonde.core.patterns import compiled, escaped
 
 INDEXED_BYTES = 32_000_000
 INDEXED_FILES = 20_000
-HITS = 5_000
-_AROUND = 8
+HITS = 500
+SCANNED, MOST_HITS = 40_000, 200_000
+_AROUND, _LINE_BYTES = 16, 50
 _SHOWN_CHARS, _RANKED_CHARS = 16_384, 65_536
 _SAMPLES, _SAMPLE_BYTES = 64, 262_144
 
@@ -39,19 +42,19 @@ class Search:
         self._index: Ranking | None = None
         self._lock = threading.Lock()
 
-    def run(self, words: list[str], limit: int, deadline: Deadline) -> Observed:
-        """The best passages for the words."""
+    def run(self, query: str, limit: int, deadline: Deadline) -> Observed:
+        """The best passages for the words of a query."""
         listing = self._library.listing
         with self._lock:
             if listing.text_bytes > INDEXED_BYTES or len(listing.texts) > INDEXED_FILES:
-                return self._among_hits(words, limit, deadline)
+                return self._among_hits(query, limit, deadline)
             if self._index is None:
                 self._index = self._whole_index()
-            return self._shown(self._index.best(words, limit), words, None)
+            return self._shown(self._index.best(query, limit), query, None)
 
     def _whole_index(self) -> Ranking:
         """The index of an earlier run, or a new one."""
-        file = self._cache_dir / f"search-3-{self._library.stamp()}.sqlite" if self._cache_dir else None
+        file = self._cache_dir / f"search-4-{self._library.stamp()}.sqlite" if self._cache_dir else None
         if file and file.exists():
             with suppress(sqlite3.DatabaseError):  # damaged: it is built again and replaced
                 return Ranking.open(file)
@@ -66,49 +69,75 @@ class Search:
                 continue
             yield from passages(entry.path, whole.split("\n") if whole else ())
 
-    def _among_hits(self, words: list[str], limit: int, deadline: Deadline) -> Observed:
-        expected = estimate_hits(self._library, words)
-        rare = [word for word in words if expected[word] <= HITS] or [min(words, key=lambda word: expected[word])]
-        blocks, complete = self._gather(rare, deadline)
+    def _among_hits(self, query: str, limit: int, deadline: Deadline) -> Observed:
+        words = words_of(query)
+        stems = list(dict.fromkeys(map(stem, words)))
+        expected = estimate_hits(self._library, stems)
+        scanned: list[str] = []
+        for each in sorted(stems, key=expected.__getitem__):
+            if not scanned or sum(map(expected.__getitem__, [*scanned, each])) <= SCANNED:
+                scanned.append(each)
+        blocks_in_all = self._library.listing.text_bytes / (_AROUND * _LINE_BYTES)
+        weight = {each: math.log(1 + blocks_in_all / (1 + expected[each])) for each in stems}
+        blocks, complete = self._gather(scanned, weight, deadline)
         cut: list[str] = []
         ranking = Ranking.build(self._around(blocks, cut))
         try:
-            places = ranking.best(words, limit)
+            places = ranking.best(query, limit, weight)
         finally:
             ranking.close()
         said: list[str] = []
-        common = [word for word in words if word not in rare]
+        common = [word for word in words if stem(word) not in scanned]
         if deadline.expired():
             said.append("time ran out before all files were searched; grep for a rarer word narrows it.")
         else:
             if common:
                 said.append(f"{', '.join(common)}: too common in this much data to look for, used for the order only.")
             if not complete:
+                rare = ", ".join(word for word in words if stem(word) in scanned)
                 said.append(
-                    f"Only the first {HITS:,} places with {', '.join(rare)} were ranked; use rarer words, or grep with path= for the rest."
+                    f"Only {HITS:,} of the places with {rare} were ranked; use rarer words, or grep with path= for the rest."
                 )
         if cut:
             files = ", ".join(map(repr, list(dict.fromkeys(cut))[:3]))
             said.append(f"Of very long lines only the beginning was ranked ({files}); grep looks at all of them.")
-        return self._shown(places, words, " ".join(said) or None)
+        return self._shown(places, query, " ".join(said) or None)
 
-    def _gather(self, words: list[str], deadline: Deadline) -> tuple[dict[str, set[int]], bool]:
-        """Blocks of lines by path that contain one of the words, and whether these are all."""
-        pattern = compiled("|".join(map(escaped, words)), by_line=True, any_case=True)
-        blocks: dict[str, set[int]] = {}
+    def _gather(
+        self, stems: list[str], worth: Mapping[str, float], deadline: Deadline
+    ) -> tuple[dict[str, set[int]], bool]:
+        """Blocks of lines by path that hold most of the words, the rare ones above all, and whether these are all."""
+        sources = (
+            rf"(?:\b|_){escaped(each)}" if len(each) <= 3 and each.isascii() else escaped(each) for each in stems
+        )
+        pattern = compiled("|".join(sources), by_line=True, any_case=True)
+        held: dict[tuple[str, int], set[str]] = {}
         found = 0
         for entry in self._library.listing.texts:
             for hit in scan_file(self._library, entry, pattern, deadline):
-                blocks.setdefault(entry.path, set()).add(hit.line // _AROUND)
+                line = hit.data.lower()
+                held.setdefault((entry.path, hit.line // _AROUND), set()).update(
+                    each for each in stems if each.encode() in line
+                )
                 found += 1
-                if found >= HITS:
-                    return blocks, False
-            if deadline.expired():
-                return blocks, False
-        return blocks, True
+                if found >= MOST_HITS:
+                    break
+            if found >= MOST_HITS or deadline.expired():
+                break
+        told = {path: sum(worth[each] for each in stems if each in path.lower()) for path in {path for path, _ in held}}
+
+        def fit(place: tuple[str, int]) -> float:
+            path = place[0]
+            return prior(path, stems) * (told[path] + sum(map(worth.__getitem__, held[place])))
+
+        best = nlargest(HITS, held, key=fit)
+        blocks: dict[str, set[int]] = {}
+        for path, block in best:
+            blocks.setdefault(path, set()).add(block)
+        return blocks, found < MOST_HITS and len(held) <= HITS
 
     def _around(self, hits: dict[str, set[int]], cut: list[str]) -> Iterator[Passage]:
-        """The blocks of 8 lines in which a word was found; adds the path to `cut` if they are too long."""
+        """The blocks of 16 lines in which a word was found; adds the path to `cut` if they are too long."""
         for path, blocks in hits.items():
             try:
                 entry = self._library.entry(path)
@@ -122,7 +151,7 @@ class Search:
             except (Unreadable, OSError):
                 continue
 
-    def _shown(self, places: list[RankedPassage], words: list[str], bounds: str | None) -> Observed:
+    def _shown(self, places: list[RankedPassage], query: str, bounds: str | None) -> Observed:
         rows: list[dict[str, Any]] = []
         excerpts: list[Excerpt] = []
         for place in places:
@@ -135,7 +164,7 @@ class Search:
             part = shown
             if len(shown) > _SHOWN_CHARS:  # of a very long passage, the part around the rarest of the words
                 lowered = shown.lower()
-                found = [word for word in words if word in lowered]
+                found = [each for each in map(stem, words_of(query)) if each in lowered]
                 at = lowered.find(min(found, key=lowered.count)) if found else 0
                 begin = max(0, min(at - _SHOWN_CHARS // 2, len(shown) - _SHOWN_CHARS))
                 end = begin + _SHOWN_CHARS

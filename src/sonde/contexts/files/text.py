@@ -320,7 +320,7 @@ def _decoded(head: bytes, size: int, fd: int | None) -> Text:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         text = decoder.decode(sample, final=len(sample) < SAMPLE)
         broken = text.count("\N{REPLACEMENT CHARACTER}")
-        sound = sum(not char.isascii() for char in text) - broken
+        sound = len(text) - len(text.encode("ascii", "ignore")) - broken
         if broken > sound:
             encoding, label = "latin-1", "latin-1 (not UTF-8)"
         elif broken:

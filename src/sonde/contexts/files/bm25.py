@@ -1,9 +1,10 @@
-"""Passages ranked by how well they fit a query (BM25, SQLite FTS5).
+"""Passages ranked by how well they fit a query (BM25, SQLite FTS5, then a closer look at the best 48).
 
 Up to 32 MB of text are indexed once, on the first search, in a temporary database on disk or in `cache_dir` under a name that
-changes with the data. For more text, the files are scanned for the rarer words of the query and only the passages around the hits
-are ranked, at most 5,000; the answer says if that bound was met. Case, accents and endings of words do not matter; words of the
-path count double, and names such as StatusChanged are split.
+changes with the data. For more text, the files are scanned for the stems of the query's words, and the 500 blocks of lines that
+hold most of them are ranked; the answer says if there were more. Case, accents and endings of words do not matter; words of the
+path count double, and names such as StatusChanged are split. The closer look prefers passages with more of the words, closer
+together, with a definition that is named like them, and source before tests and copies of others' code.
 """
 
 from __future__ import annotations
@@ -70,6 +71,11 @@ def words_of(query: str) -> list[str]:
     return list(dict.fromkeys(telling or words))
 
 
+def asked_words(query: str) -> list[str]:
+    """The words that a query is ranked by: the first hundred, so that a pasted log takes no longer than a question."""
+    return words_of(query)[:100]
+
+
 def stem(word: str) -> str:
     """A word without the ending of a plural or a verb, so that it is found inside its other forms: `valv` in valve and valves."""
     for ending in ("ing", "ies", "ied", "es", "ed", "s", "e", "y"):
@@ -87,7 +93,7 @@ class Words:
     """The words of a query, found in text by their stems; `weight` says how much each of them tells."""
 
     def __init__(self, query: str, weight: Mapping[str, float] | None = None) -> None:
-        self.weight = {each: (weight or {}).get(each, 1.0) for each in map(stem, words_of(query))}
+        self.weight = {each: (weight or {}).get(each, 1.0) for each in map(stem, asked_words(query))}
         self._total = sum(self.weight.values()) or 1.0
         self._written = [re.compile(rf"(?<![^\W_]){name}(?![^\W_])") for name in set(_NAME.findall(query))]
 
@@ -208,7 +214,7 @@ class Ranking:
     def open(cls, file: Path) -> Ranking:
         """An index that an earlier run built; sqlite3.DatabaseError if it is damaged."""
         database = _connect(f"{file.resolve().as_uri()}?mode=ro")
-        database.execute("SELECT count(*) FROM place").fetchone()
+        database.execute("SELECT max(id) FROM place").fetchone()
         return cls(database)
 
     def best(self, query: str, limit: int, weight: Mapping[str, float] | None = None) -> list[RankedPassage]:
@@ -216,16 +222,15 @@ class Ranking:
 
         `weight` says how much each stem tells, for an index that holds only some of the data.
         """
-        words = words_of(query)
+        words = asked_words(query)
         if weight is None:
-            total = self._database.execute("SELECT count(*) FROM place").fetchone()[0]
+            total = self._database.execute("SELECT max(id) FROM place").fetchone()[0] or 0
             weight = {stem(word): math.log(1 + total / (1 + self._holding(word))) for word in words}
         joined = [first + second for first, second in pairwise(words)]  # a named tuple is a namedtuple
         match = " OR ".join(f'"{word}"' for word in [*words, *joined])
         rows = self._database.execute(
-            "SELECT passage.rowid, place.path, start_line, end_line, place.text, -bm25(passage, 1.0, 2.0) AS score "
-            "FROM passage JOIN place ON place.id = passage.rowid "
-            "WHERE passage MATCH ? ORDER BY score DESC, passage.rowid LIMIT ?",
+            "SELECT place.*, score FROM (SELECT rowid AS found, -bm25(passage, 1.0, 2.0) AS score FROM passage "
+            "WHERE passage MATCH ? ORDER BY score DESC, rowid LIMIT ?) JOIN place ON place.id = found",
             (match, max(CANDIDATES, 2 * limit)),
         ).fetchall()
         asked = Words(query, weight)
@@ -237,9 +242,8 @@ class Ranking:
         return [place for place, _ in ranked[:limit]]
 
     def _holding(self, word: str) -> int:
-        return self._database.execute("SELECT count(*) FROM passage WHERE passage MATCH ?", (f'"{word}"',)).fetchone()[
-            0
-        ]
+        rows = self._database.execute("SELECT count(*) FROM passage WHERE passage MATCH ?", (f'"{word}"',))
+        return rows.fetchone()[0]
 
     def close(self) -> None:
         """Give the database back."""

@@ -1,7 +1,7 @@
 """The `search` tool: which passages are ranked, and how the answer says what was not looked at.
 
-Small data is indexed whole, once. Large data is scanned for the rarer words of the query and only the
-passages around the hits are ranked.
+Small data is indexed whole, once. Large data is scanned for the stems of the query's words, the rarest first while they may occur
+40,000 times in all, and only the blocks of lines around the best hits are ranked.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
-from sonde.contexts.files.bm25 import Passage, RankedPassage, Ranking, passages, prior, stem, words_of
+from sonde.contexts.files.bm25 import Passage, RankedPassage, Ranking, asked_words, passages, prior, stem
 from sonde.contexts.files.grep import scan_file
 from sonde.contexts.files.library import Library
 from sonde.contexts.files.slices import READ_BYTES
@@ -70,7 +70,7 @@ class Search:
             yield from passages(entry.path, whole.split("\n") if whole else ())
 
     def _among_hits(self, query: str, limit: int, deadline: Deadline) -> Observed:
-        words = words_of(query)
+        words = asked_words(query)
         stems = list(dict.fromkeys(map(stem, words)))
         expected = estimate_hits(self._library, stems)
         scanned: list[str] = []
@@ -164,7 +164,7 @@ class Search:
             part = shown
             if len(shown) > _SHOWN_CHARS:  # of a very long passage, the part around the rarest of the words
                 lowered = shown.lower()
-                found = [each for each in map(stem, words_of(query)) if each in lowered]
+                found = [each for each in map(stem, asked_words(query)) if each in lowered]
                 at = lowered.find(min(found, key=lowered.count)) if found else 0
                 begin = max(0, min(at - _SHOWN_CHARS // 2, len(shown) - _SHOWN_CHARS))
                 end = begin + _SHOWN_CHARS

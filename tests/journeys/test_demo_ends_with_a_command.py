@@ -6,9 +6,11 @@ import shlex
 import signal
 import subprocess
 
+import pytest
 from journey import Person
 
 
+@pytest.mark.journey
 def test_the_last_line_of_the_demo_works_as_printed(person: Person) -> None:
     person.environ = {"PATH": "/usr/bin:/bin"}
 

@@ -9,6 +9,7 @@ import argparse
 import shlex
 from pathlib import Path
 
+import pytest
 from journey import Person
 
 READ = """
@@ -43,6 +44,7 @@ def test_a_file_of_775_lines_is_edited_at_the_default_limits(person: Person) -> 
     assert [number for number, (old, new) in enumerate(zip(lines, now, strict=True), 1) if old != new] == [changed]
 
 
+@pytest.mark.journey
 def test_a_reached_limit_prints_a_command_that_goes_on_and_does_not_pay_again(person: Person) -> None:
     person.write("a.py", "".join(f"x{n} = {n}\n" for n in range(400)))
     patch = PATCH.replace("options.py", "a.py").replace("SUPPRESS = '==SUPPRESS=='", "x7 = 7")
@@ -70,6 +72,7 @@ def test_a_reached_limit_prints_a_command_that_goes_on_and_does_not_pay_again(pe
     assert model.calls == 5
 
 
+@pytest.mark.journey
 def test_what_a_found_file_may_not_set_is_said(person: Person) -> None:
     person.write("sonde.toml", 'model = "command:./evil"\n')
     person.environ = {"SONDE_MAX_TOKENS": "5"}

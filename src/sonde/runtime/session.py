@@ -270,8 +270,10 @@ class Session:
         conclusion = conclude(self, value)
         gates, sent = {problem.gate for problem in conclusion.problems}, canonical_json(jsonable(value))
         # Older versions allowed one repair in all: a replay ends where the recorded session did.
-        then = self.spec.recording.at(StateChanged, self.path, memory.states + 1)
-        ended = then is not None and then.state == LoopState.FINALIZING
+        recording = self.spec.recording
+        then = recording.at(StateChanged, self.path, memory.states + 1)
+        went_on = recording.at(TurnStarted, self.path, memory.turn + 1) is not None
+        ended = then is not None and then.state == LoopState.FINALIZING and not went_on
         fresh = sent != memory.refused and all(memory.repairs[gate] < MAX_REPAIRS for gate in gates)
         if gates and correctable and fresh and not ended:
             memory.repairs.update(gates)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from victim import Victim
@@ -38,6 +38,10 @@ def edit(victim: Victim, allowed: Sequence[str], command: str, *flags: str) -> P
         "print(read_file('b.md')['content'])\nFINAL('Looked. [b.md:1-1]')",
     )
     words = [word for each in allowed for word in ("--allow-command", each)]
+    words += [
+        "--command-write",
+        str(victim.home),
+    ]  # else the confinement would keep an attack that works from leaving its mark
     done = victim.sonde("edit", "Look", ".", *words, "--large", "--runs-dir", victim.own, "--model", model.name, *flags)
     assert model.calls > 1, done.stderr
     return model
@@ -97,7 +101,8 @@ def test_git_starts_no_program_that_the_settings_of_the_repository_name(
         pytest.param("git", "-c core.fsmonitor='touch {};false' status", marks=pytest.mark.hostile_long),
         pytest.param("git", "-c alias.x='!touch {}' x", marks=pytest.mark.hostile_long),
         pytest.param("git", "bisect run touch {}", marks=pytest.mark.hostile_long),
-        pytest.param("git grep", "-O'touch {};' start", marks=pytest.mark.hostile_long),
+        pytest.param("git grep", "-O'touch {};' three", marks=pytest.mark.hostile_long),
+        pytest.param("git", "grep -1O'touch {};' three", marks=pytest.mark.hostile_long),
         pytest.param("git ls-remote", "--upload-pack='touch {};' .", marks=pytest.mark.hostile_long),
         pytest.param("git ls-remote", "'ext::touch {}'", marks=pytest.mark.hostile_long),
     ],
@@ -108,6 +113,88 @@ def test_what_a_model_adds_to_an_allowed_git_command_neither_writes_nor_runs(
     repository(victim)
 
     edit(victim, [allowed], f"{allowed} {added.format(victim.marker)}")
+
+    assert not victim.marker.exists()
+
+
+def submodule(victim: Victim, filtered: str) -> None:
+    """A repository in `sub` whose filter marks, and whose file looks changed."""
+    victim.write("b.md", "start\n")  # `describe --dirty` stops at the first change
+    victim.run("git", "init", "-q", "sub")
+    victim.write("sub/.gitattributes", "f.txt filter=hidden\n")
+    victim.write("sub/f.txt", "one\n")
+    for name, value in (("user.name", "x"), ("user.email", "x@example.org")):
+        victim.run("git", "-C", "sub", "config", name, value)
+    victim.run("git", "-C", "sub", "add", ".")
+    victim.run("git", "-C", "sub", "commit", "-qm", "sub")
+    victim.write(".gitmodules", '[submodule "sub"]\n\tpath = sub\n\turl = ./sub\n\tignore = none\n')
+    victim.run("git", "add", "sub", ".gitmodules")
+    victim.run("git", "commit", "-qm", "with sub")
+    victim.run("git", "branch", "again")
+    victim.run("git", "-C", "sub", "config", "filter.hidden.clean", filtered)
+    victim.write("sub/f.txt", "two\n")
+
+
+def moved_submodule(victim: Victim, filtered: str) -> None:
+    """The same; its git folder is made of files of the work tree, and the branch `again` sets the filter."""
+    submodule(victim, filtered)
+    victim.run("git", "-C", "sub", "config", "--unset", "filter.hidden.clean")
+    victim.run("mv", "sub/.git", "fake")
+    victim.write("sub/.git", "gitdir: ../fake\n")
+    victim.run("git", "add", "fake/config")
+    victim.run("git", "commit", "-qm", "fake")
+    victim.run("git", "checkout", "-q", "-B", "again")
+    victim.run("git", "config", "--file", "fake/config", "filter.hidden.clean", filtered)
+    victim.run("git", "commit", "-qm", "filter", "fake/config")
+    victim.run("git", "checkout", "-q", "main")
+    victim.write("sub/f.txt", "six\n")  # of the same size, so git has to compare
+
+
+def include_on_a_branch(victim: Victim, filtered: str) -> None:
+    """Settings that hold on the branch `evil`, which is not there yet, and a change to stash there."""
+    victim.run("git", "config", "--file", ".git/evil.cfg", "filter.evil.clean", filtered)
+    victim.run("git", "config", "includeIf.onbranch:evil.path", "evil.cfg")
+    victim.write("a.txt", "four\n")
+    victim.run("git", "stash", "-q")
+
+
+def include_in_the_stash(victim: Victim, filtered: str) -> None:
+    """Settings in a file of the work tree, which name a filter in the stash only."""
+    victim.write("cfg", "[x]\n\ty = z\n")
+    victim.run("git", "add", "cfg")
+    victim.run("git", "commit", "-qm", "cfg", "cfg")
+    victim.run("git", "config", "include.path", "../cfg")
+    victim.write("a.txt", "four\n")
+    victim.run("git", "config", "--file", "cfg", "filter.evil.clean", f"{filtered} #")
+    victim.run("git", "config", "--unset", "include.path")
+    victim.run("git", "stash", "-q")
+    victim.run("git", "config", "include.path", "../cfg")
+
+
+@pytest.mark.parametrize(
+    ("plant", "command"),
+    [
+        pytest.param(submodule, "git describe --dirty --always", id="describe"),
+        pytest.param(submodule, "git checkout again", id="checkout", marks=pytest.mark.hostile_long),
+        pytest.param(submodule, "git stash", id="stash", marks=pytest.mark.hostile_long),
+        pytest.param(submodule, "git rm sub", id="rm", marks=pytest.mark.hostile_long),
+        pytest.param(moved_submodule, "git checkout again", id="git folder of files", marks=pytest.mark.hostile_long),
+        pytest.param(include_on_a_branch, "git stash branch evil", id="branch", marks=pytest.mark.hostile_long),
+        pytest.param(include_in_the_stash, "git stash pop", id="stash pop", marks=pytest.mark.hostile_long),
+    ],
+)
+def test_git_starts_no_program_from_settings_that_hold_only_later_or_in_a_submodule(
+    victim: Victim, plant: Callable[[Victim, str], None], command: str
+) -> None:
+    repository(victim)
+    plant(victim, f"touch {victim.marker}; cat")
+    victim.marker.unlink(missing_ok=True)
+    victim.run("cp", "-r", ".", victim.own / "copy")
+    victim.run("git", "-C", victim.own / "copy", *command.split()[1:])
+    assert victim.marker.exists(), "the attack works against plain git"
+    victim.marker.unlink()
+
+    edit(victim, ["git"], command)
 
     assert not victim.marker.exists()
 

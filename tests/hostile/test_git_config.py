@@ -30,7 +30,17 @@ def test_an_allowed_git_command_starts_no_program_of_the_repository(victim: Vict
         "FINAL('Looked. [a.txt:1-1]')",
     )
 
-    flags = ("--allow-command", command, "--large", "--runs-dir", victim.own, "--model", model.name)
+    flags = (
+        "--allow-command",
+        command,
+        "--large",
+        "--command-write",
+        victim.home,
+        "--runs-dir",
+        victim.own,
+        "--model",
+        model.name,
+    )
     done = victim.sonde("edit", "Look", ".", *flags)
 
     assert done.returncode == 0, done.stderr
@@ -60,7 +70,17 @@ def test_git_compares_without_the_programs_that_the_repository_names(victim: Vic
     model = victim.model(
         f"print(execute_command({command!r}))\nprint(read_file('a.txt')['content'])", "FINAL('Looked. [a.txt:1-1]')"
     )
-    flags = ("--allow-command", command, "--large", "--runs-dir", victim.own, "--model", model.name)
+    flags = (
+        "--allow-command",
+        command,
+        "--large",
+        "--command-write",
+        victim.home,
+        "--runs-dir",
+        victim.own,
+        "--model",
+        model.name,
+    )
 
     done = victim.sonde("edit", "Look", ".", *flags)
 

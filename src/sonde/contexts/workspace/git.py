@@ -7,14 +7,18 @@ does not promise: anything about git that another program starts (`make`, `sh`),
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sonde.errors import ToolFault
 
 LIST_S = 30.0
+MAX_INCLUDE_DEPTH = 10
+MAX_SETTINGS_FILES = 1000
+COMMAND_LINE = "command line:"
 FIXED = {
     "safe.bareRepository": "explicit",  # a folder of the repository is no repository of its own
     "core.fsmonitor": "false",
@@ -137,6 +141,22 @@ PLAIN_COMMANDS = (  # what an allowed `git` without a subcommand means
     ),
     *("show-ref", "stash", "status", "switch", "tag", "version", "whatchanged"),
 )
+CHANGES_FILES = ("checkout", "cherry-pick", "merge", "mv", "reset", "restore", "revert", "rm", "stash", "switch")
+ONLY_HISTORY = (  # looks into no other repository that lies in the work tree
+    *(
+        "branch",
+        "cat-file",
+        "cherry",
+        "for-each-ref",
+        "log",
+        "ls-tree",
+        "merge-base",
+        "name-rev",
+        "range-diff",
+        "reflog",
+    ),
+    *("rev-list", "rev-parse", "shortlog", "show", "show-ref", "tag", "version", "whatchanged"),
+)
 HARMLESS_BEGINNINGS = ("--text", "--filter")  # options of their own
 WITH_VALUE = ("-C", "-c", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--config-env")
 
@@ -175,7 +195,7 @@ def check_added(words: Sequence[str], typed: int) -> None:
             and name not in HARMLESS_BEGINNINGS
             and any(full.startswith(name) for full in ONLY_BY_THE_USER)
         )
-        short = re.match(r"-[A-Za-z]", word) and any(letter in letters for letter in name[1:])
+        short = re.match(r"-[^-]", word) and any(letter in letters for letter in name[1:])  # `grep -1O` is -1 -O
         outside = subcommand == "diff" and (word.startswith("/") or ".." in word.split("/"))  # means --no-index
         if long or short or outside:
             raise ToolFault(
@@ -212,38 +232,56 @@ def variables(settings: Mapping[str, str] = FIXED) -> dict[str, str]:
 
 
 def settings_for(program: str, words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """The fixed settings, and one for each program that the repository itself names."""
-    env = {**environment, **variables()}
+    """The fixed settings, and one for each program that the repository itself or one within it names.
 
-    def asked(*question: str) -> str:
-        ask = [program, *words[1 : subcommand_at(words)], *question]
+    git also runs in submodules, and some commands change the branch or a file and then start git again. So all settings count that could
+    be in force by then: those of every repository below, and what is included under a condition, whether it holds now or not.
+    """
+    env = {**environment, **variables()}
+    at = subcommand_at(words)
+    subcommand = words[at] if at < len(words) else ""
+
+    def asked(*question: str, may_fail: bool = False) -> str:
+        ask = [program, *words[1:at], *question]
         try:
             done = subprocess.run(
-                ask, check=True, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIST_S
+                ask,
+                check=not may_fail,
+                cwd=folder,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=LIST_S,
             )
         except (subprocess.SubprocessError, OSError) as error:
             raise ToolFault(f"git is not started, since its settings could not be read: {error}") from error
-        return done.stdout.decode("utf-8", "surrogateescape")
+        return os.fsdecode(done.stdout)
 
-    fields = asked("config", "--list", "--show-scope", "--includes", "-z").split("\0")
-    mine: dict[str, str] = {}
-    strange: dict[str, str] = {}
-    heeded = False
-    for scope, entry in zip(fields[::2], fields[1::2], strict=False):
-        name, _, value = entry.partition("\n")
-        heeded = heeded or (scope == "command" and name == "safe.barerepository")
-        if scope in ("local", "worktree"):
-            strange[name] = value
-        elif scope in ("system", "global"):
-            mine[name] = value
+    places = asked(
+        "rev-parse", "--path-format=absolute", "--git-common-dir", "--git-dir", "--show-toplevel", may_fail=True
+    )
+    common, own, top, *_ = [*map(Path, places.split("\n")[:-1]), None, None, None]  # there is none before `git init`
+    files = _settings_files(own) if own else []
+    if common and top and subcommand not in ONLY_HISTORY:
+        files += [each for found in _repositories(top, common) for each in _settings_files(found)]
+    listed, files = _all_settings(asked, files)
+    mine = {name: value for scope, _, name, value in listed if scope in ("system", "global")}
+    strange = [
+        name for scope, origin, name, _ in listed if scope not in ("system", "global") and origin != COMMAND_LINE
+    ]
+    heeded = any(origin == COMMAND_LINE and name == "safe.barerepository" for _, origin, name, _ in listed)
+    moved = any(scope in ("local", "worktree") and name == "core.worktree" for scope, _, name, _ in listed)
     if not heeded:
         raise ToolFault(
             "git is not started: this one takes no settings from its environment; version 2.38 or newer does"
         )
-    if "core.worktree" in strange:
-        top = Path(asked("rev-parse", "--show-toplevel").rstrip("\n"))
-        if not (top.is_relative_to(folder) or (top / ".git").exists()):  # as a submodule's
-            raise ToolFault("the setting core.worktree of this repository points out of it, so git is not started")
+    if moved and not (top and (top.is_relative_to(folder) or (top / ".git").exists())):  # as a submodule's
+        raise ToolFault("the setting core.worktree of this repository points out of it, so git is not started")
+    if subcommand in CHANGES_FILES or subcommand not in PLAIN_COMMANDS:
+        inside = [Path(os.path.realpath(each)) for each in (top, common) if each]
+        for file in files:
+            if _may_change(Path(os.path.realpath(os.path.expanduser(file))), inside):  # noqa: PTH111 - pathlib raises for an unknown user
+                raise ToolFault(f"git {subcommand} is not started: it could change {file}, which has settings of git")
     settings = dict(FIXED)
     fixed = {name.lower() for name in FIXED}
     for name in strange:
@@ -255,3 +293,65 @@ def settings_for(program: str, words: Sequence[str], folder: Path, environment: 
         elif name.startswith("filter.") and name.endswith(".required"):
             settings[name] = mine.get(name, "false")
     return settings
+
+
+def _all_settings(asked: Callable[..., str], files: list[str]) -> tuple[list[tuple[str, str, str, str]], list[str]]:
+    """Each setting as (scope, origin, name, value), and the files: the given ones and what they include, under any condition."""
+    for _ in range(MAX_INCLUDE_DEPTH):
+        files = list(dict.fromkeys(files))
+        if len(files) > MAX_SETTINGS_FILES:
+            break
+        includes = [word for file in files for word in ("-c", f"include.path={file}")]
+        fields = asked(*includes, "config", "--list", "--show-scope", "--show-origin", "--includes", "-z").split("\0")
+        listed: list[tuple[str, str, str, str]] = []
+        included: list[str] = []
+        for scope, origin, entry in zip(fields[::3], fields[1::3], fields[2::3], strict=False):
+            name, _, value = entry.partition("\n")
+            listed.append((scope, origin, name, value))
+            names_file = (
+                scope == "command" and origin != COMMAND_LINE and value
+            )  # in the others, paths are not absolute
+            if names_file and re.fullmatch(r"include(if\..*)?\.path", name, re.DOTALL):
+                beside = Path(origin.removeprefix("file:")).parent
+                included.append(value if value[0] in "~%" else str(beside / value))
+        if set(included) <= set(files):
+            return listed, files
+        files += included
+    raise ToolFault("git is not started: the settings of this repository include too many files")
+
+
+def _repositories(top: Path, common: Path) -> Iterator[Path]:
+    """The git folders below a work tree, and those that wait for a submodule."""
+    for folder, folders, names in os.walk(top):
+        for name in (*folders, *names):
+            if name.lower() == ".git":
+                yield Path(folder, name)
+        folders[:] = [name for name in folders if name.lower() != ".git"]
+    for folder, _, names in os.walk(common / "modules"):
+        if "config" in names:
+            yield Path(folder)
+
+
+def _settings_files(place: Path) -> list[str]:
+    """The files from which git takes settings in a repository whose `.git` is this folder, or this file that names one."""
+    if place.is_file():
+        named = _line(place)
+        if not named.startswith("gitdir: "):
+            return []
+        place = place.parent / named.removeprefix("gitdir: ")
+    shared = place / _line(place / "commondir")
+    return [str(each) for each in (shared / "config", place / "config.worktree") if each.is_file()]
+
+
+def _line(file: Path) -> str:
+    return os.fsdecode(file.read_bytes()).rstrip("\r\n") if file.is_file() else ""
+
+
+def _may_change(file: Path, inside: Sequence[Path]) -> bool:
+    """Whether git itself could write this file at the wish of a branch: not the settings in a `.git`, nor what lies elsewhere."""
+    settings = file.name in ("config", "config.worktree")
+    for folder in inside:
+        if file.is_relative_to(folder):
+            parts = [part.lower() for part in file.relative_to(folder).parts]
+            return not (settings and (".git" in parts or folder != inside[0]))
+    return False

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from sonde.contexts.code import CodeContext
-from sonde.contexts.files import FilesContext
-from sonde.contexts.files.context import SHARED_BYTES
+from sonde.contexts.files import SHARED_BYTES, FilesContext
 from sonde.contexts.files.search import INDEXED_BYTES
 from sonde.errors import ToolFault
 from sonde.tools import CallResult, ToolRegistry

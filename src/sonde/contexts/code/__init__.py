@@ -17,7 +17,7 @@ from sonde.contexts import SeenFields, SeenNames, SeenRows, SeenText, Shareable
 from sonde.contexts.code.finder import Finder, FoundSymbol
 from sonde.contexts.code.outline import chunks, outline
 from sonde.contexts.code.symbols import language_of
-from sonde.contexts.files.context import FilesContext
+from sonde.contexts.files import FilesContext
 from sonde.contexts.files.text import read_lines
 from sonde.core.deadline import Clock
 from sonde.core.evidence import Excerpt, Observed

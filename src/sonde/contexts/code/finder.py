@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sonde.contexts.code.symbols import BATCH, Parsed, Symbol, language_of, parse
-from sonde.contexts.files.context import FilesContext
+from sonde.contexts.files import FilesContext
 from sonde.contexts.files.file_list import Entry
 from sonde.contexts.files.grep import scan_file
 from sonde.contexts.files.text import Unreadable, signature

@@ -116,8 +116,14 @@ def test_a_driver_outside_the_cluster_works_through_the_client(tmp_path: Path) -
     nodes: Any = importlib.import_module("ray.cluster_utils")
     head = {"num_cpus": 2, "include_dashboard": False, "ray_client_server_port": port}
     cluster = nodes.Cluster(initialize_head=True, head_node_args=head)
+
+    def is_open() -> bool:
+        with socket.socket() as line:
+            return line.connect_ex(("127.0.0.1", port)) == 0
+
     try:
         with counting_server(0.02) as server:
+            eventually(is_open)  # the door of the client opens some time after the head
             done = scene.run(server.base_url, "--on", f"ray://127.0.0.1:{port}", "--concurrency", "4")
 
             assert done.returncode == 0, done.stderr

@@ -42,7 +42,7 @@ FILE = ("--source", "traces.jsonl")
     [
         (("ask", "Who?", ""), "a path is empty"),
         (("ask", "Who?", "app.log", "--continue", ""), "the run's name is empty"),
-        (("ask", "Who?", "app.log", "--use", ""), "unknown profile ''"),
+        (("ask", "Who?", "app.log", "--use", ""), "unknown preset ''"),
         (("ask", "Who?", "app.log", "--model-timeout", "0"), "must be above zero, not 0"),
         (("ask", "Who?", "app.log", "--mode", ""), "must be one of auto, code, actions, guided"),
         (("ask", "Who?", "app.log", "--base-url", ""), "the OpenAI-compatible server"),

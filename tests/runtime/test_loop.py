@@ -260,7 +260,7 @@ def test_a_passage_that_is_shown_instead_of_an_answer_begins_where_it_fits_the_q
         None, "Why was the connection of payments refused?", FilesContext((), texts={"app.log": "\n".join(lines)})
     )
 
-    assert (answer.citations[0].start_line, answer.citations[0].end_line) == (26, 28)
+    assert (answer.citations[0].start_line, answer.citations[0].end_line) == (26, 30)
     assert "app.log:26-28: 10:25 payments: connection refused" in answer.text
 
 

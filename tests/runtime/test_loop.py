@@ -261,7 +261,7 @@ def test_a_passage_that_is_shown_instead_of_an_answer_begins_where_it_fits_the_q
     )
 
     assert (answer.citations[0].start_line, answer.citations[0].end_line) == (26, 30)
-    assert "app.log:26-28: 10:25 payments: connection refused" in answer.text
+    assert "[1] app.log:26-30\n\n    10:25 payments: connection refused" in answer.text
 
 
 @pytest.mark.requirement("O5")

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-import sonde.phoenix.annotations
+import sonde.phoenix
 from sonde.contexts.traces.phoenixstore import PhoenixStore
 from sonde.contexts.traces.store import TraceQuery
 from sonde.core.deadline import Deadline
@@ -368,6 +368,6 @@ def test_an_annotation_that_phoenix_would_take_for_something_else_is_refused(cha
 
 
 def test_nothing_is_ever_deleted() -> None:
-    names = [name for door in (PhoenixClient, PhoenixReads, sonde.phoenix.annotations) for name in dir(door)]
+    names = [name for door in (PhoenixClient, PhoenixReads, sonde.phoenix) for name in dir(door)]
 
     assert not [name for name in names if "delete" in name.lower()]

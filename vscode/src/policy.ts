@@ -30,7 +30,8 @@ const STARTS_PROGRAMS = [
   ...[".cursor", ".windsurf", ".claude", ".codex", ".gemini", ".husky", ".githooks", ".pre-commit-config.yaml"],
   ...["lefthook*", ".lefthook*", ".overcommit.yml", ".helix", ".aider*", ".roo", ".kiro", ".kilocode", ".cline"],
   ...[".continue", ".amazonq", ".junie", ".opencode", "opencode.json*", ".qwen", "mcp.json", ".mcp.json", ".idx"],
-  ...[".gitpod.yml", ".cargo", ".yarn", ".yarnrc*", ".pnpmfile.*", ".direnv", "mise.toml", ".mise*", "bunfig.toml", "crush.json"],
+  ...[".gitpod.yml", ".cargo", ".yarn", ".yarnrc*", ".pnpmfile.*", ".direnv"],
+  ...["mise.toml", ".mise*", "bunfig.toml", "crush.json"],
   ...[".jj", ".bzr", ".sl", ".gdbinit", ".lldbinit", ".emacs.d"],
   ...["*.pth", "sitecustomize.py", "usercustomize.py", "node_modules", ".venv", "venv", "site-packages"],
 ];

@@ -64,7 +64,7 @@ test-node: $(READY) $(NODE)
 journeys: $(READY) ## whole uses through the installed command, all of them
 	$(BIN)/pytest -n 2 tests/journeys
 
-test-long: $(READY) ## every code block of the docs, the examples, and batches whose workers are killed
+test-long: $(READY) ## what takes seconds each: blocks of the docs, examples, killed batches, rlms and commands as processes
 	$(BIN)/pytest -n 2 -m long
 
 test-hostile: $(READY) ## strangers' files, folders and replies against the whole program, and the longer attacks on the sandbox

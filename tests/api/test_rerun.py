@@ -65,6 +65,7 @@ def _seen(request: Any) -> SeenRequest:
     return SeenRequest(path="", headers={}, body={"messages": messages})
 
 
+@pytest.mark.long
 @pytest.mark.requirement(124)
 @pytest.mark.requirement(136)
 @pytest.mark.timeout(600)

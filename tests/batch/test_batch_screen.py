@@ -10,9 +10,13 @@ import subprocess
 import termios
 from pathlib import Path
 
+import pytest
 from rich.cells import cell_len
 
 from batch.scene import Scene, counting_server, eventually, one_worker
+
+pytestmark = pytest.mark.long
+
 
 COLUMNS = 20
 WIPE = "\r\x1b[K"

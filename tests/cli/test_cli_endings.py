@@ -18,6 +18,9 @@ from cli_program import environment, kept_runs, sonde
 
 from sonde.testing import ScriptedReply, ScriptedServer, SeenRequest
 
+pytestmark = pytest.mark.long
+
+
 KEY = "sk-planted-never-shown"
 LOOK = "```python\nlines = grep('ERROR')\nprint(lines)\n```"
 CITE = "```python\nFINAL('payments failed first [app.log:2]')\n```"

@@ -47,6 +47,7 @@ def listed(home: Path, cwd: Path, *words: str) -> list[str]:
     return [run["run_id"] for run in json.loads(shown.stdout)["runs"]]
 
 
+@pytest.mark.long
 def test_no_command_shows_in_git_status(home: Path, repository: Path) -> None:
     (repository / "prog.py").write_text("print(1)\n")
     git(repository, "add", "prog.py")

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from cli_program import environment
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def strange(tmp_path: Path) -> Path:

@@ -127,6 +127,7 @@ def test_a_citation_without_a_ref_is_known_by_its_lines() -> None:
     assert merge([one], [one.model_copy(update={"snippet": "other"})]) == [one]
 
 
+@pytest.mark.long
 def test_a_citation_is_proved_while_other_sessions_look_at_the_same_file() -> None:
     excerpts = [Excerpt.of_lines("a.py", line, line, f"line {line}") for line in range(1, 60)]
     log, stop = EvidenceLog(), threading.Event()

@@ -28,6 +28,7 @@ def test_a_column_that_names_other_tests_is_seen() -> None:
     assert "tests/gone.py" not in SCRIPT["page"](stale)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", ["R1", "O17"])
 def test_a_number_that_is_missing_is_refused(number: str) -> None:
     lines = [line for line in PAGE.split("\n") if not line.startswith(f"| {number} |")]

@@ -212,6 +212,7 @@ def test_git_diff_reads_nothing_outside_for_the_model(victim: Victim, added: str
     assert all("the-secret-word" not in prompt for prompt in model.prompts)
 
 
+@pytest.mark.hostile_long
 def test_nothing_may_be_added_to_an_exact_command(victim: Victim) -> None:
     repository(victim)
 

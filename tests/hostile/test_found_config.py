@@ -56,6 +56,7 @@ def test_answers_are_not_written_where_a_stranger_reads_them(victim: Victim) -> 
     assert not (victim.home / "public").exists()
 
 
+@pytest.mark.hostile_long
 def test_an_accepted_file_counts_until_it_changes(victim: Victim, listener: Listener) -> None:
     victim.write("sonde.toml", f'model = "openai:x"\nbase_url = "{listener.url}/v1"')
     victim.write("notes.txt", "the service is payments\n")

@@ -57,6 +57,7 @@ MEANT = (
 )
 
 
+@pytest.mark.hostile_long
 @pytest.mark.parametrize("command", ["git diff", "git log -p"])
 def test_git_compares_without_the_programs_that_the_repository_names(victim: Victim, command: str) -> None:
     victim.write("a.txt", "one\n")

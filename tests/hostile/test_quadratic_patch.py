@@ -47,6 +47,7 @@ def test_patches_made_to_take_hours_are_refused(victim: Victim) -> None:
     assert {path.name: path.read_bytes() for path in victim.folder.iterdir()} == before
 
 
+@pytest.mark.hostile_long
 def test_the_diff_of_a_large_change_is_made_in_time(victim: Victim) -> None:
     victim.write("a.txt", "".join(f"{n % 150}\n" for n in range(20_000)))
     model = victim.model(

@@ -15,6 +15,9 @@ from rlms_loop import CITED, Called, Loop, has_ended
 
 from sonde.rlms.wrapper import invoke
 
+pytestmark = pytest.mark.long
+
+
 STATUS_FIELDS = {
     "generated_at",
     "status",

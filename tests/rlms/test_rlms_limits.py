@@ -10,6 +10,8 @@ from rlms_loop import CITED, Loop, fenced, has_ended
 
 from sonde.rlms.result import exit_code
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def loop(tmp_path: Path) -> Loop:

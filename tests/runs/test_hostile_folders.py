@@ -59,6 +59,7 @@ def test_an_import_makes_one_plain_folder_in_its_place_whatever_the_run_calls_it
     assert sorted(each.name for each in tmp_path.iterdir()) == ["deep", "e.tar.gz"]
 
 
+@pytest.mark.long
 def test_an_archive_that_swells_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
     swelling = tarfile.TarInfo("x")
     swelling.type, swelling.size = tarfile.XHDTYPE, 1 << 40  # the header is what swells, not a file

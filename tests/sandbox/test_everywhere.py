@@ -13,6 +13,9 @@ from watching import kind, run
 from sonde.sandbox import ForkServer, Sandbox
 from sonde.sandbox.policy import PROFILES
 
+pytestmark = pytest.mark.long
+
+
 HERE = Path(__file__).parent
 PROVED_FOR_USERS = ("test_boundary.py", "test_checkpoint_attacks.py", "test_states.py")
 PYTHONS = sorted(Path.home().glob(".pyenv/versions/3.1[1-9].*/bin/python")) or [Path(sys.executable)]

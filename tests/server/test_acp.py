@@ -112,6 +112,7 @@ def test_a_reached_limit_names_the_flag_and_how_to_go_on(folder: Path) -> None:
     assert "`sonde serve --acp --max-tokens-total N`" in editor.text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("answer", [choose("reject"), lambda: DeniedOutcome(outcome="cancelled")])
 def test_a_refused_permission_changes_nothing(folder: Path, answer: Callable[[], Any]) -> None:
     editor, reason = talk(folder, answer)
@@ -121,6 +122,7 @@ def test_a_refused_permission_changes_nothing(folder: Path, answer: Callable[[],
     assert "Not done" in editor.text
 
 
+@pytest.mark.long
 def test_nothing_that_an_editor_shows_calls_elsewhere_or_is_hidden(folder: Path) -> None:
     picture, reversed_text = "![x](https&colon;//evil.example/p.png)", "\\u202e"
     patch = f"*** Begin Patch\\n*** Add File: new.txt\\n+safe{reversed_text} = 1\\n*** End Patch"

@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
+
+
 PATCH = "*** Begin Patch\\n*** Update File: a.txt\\n@@\\n-one\\n+ONE\\n*** End Patch"
 REPLY = f'''print(r"""```python
 apply_patch("{PATCH}")

@@ -7,6 +7,7 @@ import resource
 import time
 from pathlib import Path
 
+import pytest
 from trace_samples import TRACE, Json, raw_span, store_of, write_lines
 
 from sonde.contexts.traces.attributes import MAX_ATTRIBUTES, MAX_VALUE_CHARS
@@ -77,6 +78,7 @@ def test_repeated_span_ids_keep_the_first_and_tell_the_rest(tmp_path: Path) -> N
         assert "(line 5)" in store.gaps(TRACE)[1]
 
 
+@pytest.mark.long
 def test_twenty_thousand_spans_in_one_trace_come_in_pages(tmp_path: Path) -> None:
     count = 20_000
     failed = {"status_code": "ERROR", "status_message": "at the very bottom"}

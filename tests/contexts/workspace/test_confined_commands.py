@@ -15,7 +15,7 @@ from sonde.contexts.workspace.base import CommandResult
 from sonde.contexts.workspace.reach import confinable, outer_git
 from sonde.errors import ToolFault
 
-pytestmark = pytest.mark.skipif(not confinable(), reason="this kernel has no landlock")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not confinable(), reason="this kernel has no landlock")]
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 

@@ -71,3 +71,22 @@ def test_an_accepted_file_counts_until_it_changes(victim: Victim, listener: List
 
     assert heard
     assert len(listener.heard) == heard and "may not set model, base_url" in changed.stderr
+
+
+@pytest.mark.parametrize(
+    "limit", ["max_tokens_total = 999999999999", "max_wall_time_sec = inf", "max_parallel = 100000"]
+)
+def test_a_found_file_raises_no_limit_and_beats_no_stricter_one_of_the_user(victim: Victim, limit: str) -> None:
+    name = limit.partition(" ")[0]
+    victim.write("sonde.toml", f"{limit}\nmax_iterations = 30\n")
+    own = victim.home / ".config" / "sonde" / "sonde.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text("max_iterations = 20\n")
+
+    shown = victim.call("config")
+
+    rows = {line.split()[0]: line for line in shown.stdout.splitlines() if line.split()}
+    assert shown.returncode == 0
+    assert "strange" not in rows[name] and "999999999999" not in rows[name]
+    assert " 20 " in rows["max_iterations"]
+    assert f"may not set {name}, max_iterations" in shown.stderr + shown.stdout

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 import shutil
+import sqlite3
+import tarfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from victim import Victim
+
+from journeys.journey import SONDE
 
 SECRET = "the victim's own words"
 
@@ -58,3 +65,39 @@ def test_runs_are_listed_and_shown_whatever_lies_in_their_folders(victim: Victim
     assert done[0].returncode == 0 and run.name in done[0].stdout
     assert all(each.returncode in (0, 1, 2) for each in done)
     assert not any(SECRET in each.stdout + each.stderr for each in done)
+
+
+def test_an_export_with_holes_of_gigabytes_is_refused_at_once(victim: Victim) -> None:
+    header = tarfile.TarInfo("r/events.jsonl")
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        header.pax_headers = {
+            "GNU.sparse.major": "0",
+            "GNU.sparse.minor": "1",
+            "GNU.sparse.name": "r/events.jsonl",
+            "GNU.sparse.size": "6000000000",
+            "GNU.sparse.map": "6000000000,0",
+        }
+        archive.addfile(header)
+    victim.write("gift.tar.gz", gzip.compress(packed.getvalue()))
+
+    done = victim.run("sh", "-c", f"ulimit -v 3000000; exec {SONDE} runs import gift.tar.gz --runs-dir {victim.own}")
+
+    assert done.returncode == 2
+    assert "is not an exported run" in done.stderr
+
+
+def test_a_database_whose_join_multiplies_is_refused(victim: Victim) -> None:
+    place = victim.folder / "phoenix.db"
+    with closing(sqlite3.connect(place)) as made, made:
+        made.execute("CREATE TABLE projects (id, name)")
+        made.execute("CREATE TABLE traces (id, trace_id, project_rowid)")
+        names = "trace_rowid, span_id, parent_id, name, span_kind, start_time, end_time, status_code, status_message, attributes, events"
+        made.execute(f"CREATE TABLE spans (id, {names})")
+        for table, columns in (("projects", 2), ("traces", 3), ("spans", 12)):
+            made.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})", [[1] * columns] * 1000)
+
+    done = victim.sonde("rca", "abc", "--source", "phoenix.db", "--runs-dir", victim.own)
+
+    assert done.returncode == 2
+    assert "several traces or projects of one id" in done.stderr

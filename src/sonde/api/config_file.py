@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import stat
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +30,7 @@ NEEDS_TRUST = (  # who gets the prompts, what runs the code, and what commands m
     *("model", "sub_model", "base_url", "backend"),
     *("reasoning_effort", "max_output_tokens"),  # thinking costs
     *("command_read", "command_write"),
+    "count_wait",  # waiting that does not count has no end
 )
 
 
@@ -104,16 +106,20 @@ def find_files(environ: Mapping[str, str], cwd: Path) -> list[ConfigFile]:
         return [found, *own]
     # What a stranger's file may set: nothing that sends, starts, writes elsewhere or costs more than usual.
     ignored: list[str] = []
-    most_usd = Budget().max_cost_usd
+    usual = asdict(Budget()) | {
+        "max_parallel": KEYS["max_parallel"].default,
+        "max_journal_mb": KEYS["max_journal_mb"].default,
+    }
+    usual |= {name: hit.value for file in own for name, hit in file.top.items() if name in usual}
 
     def harmless(layer: Mapping[str, Found], prefix: str = "") -> dict[str, Found]:
         risky = {name for name in layer if name in NEEDS_TRUST}
         if "runs_dir" in layer and not Path(layer["runs_dir"].value).resolve().is_relative_to(project.parent.resolve()):
             risky.add("runs_dir")  # prompts and answers are written there
-        if "max_cost_usd" in layer and most_usd is not None and layer["max_cost_usd"].value > most_usd:
-            risky.add("max_cost_usd")
-        if "max_journal_mb" in layer and layer["max_journal_mb"].value > KEYS["max_journal_mb"].default:
-            risky.add("max_journal_mb")  # the disk is the user's
+        # It may lower a limit, not raise it: where no price is known, tokens and turns are the only bound on spending.
+        most = {name: math.inf if usual[name] is None else usual[name] for name in layer if name in usual}
+        asked = {name: math.inf if layer[name].value is None else layer[name].value for name in most}
+        risky |= {name for name in most if name != "sampling_seed" and asked[name] > most[name]}
         ignored.extend(prefix + name for name in layer if name in risky)
         return {name: hit for name, hit in layer.items() if name not in risky}
 
@@ -188,7 +194,7 @@ def _checked(path: Path, text: bytes, *, own: bool) -> ConfigFile:
     """The file's contents, or ConfigError with the file, the key and what is allowed."""
     try:
         data = tomllib.loads(text.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
     presets: dict[str, dict[str, Found]] = {}
     for word in ("profile", "preset"):  # the first is what presets were called

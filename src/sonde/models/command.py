@@ -66,7 +66,7 @@ class CommandModel:
         program, path, cwd = self._argv[0], self._environment["PATH"], settings.cwd
         if cwd is not None and not Path(cwd).is_dir():
             raise ConfigError(f"the model command is to run in {cwd}, which is not a folder")
-        placed = str(Path(cwd or ".", program)) if os.sep in program else program
+        placed = str(Path(cwd or ".", program).absolute()) if os.sep in program else program
         if shutil.which(placed, path=path) is None:
             raise ConfigError(
                 f"the model command's program {program!r} was not found or may not be executed; PATH is {path}"

@@ -109,11 +109,13 @@ def unpack_run(source: str | Path, runs_dir: str | Path) -> RunDir:
         with gzip.open(source) as zipped, tarfile.open(fileobj=_CappedReader(zipped), mode="r|") as archive:
             for member in archive:
                 name = Path(member.name).name
-                if member.isreg() and name in (*FILES, MANIFEST):
+                if (
+                    member.isreg() and not member.issparse() and name in (*FILES, MANIFEST)
+                ):  # holes take no bytes to send
                     file = archive.extractfile(member)
                     assert file is not None  # a file that is one
                     content[name] = file.read()
-    except (OSError, tarfile.TarError, EOFError, zlib.error) as error:
+    except (OSError, tarfile.TarError, EOFError, zlib.error, ValueError) as error:  # ValueError: numbers in headers
         raise ConfigError(f"{source} is not an exported run: {error}") from None
     if MANIFEST not in content or JOURNAL not in content:
         raise ConfigError(f"{source} is not an exported run: it has no {MANIFEST} or no {JOURNAL}")

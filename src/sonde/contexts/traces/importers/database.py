@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -29,9 +30,12 @@ _JSON = ("attributes", "events")
 _PHOENIX_ROWS = """
 SELECT traces.trace_id, spans.span_id, spans.parent_id, spans.name, spans.span_kind, spans.start_time, spans.end_time,
        spans.status_code, spans.status_message, spans.attributes, spans.events, projects.name AS project_name
-FROM spans JOIN traces ON traces.id = spans.trace_rowid JOIN projects ON projects.id = traces.project_rowid
-ORDER BY spans.id
+FROM spans CROSS JOIN traces ON traces.id = spans.trace_rowid CROSS JOIN projects ON projects.id = traces.project_rowid
+ORDER BY spans.rowid
 """
+# CROSS JOIN keeps this order of the tables, so nothing is sorted: a stranger's tables without keys could fill the disk with that.
+ROW_S = 30.0
+STEPS = 100_000
 
 
 def rows(path: Path) -> Iterator[Record | Malformed]:
@@ -42,7 +46,16 @@ def rows(path: Path) -> Iterator[Record | Malformed]:
             if not {"spans", "traces", "projects"} <= tables:
                 raise ConfigError(f"{path.name} is an SQLite file without Phoenix's tables (spans, traces, projects)")
             connection.row_factory = sqlite3.Row
+            asked = time.monotonic()
+            # Also lets Ctrl-C through while SQLite computes.
+            connection.set_progress_handler(lambda: time.monotonic() - asked > ROW_S, STEPS)
+            spans = connection.execute("SELECT count(*) FROM spans").fetchone()[0]
             for number, row in enumerate(connection.execute(_PHOENIX_ROWS), start=1):
+                asked = time.monotonic()
+                if number > spans:
+                    raise ConfigError(
+                        f"{path.name} has several traces or projects of one id; Phoenix writes no such file"
+                    )
                 found = dict(row)
                 try:
                     found |= {name: json.loads(found[name]) for name in _JSON if isinstance(found[name], str)}

@@ -202,7 +202,17 @@ def test_a_run_must_finish_from_ninety_percent_of_its_time_on(seconds: float, sh
     one = scope(clock, max_wall_time_sec=seconds)
     clock.seconds = seconds * share
 
-    assert one.must_finish() == (clock.seconds >= 0.9 * seconds)
+    assert one.last_by_time(clock.seconds) == ("wall_time" if clock.seconds >= 0.9 * seconds else None)
+
+
+@pytest.mark.requirement(97)
+@given(st.floats(0.1, 1000), st.floats(0, 0.89), st.floats(0, 1))
+def test_a_turn_is_the_last_when_a_second_call_would_not_fit(seconds: float, used: float, call: float) -> None:
+    one = scope(HandClock(), max_wall_time_sec=seconds)
+
+    last = one.last_by_time(used * seconds, call * seconds)
+
+    assert last == ("last_call" if used * seconds + 2 * call * seconds > seconds else None)
 
 
 def test_waiting_that_was_given_back_is_not_the_runs_time() -> None:
@@ -298,7 +308,7 @@ def test_a_budget_without_an_end_in_time_survives_its_record_and_can_be_shared()
     assert again == endless
     share = Scope(again, Deadline(SystemClock(), again.max_wall_time_sec)).share(2)
     assert share.left()["seconds"] == math.inf
-    assert not share.must_finish()
+    assert share.last_by_time(1e9, 1e9) is None
 
 
 @pytest.mark.requirement(91)

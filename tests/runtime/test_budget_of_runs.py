@@ -181,7 +181,7 @@ def test_overflow_of_each_limit_ends_partial_with_its_code(budget: Budget, code:
 
 
 @pytest.mark.requirement(97)
-@pytest.mark.parametrize("turns", [1, 5, 9])
+@pytest.mark.parametrize("turns", [1, 9, 30])
 def test_the_last_turn_by_time_comes_at_ninety_percent_wherever_that_falls(turns: int) -> None:
     model, clock = looping("x = 1", seconds=90 / turns)
     answer = run_in_memory(model, "beta?", CONTEXT, budget=Budget(max_wall_time_sec=100), clock=clock)

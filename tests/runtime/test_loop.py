@@ -307,7 +307,7 @@ def test_at_ninety_percent_of_the_time_one_last_turn_is_given_and_then_it_ends()
 
 def test_at_ninety_percent_the_last_turn_may_still_finish() -> None:
     clock = FrozenClock()
-    script = iter([("read_file('a.txt')", 30), ("read_file('a.txt')", 30), (CITED, 2)])
+    script = iter([("read_file('a.txt')", 1), ("read_file('a.txt')", 60), (CITED, 2)])
 
     def slow(_request: Any) -> str:
         reply, seconds = next(script)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from sonde.core.canonical import plural
 from sonde.core.deadline import Deadline
@@ -20,6 +20,7 @@ from sonde.core.usage import Usage
 from sonde.errors import ConfigError, RecursionLimitReached, WallTimeLimitReached
 
 FORCED_FINISH_SHARE = 0.9
+LastTurn = Literal["wall_time", "last_call"]
 _UNLIMITED = ("max_tokens_per_subcall", "max_cost_usd", "max_wall_time_sec")
 _PARTS = ("max_cost_usd", "max_wall_time_sec")
 _NEEDED = ("max_iterations", "max_tokens_total", "max_tokens_per_subcall", "max_wall_time_sec")
@@ -281,9 +282,11 @@ class Scope:
                 "seconds": self.deadline.remaining(),
             }
 
-    def must_finish(self) -> bool:
-        """True from 90 % of the wall time on."""
-        return self.deadline.elapsed() >= FORCED_FINISH_SHARE * self.deadline.seconds
+    def last_by_time(self, elapsed_s: float, call_s: float = 0.0) -> LastTurn | None:
+        """Why time makes the turn that begins now the last one: 90 % of it is used, or a second call of this length would not fit."""
+        if elapsed_s >= FORCED_FINISH_SHARE * self.deadline.seconds:
+            return "wall_time"
+        return "last_call" if elapsed_s + 2 * call_s > self.deadline.seconds else None
 
 
 @contextmanager

@@ -110,11 +110,14 @@ class StateChanged(Event, tag="state_changed", frozen=True, kw_only=True):
 
 
 class TurnStarted(Event, tag="turn_started", frozen=True, kw_only=True):
-    """A turn begins; `elapsed_s` is the time that the prompt shows and that decides a forced finish."""
+    """A turn begins; `elapsed_s` is the time that its prompt shows. With `call_s`, the expected length of a call, it decides a forced
+    finish. Without `call_s` an older version recorded the turn: its prompt showed the time of the turn before.
+    """
 
     KEY = ("session", "turn")
     turn: int
     elapsed_s: float
+    call_s: float | None = None
     forced: str | None = None
     left: dict[str, Any] = {}
 

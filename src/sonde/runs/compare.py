@@ -32,7 +32,7 @@ from sonde.core.record import RunRecord
 from sonde.runs.rundir import fold
 
 _IDS = frozenset({"seq", "at", "run_id", "request_hash", "annotation_ids"})
-_TIMED = frozenset({"clock", "latency_s", "waited_s", "wait_s", "duration_s", "elapsed_s", "attempts"})
+_TIMED = frozenset({"clock", "latency_s", "waited_s", "wait_s", "duration_s", "elapsed_s", "call_s", "attempts"})
 _COUNTED = frozenset({"tokens_in", "tokens_out", "cached_in", "cost_usd", "left"})
 ASIDE = _IDS | _TIMED | _COUNTED
 """Ids, times, and counts that follow from texts which are compared themselves; `numbers` has their sums."""

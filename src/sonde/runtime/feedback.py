@@ -117,6 +117,7 @@ CUT = "Note: your reply was cut at its length limit, so its end is missing. Writ
 LAST_TURN = "This is the last turn you have: finish now with {final_example}; anything else is lost."
 DEADLINE = "Submit deadline: {turns} turns are left. Finish with {final_example} now, with what you have."
 TIME_UP = "90 % of the time is used: finish now with {final_example}; this is your last turn."
+LAST_CALL = "{left:.0f} s are left and a reply takes you about {call:.0f} s: finish now with {final_example}; this is your last turn."
 REGENERATE = "Your reply has no final signal and this is the last turn. Send it again with {final_example} in it."
 
 

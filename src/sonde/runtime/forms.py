@@ -51,8 +51,8 @@ class ReplyForm(Protocol):
     """How a reply finishes, as shown to the model."""
     history_tokens: int = HISTORY_TOKENS
 
-    def opening(self) -> Conversation:
-        """The conversation before the first reply."""
+    def opening(self, elapsed_s: float) -> Conversation:
+        """The conversation before the first reply, which is asked for at this time."""
         ...
 
     def schema(self) -> Mapping[str, Any] | None:
@@ -112,14 +112,17 @@ class ReplyForm(Protocol):
         memory = self.session.memory
         if memory.forced == "wall_time":
             return feedback.TIME_UP.format(final_example=self.finish)
+        if memory.forced == "last_call":
+            left = self.session.scope.budget.max_wall_time_sec - memory.elapsed_s
+            return feedback.LAST_CALL.format(left=left, call=memory.call_s, final_example=self.finish)
         first = memory.forced == "iterations" and memory.turn == 1
         return feedback.LAST_TURN.format(final_example=self.finish) if first else ""
 
-    def after_turn(self, text: str) -> str:
-        """What the model hears after a turn: what came of it, and what is left."""
+    def after_turn(self, text: str, elapsed_s: float) -> str:
+        """What the model hears after a turn: what came of it, and what is left at this time."""
         session = self.session
         turns = session.scope.left()["iterations"]
-        lines = [text, *([feedback.CUT] if session.memory.cut else []), "", self.left_line(session.memory.elapsed_s)]
+        lines = [text, *([feedback.CUT] if session.memory.cut else []), "", self.left_line(elapsed_s)]
         if turns == 1:
             lines.append(feedback.LAST_TURN.format(final_example=self.finish))
         elif turns <= SUBMIT_DEADLINE_TURNS:
@@ -144,7 +147,7 @@ class CodeReplies(ReplyForm):
         self.session = session
         self.finish = session.final_example
 
-    def opening(self) -> Conversation:
+    def opening(self, elapsed_s: float) -> Conversation:
         """Rules, functions with their documentation, and a task that names the variables."""
         session = self.session
         names, spec = session.host.names, session.spec
@@ -155,7 +158,7 @@ class CodeReplies(ReplyForm):
             form=prompt_file("runtime/schema") if session.engine.reply_form == "schema" else "",
             final=session.final_example,
         )
-        return Conversation(system, render_task(session, in_code=True, left=self.left_line(0.0)))
+        return Conversation(system, render_task(session, in_code=True, left=self.left_line(elapsed_s)))
 
     def prepare(self) -> None:
         """For a follow-up, run the code of the earlier run again."""
@@ -205,7 +208,7 @@ class ActionReplies(ReplyForm):
         left = session.scope.left()
         self._schema = action_schema(delegates=bool(left["depth"] and left["subcalls"]))
 
-    def opening(self) -> Conversation:
+    def opening(self, elapsed_s: float) -> Conversation:
         """What the work is, without how it is done in code; the tools, and the fields of an action."""
         session, fields = self.session, self._schema["properties"]
         prompt = session.engine.system if session.errand is None else session.engine.child
@@ -216,7 +219,7 @@ class ActionReplies(ReplyForm):
             schema=json.dumps(fields),
             final=session.final_example,
         )
-        return Conversation(system, render_task(session, in_code=False, left=self.left_line(0.0)))
+        return Conversation(system, render_task(session, in_code=False, left=self.left_line(elapsed_s)))
 
     def schema(self) -> Mapping[str, Any]:
         """The same for every turn."""
@@ -251,8 +254,9 @@ class GuidedReplies(ReplyForm):
         """After a repetition, or an answer that did not hold."""
         return self.guide.ending
 
-    def opening(self) -> Conversation:
+    def opening(self, elapsed_s: float) -> Conversation:
         """A short prompt with turns of another run; weak models follow examples better than rules."""
+        del elapsed_s  # nor would they know what to do about the time
         system, *shown = [part.strip() for part in prompt_file("runtime/guided").split("\n---\n")]
         roles: tuple[Role, Role] = ("user", "assistant")
         examples = [Message(roles[at % 2], text) for at, text in enumerate(shown)]
@@ -305,8 +309,9 @@ class GuidedReplies(ReplyForm):
         """Only what occurs in the evidence counts."""
         return self.guide.judged(value, ground, judge)
 
-    def after_turn(self, text: str) -> str:
+    def after_turn(self, text: str, elapsed_s: float) -> str:
         """The question again after each result: a small model forgets it otherwise."""
+        del elapsed_s
         return f"{text}\n\n{self.guide.question}"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from sonde.core.canonical import clip
@@ -40,11 +41,21 @@ class Memory:
     """The value that was last refused, as canonical JSON."""
     forced: str | None = None
     elapsed_s: float = 0.0
+    call_s: float = 0.0
+    """How long a call takes, as expected when this turn began."""
+    calls: list[float] = field(default_factory=list[float])
+    """How long the model took for each reply, in seconds, without waits for a person."""
+    untold: str | None = None
+    """What came of the last turn: the model hears it at the beginning of the next one, with the time of that moment."""
     draft: Any = None
     last_words: str = ""
     cut: bool = False
     asked: bool = True
     states: int = 0
+
+    def expected_s(self) -> float:
+        """How long the next reply will probably take: as long as most did, or as the last one did if that was longer."""
+        return max(median(self.calls), self.calls[-1]) if self.calls else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

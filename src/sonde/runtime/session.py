@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from sonde.core.budget import Scope
+from sonde.core.budget import LastTurn, Scope
 from sonde.core.canonical import canonical_json, clip, jsonable
 from sonde.core.events import Compacted, StateChanged, TurnStarted
 from sonde.core.status import LOOP_TRANSITIONS, LoopState, advance
@@ -46,7 +46,7 @@ from sonde.runtime.engine import NO_PREFILTER, Prefilter
 from sonde.runtime.finish import Outcome, best_effort, conclude, gate_checked, settled, stopped_here
 from sonde.runtime.forms import FORMS, REPETITION, ReplyForm
 from sonde.runtime.host import Host
-from sonde.runtime.memory import Exchange, Memory, Observation
+from sonde.runtime.memory import Conversation, Exchange, Memory, Observation
 from sonde.runtime.model_calls import FIRST, FOLDED, REGENERATED, Question, ask, given_up
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Session:
         self.coder = Coder(run, self.host, path, {**state, **given})
         self.memory = Memory()
         self.form: ReplyForm = FORMS[run.spec.mode](self)
-        self.history = self.form.opening()
+        self.history: Conversation
         self.state = LoopState.INITIALIZED
         self._script: Iterator[dict[str, Any]] | None = (
             iter(errand.actions) if errand is not None and errand.actions is not None else None
@@ -144,28 +144,33 @@ class Session:
         """Ask the budget for one more turn, and decide whether it must be the last."""
         self.shared.check_cancel()
         memory = self.memory
-        if memory.forced == "wall_time":
-            limit = self.scope.budget.max_wall_time_sec
-            raise WallTimeLimitReached(f"90 % of max_wall_time_sec {limit:g} was used", limit="max_wall_time_sec")
+        if memory.forced in get_args(LastTurn):
+            used = "90 %" if memory.forced == "wall_time" else "too much for another call"
+            text = f"{used} of max_wall_time_sec {self.scope.budget.max_wall_time_sec:g} was used"
+            raise WallTimeLimitReached(text, limit="max_wall_time_sec")
         if memory.forced == "iterations":
             self.scope.charge(iterations=1)
             raise AssertionError("a last turn leaves no further one")
         # First of all: a replay charges no turn that the recorded run did not take.
         started = self.spec.recording.expect(TurnStarted, self.path, memory.turn + 1)
+        elapsed_s = round(self.scope.deadline.elapsed(), 3) if started is None else started.elapsed_s
+        # Older versions told the time of the turn before, and their runs replay with that.
+        self._tell(elapsed_s if started is None or started.call_s is not None else memory.elapsed_s)
         self.scope.charge(iterations=1)
         memory.turn += 1
         self.host.begin(memory.turn)
         if started is None:
-            left = self.scope.left()
+            left, call_s = self.scope.left(), round(memory.expected_s(), 3)
             last = "iterations" if left["iterations"] == 0 else REPETITION if self.form.ending else None
             started = TurnStarted(
                 session=self.path,
                 turn=memory.turn,
-                elapsed_s=round(self.scope.deadline.elapsed(), 3),
-                forced="wall_time" if self.scope.must_finish() else last,
+                elapsed_s=elapsed_s,
+                call_s=call_s,
+                forced=self.scope.last_by_time(elapsed_s, call_s) or last,
                 left=left | {"seconds": None},
             )
-        memory.forced, memory.elapsed_s = started.forced, started.elapsed_s
+        memory.forced, memory.elapsed_s, memory.call_s = started.forced, elapsed_s, started.call_s or 0.0
         self.shared.emit(started)
         self._compact(self.form.history_tokens)
 
@@ -208,6 +213,7 @@ class Session:
         )
         replied = ask(self.shared, self.scope, self.model, question)
         self.memory.cut = replied.finish_reason == "length"
+        self.memory.calls.append(max(0.0, replied.latency_s - replied.waited_s))
         return replied.text
 
     def act(self, action: Action) -> Observation:
@@ -285,13 +291,23 @@ class Session:
         return settled(self, conclusion)
 
     def observe(self, text: str) -> None:
-        """Tell the model what came of its turn, and what is left."""
-        memory, said = self.memory, self.form.after_turn(text)
+        """Keep what came of a turn until the model is told at the beginning of the next one."""
+        self.memory.untold = text
+
+    def _tell(self, elapsed_s: float) -> None:
+        """Tell the model the task, or what came of its turn; and what is left, as of now."""
+        memory = self.memory
+        if memory.turn == 0:
+            self.history = self.form.opening(elapsed_s)
+        if memory.untold is None:
+            return
+        said = self.form.after_turn(memory.untold, elapsed_s)
         if memory.asked:
-            turn = Exchange(number=memory.turn, reply=memory.last_words, outcome=text, observation=said)
+            turn = Exchange(number=memory.turn, reply=memory.last_words, outcome=memory.untold, observation=said)
             self.history.add(turn)
         else:  # the model has not heard the task yet, so this becomes part of it
             self.history.retell(said)
+        memory.untold = None
 
     def interrupted(self) -> Cancelled:
         """The user's stop; all other sessions hear of it."""

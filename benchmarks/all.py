@@ -51,6 +51,12 @@ PROGRAMS = {
         small=("--turns", "20", "--rounds", "1"),
         peers=("turn-rlms", "turn-dspy", "turn-smolagents", "turn-pyrlm-runtime"),
     ),
+    "tokens": Program(
+        title="Tokens beside its peers",
+        words=("tokens.py",),
+        small=("--tasks", "log,batch"),
+        peers=("turn-rlms", "turn-dspy", "turn-smolagents"),
+    ),
     "files": Program(
         title="Files: listing, searching, reading", words=("files.py",), small=("--files", "5000", "--megabytes", "100")
     ),
@@ -64,7 +70,7 @@ PROGRAMS = {
     "quick": Program(title="Ratios that are guarded", words=("quick.py",)),
 }
 PEER_PACKAGES = ("pydantic-monty", "smolagents", "RestrictedPython", "rlms", "dspy", "pyrlm-runtime")
-OURS = ("sonde", "pydantic", "msgspec", "httpx2", "google-re2")
+OURS = ("sonde-rlm", "pydantic", "msgspec", "httpx2", "google-re2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

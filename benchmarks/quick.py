@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import tokens
 from sandbox_measure import CONTEXT_BYTES, LOOP
 from traces import write as write_spans
 
@@ -29,8 +30,9 @@ from sonde.testing import ScriptedModel, run_in_memory
 
 ATTEMPTS = 3
 LOOPS = 1_000_000
+TOKENS_OF_RLMS = 29_898  # rlms 0.1.3, the cheaper peer, over the five tasks of tokens.py by the stand-in tokenizer
 Sides = tuple[float, float]
-"""Seconds of the upper and of the lower side of a ratio."""
+"""Seconds (or tokens) of the upper and of the lower side of a ratio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +137,11 @@ def search_grows_with_the_text() -> Sides:
     return over, under
 
 
+def tokens_against_peer() -> Sides:
+    """The same on every machine: counts, not times."""
+    return tokens.sent_by_sonde(), TOKENS_OF_RLMS
+
+
 RATIOS = {
     "turn": Ratio(what="a turn, against starting CPython", most=0.25, sides=turn_against_spawn),
     "loop": Ratio(what="a loop in the sandbox, against the same loop here", most=1.4, sides=loop_against_plain),
@@ -144,6 +151,7 @@ RATIOS = {
     "context": Ratio(what="a run over 20 MB, against one over 0.2 MB", most=4.0, sides=run_over_large_context),
     "span": Ratio(what="reading a span of 40,000, against one of 4,000", most=3.0, sides=span_in_a_large_store),
     "search": Ratio(what="searching 50 MB, against 5 MB", most=20.0, sides=search_grows_with_the_text),
+    "tokens": Ratio(what="tokens sent over five tasks, against rlms 0.1.3", most=1.33, sides=tokens_against_peer),
 }
 
 

@@ -75,7 +75,8 @@ def main(name: str, base_url: str, megabytes: int, turns: int) -> None:
     before = time.process_time()
     SYSTEMS[name](base_url, text, turns)
     cpu_ms = 1000 * (time.process_time() - before) / turns
-    json.dump({"name": f"{name} {importlib.metadata.version(name)}", "cpu_ms": cpu_ms}, shown)
+    package = "sonde-rlm" if name == "sonde" else name
+    json.dump({"name": f"{name} {importlib.metadata.version(package)}", "cpu_ms": cpu_ms}, shown)
 
 
 if __name__ == "__main__":

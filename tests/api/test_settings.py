@@ -62,6 +62,7 @@ def test_every_key_can_be_set_by_a_variable_and_says_so(home: Path) -> None:
         "folders": "/x:/y",
         "names": "x,y",
         "model": "openai:x",
+        "price": "0.5/1.5",
     }
     for key in KEYS.values():
         value = key.choices[-1] if key.choices else sample[key.form]

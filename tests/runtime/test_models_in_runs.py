@@ -38,7 +38,7 @@ def test_an_unknown_price_under_a_cost_cap_is_said_once_and_tokens_go_on_countin
     answer, events, _ = watched([reply(LOOK), reply(LOOK), reply(FINISH)])
 
     notes = [event.text for event in events if isinstance(event, Noted)]
-    assert len([note for note in notes if "no price is known for m" in note]) == 1
+    assert len([note for note in notes if "the price of m is unknown" in note]) == 1
     assert answer.record.runtime_ref.usage.tokens_in == 30
 
 

@@ -272,7 +272,8 @@ export function spent(usage: Usage | null | undefined, limits?: Limits | null): 
     return "";
   }
   const of = (limit: number | null | undefined) => (limit ? ` of ${limit.toLocaleString("en")}` : "");
-  const cost = typeof usage.costUsd === "number" ? `$${usage.costUsd.toFixed(4)}` : "";
+  const unknown = usage.tokens ? "cost unknown" : "";
+  const cost = typeof usage.costUsd === "number" ? `$${usage.costUsd.toFixed(4)}` : unknown;
   return joined(
     `${(usage.tokens ?? 0).toLocaleString("en")}${of(limits?.maxTotalTokens)} tokens`,
     cost,

@@ -22,7 +22,7 @@ from typing import Any, cast
 from sonde.api.keys import KEYS, check, command_spec, unknown
 from sonde.core.budget import Budget
 from sonde.errors import ConfigError
-from sonde.models.base import SAMPLING
+from sonde.models.base import SAMPLING, Price
 
 NAME = "sonde.toml"
 MAX_BYTES = 1_000_000
@@ -51,12 +51,13 @@ class NamedModel:
     base_url: str | None = None
     api_key_env: str | None = None
     timeout_s: float | None = None
-    count_wait: bool = True
-    prompt_mode: str = "stdin"
+    count_wait: bool | None = None
+    prompt_mode: str | None = None
     reasoning_effort: str | None = None
     max_output_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
+    price: Price | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -70,6 +71,7 @@ _MODEL_KEYS = (
     "count_wait",
     "prompt_mode",
     *SAMPLING,
+    "price",
     "env",
     "extra_body",
 )
@@ -125,7 +127,8 @@ def find_files(environ: Mapping[str, str], cwd: Path) -> list[ConfigFile]:
 
     top = harmless(found.top)
     presets = {name: harmless(layer, f"preset.{name}.") for name, layer in found.presets.items()}
-    ignored.extend(f"models.{name}" for name in found.models)
+    # An entry that only adds to a model with a name of its own is left out; the name still means that model.
+    ignored.extend(f"models.{name}" + (".price" if entry.spec == name else "") for name, entry in found.models.items())
     return [replace(found, top=top, presets=presets, models={}, ignored=tuple(ignored)), *own]
 
 
@@ -221,7 +224,11 @@ def _layer(table: Table, path: Path, source: str) -> dict[str, Found]:
     """The values of one table."""
     for name in table:
         if name in KEYS and not KEYS[name].in_file:
-            raise ConfigError(f"{source}: {name} does not belong in a file; set {KEYS[name].variables[-1]} instead")
+            raise ConfigError(
+                f'{source}: a price belongs to a model: [models."openai:NAME"] with price = {{input = 0.5, output = 1.5}}'
+                if name == "price"
+                else f"{source}: {name} does not belong in a file; set {KEYS[name].variables[-1]} instead"
+            )
         if name not in KEYS:
             allowed = [key.name for key in KEYS.values() if key.in_file]
             raise unknown("key", name, [*allowed, "models", "preset"], source)
@@ -239,12 +246,18 @@ def _model(table: Table, source: str, label: str) -> NamedModel:
         if name not in _MODEL_KEYS:
             raise unknown("key", name, _MODEL_KEYS, source)
     command, name = table.get("command"), table.get("name")
-    spec = command_spec(cast("list[Any]", command)) if isinstance(command, list) else name
-    if not isinstance(spec, str) or (command is None) == (name is None):
-        raise ConfigError(f'{source} needs either command = ["python3", "my_model.py"] or name = "openai:gpt-4o-mini"')
-    if ":" in label:
+    only_more = (
+        command is None and name is None and "price" in table
+    )  # what is known of a model that has a name already
+    spec = command_spec(cast("list[Any]", command)) if isinstance(command, list) else label if only_more else name
+    if not isinstance(spec, str) or (command is not None and name is not None):
+        raise ConfigError(
+            f'{source} needs either command = ["python3", "my_model.py"] or name = "openai:gpt-4o-mini", or only a price if '
+            f"{label!r} is the model's name"
+        )
+    if ":" in label and not only_more:
         raise ConfigError(f"{source}: {label!r} is the name of a provider's model; give yours another name")
-    plain = {key: check(KEYS[key], table[key], source) for key in KEYS if key in table}
+    plain = {key: check(KEYS[key], table[key], source) for key in KEYS if key in table and key != "price"}
     variable = table.get("api_key_env")
     if variable is not None and not isinstance(variable, str):
         raise ConfigError(f"{source}: api_key_env must be the name of an environment variable, not {variable!r}")
@@ -252,6 +265,7 @@ def _model(table: Table, source: str, label: str) -> NamedModel:
         spec=spec,
         source=source,
         api_key_env=variable,
+        price=None if "price" not in table else check(KEYS["price"], table["price"], f"{NAME} [models.{label}]"),
         env={str(key): str(value) for key, value in _sub_table(table, "env", source).items()},
         extra_body=_sub_table(table, "extra_body", source),
         **plain,

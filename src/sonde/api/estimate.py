@@ -14,7 +14,7 @@ from sonde.core.budget import Budget
 from sonde.core.deadline import Deadline
 from sonde.core.events import Event, RunStarted
 from sonde.errors import ConfigError, ModelCallFailed
-from sonde.models.base import FREE, ModelReply, ModelRequest, OnText, TokenUsage, price, prompt_tokens
+from sonde.models.base import ModelReply, ModelRequest, OnText, TokenUsage, cost_of, prompt_tokens
 from sonde.runtime.run import RunSpec
 
 TURNS = (3, 12)
@@ -51,7 +51,8 @@ class PromptCounter:
 
 def estimate(spec: RunSpec, settings: Settings) -> Estimate:
     """Estimate this run. It calls no model and leaves no folder; ConfigError if it could not even start."""
-    named = settings.choose(spec.model).spec if isinstance(spec.model, str) else "none"
+    choice = settings.choose(spec.model) if isinstance(spec.model, str) else None
+    named, own = ("none", None) if choice is None else (choice.spec, choice.settings.price)
     counter = PromptCounter(named, guided=named.startswith("local:"))
     heard: list[RunStarted] = []
 
@@ -67,8 +68,7 @@ def estimate(spec: RunSpec, settings: Settings) -> Estimate:
         raise ConfigError(result.error.message if result.error else "the run would end before it asks a model")
     turns = (min(TURNS[0], spec.budget.max_iterations), min(TURNS[1], spec.budget.max_iterations))
     fewest, most = (_usage(counter.tokens, count, spec.budget) for count in turns)
-    kind, _, name = named.partition(":")
-    costs = [0.0 if kind in FREE or spec.model is None else price(name, usage) for usage in (fewest, most)]
+    costs = [0.0 if choice is None else cost_of(named, usage, own) for usage in (fewest, most)]
     low, high = costs
     # What the model is told about the data, without its list of names and its advice to the model.
     told = " ".join(line for line in heard[0].context.splitlines()[:2] if not line.endswith(":"))

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from sonde.errors import ConfigError
+from sonde.models.base import Price
 from sonde.models.loopback import PORTS
 
-Form = Literal["text", "path", "folders", "names", "whole", "number", "switch", "model"]
+Form = Literal["text", "path", "folders", "names", "whole", "number", "switch", "model", "price"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,12 @@ _ALL = (
     Key(name="max_output_tokens", form="whole", doc="tokens of one reply, thinking included"),
     Key(name="temperature", form="number", doc="how freely the model chooses its words"),
     Key(name="top_p", form="number", doc="from which part of the likely words it chooses"),
+    Key(
+        name="price",
+        form="price",
+        doc="US dollars per million tokens of `model`, as read/written or read/written/cached; in a file: [models]",
+        in_file=False,
+    ),
     Key(name="count_wait", form="switch", doc="whether waiting for a command model is the run's time", default=True),
     Key(
         name="prompt_mode", form="text", doc="how a command gets its prompt", default="stdin", choices=("stdin", "file")
@@ -165,7 +172,7 @@ def check(key: Key, value: Any, source: str) -> Any:
     """The value in the key's form; ConfigError naming the source, what was there and what belongs there."""
     text = value if isinstance(value, str) and value.strip() else None
     parsed: Any = None  # nothing that fits
-    with suppress(TypeError, ValueError, OverflowError):
+    with suppress(TypeError, ValueError, OverflowError, AttributeError):
         match key.form:
             case "text" | "path":
                 parsed = text
@@ -188,6 +195,16 @@ def check(key: Key, value: Any, source: str) -> Any:
             case "model":  # a spec, or an argv list, also as JSON in a variable
                 argv = json.loads(text) if text is not None and text.lstrip().startswith("[") else value
                 parsed = command_spec(cast("list[Any]", argv)) if isinstance(argv, list | tuple) else text
+            case "price":  # 0.5/1.5 or 0.5/1.5/0.25, or a table {input, output, cached}
+                parts: Any = value
+                if isinstance(value, str):
+                    amounts = value.split("/")
+                    parts = dict(zip(_PRICED[: len(amounts)], amounts, strict=True))
+                table = {name: float(amount) for name, amount in cast("dict[str, Any]", parts).items()}
+                if set(_PRICED[:2]) <= set(table) <= set(_PRICED) and all(
+                    0 <= each < math.inf for each in table.values()
+                ):
+                    parsed = Price(**table, source=source)
             case _:
                 pass
     if key.choices and parsed not in key.choices:
@@ -215,6 +232,7 @@ def command_spec(argv: Iterable[Any]) -> str | None:
 
 
 _SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_PRICED = ("input", "output", "cached")
 _EXPECTED: dict[Form, str] = {
     "text": "text",
     "path": "a path",
@@ -223,6 +241,7 @@ _EXPECTED: dict[Form, str] = {
     "whole": "a whole number, e.g. 20",
     "number": "a number, e.g. 0.5",
     "switch": "true or false",
+    "price": "US dollars per million tokens, e.g. 0.5/1.5, or {input = 0.5, output = 1.5, cached = 0.25} in a file",
     "model": 'a model such as "openai:gpt-4o-mini" or an argv list such as ["python3", "my_model.py"]',
 }
 

@@ -218,7 +218,7 @@ def result_of(spec: RunSpec, outcome: Outcome, recorder: Recorder, run_dir: RunD
         "evidence": conclusion.evidence,
         "gaps": (*conclusion.gaps, *(f"left out: {shown_name(name)} ({why})" for name, why in left_out.items())),
         "annotator_kind": outcome.annotator,
-        "cost": recorder.fold.cost,
+        "cost": recorder.fold.usage.cost,
         "record": recorder.fold.record(),
         "run_dir": run_dir.path if run_dir else None,
         "error": outcome.error,
@@ -315,7 +315,7 @@ def summary_text(outcome: Outcome, record: RunRecord) -> str:
         (
             f"- used: {plural(usage.iterations, 'turn')}, {plural(usage.tool_calls, 'tool call')}, "
             f"{plural(usage.llm_subcalls, 'sub-call')}, {plural(tokens, 'token')}, "
-            f"{shown_cost(usage.cost_usd, tokens)}, {outcome.elapsed_s:.1f} s"
+            f"{shown_cost(usage.cost)}, {outcome.elapsed_s:.1f} s"
         ),
         "",
         quiet(conclusion.text.strip()) or "(no output)",

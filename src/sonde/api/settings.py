@@ -24,13 +24,25 @@ from sonde.api.keys import KEYS, KNOBS, check, unknown
 from sonde.core.budget import Budget
 from sonde.core.redaction import url_secrets
 from sonde.errors import ConfigError
-from sonde.models.base import OUTPUT_TOKENS, SAMPLING, ModelSettings, PromptMode, Secret, TokenUsage, price
+from sonde.models.base import (
+    OUTPUT_TOKENS,
+    SAMPLING,
+    ModelSettings,
+    Price,
+    PromptMode,
+    Secret,
+    TokenUsage,
+    cost_of,
+    price,
+    price_source,
+)
 from sonde.models.families import sampling
 from sonde.models.loopback import PORTS
 from sonde.runs.rundir import ARTIFACTS, NoSuchRun, RunDir, find_run, linked_artifacts
 
 DEFAULT_MODEL = "openai:gpt-4o-mini"
 _USER = re.compile(r"(?<=://)[^/\s]*@")  # a password may stand there
+_A_MILLION = (TokenUsage(1_000_000, 0), TokenUsage(0, 1_000_000))
 _INVESTIGATIONS = frozenset({"rca", "compliance", "incident"})
 _NOT_KEYS = frozenset({"SONDE_PRESET", "SONDE_PROFILE", "SONDE_CONFIG"})
 
@@ -58,6 +70,7 @@ class Settings:
     max_output_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
+    price: Price | None = None
     runs_dir: Path | None = None
     mode: str = "auto"
     sandbox_profile: str | None = None
@@ -138,10 +151,17 @@ class Settings:
 
     def choose(self, model: str) -> ModelChoice:
         """The spec and options behind a model's name: an entry of [models], `provider:name`, or a bare OpenAI name."""
+        spec = model if ":" in model or model == "recorded" else f"openai:{model}"
         named = self.models.get(model)
+        for same in (
+            spec,
+            model.removeprefix("openai:"),
+        ):  # an entry without a name of its own speaks of both spellings
+            entry = self.models.get(same)
+            named = named or (entry if entry is not None and entry.spec == same else None)
+        price = None if model == self.sub_model != self.model else self.price
         if named is None:
-            spec = model if ":" in model or model == "recorded" else f"openai:{model}"
-            return ModelChoice(spec=spec, settings=self._options(spec))
+            return ModelChoice(spec=spec, settings=self._options(spec, price=price))
         spec = named.spec if ":" in named.spec else f"openai:{named.spec}"
         key = self.environ.get(named.api_key_env) if named.api_key_env else None
         options = self._options(
@@ -152,9 +172,10 @@ class Settings:
             count_wait=named.count_wait,
             prompt_mode=named.prompt_mode,
             **{name: getattr(named, name) for name in SAMPLING if not self.sources.get(name, "").startswith("--")},
+            price=price if price and price.source == KEYS["price"].option else named.price or price,
             env=named.env,
             extra_body=named.extra_body,
-            label=model,
+            label=None if named.spec == model else model,
         )
         return ModelChoice(spec=spec, settings=options)
 
@@ -216,6 +237,11 @@ class Settings:
                 if isinstance(value, tuple):
                     between = "," if key.form == "names" else os.pathsep
                     value = between.join(cast("tuple[str, ...]", value)) or None
+                if value is None and key.name == "price" and choice is not None:
+                    read, written = (cost_of(choice.spec, each, choice.settings.price) for each in _A_MILLION)
+                    known = "unknown" if read is None or written is None else f"{read:g}/{written:g}"
+                    rows.append((key.name, known, price_source(choice.spec, choice.settings.price)))
+                    continue
                 if value is None and key.name in usual:
                     rows.append((key.name, str(usual[key.name]), "the default for this model in ask"))
                     continue

@@ -263,6 +263,7 @@ def drive(
     total = len(plan.finished) + len(plan.jobs)
     paid = sum(result.cost_usd for result in plan.finished.values())
     progress = BatchProgress(total=total, before=len(plan.finished), cost_usd=paid)
+    progress.unpriced = any(result.unpriced for result in plan.finished.values())
     try:
         outcome = Drive(plan, folder, crew, progress, cancel=cancel or threading.Event(), on_progress=on_progress).run()
     finally:

@@ -21,9 +21,11 @@ from sonde.models.base import (
     ModelReply,
     ModelRequest,
     OnText,
+    Price,
     TokenUsage,
-    dearest,
+    cost_of,
     output_limit,
+    own_price,
     price,
     prompt_tokens,
     sampling_of,
@@ -83,6 +85,11 @@ class LimitedModel:
         """What the model's settings say."""
         return output_limit(self._model, 0) or None
 
+    @property
+    def price(self) -> Price | None:
+        """What the model costs by the user's word."""
+        return own_price(self._model)
+
     def sampling(self, *, thinks: bool) -> dict[str, Any]:
         """What goes along with each prompt of a run."""
         return sampling_of(self._model, thinks=thinks)
@@ -93,7 +100,7 @@ class LimitedModel:
         ask = Ask(tokens=0, cost_usd=0.0)
         if self._gate.counts:
             sent, most = prompt_tokens(request), request.max_output_tokens or 4096
-            dear = dearest(self._model.name, TokenUsage(sent, most))
+            dear = cost_of(self._model.name, TokenUsage(sent, most), self.price)
             ask = Ask(tokens=sent + int(min(most, self._mean_out)), cost_usd=dear or 0.0)
         waited_s = self._wait_for_slot(ask)
         with self._flights.flight():

@@ -35,7 +35,11 @@ def render(report: Mapping[str, Any], results: Sequence[ItemResult]) -> str:
     """The page."""
     finished = [result for result in results if result.status != "refused"]
     plots = [
-        histogram("Cost of an item, USD", [result.cost_usd for result in finished], "{:.2g}"),
+        *(
+            []
+            if report["unpriced"]
+            else [histogram("Cost of an item, USD", [result.cost_usd for result in finished], "{:.2g}")]
+        ),
         histogram("Latency of an item, seconds", [result.latency_s for result in finished], "{:.2g}"),
         bars("Statuses", report["statuses"], classed=True),
         bars("Labels", report["labels"]),
@@ -44,7 +48,7 @@ def render(report: Mapping[str, Any], results: Sequence[ItemResult]) -> str:
     said = f"{report['finished']:,} of {plural(report['items'], 'item')} finished{left}"
     rate = report["items_per_second"]
     tiles = [
-        ("cost", f"${report['cost_usd']['total']:.4f}"),
+        ("cost", "unknown" if report["unpriced"] else f"${report['cost_usd']['total']:.4f}"),
         ("median latency", f"{report['latency_s']['median']:.2f} s"),
         ("95 % within", f"{report['latency_s']['p95']:.2f} s"),
         ("model calls", f"{report['model_calls']:,}"),

@@ -15,7 +15,7 @@ from sonde.batch.folder import BatchFolder, ended_of
 from sonde.batch.item_runner import Job
 from sonde.batch.manifest import Item
 from sonde.batch.result import ItemResult
-from sonde.core.canonical import plural
+from sonde.core.canonical import plural, shown_cost
 from sonde.runs.journal import JournalUnreadable
 
 WINDOW_S = 60.0
@@ -65,6 +65,7 @@ class BatchProgress:
     done: int = 0
     running: int = 0
     cost_usd: float = 0.0
+    unpriced: bool = False
     statuses: Counter[str] = field(default_factory=Counter[str])
     codes: Counter[str] = field(default_factory=Counter[str])
     deaths: int = 0
@@ -82,6 +83,7 @@ class BatchProgress:
         self.statuses[result.status] += 1
         if result.failed:
             self.codes[result.code or result.status] += 1
+        self.unpriced |= result.unpriced > 0
         self._recent.append(now)
 
     def rate(self, now: float) -> float:
@@ -98,7 +100,11 @@ class BatchProgress:
     def line(self, now: float) -> str:
         """All of it on one line."""
         left = self.left_s(now)
-        parts = [f"{self.before + self.done:,}/{self.total:,}", f"{self.rate(now):.1f}/s", f"${self.cost_usd:.4f}"]
+        parts = [
+            f"{self.before + self.done:,}/{self.total:,}",
+            f"{self.rate(now):.1f}/s",
+            shown_cost(None if self.unpriced else self.cost_usd),
+        ]
         if self.codes:
             parts.append("failed: " + ", ".join(f"{code} {count}" for code, count in self.codes.most_common(3)))
         if self.deaths:

@@ -62,6 +62,7 @@ def report_of(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> dict[str, 
             if each.summary
         ],
         "cost_usd": _spread([result.cost_usd for result in results]),
+        "unpriced": sum(result.unpriced > 0 for result in results),
         "spent_usd": round(outcome.spent_usd, 6),
         "latency_s": _spread([result.latency_s for result in results]),
         "tokens_in": sum(result.tokens_in for result in results),
@@ -93,12 +94,16 @@ def markdown(report: dict[str, Any]) -> str:
     left = f"; {report['left']:,} left, stopped because: {inline(str(report['stopped']))}" if report["left"] else ""
     more = report["spent_usd"] - cost["total"]
     besides = f"; {more:.4f} USD besides for items that wait and attempts that failed" if more >= 0.00005 else ""
+    paid = f"cost {cost['total']:.4f} USD (median {cost['median']:.5f}, most {cost['max']:.5f})"
+    if report["unpriced"]:
+        known = f"; {cost['total']:.4f} USD for the rest" if cost["total"] else ""
+        paid = f"cost unknown: no price is known for the model of {plural(report['unpriced'], 'item')}{known}"
     head = [
         f"# Batch {report['batch']}",
         "",
         f"- {report['finished']:,} of {plural(report['items'], 'item')} finished{left}",
         f"- {_counted(report['statuses'])}; judged by {_counted(report['judges'])}",
-        f"- cost {cost['total']:.4f} USD (median {cost['median']:.5f}, most {cost['max']:.5f}){besides}",
+        f"- {paid}{besides}",
         f"- {plural(report['tokens_in'] + report['tokens_out'], 'token')} in {plural(report['model_calls'], 'model call')}",
         f"- latency median {latency['median']:.2f} s, 95 % within {latency['p95']:.2f} s, longest {latency['max']:.2f} s",
     ]
@@ -178,7 +183,7 @@ def write_parquet(path: Path, results: Sequence[ItemResult]) -> str | None:
     texts = ("id", "key", "engine", "status", "judge", "code", "message", "label", "summary", "started_at", "seen_at")
     columns = {name: pa.string() for name in texts}
     columns |= {name: pa.float64() for name in ("confidence", "cost_usd", "latency_s")}
-    columns |= {name: pa.int64() for name in ("tokens_in", "tokens_out", "model_calls", "turns", "attempt")}
+    columns |= {name: pa.int64() for name in ("tokens_in", "tokens_out", "model_calls", "turns", "attempt", "unpriced")}
     columns |= {name: pa.bool_() for name in ("retryable", "resumed")}
     finding = {"label": pa.string(), "component": pa.string(), "words": pa.string(), "span_id": pa.string()}
     columns["trace_ids"] = pa.list_(pa.string())

@@ -47,6 +47,7 @@ class ItemResult(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float | None = None
     summary: str = ""
     cost_usd: float = 0.0
+    unpriced: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
     model_calls: int = 0
@@ -132,6 +133,7 @@ def result_of(item: Item, run: FinishedRun, *, resumed: bool = False, spans: Spa
         confidence=float(confidence) if isinstance(confidence, int | float) else None,
         summary=summary[:CLIP],
         cost_usd=usage.cost_usd,
+        unpriced=usage.unpriced,
         tokens_in=usage.tokens_in,
         tokens_out=usage.tokens_out,
         model_calls=record.metrics.model_calls,

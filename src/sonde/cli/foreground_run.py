@@ -245,7 +245,7 @@ def _summary(answer: Result) -> str:
         plural(usage.iterations, "turn"),
         plural(usage.llm_subcalls, "sub-call"),
         plural(tokens, "token"),
-        shown_cost(usage.cost_usd, tokens),
+        shown_cost(usage.cost),
     ]
     where = f" · {printable(str(answer.run_dir))}" if answer.run_dir else ""
     return " · ".join(parts) + where

@@ -56,6 +56,7 @@ class RunProgress:
         self.model = ""
         self.question = ""
         self.budget: dict[str, Any] = {}
+        self.priced = True
         self.used = Usage()
         self.citations = 0
         self.estimated = False
@@ -72,6 +73,7 @@ class RunProgress:
             case events.RunStarted():
                 self.model, self.question, self.budget = event.model or "no model", event.objective, event.budget
                 self.branches[ROOT].objective = event.objective
+                self.priced = event.price_source != "unknown"
             case events.SubcallStarted():
                 branch = self.branch(event.session)
                 branch.objective, branch.mode = event.objective, event.mode
@@ -121,15 +123,16 @@ class RunProgress:
         return {name: None if limit is None else max(0, limit - used[name]) for name, limit in limits.items()}
 
     def left_line(self) -> str:
-        """What is left, in words. Money is left out where tokens cost nothing or have no known price."""
+        """What is left, in words. No money is shown if a part of the cost is not known, or may not be."""
         left, about = self.left(), "about " if self.estimated else ""
         turns, tokens, money = left["max_iterations"], left["max_tokens_total"], left["max_cost_usd"]
         parts = [] if turns is None else [plural(int(turns), "turn")]
         if tokens is not None:
             parts.append(about + plural(int(tokens), "token"))
-        if money is not None and (self.used.cost_usd or not self.used.tokens_total):
+        known = self.used.cost is not None and (self.priced or self.used.tokens_total)
+        if money is not None and known:
             parts.append(f"${money:.4f}")
-        return " · ".join(parts) + " left" if parts else "no limits"
+        return (" · ".join(parts) + " left" if parts else "no limits") + ("" if known else " · cost unknown")
 
     def branch(self, session: str) -> Branch:
         """The session's place in the tree; an unannounced one hangs below the root."""

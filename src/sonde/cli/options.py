@@ -63,6 +63,9 @@ def filled(text: str) -> str:
     return text
 
 
+PRICE = "US dollars per million tokens read/written[/cached], e.g. 0.5/1.5, for a model that no list knows."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
     """Which model, and how to reach it."""
@@ -85,6 +88,7 @@ class ModelOptions:
     ] = None
     temperature: Annotated[float | None, typer.Option(metavar="T", help="From 0 to 2; 0 by default.")] = None
     top_p: Annotated[float | None, typer.Option(metavar="P", help="From 0 to 1; the server's own by default.")] = None
+    price: Annotated[str | None, typer.Option(metavar="IN/OUT", help=PRICE)] = None
     count_wait: Annotated[
         bool | None,
         typer.Option("--count-wait/--no-count-wait", help="Whether waiting for a command model counts as run time."),

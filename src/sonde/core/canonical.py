@@ -60,6 +60,6 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def shown_cost(usd: float, tokens: int) -> str:
-    """`$0.0123` for people. Tokens that cost nothing came from a model without a known price."""
-    return f"${usd:.4f}" if usd or not tokens else "cost unknown"
+def shown_cost(usd: float | None) -> str:
+    """`$0.0123` for people; None is a cost that nobody knows."""
+    return "cost unknown" if usd is None else f"${usd:.4f}"

@@ -62,6 +62,7 @@ class RunStarted(Event, tag="run_started", frozen=True, kw_only=True):
     variables: list[str] = []
     context: str = ""
     sampling: dict[str, Any] = {}
+    price_source: str = ""
 
 
 class RunResumed(Event, tag="run_resumed", frozen=True, kw_only=True):
@@ -97,6 +98,7 @@ class SubcallEnded(Event, tag="subcall_ended", frozen=True, kw_only=True):
     tokens_in: int = 0
     tokens_out: int = 0
     cost_usd: float = 0.0
+    unpriced: int = 0
     error: dict[str, Any] | None = None
 
 

@@ -70,7 +70,6 @@ class RecordFold:
         self._error: dict[str, Any] | None = None
         self._metrics: dict[str, Any] = Metrics().model_dump()
         self.usage = Usage()
-        self._unpriced = False
         self._tool_latencies: list[float] = []
         self._states: dict[str, list[str]] = {}
         self._subcalls: dict[str, dict[str, Any]] = {}
@@ -84,11 +83,6 @@ class RecordFold:
     def started(self) -> bool:
         """Whether there is anything to record yet."""
         return self._start is not None
-
-    @property
-    def cost(self) -> float | None:
-        """What was paid, in US dollars; None when a reply came from a model whose price is not known."""
-        return None if self._unpriced else self.usage.cost_usd
 
     @property
     def open_subcalls(self) -> list[str]:
@@ -133,7 +127,6 @@ class RecordFold:
                 metrics["model_latency_s"] += event.latency_s
                 metrics["model_calls"] += 1
                 metrics["tokens_cached"] += event.cached_in
-                self._unpriced = self._unpriced or event.cost_usd is None
             case ModelFailed():
                 metrics["model_latency_s"] += event.latency_s
                 metrics["model_failures"] += 1
@@ -255,6 +248,7 @@ class RecordFold:
             model_provider=start.provider,
             model_name=start.model,
             sub_model_name=start.sub_model,
+            price_source=start.price_source or None,
             temperature=start.temperature,
             prompt_template_hash=start.prompt_template_hash,
             mode=start.mode,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from sonde.core.status import RunStatus
 from sonde.core.trajectory import ReplStep
@@ -78,6 +78,8 @@ class RuntimeRef(Part):
     model_provider: str
     model_name: str | None
     sub_model_name: str | None = None
+    price_source: str | None = None
+    """Who said what the model costs."""
     temperature: float
     prompt_template_hash: str
     mode: str
@@ -93,6 +95,14 @@ class RuntimeRef(Part):
     scaffold: str | None = None
     layers: list[str] = []
     unsafe: bool = False
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A record from before prices had a source looks as it always did."""
+        shown: dict[str, Any] = plain(self)
+        if self.price_source is None:
+            shown.pop("price_source", None)
+        return shown
 
 
 class OutputRef(Part):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from sonde.core.events import Event, HostReturned, ModelFailed, ModelReplied, SubcallStarted, TurnStarted
 
@@ -25,6 +25,21 @@ class Usage(BaseModel):
     tokens_in: int = 0
     tokens_out: int = 0
     cost_usd: float = 0.0
+    unpriced: int = 0
+    """How many replies came from a model whose price is not known; `cost_usd` is the sum of the others."""
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A record of replies with known prices looks as it always did."""
+        shown: dict[str, Any] = plain(self)
+        if not self.unpriced:
+            shown.pop("unpriced", None)
+        return shown
+
+    @property
+    def cost(self) -> float | None:
+        """US dollars; None when a part of it is not known."""
+        return None if self.unpriced else self.cost_usd
 
     @property
     def tokens_total(self) -> int:
@@ -42,11 +57,12 @@ class Usage(BaseModel):
             tokens_in=self.tokens_in + more.tokens_in,
             tokens_out=self.tokens_out + more.tokens_out,
             cost_usd=self.cost_usd + more.cost_usd,
+            unpriced=self.unpriced + more.unpriced,
         )
 
     def for_code(self) -> dict[str, Any]:
         """The counters by name, as generated code sees them."""
-        return self.model_dump() | {"cost_usd": round(self.cost_usd, 6)}
+        return self.model_dump(exclude={"unpriced"}) | {"cost_usd": round(self.cost_usd, 6)}
 
 
 NOTHING_USED = Usage()
@@ -62,7 +78,12 @@ def used_by(event: Event) -> Usage:
         case SubcallStarted():
             return Usage(llm_subcalls=1, depth_reached=event.depth)
         case ModelReplied():
-            return Usage(tokens_in=event.tokens_in, tokens_out=event.tokens_out, cost_usd=event.cost_usd or 0.0)
+            return Usage(
+                tokens_in=event.tokens_in,
+                tokens_out=event.tokens_out,
+                cost_usd=event.cost_usd or 0.0,
+                unpriced=event.cost_usd is None,
+            )
         case ModelFailed():
             return Usage(tokens_in=event.tokens_in)
         case _:

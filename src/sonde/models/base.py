@@ -13,6 +13,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any, Literal, Protocol
 
 from sonde.core.deadline import Deadline
@@ -27,7 +28,6 @@ OUTPUT_TOKENS = 4096
 """How long a reply may be unless an engine or a setting says otherwise."""
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
-FREE = frozenset({"command", "local"})  # kinds of models that cost nothing, whatever their names look like
 _HEADINGS = {"system": "SYSTEM", "user": "USER", "assistant": "ASSISTANT (your earlier reply)"}
 
 
@@ -62,6 +62,25 @@ class TokenUsage:
     tokens_out: int
     cached_in: int = 0
     estimated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What a model costs by the user's word: US dollars per million tokens. Without `cached`, such tokens cost as much as others."""
+
+    input: float
+    output: float
+    cached: float | None = None
+    source: str = ""
+
+    def of(self, usage: TokenUsage) -> float:
+        """The cost of so many tokens."""
+        cached = min(usage.cached_in, usage.tokens_in)
+        dear = (usage.tokens_in - cached) * self.input + usage.tokens_out * self.output
+        return (dear + cached * (self.input if self.cached is None else self.cached)) / 1_000_000
+
+    def __str__(self) -> str:
+        return "/".join(f"{each:g}" for each in (self.input, self.output, self.cached) if each is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +120,11 @@ def output_limit(model: Model | None, usual: int) -> int:
     return getattr(model, "max_output_tokens", None) or usual
 
 
+def own_price(model: Model | None) -> Price | None:
+    """What the user's settings say that this model costs."""
+    return getattr(model, "price", None)
+
+
 def sampling_of(model: Model | None, *, thinks: bool) -> dict[str, Any]:
     """What is sent to a model along with each prompt, for the record; empty for one that does not say."""
     said = getattr(model, "sampling", None)
@@ -138,7 +162,7 @@ class ModelSettings:
 
     `timeout_s` bounds one attempt, within what the deadline leaves. `environ` is the caller's environment, from which
     a command gets only PATH, HOME and LANG; `env` is what it gets in addition. `label` is the record's name for a command.
-    What is set of the four in `SAMPLING` is sent as it is, instead of the engine's and the family's own.
+    What is set of the four in `SAMPLING` is sent as it is, instead of the engine's and the family's own. `price` goes before the list.
     """
 
     base_url: str | None = None
@@ -157,6 +181,7 @@ class ModelSettings:
     max_output_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
+    price: Price | None = None
 
     def secrets(self) -> tuple[str, ...]:
         """Every value in here that must not be shown, written or recorded."""
@@ -288,7 +313,23 @@ def price(model_name: str, usage: TokenUsage) -> float | None:
     return None
 
 
-def dearest(model: str, usage: TokenUsage) -> float | None:
-    """What a call of `provider:name` may cost at most; None when the price list does not know the model."""
+def cost_of(model: str, usage: TokenUsage, own: Price | None = None) -> float | None:
+    """What this use of `provider:name` costs, by its own price or the list; None when neither is known.
+
+    A local model costs nothing. What a program costs, only its user can say, whatever its name looks like.
+    """
     kind, _, name = model.partition(":")
-    return None if kind in FREE else price(name or kind, usage)
+    if own is not None:
+        return own.of(usage)
+    if kind == "local":
+        return 0.0
+    return None if kind == "command" else price(name or kind, usage)
+
+
+def price_source(model: str, own: Price | None = None) -> str:
+    """Who says what `provider:name` costs, for the record; `unknown` if nobody does."""
+    if own is not None:
+        return own.source
+    if model.startswith("local:"):
+        return "free: it runs on this machine"
+    return "unknown" if cost_of(model, TokenUsage(1, 1)) is None else f"genai-prices {version('genai-prices')}"

@@ -28,11 +28,11 @@ from sonde.models.base import (
     ModelRequest,
     ModelSettings,
     OnText,
+    cost_of,
     cut_at_stop,
     estimate_tokens,
     estimate_usage,
     interrupted,
-    price,
     prompt_tokens,
 )
 from sonde.models.completion import (
@@ -100,6 +100,7 @@ class ChatModel:
         self._lines = ConnectionStack(self._url, headers, settings.proxy)
         self._rejected: frozenset[str] = frozenset()
         self.max_output_tokens = settings.max_output_tokens
+        self.price = settings.price
 
     def __repr__(self) -> str:
         return f"ChatModel({self.name!r})"
@@ -140,7 +141,7 @@ class ChatModel:
             text=cut_at_stop(completion.text, request.stop),
             usage=usage,
             model=self._model_name if self._local else completion.model or self._model_name,
-            cost_usd=0.0 if self._local else price(self._model_name, usage),
+            cost_usd=cost_of("local:" if self._local else self.name, usage, self.price),
             latency_s=deadline.clock.now() - started,
             finish_reason=completion.finish_reason,
             request_id=completion.request_id,

@@ -24,6 +24,7 @@ from sonde.models.base import (
     ModelRequest,
     ModelSettings,
     OnText,
+    cost_of,
     cut_at_stop,
     estimate_usage,
     interrupted,
@@ -53,6 +54,7 @@ class CommandModel:
         if any("\0" in part for part in self._argv):
             raise ConfigError("the model command holds a NUL character")
         self._settings = settings
+        self.price = settings.price
         passed = {name: settings.environ[name] for name in PASSED_ON if name in settings.environ}
         self._environment = {"PATH": os.defpath, **passed, **settings.env}
         # Up to the first option: options may carry keys, and names go into the record.
@@ -115,10 +117,12 @@ class CommandModel:
         waited = 0.0 if self._settings.count_wait else finished.seconds
         self._check(finished, request, seconds, waited)
         text = cut_at_stop(text, request.stop)
+        usage = estimate_usage(request, text)
         return ModelReply(
             text=text,
-            usage=estimate_usage(request, text),
+            usage=usage,
             model=self.name,
+            cost_usd=cost_of(self.name, usage, self.price),
             latency_s=finished.seconds,
             waited_s=waited,
             finish_reason="length" if finished.overflowed else "stop",

@@ -56,6 +56,7 @@ class LocalModel:
                 f"no local model is called {name!r}; give local:{', local:'.join(WEIGHTS)} or local:PATH.gguf"
             )
         self.max_output_tokens = settings.max_output_tokens
+        self.price = settings.price
         self._lock = threading.Lock()
         self._server: _Server | None = None
         if importlib.util.find_spec("xllamacpp") is None:

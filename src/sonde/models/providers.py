@@ -27,11 +27,11 @@ from sonde.models.base import (
     ModelSettings,
     OnText,
     TokenUsage,
+    cost_of,
     cut_at_stop,
     estimate_usage,
     interrupted,
     mend,
-    price,
     prompt_tokens,
     with_schema_note,
 )
@@ -68,6 +68,7 @@ class ProviderModel:
         forms = f"{forms} Providers: {', '.join(PROVIDERS)}."
         self._settings = settings
         self.max_output_tokens = settings.max_output_tokens
+        self.price = settings.price
         if settings.reasoning_effort is not None:
             raise ConfigError(
                 f"reasoning_effort is for openai: models; for {spec} use extra_body in an entry of [models]"
@@ -141,7 +142,7 @@ class ProviderModel:
             text=text,
             usage=usage,
             model=response.model_name or self.name,
-            cost_usd=price(self.name.partition(":")[2], usage),
+            cost_usd=cost_of(self.name, usage, self.price),
             latency_s=deadline.clock.now() - started,
             finish_reason=response.finish_reason,
             request_id=response.provider_response_id,

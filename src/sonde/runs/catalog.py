@@ -39,7 +39,7 @@ class RunSummary:
     iterations: int = 0
     subcalls: int = 0
     tokens: int = 0
-    cost_usd: float = 0.0
+    cost_usd: float | None = 0.0
     seconds: float = 0.0
     citations: int = 0
 
@@ -47,6 +47,7 @@ class RunSummary:
 class _Runtime(msgspec.Struct):
     usage: Usage
     model_name: str | None = None
+    price_source: str | None = None
 
 
 class _Metrics(msgspec.Struct):
@@ -120,7 +121,8 @@ def summarise(path: Path) -> RunSummary:
             iterations=usage.iterations,
             subcalls=usage.llm_subcalls,
             tokens=usage.tokens_total,
-            cost_usd=usage.cost_usd,
+            # In runs of old versions, tokens that cost nothing came from a model without a known price.
+            cost_usd=usage.cost if head.runtime_ref.price_source or not usage.tokens_total else usage.cost_usd or None,
             seconds=head.metrics.total_latency_s,
             citations=len(head.citations),
         )
@@ -143,7 +145,7 @@ def summarise(path: Path) -> RunSummary:
         iterations=usage.iterations,
         subcalls=usage.llm_subcalls,
         tokens=usage.tokens_total,
-        cost_usd=usage.cost_usd,
+        cost_usd=usage.cost,
     )
 
 

@@ -31,9 +31,9 @@ from sonde.core.events import (
 from sonde.core.record import RunRecord
 from sonde.runs.rundir import fold
 
-_IDS = frozenset({"seq", "at", "run_id", "request_hash", "annotation_ids"})
+_IDS = frozenset({"seq", "at", "run_id", "request_hash", "annotation_ids", "price_source"})
 _TIMED = frozenset({"clock", "latency_s", "waited_s", "wait_s", "duration_s", "elapsed_s", "call_s", "attempts"})
-_COUNTED = frozenset({"tokens_in", "tokens_out", "cached_in", "cost_usd", "left"})
+_COUNTED = frozenset({"tokens_in", "tokens_out", "cached_in", "cost_usd", "unpriced", "left"})
 ASIDE = _IDS | _TIMED | _COUNTED
 """Ids, times, and counts that follow from texts which are compared themselves; `numbers` has their sums."""
 
@@ -110,7 +110,7 @@ def compare(left: Sequence[AnyEvent], right: Sequence[AnyEvent]) -> Comparison:
         right=other.run_id,
         equal=difference is None,
         first_difference=difference,
-        numbers=[Pair(name=name, left=ours[name], right=theirs[name]) for name in ours],
+        numbers=[Pair(name=name, left=ours[name], right=theirs[name]) for name in ours if name != "unpriced"],
         tools=[
             Pair(name=name, left=our_calls[name], right=their_calls[name]) for name in sorted(our_calls | their_calls)
         ],

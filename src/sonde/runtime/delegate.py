@@ -227,6 +227,7 @@ class Delegation:
                 tokens_in=used.tokens_in,
                 tokens_out=used.tokens_out,
                 cost_usd=used.cost_usd,
+                unpriced=used.unpriced,
                 error=None if error is None else error.row(),
             )
         )

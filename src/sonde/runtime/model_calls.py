@@ -26,10 +26,11 @@ from sonde.models.base import (
     ModelRequest,
     TokenUsage,
     backoff,
-    dearest,
+    cost_of,
     estimate_tokens,
     interrupted,
     may_retry,
+    own_price,
     price,
     prompt_tokens,
 )
@@ -121,7 +122,7 @@ def ask(run: Run, scope: Scope, model: Model, question: Question) -> ModelReplie
 
 
 def _cost(model: Model, tokens_in: int, tokens_out: int) -> float:
-    return dearest(model.name, TokenUsage(tokens_in, tokens_out)) or 0.0
+    return cost_of(model.name, TokenUsage(tokens_in, tokens_out), own_price(model)) or 0.0
 
 
 def _as_recorded(run: Run, question: Question) -> Question:
@@ -213,7 +214,8 @@ def given_up(failure: ModelCallFailed) -> ModelCallFailed:
 def _count(run: Run, scope: Scope, replied: ModelReplied) -> None:
     scope.spend(used_by(replied))
     if replied.cost_usd is None and scope.budget.max_cost_usd is not None:
-        run.note(f"no price is known for {replied.model}: the cost limit cannot bind, tokens still count")
+        most = plural(scope.budget.max_tokens_total, "token")
+        run.note(f"the price of {replied.model} is unknown: the cost limit cannot hold; the run is limited to {most}")
 
 
 def _asked(question: Question, hashed: str, model: Model, max_output_tokens: int) -> ModelAsked:

@@ -40,7 +40,7 @@ from sonde.errors import (
     WritebackFailed,
     by_user,
 )
-from sonde.models.base import Model, output_limit, sampling_of
+from sonde.models.base import Model, output_limit, own_price, price_source, sampling_of
 from sonde.runs.recorder import Recorder
 from sonde.runs.recording import Diverged, EarlierRuns, Recording
 from sonde.runs.rundir import ARTIFACTS, RunDir
@@ -285,6 +285,7 @@ class Run:
         interpreter = [] if spec.backend == "kernel" else [f"backend: {spec.backend}", "NO KERNEL LAYERS"]
         packages = {"packages": list(spec.packages)} if spec.packages else {}
         sent = sampling_of(self.model, thinks=spec.engine.thinks)
+        then = spec.recording.at(RunStarted)
         return RunStarted(
             run_id=self.run_id,
             run_type=spec.engine.run_type,
@@ -307,6 +308,7 @@ class Run:
             sampling={**sent, "max_output_tokens": output_limit(self.model, spec.engine.max_output_tokens)}
             if model
             else {},
+            price_source=then.price_source if then else price_source(model, own_price(self.model)) if model else "",
             layers=[*(["unsafe"] if spec.unsafe else []), *interpreter],
         )
 

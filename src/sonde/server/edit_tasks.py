@@ -66,7 +66,12 @@ class EventTranslator:
                 parent, scope = self._id(event.parent_call_id), ", ".join(event.shared) or event.mode
                 self._emit(SubcallStart(id=where, parent_id=parent, intent=self.shown(event.objective), scope=scope))
             case SubcallEnded():
-                used = Usage(tokens_in=event.tokens_in, tokens_out=event.tokens_out, cost_usd=event.cost_usd)
+                used = Usage(
+                    tokens_in=event.tokens_in,
+                    tokens_out=event.tokens_out,
+                    cost_usd=event.cost_usd,
+                    unpriced=event.unpriced,
+                )
                 cited = [Citation.model_validate(ref) for ref in event.evidence_refs if ref.get("path")]
                 citations = tuple(citation_of(each) for each in cited)
                 summary = self.shown(event.summary)
@@ -124,7 +129,7 @@ def wire_usage(used: Usage, seconds: float = 0.0) -> WireUsage:
         tool_calls=used.tool_calls,
         subcalls=used.llm_subcalls,
         tokens=used.tokens_total,
-        cost_usd=used.cost_usd,
+        cost_usd=used.cost,
         seconds=round(seconds, 2),
     )
 

@@ -249,7 +249,7 @@ def _estimate(
 def _announce(settings: Settings, folder: BatchFolder, items: Manifest, *, silent: bool, capped: bool) -> None:
     """Say on stderr what will run, which lines are no items, and that a cost limit without a price cannot hold."""
     from sonde.cli.foreground_run import print_model_line
-    from sonde.models.base import TokenUsage, dearest
+    from sonde.models.base import price_source
 
     for line in items.broken[:20]:
         reason = one_line(line.reason, 300)
@@ -261,8 +261,12 @@ def _announce(settings: Settings, folder: BatchFolder, items: Manifest, *, silen
     print_model_line(settings)
     print(f"batch: {plural(len(items.items), 'item')} in {folder.path}", file=sys.stderr)
     for name in dict.fromkeys((settings.model, settings.sub_model)) if capped else ():
-        if name is not None and dearest(settings.choose(name).spec, TokenUsage(1, 1)) is None:
-            print(f"warning: no price is known for {name}, so the cost limit has no effect", file=sys.stderr)
+        choice = settings.choose(name) if name is not None else None
+        if choice is not None and price_source(choice.spec, choice.settings.price) == "unknown":
+            print(
+                f"warning: the price of {name} is unknown: the cost limit cannot hold (--price gives one)",
+                file=sys.stderr,
+            )
 
 
 @contextmanager

@@ -44,7 +44,10 @@ def config(
         print(printable(f"{path} is accepted as it is now; if it changes, accept it again"))
         return
     settings = settings_of(model, budget, place)
-    models = {name: entry.spec for name, entry in sorted(settings.models.items())}
+    models = {
+        name: entry.spec + (f", price {entry.price}" if entry.price else "")
+        for name, entry in sorted(settings.models.items())
+    }
     if json:
         from sonde.core.canonical import canonical_json
 

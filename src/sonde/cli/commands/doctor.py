@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from sonde.cli.options import settings_of, spread
+from sonde.cli.options import PRICE, settings_of, spread
 from sonde.cli.text import escaped_json, one_line, printable
 from sonde.errors import ConfigError, ModelCallFailed
 
@@ -43,6 +43,7 @@ def doctor(
         str | None, typer.Option(metavar="M", help="Also ask this model once: latency, context window, price, schema.")
     ] = None,
     base_url: Annotated[str | None, typer.Option(metavar="URL", help="The OpenAI-compatible server.")] = None,
+    price: Annotated[str | None, typer.Option(metavar="IN/OUT", help=PRICE)] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> int:
     """Can untrusted code run safely here, and does the model answer? Tries both for real.
@@ -57,7 +58,7 @@ def doctor(
 
     if base_url is not None and model is None:
         raise ConfigError("--base-url goes with --model: sonde doctor --base-url URL --model openai:NAME")
-    settings = settings_of(model=model, base_url=base_url)
+    settings = settings_of(model=model, base_url=base_url, price=price)
     tried = _try(settings, model) if model is not None else None
     servers = find_servers(ports_of(settings.local_ports)) if settings.model is None else []
     code = report(examine(), json=json, model=tried, servers=servers)
@@ -80,14 +81,13 @@ def _try(settings: Settings, name: str) -> dict[str, str]:
 
     from sonde.core.deadline import Deadline, SystemClock
     from sonde.models import Message, ModelRequest, TokenUsage, open_model
-    from sonde.models.base import FREE, price
+    from sonde.models.base import cost_of, price_source
 
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     request = ModelRequest(
         messages=[Message("user", "Is 2 + 2 equal to 4?")], schema={**schema, "additionalProperties": False}
     )
     choice = settings.choose(name)
-    kind, _, short = choice.spec.partition(":")
     try:
         model = open_model(choice.spec, choice.settings)
         try:
@@ -102,15 +102,16 @@ def _try(settings: Settings, name: str) -> dict[str, str]:
         value = None
     fits = isinstance(value, dict) and isinstance(cast("dict[str, Any]", value).get("ok"), bool)
     taken = "response_format" not in getattr(model, "refused", ())
-    per_million = 0.0 if kind in FREE else price(short, TokenUsage(1_000_000, 0))
+    own = choice.settings.price
+    read, written = (cost_of(choice.spec, TokenUsage(*each), own) for each in ((1_000_000, 0), (0, 1_000_000)))
     return {
         "model": f"{name} answered as {one_line(reply.model, 100)}",
         "latency": f"{reply.latency_s:.2f} s for {reply.usage.tokens_in + reply.usage.tokens_out} tokens",
         "context": _context_window(choice),
         "price": (
-            "unknown, so a limit in dollars has no effect"
-            if per_million is None
-            else f"${per_million:g} per million tokens read, ${price(short, TokenUsage(0, 1_000_000)) or 0.0:g} written"
+            "unknown, so a limit in dollars cannot hold; give it: --price INPUT/OUTPUT, in dollars per million tokens"
+            if read is None
+            else f"${read:g} per million tokens read, ${written or 0.0:g} written ({price_source(choice.spec, own)})"
         ),
         "schema": ("the server takes one" if taken else "the server refuses one, so it is asked for in words")
         + ("; the reply fits" if fits else f"; the reply does NOT fit: {one_line(reply.text, 80)}"),
@@ -123,7 +124,6 @@ def _context_window(choice: ModelChoice) -> str:
 
     from genai_prices.data_snapshot import get_snapshot
 
-    from sonde.models.base import FREE
     from sonde.models.loopback import told_window
 
     kind, _, short = choice.spec.partition(":")
@@ -136,7 +136,11 @@ def _context_window(choice: ModelChoice) -> str:
         listed = get_snapshot().find_provider_model(short.rpartition("/")[2], None, None, None)[1].context_window
     except LookupError:
         listed = None
-    return f"{listed:,} tokens, says the price list" if kind not in FREE and listed else "the server does not say"
+    return (
+        f"{listed:,} tokens, says the price list"
+        if kind not in ("command", "local") and listed
+        else "the server does not say"
+    )
 
 
 def report(

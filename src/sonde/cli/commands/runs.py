@@ -85,7 +85,7 @@ def list_(*, wanted: RunFilter, place: PlaceOptions) -> int:
 
 
 def _line(summary: RunSummary) -> str:
-    spent = shown_cost(summary.cost_usd, summary.tokens)
+    spent = shown_cost(summary.cost_usd)
     turns = f"{summary.iterations:3} {'turn ' if summary.iterations == 1 else 'turns'}"
     return (
         f"{printable(summary.run_id)}  {one_line(summary.status, 11):11} {one_line(summary.run_type, 17):17} {turns} "

@@ -69,7 +69,7 @@ export class Answer {
     const waited = this.run.t1 - this.run.t0 - took;
     const found = this.excerpts.length && this.excerpts.every((each) => each.fallback);
     const checked = `cited, ${proved} verified ${offline ? "when exported" : "now"}`;
-    const spent = start.model || totals.cost_usd ? costOf(totals.cost_usd, totals.tokens) : "—";
+    const spent = start.model || totals.cost_usd ? costOf(totals.cost_usd, totals.tokens, totals.unpriced) : "—";
     const rows = [
       [seconds(took), waited > 1 ? `time, ${seconds(took + waited)} with waits` : "time"],
       [spent, "cost"],

@@ -75,7 +75,7 @@ export class BudgetPlot {
       points,
       timed,
       most: points[points.length - 1][1],
-      text: `${name === "cost_usd" ? costOf(total, this.run.totals.tokens) : format(total)} of ${format(limit)}`,
+      text: `${name === "cost_usd" ? costOf(total, this.run.totals.tokens, this.run.totals.unpriced) : format(total)} of ${format(limit)}`,
     };
   }
 

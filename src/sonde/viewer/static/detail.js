@@ -1,6 +1,6 @@
 // One step in full: what was asked, what was said, what ran, what came back, each with its hash. Whole events are fetched when shown.
 
-import { copyable, count, h, money, pill, put, seconds } from "./dom.js";
+import { copyable, costOf, count, h, money, pill, put, seconds } from "./dom.js";
 import { json, python } from "./highlight.js";
 import { promptOf } from "./model.js";
 import { fetchFull } from "./source.js";
@@ -165,7 +165,7 @@ const PARTS = {
         ["status", ended ? pill(ended.status) : pill("running")],
         ["depth", String(started.depth)],
         ["tokens", ended && count(ended.tokens_in + ended.tokens_out)],
-        ["cost", ended && money(ended.cost_usd)],
+        ["cost", ended && costOf(ended.cost_usd, ended.tokens_in, ended.unpriced)],
         ["input", copyable(started.input_ref_hash, "hash of the input")],
       ]),
       query

@@ -47,9 +47,9 @@ export function money(value) {
   return value < 0.01 ? `$${value.toFixed(4)}` : `$${value.toFixed(2)}`;
 }
 
-// Money for so many tokens: tokens that cost nothing came from a model whose price is not known.
-export function costOf(value, tokens) {
-  return value || !tokens ? money(value) : "unknown";
+// Null is a cost that nobody knows. Runs of old versions show it as tokens that cost nothing.
+export function costOf(value, tokens, unpriced) {
+  return value === null || unpriced || (unpriced === undefined && !value && tokens) ? "unknown" : money(value);
 }
 
 export function count(value) {

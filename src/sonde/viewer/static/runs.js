@@ -92,7 +92,7 @@ export class Runs {
       count(run.iterations),
       count(run.subcalls),
       count(run.tokens),
-      costOf(run.cost_usd, run.tokens),
+      costOf(run.cost_usd, run.tokens, 0),
       count(run.citations),
     ];
     return h(

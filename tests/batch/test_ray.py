@@ -276,7 +276,7 @@ def test_ctrl_c_is_heard_while_the_cluster_has_no_room_for_a_worker(tmp_path: Pa
     finally:
         cluster.shutdown()
 
-    assert driver.returncode == 1, said
+    assert driver.returncode == 130, said
     assert json.loads(out)["stopped"] == "asked to stop"
     assert json.loads(out)["left"] == 2
 

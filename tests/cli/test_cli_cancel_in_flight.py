@@ -42,6 +42,7 @@ def test_a_signal_breaks_the_waiting_off_and_the_call_is_counted(tmp_path: Path,
             process.send_signal(number)
             out, _ = process.communicate(timeout=250)
 
+    assert process.returncode == 128 + number
     found = json.loads(out)
     events = [json.loads(line) for line in (tmp_path / found["run_dir"] / "events.jsonl").read_text().splitlines()]
     (failed,) = [event for event in events if event["type"] == "model_failed"]

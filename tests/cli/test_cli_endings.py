@@ -261,7 +261,7 @@ def test_ctrl_c_in_the_middle_of_a_parallel_batch_returns_soon(folder: Path) -> 
         await_requests(server, 10)
         found = finish(process)
 
-    assert (process.returncode, found["status"]) == (0, "partial")
+    assert (process.returncode, found["status"]) == (130, "partial")
     assert "cancelled by the user" in found["gaps"]
     complete(folder)
 

@@ -155,6 +155,7 @@ def replay(
     context: Any = None,
     tools: Sequence[Callable[..., Any]] = (),
     on_event: OnEvent | None = None,
+    cancel: threading.Event | None = None,
     settings: Settings | None = None,
     limits: Limits | None = None,
     **knobs: float | None,
@@ -177,6 +178,7 @@ def replay(
             sub_model=None if sub_model in (None, model) else RecordedModel(sub_model or "none", []),
             writeback=None,
             on_event=on_event,
+            cancel=cancel or Stop(),
             in_memory=True,
             recording=recording,
         )

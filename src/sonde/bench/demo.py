@@ -25,6 +25,7 @@ from sonde.api.settings import Settings
 from sonde.bench.log import write_log
 from sonde.bench.seeded import generate
 from sonde.contexts.workspace import LocalWorkspace, WorkspaceContext, accept
+from sonde.core.cancellation import Stop
 from sonde.core.events import AnyEvent, ModelReplied, RunStarted
 from sonde.errors import ConfigError
 from sonde.models.base import RecordedModel
@@ -107,7 +108,14 @@ def prepare(family: str, folder: Path) -> Path:
     return place
 
 
-def play(recording: DemoScript, folder: Path, *, settings: Settings, on_event: OnEvent | None = None) -> Result:
+def play(
+    recording: DemoScript,
+    folder: Path,
+    *,
+    settings: Settings,
+    on_event: OnEvent | None = None,
+    cancel: Stop | None = None,
+) -> Result:
     """Run a recording again below a folder: data in `data/`, the run in `runs/`."""
     started = began(recording, prepare(str(recording.started["run_type"]), folder / "data"))
     silent = RecordedModel(f"{recording.model} (recorded)", [])
@@ -127,16 +135,18 @@ def play(recording: DemoScript, folder: Path, *, settings: Settings, on_event: O
             sub_model=None,
             runs_dir=folder / "runs",
             on_event=on_event,
+            cancel=cancel or Stop(),
             recording=words,
         )
         return launch(spec, settings)
 
 
-def without_model(recording: DemoScript, folder: Path, *, settings: Settings) -> Result:
+def without_model(recording: DemoScript, folder: Path, *, settings: Settings, cancel: Stop | None = None) -> Result:
     """The same run with no model: what rules and search alone can say, marked CODE."""
     started = began(recording, prepare(str(recording.started["run_type"]), folder / "data"))
     with rebuilt(started, settings) as spec:
-        return launch(replace(spec, model=None, sub_model=None, runs_dir=folder / "runs"), settings)
+        alone = replace(spec, model=None, sub_model=None, runs_dir=folder / "runs", cancel=cancel or Stop())
+        return launch(alone, settings)
 
 
 def began(recording: DemoScript, place: Path) -> RunStarted:

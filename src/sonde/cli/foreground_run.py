@@ -52,7 +52,7 @@ def run_with_view(
     with soft_stop() as cancel, open_view(sys.stderr, silent=silent) as view:
         answer = start(hooks_of(view, cancel))
     print_answer(answer, output, roots)
-    return 1 if answer.status == "failed" else 0
+    return cancel.exit_code(1 if answer.status == "failed" else 0)
 
 
 def investigate_each(
@@ -79,7 +79,7 @@ def investigate_each(
                 break
     if refused:
         raise UsageError("; ".join(dict.fromkeys(refused)))
-    return 1 if any(each.status == "failed" for each in found) else 0
+    return cancel.exit_code(1 if any(each.status == "failed" for each in found) else 0)
 
 
 def print_model_line(settings: Settings, line: str | None = None) -> None:

@@ -4,7 +4,7 @@ The run checks `cancel` between its steps, and setting it interrupts the model c
 model, for code, for a person's yes or for a pipe it cannot check. There, and only there, the signal ends the wait with a
 KeyboardInterrupt, which the run also takes as a cancel. Modules and packages that wait say so with `INTERRUPTIBLE = True`.
 Anywhere else an exception could leave a record half written. SIGTERM counts as Ctrl-C, so that a service manager gets a complete
-record too.
+record too. A command that was stopped ends with 128 and the number of the signal, whatever it still printed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,20 @@ _OURS = f"{sonde.__name__}."
 _STOPPING = "sonde: stopping; the answer so far follows (Ctrl-C again kills)\n"
 
 
+class SignalStop(Stop):
+    """A stop that knows which signal set it."""
+
+    number: int | None = None
+
+    def exit_code(self, code: int) -> int:
+        """130 after Ctrl-C and 143 after SIGTERM, as shells say it; otherwise `code`."""
+        return code if self.number is None else 128 + self.number
+
+
 @contextmanager
-def soft_stop(said: str | None = _STOPPING) -> Generator[threading.Event]:
+def soft_stop(said: str | None = _STOPPING) -> Generator[SignalStop]:
     """An event that the first Ctrl-C sets; `said` is then printed. Outside the main thread no signal is caught."""
-    cancel = Stop()
+    cancel = SignalStop()
     if threading.current_thread() is not threading.main_thread():
         yield cancel
         return
@@ -40,6 +50,7 @@ def soft_stop(said: str | None = _STOPPING) -> Generator[threading.Event]:
                 _say(_SHOW_CURSOR)
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+        cancel.number = number
         cancel.set()
         _say(said or "")
         if _is_waiting(frame):

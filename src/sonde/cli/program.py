@@ -1,7 +1,7 @@
 """The program: find the command, run it, turn errors into a message and an exit code.
 
-Exit codes: 0 succeeded or partial, 1 failed, 2 usage or configuration (`sonde rlms` has its own). Only the file of the typed command is
-imported, and those files import nothing heavy, so `sonde --help` stays fast.
+`CODES` lists the exit codes. Only the file of the typed command is imported, and those files import nothing heavy, so `sonde --help`
+stays fast.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ ABOUT = """Lower a language model into data that does not fit in a prompt; bring
 
     sonde ask "Which service failed first?" logs/
 """
+CODES = (
+    "Exit codes: 0 succeeded or partial, 1 failed, 2 usage or configuration, 130 stopped by Ctrl-C and 143 by SIGTERM, "
+    "also with a partial answer; rlms has its own."
+)
 SHARED = {"view": "runs", "export": "runs", "publish": "runs", "demo": "bench"}
 """Small commands that stand in the file of another command; every other file has the name of its command."""
 
@@ -55,6 +59,7 @@ def build(names: Sequence[str]) -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         no_args_is_help=True,
+        epilog=CODES,
         name="sonde",
         context_settings={"help_option_names": ["--help", "-h"]},
     )

@@ -160,7 +160,7 @@ def batch(
         sys.stdout.write(
             escaped_json(pretty_json({**report, "folder": str(outcome.folder.path), "skipped": skipped}).decode())
         )
-        return 0 if outcome.complete else 1
+        return cancel.exit_code(0 if outcome.complete else 1)
     sys.stdout.write(printable(markdown(report)))
     if outcome.stopped:
         again = "the same command"
@@ -171,7 +171,7 @@ def batch(
         for note in skipped:
             print(f"note: {note}", file=sys.stderr)
         print(f"report: {outcome.folder.path / 'report.html'}", file=sys.stderr)
-    return 0 if outcome.complete else 1
+    return cancel.exit_code(0 if outcome.complete else 1)
 
 
 def _items(

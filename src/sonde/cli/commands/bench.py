@@ -251,6 +251,7 @@ def demo(
     """
     from sonde.api.settings import Settings
     from sonde.bench import demo as recordings
+    from sonde.cli.interrupt import soft_stop
     from sonde.cli.live import open_view
     from sonde.runs.rundir import ignored_by_git
 
@@ -262,20 +263,23 @@ def demo(
     if not folder.exists():
         ignored_by_git(folder)
     as_recorded = True
-    for each in chosen:
-        print(f"\n== {each.title}\n   {each.started['objective']}")
-        print(f"   words of {each.model}, recorded {each.recorded}; all else is live\n")
-        with open_view(sys.stderr) as view:
-            result = recordings.play(each, folder, settings=Settings(), on_event=view.on_event)
-        print(f"\n{result.text.strip()}\n")
-        print(f"{result.status.value}, judged by {result.annotator_kind}; {result.run_dir or ''}")
-        if code and each.started["run_type"] != "edit":
-            print("\n-- the same without a model:\n")
-            silent = recordings.without_model(each, folder, settings=Settings())
-            print(f"{silent.text.strip()[:1500]}\n{silent.status.value}, judged by {silent.annotator_kind}")
-        as_recorded = as_recorded and result.status.value == each.status
+    with soft_stop() as cancel:
+        for each in chosen:
+            print(f"\n== {each.title}\n   {each.started['objective']}")
+            print(f"   words of {each.model}, recorded {each.recorded}; all else is live\n")
+            with open_view(sys.stderr) as view:
+                result = recordings.play(each, folder, settings=Settings(), on_event=view.on_event, cancel=cancel)
+            print(f"\n{result.text.strip()}\n")
+            print(f"{result.status.value}, judged by {result.annotator_kind}; {result.run_dir or ''}")
+            if code and each.started["run_type"] != "edit" and not cancel.is_set():
+                print("\n-- the same without a model:\n")
+                silent = recordings.without_model(each, folder, settings=Settings(), cancel=cancel)
+                print(f"{silent.text.strip()[:1500]}\n{silent.status.value}, judged by {silent.annotator_kind}")
+            as_recorded = as_recorded and result.status.value == each.status
+            if cancel.is_set():
+                break
     own, found = Path(sys.executable).parent / "sonde", shutil.which("sonde")
     typed = found is not None and own.exists() and Path(found).samefile(own)  # not so after `make demo`
     program = "sonde" if typed or not own.exists() else os.path.relpath(own)
     print(f"\nLook at the runs: {shlex.join([program, 'view', '--runs-dir', str(folder / 'runs')])}")
-    return 0 if as_recorded else 1
+    return cancel.exit_code(0 if as_recorded else 1)

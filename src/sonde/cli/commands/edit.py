@@ -113,4 +113,4 @@ def edit(
                 del kept[kept.index(given) : kept.index(given) + 2]
         more = ["--continue", done.record.run_id, *([] if raised is None else [flag, str(raised)])]
         print(printable(f"to go on: {shlex.join(['sonde', *kept, *more, *words[at:]])}"), file=sys.stderr)
-    return 1 if done.status == "failed" else 0
+    return cancel.exit_code(1 if done.status == "failed" else 0)

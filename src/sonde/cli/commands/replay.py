@@ -47,18 +47,23 @@ def replay(
     """
     from sonde.api import rerun
     from sonde.cli.inputs import one_source
+    from sonde.cli.interrupt import soft_stop
     from sonde.cli.live import open_view
 
     settings = settings_of(budget, place, backend=allowed.backend)
-    with open_view(sys.stderr, silent=output.json or output.quiet) as view:
+    silent = output.json or output.quiet
+    with soft_stop("sonde: stopping (Ctrl-C again kills)\n") as cancel, open_view(sys.stderr, silent=silent) as view:
         found = rerun.replay(
             run,
             words_only=words_only,
             context=one_source(context),
             on_event=view.on_event,
+            cancel=cancel,
             settings=settings,
             limits=allowed.limits(),
         )
+    if cancel.is_set():  # the rest was not compared
+        return cancel.exit_code(1)
     code = 0 if found.equal or words_only else 1
     if output.json:
         from sonde.runs.rundir import pretty_json

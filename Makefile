@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 BASE   := $(VENV)/.base
 READY  := $(VENV)/.ready
 NODE   := vscode/node_modules/.ready
-PINNED := code otel data pdf mcp acp
+PINNED := code otel data pdf office mcp acp
 FAST   := not slow and not phoenix and not browser and not local and not journey and not hostile_long and not long
 
 # Tests start processes by the hundred: without compiled files each of them would compile everything again.

@@ -21,6 +21,10 @@ T = TypeVar("T")
 KINDS = {
     "pdf": ParserKind(module="sonde.parsers.pdf", batch=50),
     "notebook": ParserKind(module="sonde.parsers.notebook", batch=50),
+    "web": ParserKind(module="sonde.parsers.web", batch=50),
+    "office": ParserKind(module="sonde.parsers.office", batch=50),
+    "opendocument": ParserKind(module="sonde.parsers.opendocument", batch=50),
+    "presentation": ParserKind(module="sonde.parsers.presentation", batch=50),
     "symbols": ParserKind(module="sonde.parsers.grammars", batch=500),
     "archive": ParserKind(module="sonde.parsers.archives", batch=50),
     "parquet": ParserKind(module="sonde.parsers.parquet"),

@@ -21,7 +21,7 @@ from typing import Any, Literal, cast
 from sonde.contexts.configs import ConfigSnapshots
 from sonde.contexts.files.file_list import ARCHIVES, Entry
 from sonde.contexts.files.library import glob_pattern
-from sonde.contexts.files.text import LineIndex, open_archive, open_text, read_lines
+from sonde.contexts.files.text import PAGE_SUFFIXES, LineIndex, open_archive, open_text, read_lines
 from sonde.contexts.traces.cache import SUFFIXES
 from sonde.contexts.traces.catalog import is_server
 from sonde.contexts.traces.filestore import FileStore
@@ -221,6 +221,8 @@ class _CitedSources:
                 if path[:slash].lower().endswith(ARCHIVES):
                     archives = _candidates(path[:slash], self._roots)
                     found += [lines_of(file, start, end, path[slash + 1 :]) for file in archives]
+            if path.lower().endswith(PAGE_SUFFIXES):  # runs over source code cite the markup
+                found += [lines_of(file, start, end, as_it_is=True) for file in _candidates(path, self._roots)]
             return [text for text in found if text is not None] if found and start > 0 else None
         if self._traces is None or citation.get("kind") not in {kind.value for kind in EvidenceKind}:
             return None
@@ -299,7 +301,7 @@ def _candidates(path: str, roots: Iterable[Path]) -> Iterator[Path]:
                     yield real
 
 
-def lines_of(file: Path, start: int, end: int, member: str = "") -> str | None:
+def lines_of(file: Path, start: int, end: int, member: str = "", *, as_it_is: bool = False) -> str | None:
     r"""Lines of a file or of an archive's member as a run reads them, from 1, both included, joined by `\n`; None if there are none."""
     try:
         state = file.stat()
@@ -308,7 +310,7 @@ def lines_of(file: Path, start: int, end: int, member: str = "") -> str | None:
         entry = Entry(file.name, state.st_size, state.st_mtime_ns, str(file), member)
         if member and secret_reason(member):
             return None
-        with open_archive(entry).open(entry) if member else open_text(entry) as text:
+        with open_archive(entry).open(entry) if member else open_text(entry, as_it_is=as_it_is) as text:
             index = LineIndex.of(text)
             return read_lines(text, index, start, end) if 0 < start <= end <= index.total else None
     except (SondeError, OSError):

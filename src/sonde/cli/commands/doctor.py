@@ -25,6 +25,7 @@ EXTRAS = {
     "code": "tree_sitter",
     "data": "duckdb",
     "pdf": "pypdf",
+    "office": "mammoth",
     "mcp": "mcp",
     "acp": "acp",
     "monty": "pydantic_monty",

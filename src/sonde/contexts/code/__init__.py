@@ -52,6 +52,7 @@ class CodeContext:
             clock=clock,
             within=within,
             unconfined=unconfined,
+            source=True,
         )
         self._finder = Finder(self.files)
 

@@ -49,10 +49,11 @@ class FilesContext:
         clock: Clock | None = None,
         within: Sequence[AnyPath] = (),
         unconfined: bool = False,
+        source: bool = False,
     ) -> None:
-        """`unconfined` lets documents be parsed where the kernel cannot confine their parsers."""
+        """`unconfined` lets documents be parsed where the kernel cannot confine their parsers; `source` shows the markup of web pages."""
         named = [sources] if isinstance(sources, (str, Path)) else list(sources)
-        self.library = Library(named, texts or {}, within, unconfined=unconfined)
+        self.library = Library(named, texts or {}, within, unconfined=unconfined, source=source)
         self._rationale_over = rationale_over
         self._clock = clock or SystemClock()
         self._search = Search(self.library, cache_dir)

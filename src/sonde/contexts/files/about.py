@@ -8,6 +8,7 @@ import posixpath
 from collections import Counter
 
 from sonde.contexts.files.file_list import Listing
+from sonde.contexts.files.text import OFFICE_KINDS, is_installed
 from sonde.core.canonical import plural
 
 _NAMED = 40
@@ -52,8 +53,16 @@ def left_out(listing: Listing) -> str:
         named = ", ".join(secrets[:3]) + (", …" if len(secrets) > 3 else "")
         kinds.append(f"{plural(len(secrets), 'secret')} ({named})")
     pdfs = sum(entry.path.lower().endswith(".pdf") for entry in listing.texts)
-    if pdfs and importlib.util.find_spec("pypdf") is None:
+    if pdfs and not is_installed("pdf"):
         kinds.append(f"{plural(pdfs, 'PDF')} (pip install 'sonde-rlm[pdf]')")
+    if not is_installed("office"):
+        suffixes = Counter(posixpath.splitext(entry.path)[1].lower() for entry in listing.texts)
+        office = [
+            f"{suffixes[name]:,} {name[1:]}"
+            for name, kind in OFFICE_KINDS.items()
+            if kind == "office" and suffixes[name]
+        ]
+        kinds += [f"{', '.join(office)} (pip install 'sonde-rlm[office]')"] if office else []
     zsts = sum(entry.path.lower().endswith(".zst") for entry in listing.texts)
     if zsts and not any(map(importlib.util.find_spec, ("zstandard", "compression"))):
         kinds.append(f"{zsts:,} zst (pip install zstandard)")

@@ -20,6 +20,7 @@ from typing import Generic, TypeVar
 from sonde.contexts.files.file_list import ARCHIVES, SKIPPED_FOLDERS, Entry, Listing, list_sources
 from sonde.contexts.files.text import (
     BLOCK,
+    PAGE_SUFFIXES,
     Archive,
     LeftOut,
     LineIndex,
@@ -32,6 +33,7 @@ from sonde.contexts.files.text import (
 from sonde.core.patterns import Pattern, compiled, escaped
 from sonde.disk import AnyPath, open_exactly, secret_reason
 from sonde.errors import ToolFault
+from sonde.parsers.documents import KINDS
 
 GLOB_CHARS = 4096
 """No path is longer, and to read a glob takes time by the square of its brackets."""
@@ -51,12 +53,15 @@ class Library:
         within: Sequence[AnyPath] = (),
         *,
         unconfined: bool = False,
+        source: bool = False,
     ) -> None:
-        """`unconfined` lets documents be parsed where the kernel cannot confine their parsers."""
+        """`unconfined` lets documents be parsed where the kernel cannot confine their parsers; `source` shows the markup of web pages."""
         self.unconfined = unconfined
+        self._source = source
         self.left_out: dict[str, str] = {}
         """Documents that were over a limit of their parser, with the reason: `took longer than 10 s to read`."""
         self._over_limit: dict[object, tuple[str, str]] = {}
+        self._as_it_is: set[object] = set()
         self._sources = sources
         self._within = within
         self._texts = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
@@ -127,21 +132,26 @@ class Library:
         """The text of a file, as it is now; Unreadable says why it has none."""
         if not entry.real:
             return Text.of_bytes(self._memory(entry.path))
-        if entry.member:
-            return self._archive(entry).open(entry)
-        converted = self._converted.get(signature(entry)) if self._converted else None
-        if converted is not None:
+        key = signature(entry)
+        if (converted := self._converted.get(key)) is not None:
             return converted
-        if known := self._over_limit.get(signature(entry)) if self._over_limit else None:
+        if known := self._over_limit.get(key):
             raise LeftOut(*known)  # it has had its time once
+        lowered = entry.path.lower()
+        as_it_is = key in self._as_it_is or (self._source and lowered.endswith(PAGE_SUFFIXES))
         try:
-            text = open_text(entry, unconfined=self.unconfined)
+            if entry.member:
+                text = self._archive(entry).open(entry, unconfined=self.unconfined, as_it_is=as_it_is)
+            else:
+                text = open_text(entry, unconfined=self.unconfined, as_it_is=as_it_is)
         except LeftOut as reason:
             self.left_out[entry.path] = reason.why
-            self._over_limit[signature(entry)] = (reason.message, reason.why)
+            self._over_limit[key] = (reason.message, reason.why)
             raise
-        if text.in_memory:
-            self._converted.put(signature(entry), text)
+        if text.in_memory and (not entry.member or text.label in KINDS):
+            self._converted.put(key, text)
+        elif lowered.endswith((*PAGE_SUFFIXES, ".ipynb")):  # a template, say: it was looked at once
+            self._as_it_is.add(key)
         return text
 
     def unreadable(self) -> list[Unreadable]:

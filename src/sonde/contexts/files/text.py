@@ -2,8 +2,8 @@
 
 `open_text` refuses what is no longer the listed file (a symlink put in its place, a pipe, a folder that now leads elsewhere) and what
 is not text. UTF-8 is read as it is, without a byte-order mark, stray bytes shown as U+FFFD. UTF-16 and UTF-32 need their byte-order
-mark. Other text is read as Latin-1. PDF (by pypdf, if that is installed), notebooks, gzip, bzip2, xz and zstd are read in a confined
-process. Files are read, never mapped: a mapped log that is truncated kills the process that reads it.
+mark. Other text is read as Latin-1. PDF, office files, notebooks, web pages, gzip, bzip2, xz and zstd are read in a confined process.
+Files are read, never mapped: a mapped log that is truncated kills the process that reads it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import codecs
 import errno
 import importlib.util
 import os
+import posixpath
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -27,9 +29,20 @@ from sonde.parsers.documents import ParserLimits, Refused, Unparsed, parse
 
 SAMPLE = 65_536
 _TRANSCODED_BYTES = 64_000_000
-PDF_SECONDS = 10
-PDF_BYTES_PER_S = 500_000
-"""A PDF may take ten seconds of processor time, and one more for every half megabyte."""
+DOCUMENT_SECONDS = 10
+DOCUMENT_BYTES_PER_S = 500_000
+"""A document may take ten seconds of processor time, and one more for every half megabyte."""
+OFFICE_KINDS = {
+    ".docx": "office",
+    ".xlsx": "office",
+    ".pptx": "presentation",
+    ".odt": "opendocument",
+    ".ods": "opendocument",
+    ".odp": "opendocument",
+}
+"""Which parser reads an office file; those of `office` need the extra of that name."""
+PAGE_SUFFIXES = (".html", ".htm", ".xhtml")
+_ZIP, _OLD_OFFICE = b"PK\x03\x04", b"\xd0\xcf\x11\xe0"
 UNPACKED_BYTES = 128_000_000
 MAX_EXPANSION = 200
 EXPANDED_FREELY = 16_000_000
@@ -150,17 +163,21 @@ class Text:
         return data.replace(b"\r\n", b"\n") if b"\r" in data else data
 
 
-def open_text(entry: Entry, *, unconfined: bool = False) -> Text:
+def open_text(entry: Entry, *, unconfined: bool = False, as_it_is: bool = False) -> Text:
     """The text of a listed file; Unreadable says why it has none. Close it, or use it in a `with`.
 
-    `unconfined` lets documents be parsed where the kernel cannot confine their parsers.
+    `unconfined` lets documents be parsed where the kernel cannot confine their parsers; `as_it_is` converts no web
+    page and no notebook. Web pages in a git repository are never converted.
     """
     fd = _opened(entry)
     try:
-        size = os.fstat(fd).st_size
-        is_notebook = entry.path.lower().endswith(".ipynb") and size <= _TRANSCODED_BYTES
-        text = _notebook(fd, unconfined=unconfined) if is_notebook else None
-        text = text or _recognise(fd, size, unconfined=unconfined)
+        size, head = os.fstat(fd).st_size, os.pread(fd, SAMPLE, 0)
+        as_it_is = as_it_is or (entry.path.lower().endswith(PAGE_SUFFIXES) and _in_repository(entry.real))
+        text = document_text(entry.path, fd, size, head, unconfined=unconfined, as_it_is=as_it_is)
+        if text is None and (packing := next((kind for magic, kind in PACKED.items() if head.startswith(magic)), "")):
+            head = _unpacked(fd, size, packing, unconfined=unconfined)
+            text = _decoded(head, len(head), None)
+        text = text or _decoded(head, size, fd)
     except OSError as error:
         os.close(fd)
         raise Unreadable(f"{entry.path} cannot be read: {error.strerror}.") from None
@@ -173,6 +190,10 @@ def open_text(entry: Entry, *, unconfined: bool = False) -> Text:
     if text.in_memory:
         os.close(fd)
     return text
+
+
+def _in_repository(real: str) -> bool:
+    return any((folder / ".git").exists() for folder in Path(real).parents)
 
 
 def _opened(entry: Entry) -> int:
@@ -199,15 +220,18 @@ class Archive:
         """Bytes of all texts together."""
         return sum(len(data or b"") for data in self.members.values())
 
-    def open(self, entry: Entry) -> Text:
-        """The text of a member; Unreadable says why it has none."""
+    def open(self, entry: Entry, *, unconfined: bool = False, as_it_is: bool = False) -> Text:
+        """The text of a member; Unreadable says why it has none. The keywords are those of `open_text`."""
         if entry.member not in self.members:
             raise Unreadable(f"{entry.path} is no longer in its archive.")
         data = self.members[entry.member]
         if data is None:
             raise NotText(f"{entry.path} is binary, so it is listed but not read.")
         try:
-            return text_of(data)
+            document = document_text(
+                entry.member, data, len(data), data[:SAMPLE], unconfined=unconfined, as_it_is=as_it_is
+            )
+            return document or _decoded(data, len(data), None)
         except Unreadable as reason:
             raise type(reason)(f"{entry.path} is {reason.message}") from None
 
@@ -272,22 +296,6 @@ def signature(entry: Entry) -> tuple[str, str, int, int, int] | None:
     return entry.real, entry.member, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
 
-def _recognise(fd: int, size: int, *, unconfined: bool) -> Text:
-    """The text of an open file; its first bytes tell what it is."""
-    sample = os.pread(fd, SAMPLE, 0)
-    if sample.startswith(b"%PDF-"):
-        return Text.of_bytes(_pdf(fd, size, unconfined=unconfined), "pdf")
-    for magic, packing in PACKED.items():
-        if sample.startswith(magic):
-            return text_of(_unpacked(fd, size, packing, unconfined=unconfined))
-    return _decoded(sample, size, fd)
-
-
-def text_of(data: bytes) -> Text:
-    """The text that these bytes are; Unreadable says why they are none."""
-    return _decoded(data, len(data), None)
-
-
 def _decoded(head: bytes, size: int, fd: int | None) -> Text:
     """The text of an open file with this beginning, or of these bytes."""
     sample = head[:SAMPLE]
@@ -345,29 +353,54 @@ def _unpacked(fd: int, size: int, packing: str, *, unconfined: bool) -> bytes:
     return bytes(data)
 
 
-def _notebook(fd: int, *, unconfined: bool) -> Text | None:
-    """The cells of a notebook; None if it is broken or over a limit, and then it is text like any other."""
-    limits = ParserLimits(output_bytes=_TRANSCODED_BYTES)
-    try:
-        cells = list(parse("notebook", fd, str, limits, unconfined=unconfined))
-    except Unparsed:
+def is_installed(extra: str) -> bool:
+    """Whether the packages of the extra `pdf` or `office` are here."""
+    return all(map(importlib.util.find_spec, {"pdf": ("pypdf",), "office": ("mammoth", "python_calamine")}[extra]))
+
+
+def document_text(
+    name: str, file: int | bytes, size: int, head: bytes, *, unconfined: bool = False, as_it_is: bool = False
+) -> Text | None:
+    """The text of a PDF, an office file, a notebook or a web page; None if it is something else, to be read as it is.
+
+    Unreadable says why a PDF or office file has no text. A notebook or page that is broken, a template or over a limit is read as it is.
+    """
+    suffix = posixpath.splitext(name)[1].lower()
+    extra, options = "", dict[str, object]()
+    if head.startswith(b"%PDF-"):
+        kind, called, extra = "pdf", "a PDF", "pdf"
+    elif suffix in OFFICE_KINDS and head.startswith((_ZIP, _OLD_OFFICE)):
+        kind, called = OFFICE_KINDS[suffix], f"{'an' if suffix[1] in 'ox' else 'a'} {suffix[1:]}"
+        options["most"] = min(2 * UNPACKED_BYTES, max(EXPANDED_FREELY, MAX_EXPANSION * size))
+        if kind == "office":
+            extra, options["form"] = "office", suffix[1:]
+    elif suffix in (*PAGE_SUFFIXES, ".ipynb") and not as_it_is:
+        kind, called = ("notebook", "a notebook") if suffix == ".ipynb" else ("web", "a web page")
+    else:
         return None
-    return Text.of_bytes("\n".join(cells).encode("utf-8", "replace"), "notebook")
-
-
-def _pdf(fd: int, size: int, *, unconfined: bool) -> bytes:
+    is_markup = kind in ("notebook", "web")
+    if size > _TRANSCODED_BYTES and is_markup:
+        return None
     if size > _TRANSCODED_BYTES:
-        raise Unreadable(f"a PDF of {size:,} bytes; at most {_TRANSCODED_BYTES:,} are read. Convert it to text first.")
-    if importlib.util.find_spec("pypdf") is None:
-        raise Unreadable("a PDF, which needs the extra pdf: pip install 'sonde-rlm[pdf]'.")
-    limits = ParserLimits(cpu_s=PDF_SECONDS + size // PDF_BYTES_PER_S, output_bytes=_TRANSCODED_BYTES)
+        raise Unreadable(
+            f"{called} of {size:,} bytes; at most {_TRANSCODED_BYTES:,} are read. Convert it to text first."
+        )
+    if head.startswith(_OLD_OFFICE):
+        raise Unreadable(f"{called} with a password or of an old format; save it as {suffix} without a password.")
+    if extra and not is_installed(extra):
+        raise Unreadable(f"{called}, which needs the extra {extra}: pip install 'sonde-rlm[{extra}]'.")
+    limits = ParserLimits(cpu_s=DOCUMENT_SECONDS + size // DOCUMENT_BYTES_PER_S, output_bytes=_TRANSCODED_BYTES)
     try:
-        pages = list(parse("pdf", fd, str, limits, unconfined=unconfined))
-    except Refused as broken:
-        raise Unreadable(f"a PDF that cannot be read ({broken}).") from None
+        parts = list(parse(kind, file, str, limits, unconfined=unconfined, **options))
     except Unparsed as reason:
-        raise LeftOut(f"a PDF that {reason}.", str(reason)) from None
-    return "\n".join(f"[page {number}]\n{text}" for number, text in enumerate(pages, 1)).encode("utf-8", "replace")
+        if is_markup:
+            return None
+        if isinstance(reason, Refused):
+            raise LeftOut(f"{called} that cannot be read ({reason}).", f"cannot be read: {reason}") from None
+        raise LeftOut(f"{called} that {reason}.", str(reason)) from None
+    if kind == "pdf":
+        parts = [f"[page {number}]\n{text}" for number, text in enumerate(parts, 1)]
+    return Text.of_bytes("\n".join(parts).encode("utf-8", "replace"), kind)
 
 
 BLOCK = 262_144

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from sonde.contexts.files.text import OFFICE_KINDS, SAMPLE, Unreadable, document_text
 from sonde.contexts.workspace import git
 from sonde.contexts.workspace.base import (
     Action,
@@ -35,6 +36,7 @@ from sonde.contexts.workspace.writer import Transaction, inverse, write_plan
 from sonde.errors import ToolFault
 from sonde.models.process import Program, ProgramEnd, run_process
 
+DOCUMENTS = (".pdf", *OFFICE_KINDS)
 MAX_FILES = 20_000
 MAX_MATCHES = 200
 MAX_OUTPUT = 20_000
@@ -88,7 +90,7 @@ class LocalWorkspace:
     ) -> FileSlice:
         """Lines of a file as they are now."""
         del rationale  # who watches a folder of this machine sees it in the trace of the run
-        text = self.text(path)
+        text = self._readable(path)
         if text is None:
             raise ToolFault(f"there is no file {path}; list_files() shows what there is")
         return passage(clean(path), texts(text), start_line, end_line)
@@ -100,14 +102,30 @@ class LocalWorkspace:
         found = self.root.read(path, self.policy.check_read)  # the end of a link is judged by its own name
         return None if found is None else decode(path, *found)[0]
 
+    def _readable(self, path: str) -> str | None:
+        """The text of a file, also of a PDF or office file, which a patch cannot change."""
+        path = clean(path)
+        if not path.lower().endswith(DOCUMENTS):
+            return self.text(path)
+        self.policy.check_read(path)
+        data, mode = self.root.read(path, self.policy.check_read) or (None, 0)
+        if data is None:
+            return None
+        try:
+            document = document_text(path, data, len(data), data[:SAMPLE])
+        except Unreadable as reason:
+            raise PathRefused(f"{path} is {reason.message}") from None
+        return decode(path, data, mode)[0] if document is None else document.decode(document.read(0, document.size))
+
     def search(self, query: str, path: str | None = None) -> Matches:
-        """Lines that contain the text, at most 200; files that are not text are passed over."""
+        """Lines that contain the text, at most 200; files that are not text are passed over, and documents unless one is named."""
         if not query:
             raise ToolFault("the query is empty. Example: search('def main')")
         matches: list[Match] = []
         names = self._searched(path)
         for name in names:
-            matches += self._matches_in(name, query)
+            if len(names) == 1 or not name.lower().endswith(DOCUMENTS):
+                matches += self._matches_in(name, query)
             if len(matches) >= MAX_MATCHES:
                 note = f"only the first {MAX_MATCHES} matches are shown; search for something rarer or in one folder"
                 return Matches(matches=tuple(matches[:MAX_MATCHES]), truncated=note)
@@ -122,7 +140,7 @@ class LocalWorkspace:
 
     def _matches_in(self, path: str, query: str) -> list[Match]:
         try:
-            return matching_lines(path, texts(self.text(path) or ""), query)
+            return matching_lines(path, texts(self._readable(path) or ""), query)
         except PathRefused:
             return []
 

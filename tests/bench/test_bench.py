@@ -202,14 +202,14 @@ def test_repeats_show_their_spread_on_the_page(trail: Path) -> None:
     key = suite.cases()[0].key
     right = [[CALL, "Formatting Errors"], [ROOT, "Goal Deviation"]]
     results = [
-        Trial(case=key, method="sonde", repeat=0, predicted=right, cost_usd=0.5, seconds=3),
-        Trial(case=key, method="sonde", repeat=1, predicted=right[:1], cost_usd=0.5, seconds=5),
+        Trial(case=key, method="sonde", repeat=0, predicted=right, cost_usd=0.5, seconds=3, tokens=100, cached=40),
+        Trial(case=key, method="sonde", repeat=1, predicted=right[:1], cost_usd=0.5, seconds=5, tokens=100, cached=60),
     ]
 
     page = markdown(suite, summarise(suite, results))
 
     assert "| sonde | 1 | 0 | 0 | 0.75 ± 0.35 |" in page
-    assert "| 4.0 ± 1.4 | 0 ± 0 | 0.5000 ± 0.0000 |" in page
+    assert "| 4.0 ± 1.4 | 100 ± 0 | 50% | 0.5000 ± 0.0000 |" in page
 
 
 def test_a_case_that_does_not_fit_one_prompt_is_left_out_of_that_baseline_and_told(trail: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from cli_program import Shown, kept_runs, sonde
 
 from sonde.runs.catalog import summarise
-from sonde.testing import ScriptedServer
+from sonde.testing import ScriptedReply, ScriptedServer
 
 ANSWER = "```python\nFINAL('payments')\n```"
 PRICED = '[models."openai:house/model-7b"]\nprice = { input = 1000, output = 2000, cached = 100 }\n'
@@ -170,3 +170,19 @@ def test_a_batch_on_a_model_without_a_price_says_so(home: Path) -> None:
     assert "cost unknown: no price is known for the model of 1 item" in unknown.stdout
     assert "USD" not in unknown.stdout
     assert "cost unknown" not in priced.stdout
+
+
+def test_what_a_provider_had_cached_is_in_the_record_the_cost_and_the_last_line(home: Path) -> None:
+    usage = {"prompt_tokens": 2000, "completion_tokens": 10, "prompt_tokens_details": {"cached_tokens": 1536}}
+    with ScriptedServer(ScriptedReply(text=ANSWER, usage=usage)) as server:
+        words = ("--model", "openai:m", "--price", "1000/2000/100", "--max-cost-usd", "99")
+        done = sonde("ask", "Which service?", "app.log", *words, cwd=home, OPENAI_BASE_URL=server.base_url)
+        asked = len(server.requests)
+        keys = {seen.body["prompt_cache_key"] for seen in server.requests}
+    (run,) = kept_runs(home)
+    used = json.loads((run / "run_record.json").read_text())["runtime_ref"]["usage"]
+
+    assert used["cached_in"] == 1536 * asked
+    assert used["cost_usd"] == pytest.approx(asked * (464 * 1000 + 1536 * 100 + 10 * 2000) / 1e6)
+    assert f"({1536 * asked:,} of them cached)" in done.stderr
+    assert len(keys) == 1

@@ -354,6 +354,19 @@ def test_an_unknown_family_that_refuses_parameters_gets_the_request_without_them
     assert last["max_completion_tokens"] == 9
 
 
+def test_requests_of_a_conversation_carry_its_cache_key_unless_the_server_does_not_take_it() -> None:
+    def picky(seen: Any) -> ScriptedReply:
+        if "prompt_cache_key" in seen.body:
+            return ScriptedReply(status=422, text="Extra inputs are not permitted: prompt_cache_key")
+        return ScriptedReply(text="fine")
+
+    with ScriptedServer(picky) as server:
+        reply = ask(server, conversation="c")
+        keys = [seen.body.get("prompt_cache_key") for seen in server.requests]
+
+    assert (reply.text, keys) == ("fine", ["c", None])
+
+
 def test_a_parameter_forced_by_the_caller_and_refused_is_a_plain_failure() -> None:
     with ScriptedServer(ScriptedReply(status=400, text="temperature must be 1")) as server:
         with pytest.raises(ModelCallFailed):

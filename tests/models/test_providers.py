@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -157,3 +159,53 @@ def test_a_stop_ends_the_waiting_at_once() -> None:
 
     assert time.monotonic() - started < 60
     assert "interrupted" in caught.value.message and caught.value.tokens_in > 0
+
+
+ANTHROPIC = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude-sonnet-4-5",
+    "content": [{"type": "text", "text": "seven"}],
+    "stop_reason": "end_turn",
+    "stop_sequence": None,
+    "usage": {
+        "input_tokens": 100,
+        "output_tokens": 10,
+        "cache_read_input_tokens": 2000,
+        "cache_creation_input_tokens": 300,
+    },
+}
+
+
+def cached_parts(body: Any) -> list[str]:
+    """The texts of a request that end a part to be cached."""
+    parts = [body["system"], *(message["content"] for message in body["messages"])]
+    listed = [each for part in parts if isinstance(part, list) for each in part]
+    return [each["text"] for each in listed if "cache_control" in each]
+
+
+@needs_it
+def test_anthropic_is_told_where_its_cache_may_begin_and_what_it_read_and_wrote_costs_its_own_price() -> None:
+    with ScriptedServer(ScriptedReply(raw=json.dumps(ANTHROPIC).encode())) as server:
+        settings = ModelSettings(base_url=server.base_url.removesuffix("/v1"), api_key=Secret(KEY))
+        model = open_model("anthropic:claude-sonnet-4-5", settings)
+        shared = [MESSAGES[0], Message("user", "same other")]
+        model.complete(ModelRequest(messages=MESSAGES, max_output_tokens=9), deadline=soon())
+        asked = ModelRequest(messages=MESSAGES, max_output_tokens=9, conversation="c")
+        reply = model.complete(asked, deadline=soon())
+        model.complete(replace(asked, messages=shared, shared_chars=5), deadline=soon())
+        alone, turn, batch = (cached_parts(seen.body) for seen in server.requests)
+
+    assert (alone, turn, batch) == ([], ["Be brief.", "Many?"], ["Be brief.", "same "])
+    assert reply.usage == TokenUsage(2400, 10, cached_in=2000, written_in=300)
+    assert reply.cost_usd == pytest.approx((100 * 3 + 2000 * 0.3 + 300 * 3.75 + 10 * 15) / 1e6)
+
+
+@needs_it
+def test_openai_gets_the_key_of_its_cache() -> None:
+    with ScriptedServer("seven") as server:
+        model_of(server).complete(ModelRequest(messages=MESSAGES, conversation="c"), deadline=soon())
+        (seen,) = server.requests
+
+    assert seen.body["prompt_cache_key"] == "c"

@@ -157,5 +157,6 @@ class Bench:
             status=found.status.value,
             tokens=used.tokens_total,
             cost_usd=used.cost_usd,
+            cached=used.cached_in,
             run_dir="" if found.run_dir is None else str(found.run_dir),
         )

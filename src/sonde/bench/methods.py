@@ -63,6 +63,7 @@ def answered(suite: Questions, case: BenchCase, blank: Trial, asker: Asker) -> T
                 status=answer.status.value,
                 tokens=used.tokens_total,
                 cost_usd=used.cost_usd,
+                cached=used.cached_in,
                 run_dir="" if answer.run_dir is None else str(answer.run_dir),
             )
         case "retrieval":
@@ -89,6 +90,7 @@ def one_prompt(suite: Suite, blank: Trial, model: Model, prompt: str | None) -> 
         status="succeeded",
         tokens=reply.usage.tokens_in + reply.usage.tokens_out,
         cost_usd=cost or 0.0,
+        cached=reply.usage.cached_in,
     )
 
 

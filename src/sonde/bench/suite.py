@@ -42,6 +42,8 @@ class Trial:
     seconds: float = 0.0
     tokens: int = 0
     cost_usd: float = 0.0
+    cached: int = 0
+    """How many of the tokens a provider had in its cache."""
     run_dir: str = ""
     fits: bool = True
     model: str = ""

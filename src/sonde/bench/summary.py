@@ -25,6 +25,8 @@ class Summary:
     seconds: Spread
     tokens: Spread
     cost_usd: Spread
+    cached: float
+    """The share of all tokens that a provider had in its cache."""
     tables: str
 
 
@@ -48,6 +50,7 @@ def summarise(suite: Suite, results: Iterable[Trial]) -> list[Summary]:
                 seconds=spread([fmean(each.seconds for each in trials) for trials in rounds]),
                 tokens=spread([fmean(each.tokens for each in trials) for trials in rounds]),
                 cost_usd=spread([fmean(each.cost_usd for each in trials) for trials in rounds]),
+                cached=sum(each.cached for each in tried) / max(1, sum(each.tokens for each in tried)),
                 tables=suite.tables(_predictions(suite, rounds[0], known)) if rounds else "",
             )
         )
@@ -110,14 +113,14 @@ def compared(suite: Suite, results: Iterable[Trial]) -> str:
 
 def heads(names: Sequence[str]) -> list[str]:
     """The column heads of a table of summaries with these metrics."""
-    return ["method", "cases", "does not fit", "failed", *names, "s/case", "tokens/case", "USD/case"]
+    return ["method", "cases", "does not fit", "failed", *names, "s/case", "tokens/case", "cached", "USD/case"]
 
 
 def cells(summary: Summary, names: Sequence[str]) -> list[str]:
     """One summary as a row of that table."""
     measured = [str(summary.metrics[name]) if name in summary.metrics else "" for name in names]
     counts = [summary.method, str(summary.cases), str(summary.left_out), str(summary.failed)]
-    used = [summary.seconds.shown(1), summary.tokens.shown(0), summary.cost_usd.shown(4)]
+    used = [summary.seconds.shown(1), summary.tokens.shown(0), f"{summary.cached:.0%}", summary.cost_usd.shown(4)]
     return [*counts, *measured, *used]
 
 

@@ -239,12 +239,12 @@ def _print_error(answer: Result, output: OutputOptions) -> None:
 def _summary(answer: Result) -> str:
     """One line on how the run went."""
     usage = answer.record.runtime_ref.usage
-    tokens = usage.tokens_total
+    cached = f" ({usage.cached_in:,} of them cached)" if usage.cached_in else ""
     parts = [
         str(answer.status),
         plural(usage.iterations, "turn"),
         plural(usage.llm_subcalls, "sub-call"),
-        plural(tokens, "token"),
+        plural(usage.tokens_total, "token") + cached,
         shown_cost(usage.cost),
     ]
     where = f" · {printable(str(answer.run_dir))}" if answer.run_dir else ""

@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model
 
 from sonde.core.events import Event, HostReturned, ModelFailed, ModelReplied, SubcallStarted, TurnStarted
 
+LATER = frozenset({"cached_in", "unpriced"})
+
 
 class Usage(BaseModel):
     """What was used. Adding two of them adds the counts; the depth is the deeper of both."""
@@ -25,16 +27,16 @@ class Usage(BaseModel):
     tokens_in: int = 0
     tokens_out: int = 0
     cost_usd: float = 0.0
+    cached_in: int = 0
+    """How many of the tokens sent a provider had in its cache."""
     unpriced: int = 0
     """How many replies came from a model whose price is not known; `cost_usd` is the sum of the others."""
 
     @model_serializer(mode="wrap")
     def _as_before(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A record of replies with known prices looks as it always did."""
+        """Counts that came later are left out where they are zero, so that records look as they always did."""
         shown: dict[str, Any] = plain(self)
-        if not self.unpriced:
-            shown.pop("unpriced", None)
-        return shown
+        return {name: value for name, value in shown.items() if value or name not in LATER}
 
     @property
     def cost(self) -> float | None:
@@ -57,12 +59,13 @@ class Usage(BaseModel):
             tokens_in=self.tokens_in + more.tokens_in,
             tokens_out=self.tokens_out + more.tokens_out,
             cost_usd=self.cost_usd + more.cost_usd,
+            cached_in=self.cached_in + more.cached_in,
             unpriced=self.unpriced + more.unpriced,
         )
 
     def for_code(self) -> dict[str, Any]:
         """The counters by name, as generated code sees them."""
-        return self.model_dump(exclude={"unpriced"}) | {"cost_usd": round(self.cost_usd, 6)}
+        return self.model_dump(exclude=set(LATER)) | {"cost_usd": round(self.cost_usd, 6)}
 
 
 NOTHING_USED = Usage()
@@ -82,6 +85,7 @@ def used_by(event: Event) -> Usage:
                 tokens_in=event.tokens_in,
                 tokens_out=event.tokens_out,
                 cost_usd=event.cost_usd or 0.0,
+                cached_in=event.cached_in,
                 unpriced=event.cost_usd is None,
             )
         case ModelFailed():

@@ -52,16 +52,23 @@ class ModelRequest:
     seed: int | None = None
     stop: Sequence[str] = ()
     thinks: bool = False
+    conversation: str | None = None
+    """The name of a conversation whose requests begin alike: a provider finds by it what it has cached. None: nothing to gain."""
+    shared_chars: int = 0
+    """How much of the last message other requests of the conversation have too; 0: later ones have all of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """What one attempt used. `cached_in` is part of `tokens_in`; `estimated` means that nobody counted exactly."""
+    """What one attempt used. `cached_in` was read from a provider's cache and `written_in` written to it, both part of `tokens_in`;
+    `estimated` means that nobody counted exactly.
+    """
 
     tokens_in: int
     tokens_out: int
     cached_in: int = 0
     estimated: bool = False
+    written_in: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,6 +310,7 @@ def price(model_name: str, usage: TokenUsage) -> float | None:
     tokens = Usage(
         input_tokens=usage.tokens_in,
         cache_read_tokens=min(usage.cached_in, usage.tokens_in),
+        cache_write_tokens=min(usage.written_in, usage.tokens_in - min(usage.cached_in, usage.tokens_in)),
         output_tokens=usage.tokens_out,
     )
     for name in dict.fromkeys((model_name, model_name.rpartition("/")[2])):

@@ -21,6 +21,7 @@ OPTIONAL = (
     "seed",
     "stop",
     "stream_options",
+    "prompt_cache_key",
     "max_completion_tokens",
     "max_tokens",
 )
@@ -80,6 +81,7 @@ def request_body(
         **sampling(model_name, settings, temperature=request.temperature, thinks=request.thinks),
         "stop": list(request.stop) if request.stop and family.sampling else None,
         "seed": request.seed,
+        "prompt_cache_key": request.conversation,
         "stream_options": {"include_usage": True} if stream else None,
     }
     if request.schema is not None:

@@ -134,7 +134,12 @@ class ProviderModel:
         text = cut_at_stop(mend(response.text or ""), request.stop)
         used = response.usage
         usage = (
-            TokenUsage(used.input_tokens, used.output_tokens, cached_in=used.cache_read_tokens)
+            TokenUsage(
+                used.input_tokens,
+                used.output_tokens,
+                cached_in=used.cache_read_tokens,
+                written_in=used.cache_write_tokens,
+            )
             if used.input_tokens
             else estimate_usage(request, text)
         )
@@ -165,6 +170,13 @@ class ProviderModel:
             "stop_sequences": list(request.stop) or None,
             "extra_body": dict(self._settings.extra_body) or None,
         }
+        if request.conversation is not None:  # each provider takes what is its own and leaves the rest
+            options |= {f"{kind}_prompt_cache_key": request.conversation for kind in ("openai", "mistral")}
+            options |= {
+                f"{kind}_cache_{part}": True
+                for kind in ("anthropic", "bedrock", "openrouter")
+                for part in ("instructions", *(() if request.shared_chars else ("messages",)))
+            }
         parameters = importlib.import_module("pydantic_ai.models").ModelRequestParameters
         form: dict[str, Any] = {}
         if native and request.schema is not None:  # ask for the schema by the provider's own means
@@ -175,9 +187,10 @@ class ProviderModel:
             "model_settings": {name: value for name, value in options.items() if value is not None},
             "model_request_parameters": parameters(**form),
         }
+        history = _history(messages, request.shared_chars)
         if on_text is None:
-            return await direct.model_request(self._model, _history(messages), **given)
-        async with direct.model_request_stream(self._model, _history(messages), **given) as stream:
+            return await direct.model_request(self._model, history, **given)
+        async with direct.model_request_stream(self._model, history, **given) as stream:
             async for event in stream:
                 match event.event_kind:
                     case "part_start" if event.part.part_kind == "text":
@@ -224,11 +237,14 @@ class _LoopThread:
         self._loop.close()
 
 
-def _history(messages: Sequence[Message]) -> list[Any]:
+def _history(messages: Sequence[Message], shared_chars: int = 0) -> list[Any]:
     said = importlib.import_module("pydantic_ai.messages")
     history: list[Any] = []
     for message in messages:
         match message.role:
+            case "user" if shared_chars and message is messages[-1] and shared_chars < len(message.content):
+                parts = [message.content[:shared_chars], said.CachePoint(), message.content[shared_chars:]]
+                history.append(said.ModelRequest(parts=[said.UserPromptPart(content=parts)]))
             case "system":
                 history.append(said.ModelRequest(parts=[said.SystemPromptPart(content=message.content)]))
             case "user":

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sonde.core.budget import Scope, reserved
-from sonde.core.canonical import hash_value, plural
+from sonde.core.canonical import hash_value, plural, sha256_text
 from sonde.core.events import ROOT, ModelAsked, ModelFailed, ModelReplied, SubcallEnded
 from sonde.core.redaction import REMOVED, is_same_but_for_keys
 from sonde.core.usage import used_by
@@ -45,7 +45,8 @@ FIRST, REGENERATED, FOLDED = 0, 1, 2  # the requests that a turn may make
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """One request: its place in the tree (session path, turn, which request of that turn), the messages, how many of them an earlier
-    request of this session already carried, and the form of the reply.
+    request of this session already carried, and the form of the reply. `conversation` names requests that begin alike, of a session
+    if not of a batch whose prompts have their first `shared_chars` in common.
     """
 
     session: str
@@ -55,6 +56,8 @@ class Question:
     kept: int = 0
     schema: Mapping[str, Any] | None = None
     max_output_tokens: int = 4096
+    conversation: str | None = None
+    shared_chars: int = 0
 
     @property
     def slot(self) -> tuple[str, int, int]:
@@ -95,6 +98,8 @@ def ask(run: Run, scope: Scope, model: Model, question: Question) -> ModelReplie
             max_output_tokens=reservation.max_output_tokens,
             seed=run.spec.budget.sampling_seed,
             thinks=run.spec.engine.thinks,
+            conversation=question.conversation and sha256_text(f"{run.run_id} {question.conversation}")[:32],
+            shared_chars=question.shared_chars,
         )
         reply, attempts = _attempt(run, scope, model, request, question=question, hashed=hashed)
         replied = run.emit(  # use what comes back, as recorded: it is what a replay will see

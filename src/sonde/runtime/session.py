@@ -210,6 +210,7 @@ class Session:
             kept=kept if not extra else len(messages),
             schema=self.form.schema(),
             max_output_tokens=self.form.reply_tokens(),
+            conversation=self.path,
         )
         replied = ask(self.shared, self.scope, self.model, question)
         self.memory.cut = replied.finish_reason == "length"

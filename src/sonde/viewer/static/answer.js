@@ -73,7 +73,7 @@ export class Answer {
     const rows = [
       [seconds(took), waited > 1 ? `time, ${seconds(took + waited)} with waits` : "time"],
       [spent, "cost"],
-      [count(totals.tokens), "tokens"],
+      [count(totals.tokens), totals.cached ? `tokens, ${count(totals.cached)} of them cached` : "tokens"],
       [count(totals.iterations), totals.iterations === 1 ? "turn" : "turns"],
       [count(totals.subcalls), totals.depth ? `sub-calls, depth ${totals.depth}` : "sub-calls"],
       [count(totals.tool_calls), "tool calls"],

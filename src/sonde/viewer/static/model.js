@@ -17,7 +17,7 @@ export class RunModel {
     this.end = null;
     this.sessions = new Map();
     this.steps = [];
-    this.totals = { tokens: 0, cost_usd: 0, unpriced: 0, iterations: 0, tool_calls: 0, subcalls: 0, depth: 0, failures: 0 };
+    this.totals = { tokens: 0, cached: 0, cost_usd: 0, unpriced: 0, iterations: 0, tool_calls: 0, subcalls: 0, depth: 0, failures: 0 };
     this.series = [];
     this.seen = 0;
     this.t0 = 0;
@@ -142,7 +142,12 @@ const FOLDS = {
     const step = run.open.get(key("model", event)) || run.step("model", event, { label: event.model });
     if (step.t0 === event.at && event.latency_s) step.t0 = event.at - event.latency_s;
     run.more(step, event, fields);
-    run.count(event, { tokens: fields.tokens, cost_usd: event.cost_usd || 0, unpriced: event.cost_usd === null ? 1 : 0 });
+    run.count(event, {
+      tokens: fields.tokens,
+      cached: event.cached_in || 0,
+      cost_usd: event.cost_usd || 0,
+      unpriced: event.cost_usd === null ? 1 : 0,
+    });
   },
   model_failed(run, event) {
     run.step("model", event, { title: event.message, label: `attempt ${event.attempt} failed`, ok: false });

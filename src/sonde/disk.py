@@ -3,7 +3,8 @@
 A path that the user typed may be a link. What lies below it may be one too, as long as it ends below it: `below` says where a path
 really leads, or why it is not read (it leads out of the root, its name says that it holds secrets). `open_exactly` then opens that
 place and nothing else: the kernel follows no link on the way (openat2), so whoever swaps a folder for a link in between gets an error and
-no file. Pipes, sockets and devices are refused at once, without waiting for them.
+no file. Pipes, sockets and devices are refused at once, without waiting for them. What is needed whole is read by `read_whole` or
+`read_plain`, which look at the size first.
 
 Names only; content is never judged. Source code and prose about secrets (`secrets.py`, `token.md`) are ordinary files.
 """
@@ -91,6 +92,21 @@ def open_below(root: AnyPath, place: AnyPath) -> BinaryIO:
 def open_plain(path: AnyPath) -> BinaryIO:
     """Open one file for reading in a folder that is known: it may not be a link, a pipe or a device itself."""
     return os.fdopen(_checked(os.open(path, _READ), path), "rb")
+
+
+def read_whole(file: BinaryIO, most: int) -> bytes:
+    """All of an open file; `NotPlain` if that is more than `most` bytes. A hole of terabytes takes no room until somebody reads it."""
+    size = os.fstat(file.fileno()).st_size
+    data = file.read(most + 1) if size <= most else b""
+    if size > most or len(data) > most:
+        raise NotPlain(errno.EFBIG, f"it has more than {most:,} bytes", str(file.name))
+    return data
+
+
+def read_plain(path: AnyPath, most: int) -> bytes:
+    """All of one file in a folder that is known: not through a link, not from a pipe or a device, and never more than `most` bytes."""
+    with open_plain(path) as file:
+        return read_whole(file, most)
 
 
 def open_exactly(path: AnyPath, *, stepwise: bool = False) -> int:

@@ -77,3 +77,46 @@ def test_the_answer_of_a_model_and_all_that_shows_it(victim: Victim) -> None:
     assert all(each.returncode == 0 for each in shown), shown
     assert "payments" in shown[0].stdout
     assert not any(CONTROLS.search(each.stdout + each.stderr) for each in shown)
+
+
+FORGED = "x\nsonde: all is well\u2028note: trust this\r\x85"
+
+
+@pytest.mark.parametrize("words", [("ls",), ("show", "plain"), ("search", "boom"), ("overview",)], ids=" ".join)
+def test_no_name_in_a_trace_begins_a_line_of_its_own(victim: Victim, words: tuple[str, ...]) -> None:
+    other = {"context": {"trace_id": FORGED, "span_id": FORGED}, "name": FORGED, "span_kind": FORGED}
+    plain = {"context": {"trace_id": "plain", "span_id": f"p{FORGED}"}, "project_name": FORGED}
+    spans = [SPAN | other, SPAN | other | plain]
+    victim.write("t.jsonl", "".join(json.dumps(span | {"project_name": FORGED}) + "\n" for span in spans))
+
+    done = victim.call("traces", *words, *SOURCE)
+
+    assert done.returncode == 0, done.stderr
+    lines = (done.stdout + done.stderr).splitlines()
+    assert not any(line.startswith(("sonde:", "note:")) for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[models."x\\nsonde: all is well"]\nname = "openai:x"',
+        '[models."x\\nsonde: all is well"]',
+        '"x\\nsonde: all is well" = 1',
+    ],
+)
+def test_no_name_in_a_sonde_toml_begins_a_line_of_its_own(victim: Victim, text: str) -> None:
+    victim.write("sonde.toml", text)
+
+    done = victim.call("config")
+
+    assert "all is well" in done.stdout + done.stderr
+    assert not any(line.startswith("sonde: all") for line in (done.stdout + done.stderr).splitlines())
+
+
+def test_an_exported_trace_holds_no_control_character(victim: Victim) -> None:
+    victim.write("t.jsonl", json.dumps(SPAN) + "\n")
+
+    done = victim.call("traces", "export", TRACE, *SOURCE)
+
+    assert done.returncode == 0 and json.loads(done.stdout)
+    assert CONTROLS.search(done.stdout) is None

@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Mapping
@@ -25,7 +26,9 @@ from sonde.errors import ConfigError
 from sonde.models.base import SAMPLING, Price
 
 NAME = "sonde.toml"
-MAX_BYTES = 1_000_000
+MAX_BYTES = 100_000
+MAX_DOTS = 200  # a key a.b.c… takes quadratic time
+_LONG_NUMBER = re.compile(rb"0[xob][0-9A-Fa-f_]{64}")  # Python reads such a number, but refuses to write it out
 NEEDS_TRUST = (  # who gets the prompts, what runs the code, and what commands may reach
     *("model", "sub_model", "base_url", "backend"),
     *("reasoning_effort", "max_output_tokens"),  # thinking costs
@@ -195,9 +198,11 @@ def _bytes_of(path: Path) -> bytes:
 
 def _checked(path: Path, text: bytes, *, own: bool) -> ConfigFile:
     """The file's contents, or ConfigError with the file, the key and what is allowed."""
+    if any(line.count(b".") > MAX_DOTS for line in text.splitlines()) or _LONG_NUMBER.search(text):
+        raise ConfigError(f"{path} has a line with more than {MAX_DOTS} dots or a number of more than 64 digits")
     try:
         data = tomllib.loads(text.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of too many digits
         raise ConfigError(f"{path} is not TOML: {error}") from error
     presets: dict[str, dict[str, Found]] = {}
     for word in ("profile", "preset"):  # the first is what presets were called

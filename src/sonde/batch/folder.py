@@ -33,6 +33,7 @@ from sonde.runs.rundir import JOURNAL, NoSuchRun, RunDir, write_atomically
 
 MANIFEST = "manifest.jsonl"
 RESULTS = "results.jsonl"
+MAX_LINE = 16 * 1024 * 1024
 _decode = msgspec.json.Decoder(ItemResult)
 
 
@@ -94,8 +95,12 @@ class BatchFolder:
         found: list[ItemResult] = []
         try:
             with open_plain(self.results) as file:
-                for line in file:
-                    with contextlib.suppress(msgspec.DecodeError):
+                for line in iter(lambda: file.readline(MAX_LINE), b""):
+                    if len(line) == MAX_LINE:
+                        raise ConfigError(
+                            f"{self.results} has a line that is too long for a result; move the file away"
+                        )
+                    with contextlib.suppress(msgspec.DecodeError, RecursionError):
                         found.append(_decode.decode(line))
         except FileNotFoundError:
             pass
@@ -121,7 +126,12 @@ class ResultLines:
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        os.ftruncate(self._fd, path.read_bytes().rfind(b"\n") + 1)  # what follows the last newline was torn
+        begins = max(0, os.fstat(self._fd).st_size - MAX_LINE)
+        cut = os.pread(self._fd, MAX_LINE, begins).rfind(b"\n") + 1
+        if begins and not cut:
+            os.close(self._fd)
+            raise ConfigError(f"{path} does not end with a result; move it away to begin a new one")
+        os.ftruncate(self._fd, begins + cut)  # what follows the last newline was torn
         os.lseek(self._fd, 0, os.SEEK_END)
 
     def append(self, result: ItemResult) -> None:

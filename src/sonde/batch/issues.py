@@ -20,7 +20,7 @@ from typing import Literal
 import msgspec
 
 from sonde.batch.result import ItemResult
-from sonde.disk import open_below
+from sonde.disk import open_below, read_whole
 from sonde.errors import ConfigError
 
 ALIKE = 0.5
@@ -28,6 +28,7 @@ REPRESENTATIVES = 5
 WORDS = 40
 SAID_CHARS = 2_000  # of a message: what looks like an id is found in quadratic time
 ISSUES = "issues.json"
+MAX_BYTES = 64 * 1024 * 1024
 State = Literal["new", "ongoing", "reopened", "gone", "unseen"]
 _TOKEN = re.compile(r"[^\W\d_][^\W\d]+")
 _ID = re.compile(r"\b(?=[0-9a-f-]*\d)[0-9a-f]{6,}(?:-[0-9a-f]+)*\b|\b\S*\d\S*\b")
@@ -147,8 +148,8 @@ def read_issues(path: Path) -> list[Issue]:
     file = path / ISSUES if path.is_dir() else path
     try:
         with open_below(path if path.is_dir() else file.parent, file) as opened:
-            return msgspec.json.decode(opened.read(), type=IssueFile).issues
+            return msgspec.json.decode(read_whole(opened, MAX_BYTES), type=IssueFile).issues
     except OSError as error:
         raise ConfigError(f"--compare {path}: {file} cannot be read ({error.strerror}); name a batch folder") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(f"--compare {path}: {file} holds no issues ({error})") from None

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TextIO
 
-from sonde.cli.text import printable
+from sonde.cli.text import printable, printable_lines
 from sonde.contexts.workspace import Approval, Plan, accept, reject, visible
 
 INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this module waits (cli/interrupt.py)
@@ -35,7 +35,7 @@ class AtTerminal:
     def __call__(self, plan: Plan) -> Approval:
         """What the person decides; the end of input is a no."""
         shown: list[str] = []
-        for line in printable(visible(plan.diff())).removesuffix("\n").split("\n"):
+        for line in printable_lines(visible(plan.diff())).removesuffix("\n").split("\n"):
             color = COLORS.get(line[:1], "") if self._color and not line.startswith(("+++", "---")) else ""
             shown.append(f"{color}{line}\x1b[0m" if color else line)
         diff = "\n".join(shown)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypedDict
 from sonde.cli.interrupt import soft_stop
 from sonde.cli.live import OnText, View, open_view
 from sonde.cli.options import OutputOptions
-from sonde.cli.text import escaped_json, link, links_shown, one_line, printable
+from sonde.cli.text import escaped_json, link, links_shown, one_line, printable, printable_lines
 from sonde.core.canonical import plural, shown_cost
 from sonde.core.events import Event
 from sonde.errors import UsageError
@@ -164,7 +164,7 @@ def print_answer(
             escaped_json(pretty_json(shown if changed is None else {**shown, "changed": list(changed)}).decode())
         )
         return
-    text = printable(answer.text)
+    text = printable_lines(answer.text)
     lines = text.rstrip("\n").split("\n")
     rows: list[str] = []
     linked = links_shown(sys.stdout)
@@ -203,7 +203,7 @@ def _print_report(found: Investigation, output: OutputOptions, *, several: bool,
         text = json.dumps(shown, ensure_ascii=False, sort_keys=True, indent=None if several else 2)
         print(escaped_json(text), flush=True)
         return
-    text = printable(found.text)
+    text = printable_lines(found.text)
     print(("" if first else "\n") + (text.rstrip("\n") or "no report"), flush=True)
     _print_error(found, output)
     if not output.quiet:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TextIO
 
-from sonde.cli.text import links_shown, one_line, some_lines
+from sonde.cli.text import links_shown, one_line, printable, some_lines
 from sonde.core import events
 from sonde.core.canonical import plural
 from sonde.core.events import ROOT, Event
@@ -195,7 +195,7 @@ class Lines:
                 return
             self.progress.add(event)
             for line in describe(event, self.progress):
-                self._stream.write(f"{line}\n")
+                self._stream.write(f"{printable(line)}\n")
             self._stream.flush()
 
 

@@ -20,7 +20,7 @@ import typer
 
 from sonde.cli import commands
 from sonde.cli.options import SECTIONS, CommandList
-from sonde.cli.text import clipped, printable
+from sonde.cli.text import clipped, indented, printable_lines
 from sonde.errors import SondeError, UsageError
 
 ABOUT = """Lower a language model into data that does not fit in a prompt; bring back an answer in which every citation is proved.
@@ -141,7 +141,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _refuse(message: str, code: int, *, json: bool = False) -> int:
     with contextlib.suppress(OSError):
-        print(f"sonde: {clipped(printable(message), 4000)}", file=sys.stderr)
+        print(f"sonde: {indented(clipped(message, 4000))}", file=sys.stderr)
     if json:
         _print_refusal(message, code)
     return code
@@ -152,5 +152,5 @@ def _print_refusal(message: str, code: int) -> None:
     from sonde.core.canonical import canonical_json
 
     with contextlib.suppress(OSError):
-        print(canonical_json({"status": "failed", "error": {"message": printable(message)}, "exit_code": code}))
+        print(canonical_json({"status": "failed", "error": {"message": printable_lines(message)}, "exit_code": code}))
         sys.stdout.flush()

@@ -1,7 +1,8 @@
 """Text on its way to a terminal: made harmless, cut to size, linked.
 
-Text from a model, a tool or a file may hold escape sequences that move the cursor, set the clipboard or fake output. `printable`
-disarms them. It promises nothing about the meaning of the text.
+Text from a model, a tool or a file may hold escape sequences that move the cursor, set the clipboard or fake output, and line ends after
+which it could speak in our name. Whatever is printed goes through `printable` (one line), `one_line` (one line, cut) or
+`printable_lines` (an answer, a page, code). They promise nothing about the meaning of the text.
 """
 
 from __future__ import annotations
@@ -11,15 +12,26 @@ from pathlib import Path
 from typing import TextIO
 from urllib.parse import quote
 
-_BIDI = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F]
+_BIDI = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C]
 _HARMFUL = [code for code in [*range(0x20), *range(0x7F, 0xA0), *_BIDI] if chr(code) not in "\n\t"]
-_TABLE = dict.fromkeys(_HARMFUL, "�")
+_TABLE = dict.fromkeys([*_HARMFUL, 0x2028, 0x2029], "�")
+_ONE_LINE = {**_TABLE, ord("\n"): "�"}
 _ESCAPED = {code: f"\\u{code:04x}" for code in _HARMFUL if code >= 0x7F}
 
 
 def printable(text: str) -> str:
-    """The text without control characters other than newline and tab, and without marks that reverse its order."""
+    """The text on one line, without control characters other than the tab, and without marks that reverse its order."""
+    return text.translate(_ONE_LINE).encode("utf-8", "replace").decode()
+
+
+def printable_lines(text: str) -> str:
+    """The same for text that may have several lines, such as an answer."""
     return text.translate(_TABLE).encode("utf-8", "replace").decode()
+
+
+def indented(text: str) -> str:
+    """Lines after `sonde: `. Only the first begins at the margin, so that no name in a message can end it and speak in our name."""
+    return printable_lines(text).replace("\n", "\n  ")
 
 
 def escaped_json(text: str) -> str:
@@ -29,7 +41,7 @@ def escaped_json(text: str) -> str:
 
 def one_line(text: str, width: int) -> str:
     """The text on one line of at most `width` characters."""
-    flat = " ".join(printable(text).split())
+    flat = " ".join(printable_lines(text).split())
     return flat if len(flat) <= width else flat[: max(1, width - 1)] + "…"
 
 
@@ -41,7 +53,7 @@ def clipped(text: str, limit: int) -> str:
 
 def some_lines(text: str, limit: int, *, tail: bool = False) -> list[str]:
     """The first (or last) lines, and a line that says how many are missing."""
-    lines = printable(text).rstrip().split("\n")
+    lines = printable_lines(text).rstrip().split("\n")
     if len(lines) <= limit:
         return lines
     missing, kept = f"… {len(lines) - limit + 1} more lines", limit - 1

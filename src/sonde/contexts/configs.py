@@ -1,7 +1,8 @@
 """Config snapshots and their differences: folders `configs/snapshots/<tag>/` with a metadata.json beside the files.
 
-A difference is cited by the hash of its unified diff. Files are compared as text; binary ones and those over 1 MB are compared by hash.
-Symbolic links are not followed, and files whose names say that they hold secrets are left out.
+A difference is cited by the hash of its unified diff. Files are compared as text; binary ones and those over 1 MB are compared by
+hash, and beyond 1 GB in all by size and time. Symbolic links are not followed, and files whose names say that they hold secrets are left
+out.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 from sonde.core.canonical import clip, plural, sha256_text
 from sonde.core.deadline import rfc3339
@@ -24,6 +25,7 @@ from sonde.errors import ConfigError, ToolFault
 
 METADATA = "metadata.json"
 MAX_TEXT_BYTES = 1_000_000
+MAX_HASHED_BYTES = 1 << 30  # of large files in one comparison; a hole of terabytes takes no room on a disk
 MAX_SHOWN_CHARS = 60_000
 MAX_COMPARED = 4_000_000  # lines of one file times lines of the other: difflib's time grows with it
 _DEPENDENCIES = ("requirements", "pyproject", "poetry.lock")
@@ -48,7 +50,7 @@ class Snapshot:
         try:
             with open_below(folder.parent, folder / METADATA) as file:
                 read: Any = json.loads(file.read(MAX_TEXT_BYTES).decode("utf-8-sig"))
-        except (OSError, ValueError) as broken:
+        except (OSError, ValueError, RecursionError) as broken:
             raise ConfigError(f"{folder / METADATA}: {broken}") from None
         data = cast("dict[str, Any]", read if isinstance(read, dict) else {})
         if not data.get("created_at"):
@@ -174,8 +176,10 @@ def unified_diff(base: Snapshot, target: Snapshot) -> tuple[str, list[str]]:
     """The diff of all files in the order of their paths, and the paths that changed."""
     lines: list[str] = []
     changed: list[str] = []
+    left = MAX_HASHED_BYTES
     for path in sorted({*base.paths, *target.paths}):
-        before, after = _lines(base.folder, path), _lines(target.folder, path)
+        (before, first), (after, second) = (_lines(each.folder, path, left // 2) for each in (base, target))
+        left -= first + second
         if before == after:
             continue
         changed.append(path)
@@ -197,19 +201,30 @@ def change_type(paths: Sequence[str]) -> str:
     return "dependency" if any(word in path for path in paths for word in _DEPENDENCIES) else "config"
 
 
-def _lines(folder: Path, path: str) -> list[str]:
+def _lines(folder: Path, path: str, most: int) -> tuple[list[str], int]:
+    """The lines of a file, or one line that stands for what is no text; and how many bytes were read beyond those of texts."""
     try:
         with open_below(folder.parent, folder / path) as file:
-            data = file.read()
+            state = os.fstat(file.fileno())
+            if state.st_size > max(most, MAX_TEXT_BYTES):
+                when = rfc3339(datetime.fromtimestamp(state.st_mtime, UTC))
+                return [f"[{state.st_size} bytes of {when}, too many to compare]"], 0
+            if state.st_size > MAX_TEXT_BYTES:
+                return [f"[{state.st_size} bytes, sha256 {_sha256(file)}]"], state.st_size
+            data = file.read(MAX_TEXT_BYTES)
     except OSError:
-        return []
+        return [], 0
     try:
-        text = data.decode("utf-8") if len(data) <= MAX_TEXT_BYTES else None
+        return data.decode("utf-8").splitlines(), 0
     except UnicodeDecodeError:
-        text = None
-    return (
-        text.splitlines() if text is not None else [f"[{len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()}]"]
-    )
+        return [f"[{len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()}]"], 0
+
+
+def _sha256(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
 
 
 def _moment(text: str) -> str:

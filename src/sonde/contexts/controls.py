@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from sonde.contexts.yaml_text import composed, plain
 from sonde.core.patterns import compiled
-from sonde.disk import below, open_exactly
+from sonde.disk import below, open_exactly, read_whole
 from sonde.errors import ConfigError, ToolFault
 
 Severity = Literal["critical", "high", "medium", "low"]
@@ -34,6 +34,7 @@ Place = Literal["model_input", "model_output", "tool_input", "tool_output", "ret
 SEVERITIES: tuple[str, ...] = get_args(Severity)
 NEEDS: tuple[str, ...] = get_args(EvidenceNeed)
 MAX_CONTROLS = 50
+MAX_FILE_BYTES = 1_000_000
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -245,7 +246,7 @@ def _controls_at(path: Path) -> Iterator[Control]:
         try:
             real = os.path.realpath(path) if item == path else below(path, item)
             with os.fdopen(open_exactly(real), "rb") as file:
-                text = file.read().decode("utf-8")
+                text = read_whole(file, MAX_FILE_BYTES).decode("utf-8")
         except (OSError, UnicodeDecodeError) as broken:
             raise ConfigError(f"{item}: cannot be read: {broken}") from None
         yield from parse_controls(text, str(item))

@@ -13,13 +13,15 @@ from typing import Any, cast
 import yaml
 
 MOST_NODES = 200_000
+MOST_DIGITS = 400
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
 
 
 def composed(text: str) -> Any:
     """The tree of nodes. Raises yaml.YAMLError for text that is not YAML, nests too deep, contains itself, or unfolds without end."""
     if "\t" in text or "\\u" in text:
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             json.loads(text.removeprefix("\ufeff"))
             # It is JSON. YAML reads it line by line the same, but for tabs, which JSON texts cannot contain, and surrogate pairs.
             text = _PAIR.sub(
@@ -46,6 +48,8 @@ def _unfolded(node: Any, known: dict[int, int]) -> int:
         children = [part for pair in cast("list[tuple[Any, Any]]", node.value) for part in pair]
     elif isinstance(node, yaml.SequenceNode):
         children = cast("list[Any]", node.value)
+    elif node is not None and node.tag in _NUMBERS and len(node.value) > MOST_DIGITS:
+        raise yaml.YAMLError(f"a number has {len(node.value):,} digits")  # making and showing it takes quadratic time
     size = 1 + sum(_unfolded(child, known) for child in children)
     if size > MOST_NODES:
         raise yaml.YAMLError(f"its aliases unfold to more than {MOST_NODES:,} values")
@@ -60,7 +64,7 @@ def plain(node: Any) -> Any:
     loader = yaml.SafeLoader("")
     try:
         return cast("Any", loader).construct_document(node)
-    except ValueError as error:  # a date such as 2026-99-99
+    except (ValueError, ArithmeticError) as error:  # a date such as 2026-99-99, a number such as 1:1:…:1.5 (base 60)
         raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from None
     finally:
         cast("Any", loader).dispose()

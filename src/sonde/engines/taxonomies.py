@@ -17,8 +17,10 @@ import yaml
 
 from sonde.contexts.yaml_text import composed, plain
 from sonde.core.patterns import Pattern, compiled
-from sonde.disk import open_exactly
+from sonde.disk import open_exactly, read_whole
 from sonde.errors import ConfigError
+
+MAX_FILE_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def load_taxonomy(name: str | Path) -> Taxonomy:
         raise ConfigError(f"no taxonomy {str(name)!r}; use sonde, trail or a YAML file")
     try:
         with os.fdopen(open_exactly(os.path.realpath(path)), "rb") as file:
-            return _parse(file.read().decode("utf-8"), str(path))
+            return _parse(read_whole(file, MAX_FILE_BYTES).decode("utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the taxonomy {path} cannot be read as UTF-8 text: {error}") from error
 

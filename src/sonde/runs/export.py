@@ -20,7 +20,7 @@ import msgspec
 
 from sonde.core.events import SCHEMA_VERSION, AnyEvent, Event, RunStarted, as_dict
 from sonde.core.redaction import encodable, redact_text, redact_value
-from sonde.disk import open_plain
+from sonde.disk import read_plain
 from sonde.errors import ConfigError
 from sonde.runs.journal import chain, ending
 from sonde.runs.rundir import ANSWER, JOURNAL, RECORD, RESULT, SUMMARY, RunDir, fold, pretty_json, write_atomically
@@ -41,8 +41,10 @@ def export_run(run: RunDir, target: str | Path, *, redact: bool = False) -> Path
                 f"{source} is a link, but a run's files are not; check where it leads before you export it"
             )
         if source.is_file():
-            with open_plain(source) as file:
-                content[source.name] = file.read()
+            try:
+                content[source.name] = read_plain(source, MAX_UNPACKED)
+            except OSError as error:
+                raise ConfigError(f"{source} cannot be exported: {error.strerror}") from None
     events = run.events()
     if redact:
         clean = redact_events(events)
@@ -109,9 +111,8 @@ def unpack_run(source: str | Path, runs_dir: str | Path) -> RunDir:
         with gzip.open(source) as zipped, tarfile.open(fileobj=_CappedReader(zipped), mode="r|") as archive:
             for member in archive:
                 name = Path(member.name).name
-                if (
-                    member.isreg() and not member.issparse() and name in (*FILES, MANIFEST)
-                ):  # holes take no bytes to send
+                wanted = member.isreg() and name in (*FILES, MANIFEST)
+                if wanted and not member.issparse():  # holes of gigabytes take no bytes to send
                     file = archive.extractfile(member)
                     assert file is not None  # a file that is one
                     content[name] = file.read()

@@ -24,7 +24,7 @@ from sonde.cli.options import (
     settings_of,
     spread,
 )
-from sonde.cli.text import escaped_json, links_shown, one_line, printable
+from sonde.cli.text import escaped_json, links_shown, one_line, printable, printable_lines
 from sonde.core.canonical import plural
 from sonde.errors import ConfigError
 
@@ -161,16 +161,18 @@ def batch(
             escaped_json(pretty_json({**report, "folder": str(outcome.folder.path), "skipped": skipped}).decode())
         )
         return cancel.exit_code(0 if outcome.complete else 1)
-    sys.stdout.write(printable(markdown(report)))
+    sys.stdout.write(printable_lines(markdown(report)))
     if outcome.stopped:
         again = "the same command"
         if query.asked and not how.name:
             again = f"sonde batch {folder.path / 'manifest.jsonl'} --source {settings.source}"
-        print(f"sonde: stopped: {one_line(outcome.stopped, 300)}; {again} continues from here", file=sys.stderr)
+        print(
+            f"sonde: stopped: {one_line(outcome.stopped, 300)}; {printable(again)} continues from here", file=sys.stderr
+        )
     if not output.quiet:
         for note in skipped:
-            print(f"note: {note}", file=sys.stderr)
-        print(f"report: {outcome.folder.path / 'report.html'}", file=sys.stderr)
+            print(printable(f"note: {note}"), file=sys.stderr)
+        print(printable(f"report: {outcome.folder.path / 'report.html'}"), file=sys.stderr)
     return cancel.exit_code(0 if outcome.complete else 1)
 
 
@@ -259,12 +261,12 @@ def _announce(settings: Settings, folder: BatchFolder, items: Manifest, *, silen
     if silent:
         return
     print_model_line(settings)
-    print(f"batch: {plural(len(items.items), 'item')} in {folder.path}", file=sys.stderr)
+    print(printable(f"batch: {plural(len(items.items), 'item')} in {folder.path}"), file=sys.stderr)
     for name in dict.fromkeys((settings.model, settings.sub_model)) if capped else ():
         choice = settings.choose(name) if name is not None else None
         if choice is not None and price_source(choice.spec, choice.settings.price) == "unknown":
             print(
-                f"warning: the price of {name} is unknown: the cost limit cannot hold (--price gives one)",
+                printable(f"warning: the price of {name} is unknown: the cost limit cannot hold (--price gives one)"),
                 file=sys.stderr,
             )
 

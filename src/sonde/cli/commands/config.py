@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sonde.cli.options import BudgetOptions, ModelOptions, PlaceOptions, settings_of, spread
-from sonde.cli.text import printable
+from sonde.cli.text import escaped_json, printable
 
 
 def register(app: typer.Typer) -> None:
@@ -52,7 +53,7 @@ def config(
         from sonde.core.canonical import canonical_json
 
         rows = [{"name": name, "value": value, "source": source} for name, value, source in settings.rows()]
-        print(canonical_json({"settings": rows, "models": models, "files": settings.files}))
+        print(escaped_json(canonical_json({"settings": rows, "models": models, "files": settings.files})))
         return
     for name, value, source in settings.rows():
         print(printable(f"{name:23} {value:34} {source}"))
@@ -61,4 +62,4 @@ def config(
     files = ", ".join(settings.files) or "none (sonde.toml here or above, ~/.config/sonde/sonde.toml)"
     print(printable(f"files: {files}"))
     for note in settings.notes:
-        typer.echo(f"note: {note}", err=True)
+        print(printable(f"note: {note}"), file=sys.stderr)

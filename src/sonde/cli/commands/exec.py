@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sonde.cli.options import spread
-from sonde.cli.text import escaped_json, printable
+from sonde.cli.text import escaped_json, indented, printable_lines
 
 if TYPE_CHECKING:
     from sonde.sandbox import ExecResult
@@ -76,11 +76,11 @@ def _print_plainly(result: ExecResult) -> None:
     from sonde.core.canonical import canonical_json, jsonable
 
     for text, stream in ((result.stdout, sys.stdout), (result.stderr, sys.stderr)):
-        stream.write(printable(text) if stream.isatty() else text)
+        stream.write(printable_lines(text) if stream.isatty() else text)
         stream.flush()
     if result.final is not None:
         value = result.final.value
-        print(printable(value if isinstance(value, str) else canonical_json(jsonable(value))))
+        print(printable_lines(value if isinstance(value, str) else canonical_json(jsonable(value))))
     lines = list(result.warnings)
     if fault := result.fault:
         place = f" (line {fault.line})" if fault.line else ""
@@ -89,4 +89,4 @@ def _print_plainly(result: ExecResult) -> None:
         told = hint.partition("\n")[0] in fault.message  # a refusal already carries its example
         lines += [f"{fault.kind}{place}: {fault.message}{code}", *([] if told else [hint])]
     for line in lines:
-        print(f"sonde: {printable(line)}", file=sys.stderr)
+        print(f"sonde: {indented(line)}", file=sys.stderr)

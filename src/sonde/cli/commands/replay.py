@@ -86,7 +86,7 @@ def replay(
     if len(found.changed) > SHOWN_NAMES:
         print(f"and {plural(len(found.changed) - SHOWN_NAMES, 'more file')} that the run read")
     for difference in found.differences:
-        print(printable(f"\n{difference.where}"))
+        print(f"\n{printable(difference.where)}")
         for name, side in (("recorded", difference.recorded), ("now", difference.now)):
             print("\n".join(f"  {name:8} {line}" for line in some_lines(str(side), 12)))
     return code

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from sonde.cli.options import CommandList, spread
+from sonde.cli.text import printable
 from sonde.errors import ConfigError
 
 Text = str | None
@@ -97,7 +98,7 @@ def rlms(
     code, result = invoke_from_shell(asdict(flags), os.environ)
     print(json.dumps(result))
     if code:
-        print(f"sonde: rlms failed: {result['error_code']}: {result['error']}", file=sys.stderr)
+        print(printable(f"sonde: rlms failed: {result['error_code']}: {result['error']}"), file=sys.stderr)
     if code and fail_mode is not None and role_goes_on(fail_mode, ok=False):
         print("sonde: warn_and_continue: the role continues without it", file=sys.stderr)
         return 0

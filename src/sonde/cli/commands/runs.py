@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sonde.cli.options import CommandList, PlaceOptions, RunName, filled, settings_of, spread
-from sonde.cli.text import escaped_json, one_line, printable
+from sonde.cli.text import escaped_json, one_line, printable, printable_lines
 from sonde.core.canonical import plural, shown_cost
 from sonde.errors import ConfigError
 
@@ -104,7 +104,7 @@ def show(run: RunName, *, json: AsJson = False, place: PlaceOptions) -> int:
         return 0
     page = found.text(SUMMARY)
     if page is not None:
-        print(printable(page))
+        print(printable_lines(page))
     else:
         summary = summarise(found.path)
         print(_line(summary))

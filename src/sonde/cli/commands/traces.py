@@ -106,7 +106,7 @@ def ls(*, where: SourceOptions, wanted: TraceListOptions) -> int:
         shown = row.row()
         spans = f"{row.span_count:6} {'span ' if row.span_count == 1 else 'spans'}"
         print(printable(f"{row.trace_id}  {shown['start_time'][:19]}Z  {spans} {row.latency_ms:12,.0f} ms"))
-    print(page.more or plural(len(page.rows), "trace"), file=sys.stderr)
+    print(printable(page.more or "") or plural(len(page.rows), "trace"), file=sys.stderr)
     return 0
 
 
@@ -129,7 +129,7 @@ def show(trace_id: TraceId, *, where: SourceOptions, json: AsJson = False) -> in
     for gap in found["overview"].get("gaps", ()):
         print(f"gap: {one_line(gap, 200)}", file=sys.stderr)
     if link:
-        print(link, file=sys.stderr)
+        print(printable(link), file=sys.stderr)
     return 0
 
 
@@ -158,7 +158,7 @@ def search(
         place = printable(f"{hit['trace_id']} {hit['span_id']} {hit['field']}")
         print(f"{place}: {one_line(hit['value_snippet'], 160)}")
     note = found.get("more") or found.get("not_searched")
-    print(note or plural(len(found["hits"]), "hit"), file=sys.stderr)
+    print(printable(note or "") or plural(len(found["hits"]), "hit"), file=sys.stderr)
     return 0
 
 

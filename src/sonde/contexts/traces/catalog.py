@@ -169,14 +169,14 @@ def search_words(store: TraceStore, words: str, *, deep: bool = False, limit: in
 
 
 def export_traces(store: TraceStore, trace_ids: Sequence[str], stream: IO[str], *, project: str | None = None) -> int:
-    """Write traces as OTel JSON Lines, each once; how many spans there were. Nothing is written when one of them is not there."""
+    """Write traces as OTel JSON Lines in ASCII, each once; how many spans there were. Nothing is written when one of them is not there."""
     wanted = list(dict.fromkeys(trace_ids))
     for trace_id in wanted:
         store.summaries(trace_id)
     count = 0
     for trace_id in wanted:
         for span in store.spans(trace_id):
-            stream.write(json.dumps(otlp_request(span, project), ensure_ascii=False, separators=(",", ":")))
+            stream.write(json.dumps(otlp_request(span, project), separators=(",", ":")))
             stream.write("\n")
             count += 1
     return count

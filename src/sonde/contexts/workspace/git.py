@@ -13,10 +13,12 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from sonde.disk import open_exactly, read_whole
 from sonde.errors import ToolFault
 
 LIST_S = 30.0
 MAX_INCLUDE_DEPTH = 10
+MAX_LINE = 1 << 20  # git takes no longer `.git` file either
 MAX_SETTINGS_FILES = 1000
 COMMAND_LINE = "command line:"
 FIXED = {
@@ -344,7 +346,14 @@ def _settings_files(place: Path) -> list[str]:
 
 
 def _line(file: Path) -> str:
-    return os.fsdecode(file.read_bytes()).rstrip("\r\n") if file.is_file() else ""
+    """The one line of a file such as `.git` or `commondir`, through a link as git reads it; nothing if there is no such file."""
+    if not file.is_file():
+        return ""
+    try:
+        with os.fdopen(open_exactly(os.path.realpath(file)), "rb") as opened:
+            return os.fsdecode(read_whole(opened, MAX_LINE)).rstrip("\r\n")
+    except OSError as error:
+        raise ToolFault(f"git is not started: {file} cannot be read: {error.strerror}") from None
 
 
 def _may_change(file: Path, inside: Sequence[Path]) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from sonde.disk import read_plain
 from sonde.models.process import Confinement
 from sonde.sandbox.worker import confine
 
@@ -107,6 +108,10 @@ def _tools(path: str, home: Path) -> Iterator[str]:
                     yield str(folder.parent / beside)
 
 
+def _small(path: Path) -> str:
+    return read_plain(path, 1 << 20).decode()
+
+
 def outer_git(root: Path) -> list[str]:
     """Where git keeps the history of a workspace that lies inside a repository, or is one of its worktrees or submodules.
 
@@ -118,11 +123,11 @@ def outer_git(root: Path) -> list[str]:
             return [] if folder == root else [str(place)]
         if place.is_file():
             with suppress(OSError, ValueError):
-                target = (folder / place.read_text().removeprefix("gitdir:").strip()).resolve()
+                target = (folder / _small(place).removeprefix("gitdir:").strip()).resolve()
                 if target.parent.name == "worktrees":
-                    named, history = (target / "gitdir").read_text(), target.parents[1]
+                    named, history = _small(target / "gitdir"), target.parents[1]
                 else:
-                    found = re.search(r"^\s*worktree\s*=(.+)$", (target / "config").read_text(), re.MULTILINE)
+                    found = re.search(r"^\s*worktree\s*=(.+)$", _small(target / "config"), re.MULTILINE)
                     named, history = f"{found[1].strip()}/.git" if found else "", target
                 if (target / named.strip()).resolve() == place.resolve():
                     return [str(history)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Unpack
 
 from sonde.api.follow_up import continued
-from sonde.api.launch import RunOptions, launch, spec_of
+from sonde.api.launch import RunOptions, launch, model_names, spec_of
 from sonde.api.result import Edited
 from sonde.api.settings import Settings, load_settings
 from sonde.contexts.workspace import (
@@ -96,7 +96,8 @@ def edit(
     context = WorkspaceContext(workspace, commands=commands, waiting=patient.waiting)
     recipe = {"engine": "edit", "workspace": str(root.absolute()) if root else None, "commands": list(commands)}
     notes = (NOT_CONFINED,) if commands and not confinable() else ()
-    spec = replace(spec_of(EDIT, task, context, settings, options), recipe=recipe, notes=notes)
+    spec = spec_of(EDIT, task, context, settings, options)
+    spec = replace(spec, recipe={**recipe, **model_names(spec)}, notes=notes)
     if continue_from is not None:
         spec = continued(spec, continue_from, settings, options.get("runs_dir"))
     edited = launch(spec, settings)

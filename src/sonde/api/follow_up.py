@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import msgspec
 
 from sonde.api.consent import ANYWHERE, require_sources
 from sonde.api.recorded_run import changed_sources, check_recipe, open_run
-from sonde.api.settings import Settings
+from sonde.api.settings import BY_DEFAULT, Settings
 from sonde.api.sources import open_context
 from sonde.contexts import Context
 from sonde.core.canonical import clip
@@ -62,6 +63,35 @@ def continued(spec: RunSpec, run: str | Path, settings: Settings, runs_dir: str 
     had: list[str] = started.settings.get("packages", [])
     packages = profile_named(spec.profile).having({*spec.packages, *had}).extra
     return replace(spec, context=context, recipe=recipe, earlier=recipe["earlier"], played=runs, packages=packages)
+
+
+def with_earlier_models(settings: Settings, run: str | Path) -> Settings:
+    """The settings with the models of the run that is continued, if the user names none and has set up what they need.
+
+    Its folder may be a stranger's: a program is started, and weights are loaded from a path, only for a run that was made here.
+    """
+    if settings.model is not None and not settings.sources.get("model", "").startswith(BY_DEFAULT):
+        return settings
+    recorded = open_run(settings.find_run(run))
+    made_here = (
+        settings.state_runs is not None and recorded.run_dir.path.resolve().parent == settings.state_runs.resolve()
+    )
+    models = {name: recorded.started.settings.get(name) for name in ("model", "sub_model")}
+    source = f"as in run {recorded.run_dir.run_id}"
+    for name in filter(None, models.values()):
+        choice = settings.choose(name)
+        kind, _, what = choice.spec.partition(":")
+        local = kind == "local" and not what.endswith(".gguf")
+        reached = local or choice.settings.api_key is not None or choice.settings.base_url is not None
+        if not (
+            reached or (made_here and kind in ("command", "local")) or (kind == "command" and name in settings.models)
+        ):
+            more = " with --base-url or a key" if kind == "openai" else ""
+            note = f"run {recorded.run_dir.run_id} used {name}; to use it again, name it: --model {shlex.quote(name)}{more}"
+            return replace(settings, notes=(*settings.notes, note))
+    if models["model"] is None:
+        return settings
+    return replace(settings, **models, sources={**settings.sources, "model": source, "sub_model": source})
 
 
 def earlier_runs(run: str | None, beside: Sequence[Path]) -> EarlierRuns:

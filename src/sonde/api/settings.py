@@ -41,6 +41,7 @@ from sonde.models.loopback import PORTS
 from sonde.runs.rundir import ARTIFACTS, NoSuchRun, RunDir, find_run, linked_artifacts
 
 DEFAULT_MODEL = "openai:gpt-4o-mini"
+BY_DEFAULT = "the default"
 _USER = re.compile(r"(?<=://)[^/\s]*@")  # a password may stand there
 _A_MILLION = (TokenUsage(1_000_000, 0), TokenUsage(0, 1_000_000))
 _INVESTIGATIONS = frozenset({"rca", "compliance", "incident"})
@@ -275,7 +276,7 @@ def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], cwd: Path, *, 
     for layer in _file_layers(files, preset):
         found = {**layer, **found}
     if "model" not in found and "api_key" in found:
-        found["model"] = Found(DEFAULT_MODEL, f"the default, because {found['api_key'].source} is set")
+        found["model"] = Found(DEFAULT_MODEL, f"{BY_DEFAULT}, because {found['api_key'].source} is set")
     models = {name: entry for file in _own_last(files) for name, entry in file.models.items()}
     for name in ("model", "sub_model"):
         _refuse_untrusted(flags.get(name), models, files)

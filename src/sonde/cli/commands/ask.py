@@ -89,6 +89,7 @@ def ask(
     Example: sonde ask "Which service logged the first error?" logs/
     """
     import sonde
+    from sonde.api.follow_up import with_earlier_models
     from sonde.api.sources import open_context
     from sonde.cli.foreground_run import run_with_view
     from sonde.cli.inputs import piped, read_schema, sources
@@ -102,6 +103,8 @@ def ask(
         packages=how.packages,
         backend=how.backend,
     )
+    if how.continue_from is not None:
+        settings = with_earlier_models(settings, how.continue_from)
     schema = read_schema(how.schema) if how.schema else None
     silent = output.json or output.quiet
     words = list(paths or [])

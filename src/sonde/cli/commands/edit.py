@@ -66,6 +66,7 @@ def edit(
     Example: sonde edit "Add a function that normalizes whitespace in sample.ts and update its test" examples/demo-workspace
     """
     from sonde.api.edit_run import edit as run_edit
+    from sonde.api.follow_up import with_earlier_models
     from sonde.api.keys import KEYS
     from sonde.cli.approval import approval
     from sonde.cli.foreground_run import print_answer, print_model_line
@@ -76,6 +77,8 @@ def edit(
     from sonde.errors import BudgetExceeded, Cancelled
 
     settings = settings_of(model, budget, place, reach, packages=how.packages)
+    if how.continue_from is not None:
+        settings = with_earlier_models(settings, how.continue_from)
     limits = settings.budget(LARGE_BUDGET if how.large else EDIT_BUDGET, EDIT_MAXIMA)
     silent = output.json or output.quiet
     approve = approval(yes=how.yes)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import sonde
+from sonde.api.settings import Settings
+from sonde.core.calls import CallCitation
+from sonde.core.canonical import canonical_json
 from sonde.core.events import CodeRan, Event, HostReturned, ToolExecError, ToolIntercepted
 from sonde.core.status import RunStatus
+from sonde.models.base import ModelRequest
+from sonde.runs.rundir import RunDir
 from sonde.testing import ScriptedModel, run_in_memory
+from sonde.viewer import export_html
 
 SOURCE = '"""Shop."""\n\n\ndef total(prices):\n    return sum(prices)\n\n\nclass Cart:\n    def add(self, item):\n        pass\n'
+
+REF = re.compile(r"\[tool:nav_info:[^\]]+\]")
 
 
 @pytest.fixture
@@ -35,12 +45,127 @@ def told(model: ScriptedModel, request: int) -> str:
 @pytest.mark.requirement(15)
 @pytest.mark.requirement(31)
 def test_info_is_read_by_the_parent_and_given_as_the_final_value(shop: Path) -> None:
-    answer, events, _ = lifted(shop, "info = nav_info()\nFINAL(info)", "FINAL(info)")
+    """000, task 3: "A code block containing `info = nav_info()`, `FINAL(info)` returns a successful session answer." """
+    answer, events, model = lifted(shop, "info = nav_info()\nFINAL(info)")
 
     assert answer.value["language"] == "python"
     assert answer.value["total_lines"] == len(SOURCE.splitlines())
     assert [event.name for event in events if isinstance(event, HostReturned)] == ["nav_info"]
-    assert answer.status in (RunStatus.SUCCEEDED, RunStatus.PARTIAL)
+    assert (answer.status, answer.gaps, len(model.requests)) == (RunStatus.SUCCEEDED, (), 1)
+    (cited,) = answer.citations
+    assert isinstance(cited, CallCitation)
+    assert (cited.tool, cited.place, cited.snippet) == ("nav_info", "nav_info()", canonical_json(answer.value))
+
+
+@pytest.mark.parametrize(
+    ("code", "places"),
+    [
+        ('names = nav_ls("Cart")\nFINAL(names)', ["nav_ls(scope='Cart')"]),
+        ("skeleton = nav_outline()\nFINAL({'answer': skeleton})", ["nav_outline()"]),
+        ('source = nav_read("total")\nFINAL(source)', ["shop.py:4-5"]),
+        ('rows = nav_search("def ")\nFINAL(rows)', ["shop.py:4-4", "shop.py:9-9"]),
+    ],
+)
+def test_an_answer_that_is_exactly_a_tools_result_is_proved_by_it(shop: Path, code: str, places: list[str]) -> None:
+    """Issue 20: "an answer that is exactly a tool's result is proved by it" """
+    answer, _, _ = lifted(shop, code)
+
+    assert answer.status is RunStatus.SUCCEEDED
+    assert [cited.place for cited in answer.citations] == places
+
+
+def test_an_answer_that_is_almost_a_tools_result_is_not_proved_by_it(shop: Path) -> None:
+    answer, _, _ = lifted(shop, "info = nav_info()\ninfo['total_lines'] = 7\nFINAL(info)", *["FINAL(info)"] * 2)
+
+    assert (answer.status, answer.citations) == (RunStatus.PARTIAL, ())
+
+
+def test_what_a_tool_returned_is_cited_by_its_call_in_words_of_the_model(shop: Path) -> None:
+    """Issue 20: "what a tool returned can be cited by its call" """
+
+    def reply(request: ModelRequest) -> str:
+        if len(request.messages) == 2:
+            return "info = nav_info()\nFINAL('It is Python.')"
+        return f"FINAL('It is Python. {REF.findall(request.messages[-1].content)[-1]}')"
+
+    model = ScriptedModel(reply)
+    answer = run_in_memory(model, "What is it?", shop, profile="assign-only", code=True)
+
+    assert "what a tool returned without lines is cited by its call: [tool:nav_info:" in told(model, 1)
+    assert answer.status is RunStatus.SUCCEEDED
+    assert [cited.place for cited in answer.citations] == ["nav_info()"]
+
+
+def test_a_run_that_a_call_proves_replays_shows_it_and_exports_it(shop: Path, tmp_path: Path) -> None:
+    settings = Settings(runs_dir=tmp_path / "runs")
+    model = ScriptedModel(["info = nav_info()\nFINAL(info)"])
+    answer = sonde.ask("What is it?", shop, model=model, code=True, profile="assign-only", settings=settings)
+    assert answer.run_dir is not None
+    (cited,) = answer.citations
+
+    assert sonde.replay(answer.run_dir, settings=settings).equal
+    assert "- nav_info() {" in (answer.run_dir / "summary.md").read_text()
+    assert [each["ref"] for each in answer.record.citations] == [cited.ref]
+    page = export_html(RunDir(answer.run_dir), tmp_path / "page.html").read_text()
+    assert cited.ref in page
+
+
+@pytest.mark.requirement(25)
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ('nav_read("Nope")', "Call nav_ls() first to list what is there, or use one of these symbols: total, Cart"),
+        ('nav_ls("Nope")', "Call nav_ls() first to list what is there, or use one of these symbols: total, Cart"),
+        ('nav_search("(")', "the pattern '(' cannot be used"),
+    ],
+)
+@pytest.mark.parametrize("profile", ["assign-only", "general"])
+def test_a_nav_tool_that_finds_nothing_fails_with_line_tool_arguments_and_hint(
+    shop: Path, call: str, said: str, profile: str
+) -> None:
+    """000: "Tool execution exceptions are captured and returned as a failure with: line number, tool name, args preview, actionable
+    hint (e.g., "call nav_ls() first to list symbols")." Issue 20: "not as values that begin with "Error:"."
+    """
+    _, events, model = lifted(shop, f"y = 1\nx = {call}\nprint('went on')", *["FINAL('no')"] * 3, profile=profile)
+
+    ran = next(event for event in events if isinstance(event, CodeRan))
+    assert not ran.ok
+    assert ran.stdout == ""
+    shown = told(model, 1)
+    assert "line 2" in shown
+    assert call.replace('"', "'") in shown.replace('"', "'")
+    assert said in shown
+
+
+def odd() -> object:
+    """Nothing that can be written down."""
+    return object()
+
+
+@pytest.mark.parametrize("profile", ["assign-only", "general"])
+def test_a_tool_that_returns_what_is_not_data_is_told_to_the_model(shop: Path, profile: str) -> None:
+    """Issue 20: "A tool that returns what is not data is told to the model." """
+    answer, events, model = lifted(shop, "x = odd()", "x = nav_info()\nFINAL(x)", tools=[odd], profile=profile)
+
+    assert "tool odd returned its result (object) that is not data" in told(model, 1)
+    assert "A tool returns None, text, numbers, lists or dicts of them." in told(model, 1)
+    assert ("odd", False) in [(event.name, event.ok) for event in events if isinstance(event, HostReturned)]
+    assert answer.status is RunStatus.SUCCEEDED
+
+
+def numbers() -> list[int]:
+    """Many small numbers."""
+    return [7] * 900_000
+
+
+@pytest.mark.requirement(22)
+@pytest.mark.parametrize("profile", ["assign-only", "general"])
+def test_a_result_that_is_too_large_is_warned_about_once(shop: Path, profile: str) -> None:
+    """Issue 20: "One size warning per call." """
+    _, _, model = lifted(shop, "x = numbers()", *["FINAL('no')"] * 3, tools=[numbers], profile=profile)
+
+    assert told(model, 1).count("the result was") == 1
+    assert "the first 499,999 of 900,000 items" in told(model, 1)
 
 
 @pytest.mark.requirement(26)

@@ -152,7 +152,7 @@ def test_dataclasses_dates_and_tuples_become_plain_data() -> None:
 
 @pytest.mark.parametrize("value", [b"raw", {"a": [1, b"raw"]}, float("nan"), [float("inf")], object(), {"f": open}])
 @pytest.mark.requirement(107)
-def test_a_result_that_is_not_data_ends_the_run(value: Any) -> None:
+def test_a_result_that_is_not_data_is_refused(value: Any) -> None:
     with pytest.raises(ToolResponseInvalid) as caught:
         returning(value).call("fetch", {})
 

@@ -17,7 +17,7 @@ from sonde.contexts.files import FilesContext
 from sonde.contexts.files.bm25 import Words, hearts
 from sonde.core.budget import Budget
 from sonde.core.calls import CallRef, how_to_cite
-from sonde.core.canonical import clip, jsonable
+from sonde.core.canonical import clip, hash_value, jsonable
 from sonde.core.evidence import Citation, Excerpt, Refuted, merge
 from sonde.core.schema import violations
 from sonde.engines.submission import fields_of, items_of
@@ -31,6 +31,7 @@ _CALLS = re.compile(r"\[(tool:[^\[\]\n]+)\]")
 _TROUBLE = re.compile(r"\b(fail|wrong|br[eo]ke?|crash|outage|incident|problem|cause)", re.IGNORECASE)
 _SIGNS = "error failed failure exception fatal critical panic"
 PASSAGES = 8
+MOST_RESULTS = 40
 QUOTED_CHARS = 200
 LOOKED_UP_LINES = 200
 
@@ -64,7 +65,9 @@ def conclude(value: Any, gathered: Gathered, *, look: bool = True) -> Conclusion
         for c in gathered.citations
         if not c.fallback
     ]
-    citations, refuted = _prove([*noted, *pointers], gathered, look=look)
+    exact = _results(value, gathered)
+    # What looks like a citation in a tool's own result is not one of the model's.
+    citations, refuted = _prove([*noted, *(exact or pointers)], gathered, look=look)
     problems.extend(Problem.of(each) for each in refuted)
     if not text.strip() and value in (None, "", [], {}):
         problems.append(Problem(gate="schema", reason="the final value is empty"))
@@ -73,6 +76,8 @@ def conclude(value: Any, gathered: Gathered, *, look: bool = True) -> Conclusion
         told = f"{reason}: write [path:start-end] in it for lines that you have read and that prove it"
         if given := gathered.registry.given:
             told += f"; {how_to_cite(given, _refs(gathered))}"
+        elif gathered.calls:
+            told += f"; what a tool returned without lines is cited by its call: [{gathered.calls[-1]}]"
         problems.append(Problem(gate="citations", reason=reason, told=told))
     if wrong:
         return Conclusion(output=None, text=text, problems=tuple(problems))
@@ -83,6 +88,18 @@ def conclude(value: Any, gathered: Gathered, *, look: bool = True) -> Conclusion
         "highlights": list(gathered.highlights),
     }
     return Conclusion(output=output, text=text, citations=tuple(citations), problems=tuple(problems))
+
+
+def _results(value: Any, gathered: Gathered) -> list[Pointer]:
+    """What proves an answer that is exactly what a tool returned: the lines that it returned, or the call itself."""
+    answer = cast("Mapping[str, Any]", value).get("answer", value) if isinstance(value, Mapping) else value
+    keys = (hash_value(jsonable(value)), hash_value(jsonable(answer)))
+    found = next((gathered.results[key] for key in keys if key in gathered.results), ())
+    return [
+        Pointer(each.path, each.start_line, each.end_line, "result") if each.path else Pointer(each.ref, 0, 0, "result")
+        for each in found[:MOST_RESULTS]
+        if each.path or CallRef.read(each.ref) is not None
+    ]
 
 
 def conclude_child(value: Any, gathered: Gathered) -> Conclusion:

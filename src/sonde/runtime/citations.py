@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from sonde.core.calls import CallRef, call_prefix, call_text, shown_text
 from sonde.core.canonical import clip
 from sonde.core.events import ROOT, Cited, HostReturned
-from sonde.core.evidence import Citation, EvidenceKind, Refuted, merge
+from sonde.core.evidence import Citation, EvidenceKind, Excerpt, Refuted, merge
 from sonde.errors import ToolFault
 from sonde.runtime.feedback import was_shown
 
@@ -48,6 +50,7 @@ class Citations:
         self.shown = [run.spec.earlier] if site.session == ROOT else []
         self.ref = ""  # by which the last call is cited, if it was of a user's tool
         self.refs: dict[str, str] = {}  # how the refs of a call begin -> that of its last result in this session
+        self.results: dict[str, tuple[Excerpt, ...]] = {}  # by hash: what a tool returned here, and what proves it
         self._listed = 0  # calls of user's tools in this turn
 
     def begin_turn(self) -> None:
@@ -60,13 +63,18 @@ class Citations:
         self.proved[:] = merge(self.proved, cited)
 
     def remember(self, recorded: HostReturned) -> None:
-        """Keep the ref by which a call of a user's tool is cited, and tell the model."""
+        """Keep what proves a result, and the ref by which the call is cited if it is; the model hears those of the user's tools."""
         self.ref = ""
-        refs = [str(each.get("ref")) for each in recorded.excerpts]
-        own = next((ref for ref in refs if CallRef.read(ref) is not None), None)
-        if own is None or recorded.name not in self.run.registry.given:
+        excerpts = tuple(msgspec.convert(each, Excerpt) for each in recorded.excerpts)
+        if recorded.ok:
+            self.results[recorded.response_hash] = excerpts
+        own = next((each.ref for each in excerpts if CallRef.read(each.ref) is not None), None)
+        if own is None:
             return
-        self.ref = self.refs[own.rpartition("-")[0]] = own
+        self.refs[own.rpartition("-")[0]] = own
+        if recorded.name not in self.run.registry.given:
+            return
+        self.ref = own
         self._listed += 1
         if self._listed <= LISTED_CALLS:
             called = clip(call_text(recorded.name, dict(recorded.args)), LISTED_CHARS)
@@ -109,13 +117,14 @@ class Citations:
 
         Example: ref = cite_tool("NAME", {"argument": value})
         """
-        given = self.run.registry.given
-        if name not in given:
-            raise ToolFault(f"{name!r} is none of the tools that are cited by their calls: {', '.join(given)}")
+        if name not in self.run.registry.names:
+            known = ", ".join(self.run.registry.given)
+            raise ToolFault(f"{name!r} is none of the tools that are cited by their calls: {known}")
         ref = self.refs.get(call_prefix(name, self.run.registry.args_hash(name, args)))
         if ref is None:
+            lines = "" if name in self.run.registry.given else ", or returned lines of files: cite those as [path:3-5]"
             raise ToolFault(
-                f"{call_text(name, args)} was not called in this session; call it and look at what it returns"
+                f"{call_text(name, args)} was not called in this session{lines}; call it and look at what it returns"
             )
         proved = self.run.prover.call(ref, signal=signal)
         if isinstance(proved, Refuted):

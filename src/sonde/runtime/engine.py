@@ -180,7 +180,8 @@ class Prover:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
     """What a session has when it ends: the ground for a conclusion or a fallback. `queries` maps the hash of each prompt that a plain
-    sub-call answered to that sub-call; `checked` holds the claims that `check` returned.
+    sub-call answered to that sub-call; `checked` holds the claims that `check` returned; `results` maps the hash of what a tool returned
+    to what proves it, and `calls` are refs of calls that are cited by themselves.
     """
 
     objective: str
@@ -193,6 +194,8 @@ class Gathered:
     subcalls: tuple[Mapping[str, Any], ...] = ()
     queries: Mapping[str, str] = field(default_factory=dict[str, str])
     checked: tuple[Mapping[str, Any], ...] = ()
+    results: Mapping[str, Sequence[Excerpt]] = field(default_factory=dict[str, Sequence[Excerpt]])
+    calls: tuple[str, ...] = ()
     printed: str = ""
     schema: Mapping[str, Any] | None = None
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])

@@ -149,11 +149,10 @@ class Host:
             result = self.run.registry.call(call.name, call.args)
         except Fault as fault:
             raise self._failed(call, fault, self.run.clock.now() - started) from None
-        except ToolResponseInvalid as error:  # it ends the run, but the call was made
-            self._failed(call, ToolFault(error.message), self.run.clock.now() - started)
-            raise
-        if call.name in self.run.registry.given:
-            # The text that is cited is what the record holds and the model sees.
+        except ToolResponseInvalid as error:
+            raise self._failed(call, ToolFault(error.message), self.run.clock.now() - started) from None
+        if call.name in self.run.registry.given or not result.excerpts:
+            # Cited by its call: by the text that the record holds and the model sees.
             value = self.run.recorder.cleaned(result.result)
             own = excerpt_of_call(result.tool_name, result.args_hash, value)
             others = [each for each in result.excerpts if each.kind is not own.kind]

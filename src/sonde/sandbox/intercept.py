@@ -9,6 +9,7 @@ is reached by the code: all of them run, in source order, before its first line.
 from __future__ import annotations
 
 import ast
+import contextlib
 import marshal
 import math
 import re
@@ -16,8 +17,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
+from sonde.core.canonical import canonical_json
 from sonde.core.source import Refusal, parse, plain_text
-from sonde.errors import ToolResponseInvalid
+from sonde.errors import ToolFault
 from sonde.sandbox.frames import as_data
 
 Literal: TypeAlias = str | int | float | bool | None
@@ -113,7 +115,12 @@ def rewrite(code: str, sites: Sequence[CallbackSite], names: InjectedNames) -> R
 
 
 def cut_result(value: Any, limit: int = MAX_RESULT_BYTES) -> tuple[Any, str | None]:
-    """`value` as it is when its serialised form fits in `limit` bytes, otherwise the part that fits, and a warning."""
+    """`value` as it is when its serialised form fits in `limit` bytes, otherwise the part that fits, and a warning. A host that has cut
+    its results by their JSON is not corrected.
+    """
+    with contextlib.suppress(TypeError, ValueError, RecursionError):
+        if len(canonical_json(value).encode("utf-8", "surrogatepass")) <= limit:
+            return value, None
     try:
         size = _size(value)
     except ValueError:  # marshal knows plain types only
@@ -121,7 +128,7 @@ def cut_result(value: Any, limit: int = MAX_RESULT_BYTES) -> tuple[Any, str | No
             value = as_data(value)
             size = _size(value)
         except (ValueError, TypeError) as error:
-            raise ToolResponseInvalid(
+            raise ToolFault(
                 f"a tool returned a value that is not plain data ({type(value).__name__}: {error}); "
                 "return text, bytes, numbers, lists or dicts"
             ) from error

@@ -1,6 +1,6 @@
 """Source code as a context: an outline, scopes, symbols and search (nav_*), over one file or a whole repository.
 
-The nav tools answer a wrong name with text that begins with `Error:` and lists known names, so code that assigns their result goes on.
+The nav tools refuse a name that is not there with a ToolFault that lists names like it.
 The tools of `contexts.files` come too. Only definitions are known: no types, references or call graphs.
 """
 
@@ -19,6 +19,7 @@ from sonde.contexts.code.outline import chunks, outline
 from sonde.contexts.code.symbols import language_of
 from sonde.contexts.files import FilesContext
 from sonde.contexts.files.text import read_lines
+from sonde.core.canonical import clip, plural
 from sonde.core.deadline import Clock
 from sonde.core.evidence import Excerpt, Observed
 from sonde.disk import AnyPath
@@ -150,11 +151,7 @@ class CodeContext:
                     [*(f"{prefix}{name}/ ({count:,} files)" for name, count in sorted(folders.items())), *files]
                 )
         found = self._finder.find(scope)
-        if not found:
-            return Observed([self._error(scope)])
-        if len(found) > 1:
-            return Observed([f"Error: {scope!r} is defined {len(found)} times; name one: {self._listed(found)}"])
-        first = found[0]
+        first = self._only(found, scope)
         inside = self._finder.parsed(first.path).members(first.symbol.name if first.symbol else "")
         return Observed([symbol.signature for symbol in inside])
 
@@ -163,12 +160,7 @@ class CodeContext:
 
         Example: source = nav_read("Session.run")
         """
-        every = self._finder.find(symbol)
-        if not every:
-            return Observed(self._error(symbol))
-        if len(every) > 1:
-            return Observed(f"Error: {symbol!r} is defined {len(every)} times; name one: {self._listed(every)}")
-        found = every[0]
+        found = self._only(self._finder.find(symbol), symbol)
         entry = self.files.library.entry(found.path)
         with self.files.library.open(entry) as text:
             index = self.files.library.index(entry, text)
@@ -176,7 +168,7 @@ class CodeContext:
             source = read_lines(text, index, first, last)
         parts = chunks(source, first)
         if not 0 <= chunk_index < len(parts):
-            return Observed(f"Error: {symbol!r} has {len(parts)} chunks; chunk_index may be 0 to {len(parts) - 1}.")
+            raise ToolFault(f"{symbol!r} has {plural(len(parts), 'chunk')}; chunk_index may be 0 to {len(parts) - 1}.")
         part = parts[chunk_index]
         lines = source.split("\n")[part.start_line - first : part.end_line - first + 1]
         excerpt = Excerpt.of_lines(found.path, part.start_line, part.end_line, "\n".join(lines))
@@ -191,17 +183,20 @@ class CodeContext:
 
         Example: rows = nav_search("retry|backoff", max_results=10)
         """
-        try:
-            seen = self.files.grep(pattern, max_matches=max_results)
-        except ToolFault as fault:
-            return Observed([{"text": f"Error: {fault.message}"[:_TEXT], "line": 0}])
+        seen = self.files.grep(pattern, max_matches=max_results)
         rows = [{"text": row["text"][:_TEXT], "line": row["line"], "path": row["path"]} for row in seen.value]
         if self._finder.single:
             rows = [{"text": row["text"], "line": row["line"]} for row in rows]
         return Observed(rows, seen.excerpts, seen.truncated)
 
-    def _error(self, name: str) -> str:
-        """Offers symbols whose name resembles the wanted one, then the first in the code."""
+    def _only(self, found: Sequence[FoundSymbol], name: str) -> FoundSymbol:
+        """The one that a name means. The fault of a wrong name offers symbols that resemble it, then the first in the code."""
+        if len(found) == 1:
+            return found[0]
+        shown = clip(repr(name), _TEXT)
+        if found:
+            known = [self._finder.qualified(f.path, f.symbol.name) if f.symbol else f.path for f in found[:_LISTED]]
+            raise ToolFault(f"{shown} is defined {len(found)} times; name one: {', '.join(known)}")
         wanted = name.rpartition(":")[2].rpartition(".")[2].lower()
         finder = self._finder
         symbols = ((path, each) for path, parsed in finder.every(finder.sources) for each in parsed.symbols)
@@ -209,8 +204,7 @@ class CodeContext:
         like = [(path, each) for path, each in every if wanted and wanted in each.name.lower()]
         ranked = [*like, *(pair for pair in every if pair not in like)] if len(like) < _LISTED else like
         known = [self._finder.qualified(path, each.name) for path, each in ranked[:_LISTED]]
-        listed = f"Symbols: {', '.join(known)}" if known else "There are no symbols here; read_file shows the text."
-        return f"Error: nothing here is called {name!r}. {listed}"
-
-    def _listed(self, found: Sequence[FoundSymbol]) -> str:
-        return ", ".join(self._finder.qualified(f.path, f.symbol.name) if f.symbol else f.path for f in found[:_LISTED])
+        if not known:
+            raise ToolFault(f"nothing here is called {shown}. There are no symbols here; read_file shows the text.")
+        hint = "Call nav_ls() first to list what is there, or use one of these symbols"
+        raise ToolFault(f"nothing here is called {shown}. {hint}: {', '.join(known)}")

@@ -34,6 +34,7 @@ NEEDS_TRUST = (  # who gets the prompts, what runs the code, and what commands m
     *("reasoning_effort", "max_output_tokens"),  # thinking costs
     *("command_read", "command_write"),
     "count_wait",  # waiting that does not count has no end
+    "trace_cache_gb",  # it fills the disk, or throws away what others need
 )
 
 

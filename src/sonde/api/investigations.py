@@ -50,7 +50,7 @@ def rca(
     settings = options.get("settings") or load_settings()
     case = Case(
         engine="rca",
-        place=source_of(source, project, settings.environ),
+        place=source_of(source, project, settings.environ, cache_gb=settings.trace_cache_gb),
         trace_ids=(_one(trace_id),),
         taxonomy=str(taxonomy) if taxonomy else None,
         writeback=writeback,
@@ -81,7 +81,7 @@ def comply(
     settings = options.get("settings") or load_settings()
     case = Case(
         engine="compliance",
-        place=source_of(source, project, settings.environ),
+        place=source_of(source, project, settings.environ, cache_gb=settings.trace_cache_gb),
         trace_ids=(_one(trace_id),),
         controls_version=controls,
         controls_files=absolute(controls_files),
@@ -116,7 +116,7 @@ def incident(
     settings = options.get("settings") or load_settings()
     case = Case(
         engine="incident",
-        place=source_of(source, project, settings.environ),
+        place=source_of(source, project, settings.environ, cache_gb=settings.trace_cache_gb),
         trace_ids=tuple(dict.fromkeys(trace_ids)),
         start=start,
         end=end,

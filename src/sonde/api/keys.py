@@ -150,6 +150,12 @@ _ALL = (
         default=PORTS,
         in_file=False,
     ),
+    Key(
+        name="trace_cache_gb",
+        form="number",
+        doc="gigabytes that the indexes of trace files may take on the disk; the least recently used go first",
+        default=5.0,
+    ),
     Key(name="max_parallel", form="whole", doc="model calls in flight at once", default=16),
     Key(
         name="max_journal_mb", form="whole", doc="megabytes that the journal of a run may take on the disk", default=256
@@ -215,7 +221,7 @@ def check(key: Key, value: Any, source: str) -> Any:
         raise ConfigError(f"{key.name} from {source} must be {expected}, not {shown}")
     if key.name == "timeout_s" and parsed <= 0:
         raise ConfigError(f"timeout_s from {source} must be above zero, not {parsed:g}")
-    most = {"temperature": 2, "top_p": 1}.get(key.name)
+    most = {"temperature": 2, "top_p": 1, "trace_cache_gb": 100_000}.get(key.name)
     if most is not None and not 0 <= parsed <= most:
         raise ConfigError(f"{key.name} from {source} must be from 0 to {most}, not {parsed:g}")
     if key.name in ("max_parallel", "max_journal_mb", "max_output_tokens") and parsed < 1:

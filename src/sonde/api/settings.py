@@ -82,6 +82,7 @@ class Settings:
     command_read: tuple[str, ...] = ()
     command_write: tuple[str, ...] = ()
     local_ports: str = PORTS
+    trace_cache_gb: float = 5.0
     max_parallel: int = 16
     max_journal_mb: int = 256
     otel_endpoint: str | None = None

@@ -45,6 +45,7 @@ class Source:
     api_key: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     cache: Path | None = None
+    cache_gb: float | None = None
 
     @property
     def server(self) -> bool:
@@ -59,7 +60,14 @@ class Source:
     def open(self) -> FileStore | PhoenixStore:
         """The store. Files keep the projects that their spans name; `project_in` says which one is meant."""
         project = self.project if self.server else None
-        return open_store(self.source, project=project, cache=self.cache, api_key=self.api_key, headers=self.headers)
+        return open_store(
+            self.source,
+            project=project,
+            cache=self.cache,
+            cache_gb=self.cache_gb,
+            api_key=self.api_key,
+            headers=self.headers,
+        )
 
     def secrets(self) -> list[str]:
         """What no journal and no message may hold."""
@@ -67,13 +75,18 @@ class Source:
 
 
 def source_of(
-    source: str | Path | Source, project: str | None, environ: Mapping[str, str], cache: Path | None = None
+    source: str | Path | Source,
+    project: str | None,
+    environ: Mapping[str, str],
+    cache: Path | None = None,
+    *,
+    cache_gb: float | None = None,
 ) -> Source:
-    """A source with the key and the headers, or the folder for indexes, that the environment has for it."""
+    """A source with the key and the headers, or the folder for indexes and its limit, that the environment has for it."""
     if isinstance(source, Source):
         return source
     if not is_server(source):
-        return Source(source=source, project=project, cache=cache or cache_folder(environ))
+        return Source(source=source, project=project, cache=cache or cache_folder(environ), cache_gb=cache_gb)
     headers: dict[str, str] = {}  # name=value,name=value, percent-encoded, as Phoenix's own client reads them
     for pair in filter(None, (part.strip() for part in environ.get("PHOENIX_CLIENT_HEADERS", "").split(","))):
         name, equals, value = pair.partition("=")
@@ -250,7 +263,9 @@ def case_of(recipe: Mapping[str, Any], settings: Settings, source: str | Path | 
     own = () if source is not None or is_server(str(recipe["source"])) else (str(recipe["source"]),)
     files = (*own, *recipe.get("controls_files", ()), recipe.get("configs"), recipe.get("taxonomy"))
     require_sources(str(path) for path in files if path)
-    place = source_of(source or str(recipe["source"]), recipe.get("project"), settings.environ)
+    place = source_of(
+        source or str(recipe["source"]), recipe.get("project"), settings.environ, cache_gb=settings.trace_cache_gb
+    )
     return Case(
         engine=cast("EngineName", engine),
         place=place,

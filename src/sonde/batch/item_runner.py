@@ -71,6 +71,7 @@ class Order:
                 self._place(fields.get("source")) or settings.source,
                 fields.get("project") or settings.project,
                 settings.environ,
+                cache_gb=settings.trace_cache_gb,
             ),
             trace_ids=tuple(fields.get("trace_ids", ())),
             taxonomy=self._place(fields.get("taxonomy")),

@@ -200,7 +200,13 @@ def _items(
     now = datetime.now(UTC)
     folder = named_folder(how.name or f"{query.engine}-{now:%Y%m%d-%H%M%S}", home)
     wanted = TraceSelection(
-        place=source_of(settings.source, settings.project, settings.environ, cache_folder(settings.environ)),
+        place=source_of(
+            settings.source,
+            settings.project,
+            settings.environ,
+            cache_folder(settings.environ),
+            cache_gb=settings.trace_cache_gb,
+        ),
         engine=query.engine,
         all_errors=query.all_errors,
         since=query.since,

@@ -45,6 +45,11 @@ def config(
         print(printable(f"{path} is accepted as it is now; if it changes, accept it again"))
         return
     settings = settings_of(model, budget, place)
+    from sonde.api.trace_source import cache_folder
+    from sonde.contexts.traces.cache import cached_bytes
+
+    folder = cache_folder(settings.environ)
+    taken, most = cached_bytes(folder) if folder else 0, settings.trace_cache_gb
     models = {
         name: entry.spec + (f", price {entry.price}" if entry.price else "")
         for name, entry in sorted(settings.models.items())
@@ -53,7 +58,9 @@ def config(
         from sonde.core.canonical import canonical_json
 
         rows = [{"name": name, "value": value, "source": source} for name, value, source in settings.rows()]
-        print(escaped_json(canonical_json({"settings": rows, "models": models, "files": settings.files})))
+        cache = {"path": str(folder) if folder else None, "bytes": taken, "limit_bytes": int(most * 1e9)}
+        shown = {"settings": rows, "models": models, "files": settings.files, "trace_cache": cache}
+        print(escaped_json(canonical_json(shown)))
         return
     for name, value, source in settings.rows():
         print(printable(f"{name:23} {value:34} {source}"))
@@ -61,5 +68,8 @@ def config(
         print(printable(f"{'models.' + name:23} {spec:34} {settings.models[name].source}"))
     files = ", ".join(settings.files) or "none (sonde.toml here or above, ~/.config/sonde/sonde.toml)"
     print(printable(f"files: {files}"))
+    clear = "; `sonde traces clear` removes them" if taken else ""
+    shown = f"{folder} ({taken / 1e9:.2f} GB of {most:g} GB{clear})" if folder else "none: set HOME or XDG_CACHE_HOME"
+    print(printable(f"indexes of trace files: {shown}"))
     for note in settings.notes:
         print(printable(f"note: {note}"), file=sys.stderr)

@@ -65,7 +65,7 @@ def rca(
         from sonde.api.trace_source import Case, source_of
         from sonde.cli.foreground_run import print_estimate
 
-        traces = source_of(settings.source, settings.project, settings.environ)
+        traces = source_of(settings.source, settings.project, settings.environ, cache_gb=settings.trace_cache_gb)
         found: list[Estimate] = []
         budget_of_run = settings.budget()
         for each in dict.fromkeys(trace_ids):

@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
         help="Look at traces in files or on a Phoenix server.",
     )
     group.command("import")(spread(import_))
-    for command in (ls, show, search, overview, export):
+    for command in (ls, show, search, overview, export, clear):
         group.command()(spread(command))
     app.add_typer(group, name="traces")
 
@@ -54,7 +54,7 @@ def _opened(where: SourceOptions) -> Generator[tuple[TraceStore, str | None]]:
     from sonde.contexts.traces.store import UnknownTrace
 
     settings = settings_of(where)
-    place = source_of(settings.source, settings.project, settings.environ)
+    place = source_of(settings.source, settings.project, settings.environ, cache_gb=settings.trace_cache_gb)
     store = place.open()
     try:
         yield store, project_in(place, store)
@@ -85,13 +85,26 @@ def import_(
     folder = cache_folder(os.environ)
     if folder is None:
         raise ConfigError("no folder for the index: set HOME or XDG_CACHE_HOME")
-    found = import_traces(path, folder)
+    found = import_traces(path, folder, settings_of().trace_cache_gb)
     if json:
         _print_json(found)
         return 0
     print(printable(f"{found['description']} The index was {found['index']}."))
     for row in found["malformed"]:
         print(printable(f"skipped {row['file']}:{row['line']}: {one_line(row['reason'], 200)}"), file=sys.stderr)
+    return 0
+
+
+def clear() -> int:
+    """Remove the indexes of trace files, except those in use. They are built again when they are needed."""
+    from sonde.api.trace_source import cache_folder
+    from sonde.contexts.traces.cache import cached_bytes, remove_unused
+
+    folder = cache_folder(os.environ)
+    before = cached_bytes(folder) if folder else 0
+    removed = remove_unused(folder, 0) if folder else 0
+    freed = before - cached_bytes(folder) if folder else 0
+    print(printable(f"{plural(removed, 'index', 'indexes')} removed from {folder}, {freed / 1e9:.2f} GB"))
     return 0
 
 

@@ -1,8 +1,9 @@
 """Indexes of trace files, built once per content: found again by hash, and appended to when a file has only grown.
 
 `<cache>/<hash>.sqlite` is the index of that content. `<cache>/paths/<hash of the path>.json` remembers size and time of the files behind a
-path, so that an unchanged source costs a few `stat` calls. A lock file keeps two processes from building the same index. Does not promise
-to see a file that was rewritten within its old size and time stamp.
+path, so that an unchanged source costs a few `stat` calls. A lock file keeps two processes from building the same index. Whoever uses an
+index holds `<hash>.used`, whose time says when it was last opened: indexes over the limit are removed, the least recently used first,
+and never one that is held. Does not promise to see a file that was rewritten within its old size and time stamp.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from collections.abc import Generator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from sonde.contexts.traces.importers import FilePosition, Imported, grows, read
 from sonde.contexts.traces.importers.records import Malformed
@@ -49,6 +51,8 @@ class Indexed:
     path: Path
     content: str
     how: str
+    claim: BinaryIO
+    """Close it when the index is no longer read: until then nobody removes it."""
 
 
 def files_of(source: Path) -> list[Path]:
@@ -75,8 +79,11 @@ def files_of(source: Path) -> list[Path]:
     return found
 
 
-def open_index(source: Path, cache: Path, *, project: str | None = None) -> Indexed:
-    """The index of what is at `source` now. A file on its own is its own root, so that a copy elsewhere finds the same index."""
+def open_index(source: Path, cache: Path, *, project: str | None = None, most_gb: float | None = None) -> Indexed:
+    """The index of what is at `source` now. A file on its own is its own root, so that a copy elsewhere finds the same index.
+
+    A new one makes room for itself, if all together would take more than `most_gb`.
+    """
     files = files_of(source)
     pointer = cache / "paths" / f"{sha256_text(f'{source.resolve()}|{project}')[:32]}.json"
     for folder in (cache, pointer.parent):
@@ -86,10 +93,14 @@ def open_index(source: Path, cache: Path, *, project: str | None = None) -> Inde
         states = [_state(path, source) for path in files]
         unhashed = [replace(state, sha256="") for state in known]
         if old and unhashed == states and (path := cache / f"{old}.sqlite").exists():
-            return Indexed(path=path, content=old, how="found")
+            claim = _claim(path)
+            if path.exists():
+                return Indexed(path=path, content=old, how="found", claim=claim)
+            claim.close()  # removed just now, to make room
         states = [replace(state, sha256=_sha256(below(source, source / state.name), state.size)) for state in states]
         content = hash_value([VERSION, project, [(state.name, state.sha256) for state in states]])
         target, previous = cache / f"{content}.sqlite", cache / f"{old}.sqlite"
+        claim = _claim(target)
         how = "found" if target.exists() else "built"
         if how == "built":
             with _locked(cache / "append.lock"):
@@ -98,13 +109,64 @@ def open_index(source: Path, cache: Path, *, project: str | None = None) -> Inde
                     previous.replace(target)
                     how = "appended"
         if how == "built":
-            _build(target, source, states, content=content, project=project)
+            try:
+                _build(target, source, states, content=content, project=project)
+            except BaseException:
+                target.with_suffix(".used").unlink(missing_ok=True)
+                claim.close()
+                raise
         part = pointer.with_suffix(f".{os.getpid()}.part")
         part.write_text(json.dumps({"version": VERSION, "index": content, "files": [asdict(each) for each in states]}))
         part.replace(pointer)
         if old not in ("", content) and all(_load_pointer(path)[1] != old for path in pointer.parent.glob("*.json")):
             previous.unlink(missing_ok=True)  # no path points at the old index any more
-    return Indexed(path=target, content=content, how=how)
+    if how != "found" and most_gb is not None:
+        remove_unused(cache, int(most_gb * 1e9))
+    return Indexed(path=target, content=content, how=how, claim=claim)
+
+
+def _claim(index: Path) -> BinaryIO:
+    """Hold an index, and note that it is used now."""
+    while True:
+        handle = index.with_suffix(".used").open("ab")
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        if os.fstat(handle.fileno()).st_nlink:  # else it was removed with its index while we waited
+            os.utime(handle.fileno())
+            return handle
+        handle.close()
+
+
+def cached_bytes(cache: Path) -> int:
+    """What the indexes in a cache take on the disk."""
+    return sum(size for _, size, _ in _indexes(cache))
+
+
+def _indexes(cache: Path) -> list[tuple[float, int, Path]]:
+    """When each index was last opened, its size, and its path; the least recently used first."""
+    found: list[tuple[float, int, Path]] = []
+    for path in cache.glob("*.sqlite"):
+        with contextlib.suppress(FileNotFoundError):  # another process removed it
+            used = path.with_suffix(".used")
+            found.append(((used if used.exists() else path).stat().st_mtime, path.stat().st_size, path))
+    return sorted(found)
+
+
+def remove_unused(cache: Path, most: int) -> int:
+    """Remove the least recently used indexes until they take at most so many bytes, none that is in use; how many were removed."""
+    indexes, removed = _indexes(cache), 0
+    total = sum(size for _, size, _ in indexes)
+    for _, size, path in indexes:
+        if total <= most:
+            break
+        with path.with_suffix(".used").open("ab") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            path.unlink(missing_ok=True)
+            path.with_suffix(".used").unlink(missing_ok=True)
+            total, removed = total - size, removed + 1
+    return removed
 
 
 def _build(target: Path, source: Path, states: list[FileState], *, content: str, project: str | None) -> None:

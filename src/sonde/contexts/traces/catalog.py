@@ -38,15 +38,16 @@ def open_store(
     *,
     project: str | None = None,
     cache: Path | None = None,
+    cache_gb: float | None = None,
     api_key: str | None = None,
     headers: Mapping[str, str] | None = None,
     deadline: Deadline | None = None,
 ) -> FileStore | PhoenixStore:
-    """The store behind a source. `cache` keeps indexes of files between runs; a key and headers go to a server only."""
+    """The store behind a source. `cache` keeps up to `cache_gb` of indexes between runs; a key and headers go to a server only."""
     if is_server(source):
         client = PhoenixClient(str(source), api_key=api_key, headers=headers, deadline=deadline)
         return PhoenixStore(PhoenixReads(client, project or DEFAULT_PROJECT))
-    return FileStore(Path(source), cache=cache, project=project)
+    return FileStore(Path(source), cache=cache, cache_gb=cache_gb, project=project)
 
 
 def _moment(text: str | None) -> int | None:
@@ -73,9 +74,9 @@ def query_of(
     return TraceQuery(project=project, start_us=start_us, end_us=end_us, condition=condition, after=after, limit=limit)
 
 
-def import_traces(source: Path, cache: Path) -> Row:
+def import_traces(source: Path, cache: Path, cache_gb: float | None = None) -> Row:
     """Index a file or a folder: what was found, what was skipped, and whether an index was there already."""
-    with FileStore(source, cache=cache) as store:
+    with FileStore(source, cache=cache, cache_gb=cache_gb) as store:
         return {
             "source": str(source),
             "index": store.indexed.how,

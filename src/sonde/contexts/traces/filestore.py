@@ -29,12 +29,14 @@ _SPAN = f"SELECT {SUMMARY_COLUMNS}, body, gaps, {_PROJECT} FROM spans JOIN bodie
 class FileStore:
     """A trace store over one file or a folder. Without a cache folder the index lives as long as the store."""
 
-    def __init__(self, source: Path, *, cache: Path | None = None, project: str | None = None) -> None:
+    def __init__(
+        self, source: Path, *, cache: Path | None = None, cache_gb: float | None = None, project: str | None = None
+    ) -> None:
         self.source = source
         self._temporary = tempfile.TemporaryDirectory(prefix="sonde-traces-") if cache is None else None
         folder = cache or Path(self._temporary.name if self._temporary else "")
         try:
-            self.indexed = open_index(source, folder, project=project)
+            self.indexed = open_index(source, folder, project=project, most_gb=cache_gb)
         except BaseException:
             self._clean()
             raise
@@ -46,6 +48,7 @@ class FileStore:
     def close(self) -> None:
         """Close the index, and remove it when it was temporary."""
         self._connection.close()
+        self.indexed.claim.close()
         self._clean()
 
     def __enter__(self) -> Self:

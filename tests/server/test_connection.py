@@ -63,7 +63,7 @@ def test_hello_is_the_first_line(host: Host) -> None:
 @pytest.mark.parametrize(
     "line",
     [b"not json", b"[1]", b'"text"', b"null", b"12", b"NaN", b"\xff\xfe", b"{", b'{"type": 1}', b"{}", b'{"type":"hello"}',
-     b'{"type":"completion","id":"x"}', b"[" * 100_000, b'{"id":"x"}', b"9" * 5000],
+     b"[" * 100_000, b"9" * 5000, b'{"type":"hello","id":[1]}', b'{"type":"hello","id":true}', b'{"type":"hello","id":""}'],
 )  # fmt: skip
 def test_a_line_that_is_no_message_is_answered_by_one_recoverable_error(host: Host, line: bytes) -> None:
     before = len(host.lines)
@@ -72,6 +72,60 @@ def test_a_line_that_is_no_message_is_answered_by_one_recoverable_error(host: Ho
 
     answers = [json.loads(answer) for answer in host.lines[before:]]
     assert [(a["type"], a["id"], a["recoverable"]) for a in answers] == [("error", None, True)]
+
+
+@pytest.mark.requirement(60)
+@pytest.mark.parametrize(
+    ("line", "carried"),
+    [
+        (b'{"id":"x"}', "x"),
+        (b'{"type":"completion","id":"x"}', "x"),
+        (b'{"type":"cancel","id":"nobody"}', "nobody"),
+        (b'{"type":"tool.result","id":"r","ok":true}', "r"),
+        (b'{"type":"tool.result","id":"r","ok":"perhaps"}', "r"),
+        (b'{"type":"hello","id":7}', "7"),
+        (b'{"type":"hello","id":"\\ud800"}', "\\ud800"),
+    ],
+)
+def test_an_error_about_a_line_with_an_id_carries_it(host: Host, line: bytes, carried: str) -> None:
+    """Source document: error: { id, error, recoverable }."""
+    before = len(host.lines)
+
+    host.connection.feed(line)
+
+    answers = [json.loads(answer) for answer in host.lines[before:]]
+    assert [(a["type"], a["id"], a["recoverable"]) for a in answers] == [("error", carried, True)]
+
+
+@pytest.mark.requirement(59)
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"prompt": "x"}, {"prompt": "", "workspace": "/w"}, {"prompt": 3, "workspace": "/w"},
+     {"prompt": "x", "workspace": "/w", "limits": {"maxDepth": -1}}, {"prompt": "x", "workspace": "/w", "limits": "none"}],
+)  # fmt: skip
+def test_a_malformed_task_with_an_id_gets_its_completion_and_may_be_sent_again(
+    host: Host, fields: dict[str, Any]
+) -> None:
+    """Source document: completion: { id, status, summary, citations[] }; a host waits for it."""
+    host.say(type="new_task", id="t", **fields)
+
+    assert host.until("error")["id"] == "t"
+    done = host.until("completion")
+    assert (done["id"], done["status"], done["citations"]) == ("t", "failed", [])
+    host.task("echo fine", "t")
+    assert host.until("completion")["summary"] == "fine"
+
+
+def test_a_malformed_task_with_the_id_of_a_running_one_does_not_end_that(host: Host) -> None:
+    host.task("wait", "t")
+    host.say(type="new_task", id="t", prompt="x")
+    host.say(type="new_task", id="t", prompt="x", workspace="/w")
+    assert [host.until("error")["code"], host.until("error")["code"]] == ["BAD_FIELD", "REFUSED_TASK"]
+
+    host.say(type="cancel", id="t")
+
+    assert host.until("completion")["status"] == "cancelled"
+    assert [json.loads(line)["type"] for line in host.lines].count("completion") == 1
 
 
 @pytest.mark.requirement(51)
@@ -261,6 +315,57 @@ def test_an_editor_that_does_not_answer_is_a_failed_tool_not_a_hang() -> None:
     assert host.until("completion")["status"] == "failed"
 
 
+@pytest.mark.requirement(57)
+@pytest.mark.parametrize(
+    ("fields", "heard"),
+    [
+        ({"ok": False, "error": "disk on fire"}, "disk on fire"),
+        ({"ok": False, "output": None, "error": {"message": "disk on fire"}}, "disk on fire"),
+        ({"ok": False, "error": {"code": "EIO"}}, "EIO"),
+        ({"ok": False, "error": {"reason": "on fire", "at": 3}}, "on fire"),
+        ({"ok": False, "error": 17}, "17"),
+        ({"ok": False}, "without a reason"),
+        ({"ok": "perhaps"}, "not understood"),
+        ({"output": {"files": []}}, "not understood"),
+        ({"ok": True, "output": {"files": "a"}}, "no list"),
+        ({"ok": True}, "no list"),
+    ],
+)
+def test_a_failed_or_odd_result_is_understood_at_once(host: Host, fields: dict[str, Any], heard: str) -> None:
+    """Source document: tool.result: { id, ok, output, error? }; "Silent failures: tool.result must include structured error"."""
+    host.task("demo")
+    request = host.until("tool.request")
+
+    host.say(type="tool.result", id=request["id"], **fields)
+
+    done = host.until("completion")
+    assert done["status"] == "failed"
+    assert heard in done["summary"]
+
+
+def test_a_result_that_is_too_long_to_be_read_fails_its_request_at_once(host: Host) -> None:
+    host.task("demo")
+    request = host.until("tool.request")
+
+    host.connection.refuse_long(f'{{"type":"tool.result","id":"{request["id"]}","ok":true,"output":"x'.encode(), 99)
+
+    assert host.until("error")["id"] == request["id"]
+    assert "longer than 99 bytes" in host.until("completion")["summary"]
+
+
+@pytest.mark.parametrize("start", [b"", b"{", b'{"type":"new_task","id":"', b'{"output":{"id":"t1.r1"}', b"\xff" * 50])
+def test_a_line_that_is_too_long_and_does_not_begin_with_its_id_is_about_nobody(host: Host, start: bytes) -> None:
+    host.connection.refuse_long(start, 99)
+
+    assert host.until("error")["id"] is None
+
+
+def test_a_task_that_is_too_long_to_be_read_gets_its_completion(host: Host) -> None:
+    host.connection.refuse_long(b'{"type": "new_task", "id": "t9", "prompt": "', 99)
+
+    assert host.until("completion")["id"] == "t9"
+
+
 def test_an_answer_nobody_asked_for_is_an_error(host: Host) -> None:
     host.say(type="tool.result", id="x", ok=True)
 
@@ -280,6 +385,7 @@ def test_two_tasks_in_a_row_and_an_id_used_twice(host: Host) -> None:
     assert host.until("completion")["summary"] == "two"
     host.task("echo three", "a")
     assert host.until("error")["code"] == "REFUSED_TASK"
+    assert host.until("completion")["status"] == "failed"
 
 
 def test_a_fifth_task_at_once_is_refused(host: Host) -> None:
@@ -287,6 +393,8 @@ def test_a_fifth_task_at_once_is_refused(host: Host) -> None:
         host.task("wait", f"t{number}")
 
     assert host.until("error")["code"] == "REFUSED_TASK"
+    done = host.until("completion")
+    assert (done["id"], done["status"]) == ("t4", "failed")
 
 
 def test_of_ten_thousand_events_none_is_lost(host: Host) -> None:

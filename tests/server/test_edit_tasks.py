@@ -72,12 +72,29 @@ def test_a_streamed_reply_and_its_whole_share_one_id() -> None:
 
     telling.on_event(ModelAsked(turn=1, ordinal=1, request_hash="h", model="m", kept=0, messages=[]))
     telling.on_text("root", "he")
+    telling.on_text("root", "ll")
+    telling.on_text("root", "o")
     telling.on_event(replied("root", "hello"))
 
     assert [(e.id, e.content, e.partial) for e in events if e.type == "assistant.message"] == [
         ("t.m1.1", "he", True),
+        ("t.m1.1", "ll", True),
+        ("t.m1.1", "o", True),
         ("t.m1.1", "hello", None),
     ]
+
+
+@pytest.mark.requirement(58)
+def test_a_reply_that_comes_in_one_piece_is_sent_once() -> None:
+    """Source document: assistant.message: { id, content, partial? }."""
+    telling, events = told()
+
+    for turn in (1, 2):
+        telling.on_event(ModelAsked(turn=turn, ordinal=1, request_hash="h", model="m", kept=0, messages=[]))
+        telling.on_text("root", "hello")
+        telling.on_event(replied("root", "hello"))
+
+    assert [(e.content, e.partial) for e in events if e.type == "assistant.message"] == [("hello", None)] * 2
 
 
 @pytest.mark.requirement("O17")

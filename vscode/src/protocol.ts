@@ -72,7 +72,7 @@ export interface ContextSearch {
   path?: string | null;
 }
 
-/** Runtime: something went wrong. `id` is the task, or null for a line that could not be read; `recoverable` means: carry on. */
+/** Runtime: something went wrong. `id` is that of the task or the line it is about, null if it had none; `recoverable`: carry on. */
 export interface ErrorMessage {
   taskId?: string | null;
   seq?: number | null;
@@ -198,7 +198,9 @@ export interface ToolRequest {
   approval?: boolean | null;
 }
 
-/** Host: the one answer to a tool.request, context.read or context.search with the same id. */
+/** Host: the one answer to a tool.request, context.read or context.search with the same id.
+
+An error may be a plain text or lack its code, and an output may be a bare text or list: every host is understood at once. */
 export interface ToolResult {
   taskId?: string | null;
   seq?: number | null;

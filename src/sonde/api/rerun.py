@@ -22,6 +22,7 @@ from sonde.api.recorded_run import changed_sources, open_run
 from sonde.api.recorded_spec import rebuilt
 from sonde.api.result import Result
 from sonde.api.settings import Settings, load_settings
+from sonde.contexts.workspace import WorkspaceContext
 from sonde.core.budget import Budget
 from sonde.core.cancellation import Stop
 from sonde.core.canonical import hash_value
@@ -172,6 +173,8 @@ def replay(
     beside = recorded.beside(runs_dir or chosen.run_places())
     with rebuilt(recorded.started, chosen, context=context, tools=tools, beside=beside) as built:
         require_caps(built, chosen, limits or Limits())
+        if isinstance(built.context, WorkspaceContext):
+            built.context.rehearsal = words_only
         spec = replace(
             built,
             model=RecordedModel(model, []) if model else None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 from sonde.core.evidence import Excerpt, Observed
 from sonde.tools import Tool
@@ -45,4 +45,32 @@ class Context(Protocol):
 
     def fingerprint(self) -> str:
         """A hash that changes with the data; cheap even for a gigabyte."""
+        ...
+
+
+@runtime_checkable
+class Narrowable(Protocol):
+    """A context that gives a sub-call only a part of itself; the part enforces that."""
+
+    @property
+    def places(self) -> Sequence[str]:
+        """What this one is limited to; empty: nothing."""
+        ...
+
+    @property
+    def first_looks(self) -> Sequence[Mapping[str, Any]]:
+        """Arguments of `read_file` for what a sub-call reads before its model is asked."""
+        ...
+
+    def narrowed(self, paths: Sequence[str]) -> Context:
+        """The part at these places, for reading only; without any, all that this one sees. A ToolFault for places that make no sense."""
+        ...
+
+
+@runtime_checkable
+class Mindful(Protocol):
+    """A context that remembers what calls did, and must hear of recorded ones, which a replay does not make."""
+
+    def recall(self, name: str, args: Mapping[str, Any], result: Any, error: str | None) -> None:
+        """Take note of a recorded call."""
         ...

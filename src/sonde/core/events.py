@@ -83,6 +83,8 @@ class SubcallStarted(Event, tag="subcall_started", frozen=True, kw_only=True):
     input_ref_hash: str
     mode: Literal["rlm", "query"]
     shared: list[str] = []
+    scope: list[str] = []
+    """The places to which the child is limited; empty: it sees what its parent does."""
     budget: dict[str, Any] = {}
 
 

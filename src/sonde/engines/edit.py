@@ -1,6 +1,7 @@
 """The `edit` engine: a task in a workspace, done by small reads, a plan from a sub-call, one patch, and a second look.
 
-It finishes only with citations of lines it really read, and only after it read every changed file again. Three budgets:
+It finishes only with citations of lines it really read, and only after it read every changed file again. If nothing that it proposed
+was applied, it ends partial with the reason; a limit leaves it the lines that were read and still hold as citations. Three budgets:
 the one of `sonde edit` and ACP, a larger one behind a flag, and the small one of the protocol's document (R68), for a host
 that sends no limits. Without a model it changes nothing and says so.
 """
@@ -8,9 +9,12 @@ that sends no limits. Without a model it changes nothing and says so.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from itertools import islice
+from typing import Any
 
+from sonde.contexts.workspace import WorkspaceContext
 from sonde.core.budget import Budget
+from sonde.core.evidence import Citation, EvidenceKind, Refuted, merge
 from sonde.engines.ask import conclude as conclude_answer, conclude_child
 from sonde.runtime.engine import Conclusion, Engine, Gathered, Problem
 from sonde.runtime.prompts import prompt_file
@@ -49,41 +53,54 @@ EDIT_MAXIMA = Budget(
 """The settings of a repository may change a budget; these bound what a stranger's can make you spend."""
 
 
-@runtime_checkable
-class Verified(Protocol):
-    """A context that knows which files were changed and not read again since."""
-
-    def unverified(self) -> list[str]:
-        """Paths that still need a second look."""
-        ...
+MAX_CITED = 20
 
 
 def conclude(value: Any, gathered: Gathered) -> Conclusion:
-    """The summary with its citations; a changed file that nobody has read again is a problem."""
-    conclusion = conclude_answer(value, gathered, look=False)
+    """The summary with its citations. A changed file that nobody has read again is a problem, and so are proposals of which none was
+    applied. What sub-calls cited counts as long as it still holds: changing lines is the task.
+    """
+    held = [cited for cited in gathered.citations if not isinstance(_again(cited, gathered), Refuted)]
+    conclusion = conclude_answer(value, replace(gathered, citations=tuple(held)), look=False)
     context = gathered.context
-    stale = context.unverified() if isinstance(context, Verified) else []
-    problems = tuple(
+    if not isinstance(context, WorkspaceContext):
+        return conclusion
+    problems = [
         Problem(gate="evidence", reason=reason, told=f"{reason}; read the changed lines to verify them")
-        for reason in (f"{path} was changed and not read again" for path in stale)
-    )
+        for reason in (f"{path} was changed and not read again" for path in context.unverified())
+    ]
+    if context.rejected and not context.changed:
+        reason = f"no proposed change was applied: {context.rejected[-1]}"
+        told = f"{reason}. Send a patch that applies, or finish again as it is"
+        problems.append(Problem(gate="evidence", reason=reason, told=told, mendable=not context.by_user))
     return replace(conclusion, problems=(*conclusion.problems, *problems))
 
 
+def _again(cited: Citation, gathered: Gathered) -> Citation | Refuted:
+    if not cited.path:
+        return gathered.prover.call(cited.ref, signal=cited.signal)
+    return gathered.prover.lines(cited.path, cited.start_line, cited.end_line, signal=cited.signal)
+
+
 def fallback(gathered: Gathered) -> Conclusion:
-    """Nothing can be edited without a model; the text names what was changed before a limit."""
+    """Nothing can be edited without a model; the text names what was changed before a limit, and what was read is cited as it is now."""
     context = gathered.context
     changed = list(getattr(context, "changed", ()))
+    seen = [each for each in gathered.prover.log.excerpts() if each.kind is EvidenceKind.FILE]
+    seen.sort(key=lambda each: each.start_line - each.end_line)  # whole reads before lines that a search found
+    looks = [Citation(path=e.path, start_line=e.start_line, end_line=e.end_line, excerpt_hash=e.hash) for e in seen]
+    found = (_again(each, gathered) for each in (*gathered.citations, *looks))
+    citations = tuple(merge(list(islice((each for each in found if isinstance(each, Citation)), MAX_CITED))))
     text = f"Nothing was edited: {gathered.reason}."
     if changed:
         text = f"Stopped: {gathered.reason}. Changed so far: {', '.join(changed)}."
     output = {
         "answer": text,
         "value": None,
-        "citations": [citation.model_dump(mode="json") for citation in gathered.citations],
+        "citations": [citation.model_dump(mode="json") for citation in citations],
         "highlights": list(gathered.highlights),
     }
-    return Conclusion(output=output, text=text, citations=gathered.citations)
+    return Conclusion(output=output, text=text, citations=citations)
 
 
 EDIT = Engine(
@@ -91,14 +108,14 @@ EDIT = Engine(
     run_type="edit",
     output_type="Edit",
     system=prompt_file("engines/edit"),
-    child=prompt_file("engines/child"),
+    child=prompt_file("engines/edit_child"),
     budget=EDIT_BUDGET,
     maxima=EDIT_MAXIMA,
     conclude=conclude,
     conclude_child=conclude_child,
     fallback=fallback,
     fails_without_reply=True,
-    functions=("llm_query", "summarize"),
+    functions=("llm_query", "summarize", "delegate_subcall"),
     terse=True,
     max_output_tokens=1500,
     profile="general",

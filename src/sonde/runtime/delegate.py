@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from sonde.contexts import Narrowable
 from sonde.core.budget import Scope
 from sonde.core.canonical import clip, hash_value, jsonable, sha256_text
 from sonde.core.events import SubcallEnded, SubcallStarted
@@ -74,6 +75,15 @@ class Errand:
     context: Mapping[str, Any] = field(default_factory=dict[str, Any])
     levels: int | None = None
     actions: tuple[dict[str, Any], ...] | None = None
+
+    @property
+    def paths(self) -> list[str]:
+        """The places in the context that it is limited to."""
+        given: Any = self.context.get("paths", [])
+        listed = cast("list[Any]", given if isinstance(given, list) else [given])
+        if not all(isinstance(each, str) for each in listed):
+            raise ToolFault("paths is a list of texts, such as ['src/app.py:10-60', 'docs']")
+        return listed
 
 
 Spawn = Callable[[str, Errand, Scope], "Outcome"]
@@ -142,7 +152,7 @@ class Delegation:
         recorded = self.run.spec.recording.expect(SubcallStarted, path)
         if recorded is not None:  # its prompt shows the time it had then, not the time left now
             scope.budget = scope.budget.override(max_wall_time_sec=recorded.budget.get("max_wall_time_sec"))
-        self._started(path, errand.objective, "rlm", errand.context, scope)
+        self._started(path, errand.objective, "rlm", errand.context, scope=scope, places=self._places(errand))
         try:
             outcome = self.spawn(path, errand, scope)
         except Diverged:
@@ -157,6 +167,7 @@ class Delegation:
     def open_scope(self, errand: Errand, siblings: int) -> Scope:
         """The budget of a child; raises if it would be too deep or no sub-call is left."""
         depth = self.scope.depth + 1
+        self._places(errand)  # places that make no sense cost nothing
         self.scope.check_depth(self.scope.depth + (errand.levels or 1))
         self.scope.charge(subcalls=1)
         scope = self.scope.share(siblings)
@@ -198,8 +209,21 @@ class Delegation:
                 f"{left['iterations']} turns are left for all and this batch has {count} children: take fewer of them"
             )
 
+    def _places(self, errand: Errand) -> Sequence[str]:
+        """What the child is limited to, where the context can enforce it."""
+        context = self.run.spec.context
+        part = context.narrowed(errand.paths) if isinstance(context, Narrowable) else None
+        return part.places if isinstance(part, Narrowable) else ()
+
     def _started(
-        self, path: str, objective: str, mode: Any, context: Mapping[str, Any], scope: Scope | None = None
+        self,
+        path: str,
+        objective: str,
+        mode: Any,
+        context: Mapping[str, Any],
+        *,
+        scope: Scope | None = None,
+        places: Sequence[str] = (),
     ) -> None:
         self.run.emit(
             SubcallStarted(
@@ -211,6 +235,7 @@ class Delegation:
                 input_ref_hash=hash_value({"objective": objective, "context": jsonable(context)}),
                 mode=mode,
                 shared=sorted(context),
+                scope=list(places),
                 budget={} if scope is None else scope.budget.as_dict(),
             )
         )

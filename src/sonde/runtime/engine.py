@@ -29,11 +29,14 @@ NEAR_LINES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Why a final value is not accepted as it is, for people; `told` says it to the model where that needs other words."""
+    """Why a final value is not accepted as it is, for people; `told` says it to the model where that needs other words. A problem that
+    the model cannot mend is not told at all.
+    """
 
     gate: Gate
     reason: str
     told: str = ""
+    mendable: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "told", self.told or self.reason)
@@ -95,6 +98,28 @@ class Prover:
         self.log = log
         self.reread = reread
         self.returned = returned
+
+    def once(self) -> Prover:
+        """A prover for one moment: it reads each place again once, and lines within a place that it has read not at all."""
+        known: dict[tuple[str, str], str | None] = {}
+        files: dict[str, list[Excerpt]] = {}
+
+        def reread(excerpt: Excerpt) -> str | None:
+            key = (excerpt.kind.value, excerpt.ref)
+            if key in known:
+                return known[key]
+            for wide in files.get(excerpt.path, ()) if excerpt.kind is EvidenceKind.FILE else ():
+                if wide.start_line <= excerpt.start_line <= excerpt.end_line <= wide.end_line:
+                    lines = (known[(wide.kind.value, wide.ref)] or "").split("\n")
+                    if len(lines) == wide.end_line - wide.start_line + 1:
+                        first = excerpt.start_line - wide.start_line
+                        return "\n".join(lines[first : first + excerpt.end_line - excerpt.start_line + 1])
+            known[key] = text = self.reread(excerpt)
+            if excerpt.kind is EvidenceKind.FILE and text is not None:
+                files.setdefault(excerpt.path, []).append(excerpt)
+            return text
+
+        return Prover(self.log, reread, self.returned)
 
     def lines(self, path: str, start: int, end: int, *, signal: str = "reference") -> Citation | Refuted:
         """Lines of a file as a proved citation with a snippet. Blank lines prove nothing and are refused."""

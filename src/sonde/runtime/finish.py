@@ -28,7 +28,7 @@ from sonde.errors import (
     reached_before,
 )
 from sonde.runs.recording import NOTHING, Diverged
-from sonde.runtime.engine import Conclusion, Gathered, Problem
+from sonde.runtime.engine import Conclusion, Gathered, Problem, Prover
 
 if TYPE_CHECKING:
     from sonde.runtime.session import Session
@@ -59,19 +59,20 @@ def conclude(session: Session, value: Any) -> Conclusion:
     judge = session.engine.conclude
     if session.errand is not None and session.engine.conclude_child is not None:
         judge = session.engine.conclude_child
-    conclusion = session.form.judged(value, gathered(session), judge)
-    conclusion = replace(conclusion, problems=(*conclusion.problems, *instructed(session, value, conclusion)))
+    ground = gathered(session)
+    conclusion = session.form.judged(value, ground, judge)
+    conclusion = replace(conclusion, problems=(*conclusion.problems, *instructed(ground.prover, value, conclusion)))
     for gate in ("schema", "evidence", "citations"):
         gate_checked(session, gate, [problem.reason for problem in conclusion.problems if problem.gate == gate])
     return conclusion
 
 
-def instructed(session: Session, value: Any, conclusion: Conclusion) -> list[Problem]:
+def instructed(prover: Prover, value: Any, conclusion: Conclusion) -> list[Problem]:
     """The problem of a value whose every proof is text that instructs its reader, unless the value says that it does."""
     proofs = (*conclusion.citations, *conclusion.evidence)
     if not proofs or is_named(json.dumps(jsonable(value), ensure_ascii=False)):
         return []
-    quotes = {proof.ref: session.shared.prover.instruction(proof) for proof in proofs}
+    quotes = {proof.ref: prover.instruction(proof) for proof in proofs}
     if not all(quotes.values()):
         return []
     places = ", ".join(f'{ref} ("{quote}")' for ref, quote in list(quotes.items())[:3])
@@ -95,7 +96,7 @@ def gathered(session: Session, reason: str = "") -> Gathered:
         objective=session.objective,
         context=spec.context,
         registry=session.shared.registry,
-        prover=session.shared.prover,
+        prover=session.shared.prover.once(),
         prefilter=session.prefilter,
         citations=tuple(session.host.citations.proved),
         highlights=tuple(session.host.functions.highlights),

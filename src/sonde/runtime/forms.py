@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sonde.contexts import Narrowable
 from sonde.errors import Fault, FormatFault, ModelOutputInvalid
 from sonde.models.base import Message, Role, output_limit, suited_mode
 from sonde.runtime import feedback, guided
@@ -146,6 +147,7 @@ class CodeReplies(ReplyForm):
     def __init__(self, session: Session) -> None:
         self.session = session
         self.finish = session.final_example
+        self._looks: list[str] = []
 
     def opening(self, elapsed_s: float) -> Conversation:
         """Rules, functions with their documentation, and a task that names the variables."""
@@ -159,6 +161,31 @@ class CodeReplies(ReplyForm):
             final=session.final_example,
         )
         return Conversation(system, render_task(session, in_code=True, left=self.left_line(elapsed_s)))
+
+    def ahead(self) -> CallTool | None:
+        """A child that was given a few lines reads them before its model is asked: one call instead of two."""
+        session, context = self.session, self.session.spec.context
+        looks = context.first_looks if session.errand is not None and isinstance(context, Narrowable) else ()
+        turn = session.memory.turn
+        if session.memory.forced or turn > len(looks):
+            return None
+        return CallTool(tool_name="read_file", args=dict(looks[turn - 1]))
+
+    def call(self, action: CallTool) -> Observation:
+        """Those lines, numbered, so that they can be cited."""
+        try:
+            found = self.session.host.tool_action(action.tool_name, action.args)
+        except Fault as fault:
+            return Observation(text=f"{action.tool_name} failed: {fault.message}")
+        numbered = [f"{number} {line}" for number, line in enumerate(found["content"].split("\n"), found["startLine"])]
+        return Observation(text="\n".join([f"{action.args['path']}:", *numbered]))
+
+    def after_turn(self, text: str, elapsed_s: float) -> str:
+        """What was read before the first reply becomes part of the task."""
+        if self.session.memory.asked:
+            return super().after_turn(text, elapsed_s)
+        self._looks.append(text)
+        return "\n\n".join([render_task(self.session, in_code=True, left=self.left_line(elapsed_s)), *self._looks])
 
     def prepare(self) -> None:
         """For a follow-up, run the code of the earlier run again."""

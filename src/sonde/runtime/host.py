@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import msgspec
 
+from sonde.contexts import Mindful
 from sonde.core.calls import excerpt_of_call
 from sonde.core.canonical import canonical_json, clip, hash_value, jsonable
 from sonde.core.events import HostReturned
@@ -77,7 +78,7 @@ class Host:
         if self.run.spec.engine.terse:
             tools = (*self.run.registry.tools, *self.own.tools)
             shown = [each for each in tools if not each.doc.startswith("The same as")]
-            return "\n".join(f"{each.signature}: {each.doc.partition('.')[0]}." for each in shown)
+            return "\n".join(each.brief for each in shown)
         return "\n\n".join(text for text in (self.run.registry.prompt, self.own.prompt) if text)
 
     def begin(self, turn: int) -> None:
@@ -137,6 +138,8 @@ class Host:
         self.scope.charge(tool_calls=1)
         if recorded is not None:
             self.run.log.note(msgspec.convert(each, Excerpt) for each in recorded.excerpts)
+            if isinstance(self.run.spec.context, Mindful):
+                self.run.spec.context.recall(recorded.name, call.args, recorded.result, recorded.error)
             self.trace.append({"tool_name": recorded.name, "args_hash": recorded.args_hash, "ok": recorded.ok})
             self.run.emit(recorded)
             self._told(recorded)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
+from sonde.contexts import Narrowable
 from sonde.core.budget import LastTurn, Scope
 from sonde.core.canonical import canonical_json, clip, jsonable
 from sonde.core.events import Compacted, StateChanged, TurnStarted
@@ -23,6 +24,7 @@ from sonde.errors import (
     RunError,
     SandboxLost,
     SandboxViolation,
+    ToolFault,
     WallTimeLimitReached,
     by_user,
 )
@@ -30,6 +32,7 @@ from sonde.models.base import Message
 from sonde.runs.recording import Diverged
 from sonde.runtime import feedback
 from sonde.runtime.actions import (
+    DELEGATE,
     Action,
     CallTool,
     Delegate,
@@ -48,6 +51,7 @@ from sonde.runtime.forms import FORMS, REPETITION, ReplyForm
 from sonde.runtime.host import Host
 from sonde.runtime.memory import Conversation, Exchange, Memory, Observation
 from sonde.runtime.model_calls import FIRST, FOLDED, REGENERATED, Question, ask, given_up
+from sonde.tools import ToolRegistry
 
 if TYPE_CHECKING:
     from sonde.runtime.run import Run
@@ -239,10 +243,12 @@ class Session:
                 self.advance(LoopState.DELEGATING)
                 actions = None if action.use_planner else action.actions
                 self.host.site.ordinal += 1
-                result = self.host.functions.run_child(
-                    Errand(objective=action.objective, context=action.context, actions=actions)
-                )
-                observation = Observation(text=feedback.value_text("delegate_subcall", result.as_dict()))
+                errand = Errand(objective=action.objective, context=action.context, actions=actions)
+                try:
+                    told = feedback.value_text(DELEGATE, self.host.functions.run_child(errand).as_dict())
+                except ToolFault as fault:
+                    told = f"{DELEGATE} failed: {fault.message}"
+                observation = Observation(text=told)
             case Synthesize():
                 self.memory.draft = action.output
                 return Observation(text="The draft is kept. Finish with a finalize action when it is ready.")
@@ -275,7 +281,8 @@ class Session:
             self.observe(feedback.HELD_BACK.format(shown=shown, value=kept))
             return None
         conclusion = conclude(self, value)
-        gates, sent = {problem.gate for problem in conclusion.problems}, canonical_json(jsonable(value))
+        mendable = [problem for problem in conclusion.problems if problem.mendable]
+        gates, sent = {problem.gate for problem in mendable}, canonical_json(jsonable(value))
         # Older versions allowed one repair in all: a replay ends where the recorded session did.
         recording = self.spec.recording
         then = recording.at(StateChanged, self.path, memory.states + 1)
@@ -285,7 +292,7 @@ class Session:
         if gates and correctable and fresh and not ended:
             memory.repairs.update(gates)
             memory.refused, memory.draft = sent, value
-            words = self.form.refused([problem.told for problem in conclusion.problems], value)
+            words = self.form.refused([problem.told for problem in mendable], value)
             if words is not None:
                 self.observe(words)
                 return None
@@ -339,6 +346,13 @@ class Session:
         )
 
     def _spawn(self, path: str, errand: Errand, scope: Scope) -> Outcome:
-        run = replace(self.shared, log=self.shared.log.copy())
+        run, context = replace(self.shared, log=self.shared.log.copy()), self.spec.context
+        if isinstance(context, Narrowable):
+            part = context.narrowed(errand.paths)
+            tools = [each for each in part.tools() if each.name in self.shared.registry.names]
+            registry = ToolRegistry(tools, clock=self.spec.clock, given=self.spec.tools)
+            run = replace(run, spec=replace(self.spec, context=part), registry=registry)
+            given = {name: value for name, value in errand.context.items() if name != "paths"}
+            errand = replace(errand, context=given)
         outcome = Session(run, scope, path, errand).run()
         return replace(outcome, seen=tuple(run.log.since(self.shared.log)))

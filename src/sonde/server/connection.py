@@ -1,15 +1,16 @@
 """One conversation with an editor: lines in, messages out, each task in its own thread. Knows nothing about pipes.
 
-Every line that cannot be understood is answered with one recoverable error. Every task ends with exactly one completion, whatever
-happens in it; nothing is sent about it afterwards. A cancel interrupts the model calls of a task. If the task still does not end,
-because its code keeps running or a tool does not return, it is abandoned after a few seconds: its completion is sent, and whatever
-its thread still does reaches nobody.
+Every line that cannot be understood is answered with one recoverable error, which carries the id of the line; if it was a new_task, a
+failed completion follows. Every task ends with exactly one completion, whatever happens in it; nothing is sent about it afterwards. A
+cancel interrupts the model calls of a task. If the task still does not end, because its code keeps running or a tool does not return,
+it is abandoned after a few seconds: its completion is sent, and whatever its thread still does reaches nobody.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -39,6 +40,8 @@ from sonde.server.requests import Requests
 MAX_TASKS = 4
 GIVE_UP_S = 3.0
 KNOWN_TYPES = ("new_task", "cancel", "tool.result")
+LONGEST_ID = 1000
+_HEAD = re.compile(rb'\s*\{\s*(?:"type"\s*:\s*"([\w.]*)"\s*,\s*)?"id"\s*:\s*"([^"\\]{1,1000})"')
 
 Emit = Callable[[TaskEvent], None]
 
@@ -97,9 +100,27 @@ class EditorConnection:
         with self._writing:
             self._write(encode(message.model_copy(update={"seq": next(self._seq)})))
 
-    def refuse(self, reason: str, about: str | None = None, code: str = "BAD_LINE") -> None:
-        """Answer a line that led to nothing."""
+    def refuse(self, reason: str, about: str | None = None, code: str = "BAD_LINE", *, task: bool = False) -> None:
+        """Answer a line that led to nothing. A task gets its completion too, unless one with the same id is running: that one's end
+        answers both.
+        """
         self.send(ErrorMessage(id=about, error=reason, recoverable=True, code=code))
+        if about is None:
+            return
+        with self._lock:
+            running = about in self._tasks
+            jobs = list(self._tasks.values())
+        if task and not running:
+            self.send(Completion(id=about, task_id=about, status="failed", summary=reason))
+        for job in jobs:
+            job.requests.fail(about, reason)
+
+    def refuse_long(self, start: bytes, limit: int) -> None:
+        """Answer a line that is too long to be read; its id is known if it stands at the start."""
+        head = _HEAD.match(start)
+        about = head[2].decode("utf-8", "replace") if head else None
+        task = head is not None and head[1] == b"new_task"
+        self.refuse(f"the line is longer than {limit:,} bytes", about, "LINE_TOO_LONG", task=task)
 
     def feed(self, line: bytes) -> None:
         """Act on one line; never raises because of what the line says."""
@@ -116,13 +137,13 @@ class EditorConnection:
                     later.daemon = True
                     later.start()
                 elif message.id not in self._seen:
-                    self.refuse(f"there is no task {message.id!r} to cancel", code="UNKNOWN_TASK")
+                    self.refuse(f"there is no task {message.id!r} to cancel", message.id, "UNKNOWN_TASK")
             case WireToolResult():
                 with self._lock:
                     jobs = list(self._tasks.values())
                 answered = any(job.requests.answer(message) for job in jobs)
                 if not answered and not any(message.id.startswith(f"{task_id}.r") for task_id in self._seen):
-                    self.refuse(f"no request {message.id!r} was made", code="UNKNOWN_REQUEST")
+                    self.refuse(f"no request {message.id!r} was made", message.id, "UNKNOWN_REQUEST")
             case None:
                 pass
 
@@ -136,17 +157,19 @@ class EditorConnection:
         if not isinstance(value, dict):
             self.refuse("the line is JSON but not an object")
             return None
-        kind = cast("dict[str, Any]", value).get("type")
+        fields = cast("dict[str, Any]", value)
+        kind, about = fields.get("type"), _id_of(fields.get("id"))
         if kind not in KNOWN_TYPES:
             known = ", ".join(KNOWN_TYPES)
-            self.refuse(f"a host does not send type {str(kind)[:60]!r}; known types: {known}", code="UNKNOWN_TYPE")
+            self.refuse(f"a host does not send type {str(kind)[:60]!r}; known types: {known}", about, "UNKNOWN_TYPE")
             return None
         try:
             return HOST.validate_python(value)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"][1:])
-            self.refuse(f"{kind}: {where or 'the message'}: {first['msg']}", code="BAD_FIELD")
+            reason = f"{kind}: {where or 'the message'}: {first['msg']}"
+            self.refuse(reason, about, "BAD_FIELD", task=kind == "new_task")
             return None
 
     def _start(self, task: NewTask) -> None:
@@ -162,7 +185,7 @@ class EditorConnection:
                 job.thread = threading.Thread(target=self._work, args=(job,), name=f"task {task.id}", daemon=True)
                 job.thread.start()
         if problem is not None:
-            self.refuse(problem, code="REFUSED_TASK")
+            self.refuse(problem, task.id, "REFUSED_TASK", task=True)
 
     def _work(self, job: _Task) -> None:
         """Do the task in this thread and send its completion."""
@@ -213,3 +236,11 @@ class EditorConnection:
         for task in late:
             self._give_up(task)
         return not late
+
+
+def _id_of(given: Any) -> str | None:
+    """The id of a line that is not understood, as text that a message can carry; None for what is no id."""
+    if isinstance(given, bool) or not isinstance(given, str | int):
+        return None
+    text = str(given).encode("utf-8", "backslashreplace").decode()
+    return text if 0 < len(text) <= LONGEST_ID else None

@@ -53,6 +53,7 @@ class EventTranslator:
         self._began: float | None = None
         self._speaking: dict[str, str] = {}
         self._held: dict[str, str] = {}  # the end of a piece that may be the start of a secret, by session
+        self._first: dict[str, str | None] = {}  # the first piece of a reply; None once it is sent
         self._lock = threading.Lock()
 
     def on_event(self, event: Event) -> None:
@@ -63,7 +64,10 @@ class EventTranslator:
         where = self._id(event.session)
         match event:
             case SubcallStarted():
-                parent, scope = self._id(event.parent_call_id), ", ".join(event.shared) or event.mode
+                parent = self._id(event.parent_call_id)
+                scope = "its prompt only" if event.mode == "query" else ", ".join(event.scope) or "the workspace"
+                if shared := [name for name in event.shared if name != "paths"]:
+                    scope += f"; given: {', '.join(shared)}"
                 self._emit(SubcallStart(id=where, parent_id=parent, intent=self.shown(event.objective), scope=scope))
             case SubcallEnded():
                 used = Usage(
@@ -78,6 +82,7 @@ class EventTranslator:
                 self._emit(SubcallEnd(id=where, summary=summary, citations=citations, usage=wire_usage(used)))
             case ModelAsked():
                 self._held.pop(event.session, None)
+                self._first.pop(event.session, None)
                 self._speaking[event.session] = f"{where}.m{event.turn}.{event.ordinal}"
             case ModelReplied():
                 known = self._speaking.get(event.session, f"{where}.m{event.turn}.{event.ordinal}")
@@ -90,18 +95,24 @@ class EventTranslator:
                 pass
 
     def on_text(self, session: str, text: str) -> None:
-        """Pass on a piece of a reply as it streams in. An end that may be the start of a secret waits for the next piece."""
+        """Pass on a piece of a reply as it streams in. An end that may be the start of a secret waits for the next piece, and so does
+        the first piece: a reply that comes in one piece is sent once, as a whole.
+        """
         if session not in self._speaking:
             return
         text = self._keys.remove(self._held.get(session, "") + text)
         begun = (n for secret in self._secrets for n in range(len(secret) - 1, 0, -1) if text.endswith(secret[:n]))
         end = len(text) - max(begun, default=0)
         self._held[session] = text[end:]
-        if end:
-            part = clip(text[:end], SHOWN)
-            self._emit(
-                AssistantMessage(id=self._speaking[session], parent_id=self._id(session), content=part, partial=True)
-            )
+        if not end:
+            return
+        if session not in self._first:
+            self._first[session] = text[:end]
+            return
+        for part in filter(None, (self._first[session], text[:end])):
+            where, content = self._id(session), clip(part, SHOWN)
+            self._emit(AssistantMessage(id=self._speaking[session], parent_id=where, content=content, partial=True))
+        self._first[session] = None
 
     def usage(self, at: float | None = None) -> WireUsage:
         """What was spent so far."""
@@ -188,10 +199,13 @@ class EditRunner:
         )
         error = done.record.error
         limited = error is not None and error.code in ("RECURSION_LIMIT_REACHED", "WALL_TIME_LIMIT_REACHED")
+        summary = done.summary.strip() or (error.message if error else "nothing was done")
+        if error is not None and error.message not in summary:  # a host may read no other field
+            summary = f"{summary}\n({done.status.value}: {error.message})"
         return Completion(
             id=task.id,
             status=cast("Status", done.status.value),
-            summary=quiet(translator.shown(done.summary.strip() or (error.message if error else "nothing was done"))),
+            summary=quiet(translator.shown(summary)),
             citations=tuple(citation_of(each) for each in done.citations),
             usage=translator.usage(time.time()),
             run_dir=str(done.run_dir) if done.run_dir else None,

@@ -11,10 +11,13 @@ unknown types are answered with an error. See docs/protocol.md.
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
 from pydantic.alias_generators import to_camel
+
+from sonde.contexts.workspace.wire import BARE, TOOL_FAILED
 
 PROTOCOL_VERSION = "1.0"
 MAX_LINE_BYTES = 32 * 1024 * 1024
@@ -117,13 +120,30 @@ class Cancel(WireMessage):
 
 
 class WireToolResult(WireMessage):
-    """Host: the one answer to a tool.request, context.read or context.search with the same id."""
+    """Host: the one answer to a tool.request, context.read or context.search with the same id.
+
+    An error may be a plain text or lack its code, and an output may be a bare text or list: every host is understood at once.
+    """
 
     type: Literal["tool.result"] = "tool.result"
     id: Id
     ok: bool
     output: dict[str, Any] | None = None
     error: WireProblem | None = None
+
+    @field_validator("output", mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        return cast("Any", given) if given is None or isinstance(given, dict) else {BARE: given}
+
+    @field_validator("error", mode="before")
+    @classmethod
+    def _in_words(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return None if given is None else {"code": TOOL_FAILED, "message": str(given)}
+        fields = cast("Mapping[str, Any]", given)
+        message = fields.get("message") or fields.get("code") or json.dumps(dict(fields))
+        return {"code": str(fields.get("code") or TOOL_FAILED), "message": str(message)}
 
 
 class ContextRead(WireMessage):
@@ -208,7 +228,7 @@ class Completion(WireMessage):
 
 
 class ErrorMessage(WireMessage):
-    """Runtime: something went wrong. `id` is the task, or null for a line that could not be read; `recoverable` means: carry on."""
+    """Runtime: something went wrong. `id` is that of the task or the line it is about, null if it had none; `recoverable`: carry on."""
 
     type: Literal["error"] = "error"
     id: str | None = None

@@ -9,8 +9,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from sonde.contexts.workspace import Reply
+from sonde.core.canonical import clip
 from sonde.server.messages import (
     MAX_LINE_BYTES,
+    SHOWN,
     ContextRead,
     ContextSearch,
     SubcallEnd,
@@ -97,8 +99,15 @@ class Requests:
         if reply is None:
             return False
         code, message = (result.error.code, result.error.message) if result.error else ("", "")
-        reply.set_result(Reply(result.ok, result.output or {}, code, message))
+        reply.set_result(Reply(result.ok, result.output or {}, code, clip(message, SHOWN)))
         return True
+
+    def fail(self, request_id: str, why: str) -> None:
+        """Answer a request whose answer came but could not be understood, so that nobody waits for another one."""
+        with self._lock:
+            reply = self._open.pop(request_id, None)
+        if reply is not None:
+            reply.set_result(Reply(False, code="BAD_RESULT", message=f"the host's answer was not understood: {why}"))
 
     def close(self) -> None:
         """Answer every open request with CANCELLED and refuse later ones."""

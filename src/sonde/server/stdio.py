@@ -22,6 +22,7 @@ from sonde.server.connection import EditorConnection, TaskRunner
 from sonde.server.messages import MAX_LINE_BYTES, Hello
 
 GRACE_S = 3.0
+HEAD_BYTES = 4096  # of a line that is too long: enough to see whose it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def pump(lines: BinaryIO, connection: EditorConnection, limit: int = MAX_LINE_BY
         if len(line) > limit and not line.endswith(b"\n"):
             while (rest := lines.readline(1 << 20)) and not rest.endswith(b"\n"):
                 pass
-            connection.refuse(f"the line is longer than {limit:,} bytes", code="LINE_TOO_LONG")
+            connection.refuse_long(line[:HEAD_BYTES], limit)
         elif line.strip():
             connection.feed(line)
 

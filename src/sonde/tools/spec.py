@@ -69,6 +69,13 @@ class Tool:
         return f"{self.name}({listed}) -> {self.returns}"
 
     @property
+    def brief(self) -> str:
+        """In one line, for a small budget: the names of the arguments and the first sentence."""
+        shown = [p.name if p.required else f"{p.name}={p.default!r}" for p in self.parameters if p.positional]
+        shown += [f"*, {p.name}={p.default!r}" for p in self.parameters if not p.positional][:1]
+        return f"{self.name}({', '.join(shown)}): {self.doc.partition('.')[0]}."
+
+    @property
     def example(self) -> str:
         """A correct call: the docstring's own, or one made from the types."""
         given = re.search(r"^\s*Example:\s*(.+)$", self.doc, re.MULTILINE)

@@ -7,7 +7,7 @@ kept small: one of more than 200 lines needs a rationale, and every rationale is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from sonde.contexts.workspace.base import (
     CommandResult,
     FileSlice,
     Matches,
+    NothingToChange,
     PatchRefused,
     PathRefused,
     Plan,
@@ -27,8 +28,11 @@ from sonde.contexts.workspace.base import (
     reject,
 )
 from sonde.contexts.workspace.local import PLAIN, LocalWorkspace
-from sonde.contexts.workspace.planner import plan_patch
+from sonde.contexts.workspace.parse import parse_patch
+from sonde.contexts.workspace.paths import clean
+from sonde.contexts.workspace.planner import UNCHANGED, plan_patch
 from sonde.contexts.workspace.policy import Policy
+from sonde.contexts.workspace.scope import Place, ScopedWorkspace, read_places
 from sonde.contexts.workspace.text import visible
 from sonde.contexts.workspace.wire import Reply, WireWorkspace
 from sonde.core.canonical import hash_value
@@ -60,10 +64,14 @@ __all__ = [
     "visible",
 ]
 FREE_LINES = 200
+FIRST_LOOKS = 3
 
 
 class WorkspaceContext:
-    """Tools `list_files`, `read`, `read_file`, `search`, `apply_patch` and, when `commands` are allowed, `execute_command`."""
+    """Tools `list_files`, `read`, `read_file`, `search`, `apply_patch` and, when `commands` are allowed, `execute_command`.
+
+    A part of it (`narrowed`) has the first four only. `rejected` has why proposed patches were not applied.
+    """
 
     def __init__(
         self,
@@ -76,8 +84,32 @@ class WorkspaceContext:
         self._waiting = waiting
         self.commands = tuple(commands)
         self.changed: list[str] = []
+        self.rejected: list[str] = []
+        self.by_user = False  # whether the last of them was the user's no
+        self.rehearsal = False  # a replay by words alone: nobody is asked, so a no means nothing
         self._unread: set[str] = set()
         self._listed: tuple[str, ...] | None = None
+        self._places: tuple[Place, ...] = ()
+        self._part = False
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where a part may look; empty: everywhere."""
+        return tuple(map(str, self._places))
+
+    @property
+    def first_looks(self) -> list[dict[str, Any]]:
+        """What a part reads before its model says anything: the lines that it was given, if they are few."""
+        looks = [(place.path, place.start_line, place.end_line) for place in self._places if place.end_line]
+        few = len(looks) <= FIRST_LOOKS and all(end - start < FREE_LINES for _, start, end in looks)
+        return [{"path": path, "start_line": start, "end_line": end} for path, start, end in looks] if few else []
+
+    def narrowed(self, paths: Sequence[str]) -> WorkspaceContext:
+        """The workspace of a child: it only reads, and only at these places; without any, where this one may."""
+        places = read_places(paths)
+        part = WorkspaceContext(ScopedWorkspace(self.workspace, places or (Place(""),)))
+        part._part, part._listed, part._places = True, None if places else self._listed, places or self._places
+        return part
 
     def unverified(self) -> list[str]:
         """Files that were changed and not read again since."""
@@ -86,6 +118,8 @@ class WorkspaceContext:
     def tools(self) -> Sequence[Tool]:
         """Everything that code may call; the last two change things and are asked for or listed first."""
         tools = [tool(self.list_files), tool(self.read), tool(self.read_file), tool(self.search)]
+        if self._part:
+            return tools
         tools.append(tool(self.apply_patch, read_only=False))
         if self.commands:  # its text names those that are allowed
             beginnings = ", ".join(repr(command) for command in self.commands if not command.startswith("="))
@@ -98,7 +132,9 @@ class WorkspaceContext:
         return tools
 
     def describe(self) -> str:
-        """The first files by name, for the prompt."""
+        """The first files by name, for the prompt; for a part its places."""
+        if self._places:
+            return f"of the workspace you may see only {', '.join(self.places)}"
         files = self._files()
         shown = ", ".join(files[:40])
         return f"workspace of {len(files)} files: {shown}{', …' if len(files) > 40 else ''}"
@@ -167,16 +203,48 @@ class WorkspaceContext:
         r"""Change files by one patch, all or nothing, as {applied, summary, diff}; the user may refuse it (applied is False).
         Example: result = apply_patch('*** Begin Patch\n*** Update File: a.py\n@@ def f():\n-    x = 1\n+    x = 2\n*** End Patch')
         """
-        plan = plan_patch(patch, self.workspace.text)
-        with self._waiting():
-            done = self.workspace.apply(plan)
+        try:
+            plan = plan_patch(patch, self.workspace.text)
+            with self._waiting():
+                done = self.workspace.apply(plan)
+        except NothingToChange:
+            raise
+        except ToolFault as fault:
+            self._not_applied(fault.message)
+            raise
         if done.applied:
             written = [change.writes for change in plan.changes if change.action is not Action.DELETE]
             self.changed += [path for change in plan.changes for path in change.touched() if path not in self.changed]
             self._unread.update(written)
+        else:
+            self._not_applied(done.summary, by_user=True)
         return {"applied": done.applied, "summary": done.summary, "diff": done.diff}
+
+    def _not_applied(self, reason: str, *, by_user: bool = False) -> None:
+        if not self.rehearsal:
+            self.rejected.append(reason.partition("\n")[0])
+            self.by_user = by_user
+
+    def recall(self, name: str, args: Mapping[str, Any], result: Any, error: str | None) -> None:
+        """Take note of a recorded call: a replay makes none, and judges its final value by what was changed and read."""
+        if name in ("read", "read_file") and error is None:
+            self._unread.discard(clean(str(args.get("path"))))
+        if name != "apply_patch":
+            return
+        if error is not None:
+            if UNCHANGED not in error:
+                self._not_applied(error.removeprefix("apply_patch: "))
+        elif not result.get("applied"):
+            self._not_applied(str(result.get("summary")), by_user=True)
+        else:
+            with suppress(ToolFault):  # a patch so long that the record does not have all of it
+                for file in parse_patch(str(args.get("patch"))):
+                    touched = [clean(path) for path in (file.path, file.target) if path]
+                    self.changed += [path for path in touched if path not in self.changed]
+                    self._unread.update(touched[-1:] if file.action is not Action.DELETE else ())
 
     def execute_command(self, command: str, cwd: str = "") -> dict[str, Any]:
         """Run an allowed command, as {exitCode, stdout, stderr}."""
+        Policy(commands=self.commands).check_command(command)  # before anybody is asked; who runs it checks it again
         done = self.workspace.execute(command, cwd)
         return {"exitCode": done.exit_code, "stdout": done.stdout, "stderr": done.stderr}

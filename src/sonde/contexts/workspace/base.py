@@ -34,6 +34,10 @@ class PatchRefused(ToolFault):
         super().__init__(f"patch refused, nothing was changed: {message}")
 
 
+class NothingToChange(PatchRefused):
+    """Every line that the patch would make is there already."""
+
+
 class Action(StrEnum):
     """What happens to one file."""
 

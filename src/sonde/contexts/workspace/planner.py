@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from sonde.contexts.workspace.base import Action, FileChange, PatchRefused, Plan
+from sonde.contexts.workspace.base import Action, FileChange, NothingToChange, PatchRefused, Plan
 from sonde.contexts.workspace.match import FileLines, HunkPlace, LineBudget, place_hunks
 from sonde.contexts.workspace.parse import FilePatch, Hunk, parse_patch
 from sonde.contexts.workspace.paths import clean, folded
 from sonde.contexts.workspace.text import TextLine, join, split
 from sonde.core.canonical import plural, sha256_text
 
+UNCHANGED = "would not change"
 TextOf = Callable[[str], str | None]
 
 
@@ -61,7 +62,7 @@ def _change(file: FilePatch, text_of: TextOf, notes: list[str], effort: LineBudg
     new = patched(path, text, file.hunks, notes, effort)
     target = None if file.target is None else _free(clean(file.target), text_of)
     if new == text and target is None:
-        raise PatchRefused(f"{path} would not change; leave it out")
+        raise NothingToChange(f"{path} {UNCHANGED}; leave it out")
     return FileChange(path=path, action=file.action, base_hash=base, new_text=new, old_text=text, target=target)
 
 

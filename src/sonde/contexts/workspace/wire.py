@@ -1,20 +1,28 @@
 """A workspace at the other end of the protocol: every operation is a request that the editor answers.
 
 Patches are planned here and applied there. The editor gets whole new texts with base hashes and makes its own checks; this side
-trusts it only with its own user's files.
+trusts it only with its own user's files. A host that knows no more than the source document will do: it may send text with its line
+ends, bare lists and texts, and errors without a code.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
 from sonde.contexts.workspace.base import Applied, CommandResult, FileSlice, Match, Matches, Plan
 from sonde.contexts.workspace.paths import clean, clean_folder
+from sonde.contexts.workspace.policy import Policy
 from sonde.errors import ToolCallFailed, ToolFault
 
 NOT_FOUND = "NOT_FOUND"
+TOOL_FAILED = "TOOL_FAILED"  # also what an error without a code becomes
+BARE = "value"
+"""The name of an output that came without one: a bare text or list."""
+MISSING = re.compile(r"not found|no such|not exist|enoent|filenotfound", re.IGNORECASE)
+MAX_LINE = 1_000_000_000
 T = TypeVar("T")
 
 
@@ -53,18 +61,25 @@ class WireWorkspace:
         output = self._get(
             "context.read", _given(path=path, startLine=start_line, endLine=end_line, rationale=rationale or None)
         )
-        start, end = output.of("startLine", int), output.of("endLine", int)
-        total = output.of("totalLines", int, end)
-        return FileSlice(
-            path=path, content=output.of("content", str), start_line=start, end_line=end, total_lines=total
-        )
+        start, end = output.line("startLine", start_line or 1), output.line("endLine", 0)
+        lines = re.split(r"\r\n|\n|\r", output.bare("content", str))
+        # Joined lines or a piece of the text: only the count tells whether a last line end belongs to the last line.
+        if lines[-1] == "" and len(lines) != end - start + 1:
+            lines.pop()
+        if not any(lines) and not end:
+            return FileSlice(path=path, content="", start_line=0, end_line=0, total_lines=0)
+        start = max(1, start)
+        end = start + len(lines) - 1
+        total = max(end, output.line("totalLines", end))
+        return FileSlice(path=path, content="\n".join(lines), start_line=start, end_line=end, total_lines=total)
 
     def text(self, path: str) -> str | None:
         """The whole text with its own line endings."""
         reply = self._ask("read_file", {"path": clean(path)})
-        if not reply.ok and reply.code == NOT_FOUND:
+        coded = reply.code not in ("", TOOL_FAILED)  # a host without codes says it in words
+        if not reply.ok and (reply.code == NOT_FOUND if coded else MISSING.search(reply.message)):
             return None
-        return _output(reply).of("content", str)
+        return _output(reply).bare("content", str)
 
     def search(self, query: str, path: str | None = None) -> Matches:
         """Lines that contain the text."""
@@ -106,6 +121,7 @@ class WireWorkspace:
 
     def execute(self, command: str, cwd: str = "") -> CommandResult:
         """Run a command where the editor is, when its policy lists it."""
+        Policy().check_folder(clean_folder(cwd))  # the runtime knows of no other folder that the user allows
         output = self._get("execute_command", _given(command=command, cwd=clean_folder(cwd) or None))
         return CommandResult(
             exit_code=output.of("exitCode", int), stdout=output.of("stdout", str), stderr=output.of("stderr", str)
@@ -133,9 +149,18 @@ class _Answer(dict[str, Any]):
             )
         return value
 
+    def bare(self, key: str, kind: type[T]) -> T:
+        """The field, or the output itself where it came without names."""
+        return self.of(key if key in self else BARE if BARE in self else key, kind)
+
+    def line(self, key: str, default: int) -> int:
+        """A line number; the default where the answer has none that could be one."""
+        value = self.get(key)
+        return value if type(value) is int and 0 <= value <= MAX_LINE else default
+
     def each(self, key: str, kind: type[Any]) -> list[Any]:
         """The items of a list, each of this kind."""
-        items = cast("list[Any]", self.of(key, list))
+        items = cast("list[Any]", self.bare(key, list))
         return [_Answer({key: item}).of(key, kind) for item in items]
 
 

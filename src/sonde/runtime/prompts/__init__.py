@@ -119,7 +119,8 @@ def render_task(session: Session, *, in_code: bool, left: str) -> str:
         # An earlier run or a parent may have put something in.
         full = any(given.get(name) for name in ("variables", "evidence_refs", "hypothesis_candidates"))
         full = full or (root and bool(spec.played.recordings))
-        words.append(STATE_NAMES.replace("are empty and yours", "are yours") if full else STATE_NAMES)
+        if not spec.engine.terse:
+            words.append(STATE_NAMES.replace("are empty and yours", "are yours") if full else STATE_NAMES)
         parts.append(" ".join(words))
     if spec.schema is not None and errand is None:
         parts.append(f"The final value must fit this JSON schema:\n{json.dumps(spec.schema, ensure_ascii=False)}")

@@ -1,12 +1,13 @@
 """A host written from the source document alone: it sends and reads only the fields that the document names.
 
 It knows new_task {id, prompt, workspace} and tool.result {id, ok, output, error?}, answers list_files, read_file, apply_patch and
-execute_command with the outputs of the document, and ignores every other field and message. `errors` is what it answers to a failure.
+execute_command with the outputs of the document, and ignores every other field and message. Its errors are plain texts.
 """
 
 from __future__ import annotations
 
 import json
+import queue
 import re
 import subprocess
 import sys
@@ -14,49 +15,50 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sonde.api.settings import Settings
+from sonde.server.connection import EditorConnection
+from sonde.server.edit_tasks import EditRunner
+from sonde.server.messages import Hello
+
 REQUESTS = ("context.read", "context.search", "tool.request")
+Answer = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
 class DocumentHost:
-    """One `sonde serve --stdio` and everything that it said."""
+    """One conversation: `write` takes its lines, `lines` gives those of the runtime. `answer` may answer a request in its own way."""
 
     def __init__(
-        self,
-        folder: Path,
-        model: str,
-        *more: str,
-        environ: dict[str, str] | None = None,
-        answer: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda _request: None,
+        self, folder: Path, write: Callable[[bytes], object], read: Callable[[], bytes], answer: Answer | None = None
     ) -> None:
         self.folder = folder
         self.answer = answer
         self.heard: list[dict[str, Any]] = []
         self.commands: list[str] = []
-        self.child = subprocess.Popen(
-            [sys.executable, "-m", "sonde", "serve", "--stdio", "--model", model, *more],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=folder.parent,
-            env=environ,
-        )
+        self._write = write
+        self._read = read
 
     def say(self, **message: Any) -> None:
-        assert self.child.stdin
-        self.child.stdin.write(json.dumps(message).encode() + b"\n")
-        self.child.stdin.flush()
+        self._write(json.dumps(message).encode() + b"\n")
 
     def hear(self) -> dict[str, Any]:
-        assert self.child.stdout
-        self.heard.append(json.loads(self.child.stdout.readline()))
+        self.heard.append(json.loads(self._read()))
         return self.heard[-1]
 
     def task(self, prompt: str, **more: Any) -> dict[str, Any]:
         """Send a task, answer every request of it, and return its completion."""
         self.say(type="new_task", id="task", prompt=prompt, workspace=str(self.folder), **more)
+        return self.serve()
+
+    def serve(self) -> dict[str, Any]:
+        """Answer every request until a task is complete; its completion."""
         while (message := self.hear())["type"] != "completion":
             if message["type"] in REQUESTS:
-                self.say(type="tool.result", id=message["id"], **(self.answer(message) or self.done(message)))
+                self.say(type="tool.result", id=message["id"], **self._answered(message))
         return message
+
+    def _answered(self, request: dict[str, Any]) -> dict[str, Any]:
+        own = self.answer(request) if self.answer is not None else None
+        return own if own is not None else self.done(request)
 
     def done(self, request: dict[str, Any]) -> dict[str, Any]:
         """What the document says a tool returns, or why it did not."""
@@ -94,12 +96,44 @@ class DocumentHost:
         """All messages of one type."""
         return [each for each in self.heard if each["type"] == kind]
 
-    def close(self) -> None:
+
+class HostInProcess(DocumentHost):
+    """The same door without a process."""
+
+    def __init__(
+        self, folder: Path, settings: Settings, *, commands: Sequence[str] = (), answer: Answer | None = None
+    ) -> None:
+        told: queue.Queue[bytes] = queue.Queue()
+        self.connection = EditorConnection(EditRunner(settings, commands), told.put, hello=Hello(version="test"))
+        super().__init__(folder, self.connection.feed, lambda: told.get(timeout=60), answer)
+
+
+class HostOfProcess(DocumentHost):
+    """A real `sonde serve --stdio`."""
+
+    def __init__(self, folder: Path, *words: str, environ: dict[str, str]) -> None:
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", "sonde", "serve", "--stdio", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=folder.parent,
+            env=environ,
+        )
         assert self.child.stdin
-        self.child.stdin.close()
-        self.child.wait(60)
         assert self.child.stdout
-        self.child.stdout.close()
+        self._input, self._output_pipe = self.child.stdin, self.child.stdout
+        super().__init__(folder, self._send, self._output_pipe.readline)
+
+    def _send(self, line: bytes) -> None:
+        self._input.write(line)
+        self._input.flush()
+
+    def close(self) -> int:
+        """Hang up; the exit code."""
+        self._input.close()
+        code = self.child.wait(60)
+        self._output_pipe.close()
+        return code
 
 
 def _listing(params: dict[str, Any]) -> dict[str, Any]:
@@ -112,10 +146,12 @@ def apply_unified(folder: Path, patch: str) -> Sequence[str]:
     for part in re.split(r"^(?=--- )", patch, flags=re.MULTILINE)[1:]:
         head, *hunks = re.split(r"^(?=@@ )", part, flags=re.MULTILINE)
         name = next(line[6:] for line in head.splitlines() if line.startswith("+++ b/"))
-        lines = (folder / name).read_text().splitlines(keepends=True)
+        lines = [] if "/dev/null" in head else (folder / name).read_text().splitlines(keepends=True)
         for hunk in reversed(hunks):
             first, *body = hunk.splitlines(keepends=True)
-            start, count = (int(n or 1) for n in re.match(r"@@ -(\d+)(?:,(\d+))?", first).groups())  # pyright: ignore[reportOptionalMemberAccess]  # a hunk has numbers
+            numbers = re.match(r"@@ -(\d+)(?:,(\d+))?", first)
+            assert numbers is not None
+            start, count = int(numbers[1]), int(numbers[2] or 1)
             at = start - 1 if count else start
             if [line[1:] for line in body if line[0] in " -"] != lines[at : at + count]:
                 raise ValueError(f"{name}: hunk {first.strip()} does not apply")

@@ -47,11 +47,11 @@ class DocumentHost:
     def task(self, prompt: str, **more: Any) -> dict[str, Any]:
         """Send a task, answer every request of it, and return its completion."""
         self.say(type="new_task", id="task", prompt=prompt, workspace=str(self.folder), **more)
-        return self.serve()
+        return self.serve("task")
 
-    def serve(self) -> dict[str, Any]:
-        """Answer every request until a task is complete; its completion."""
-        while (message := self.hear())["type"] != "completion":
+    def serve(self, task_id: str) -> dict[str, Any]:
+        """Answer every request until this task is complete; its completion."""
+        while (message := self.hear())["type"] != "completion" or message["id"] != task_id:
             if message["type"] in REQUESTS:
                 self.say(type="tool.result", id=message["id"], **self._answered(message))
         return message
@@ -122,9 +122,10 @@ class HostOfProcess(DocumentHost):
         assert self.child.stdin
         assert self.child.stdout
         self._input, self._output_pipe = self.child.stdin, self.child.stdout
-        super().__init__(folder, self._send, self._output_pipe.readline)
+        super().__init__(folder, self.send, self._output_pipe.readline)
 
-    def _send(self, line: bytes) -> None:
+    def send(self, line: bytes) -> None:
+        """Bytes as they are."""
         self._input.write(line)
         self._input.flush()
 

@@ -153,7 +153,7 @@ def test_a_long_file_at_the_default_limits_is_partial_with_citations_and_the_lim
     small = host.task("Hide suppressed options under ==HIDDEN==")
     assert_proved(host, small["citations"])
     host.say(type="new_task", id="large", prompt="Hide", workspace="", limits={"maxTotalTokens": 100_000})
-    large = host.serve()
+    large = host.serve("large")
 
     assert small["status"] == "partial"
     assert "max_tokens_total" in small["summary"]

@@ -60,6 +60,11 @@ class PhoenixDouble:
         wanted = parse_qs(parts.query)
         if parts.path == "/v1/projects":
             return 200, {"data": [{"name": "shop", "id": "1"}], "next_cursor": None}
+        if parts.path.endswith("_annotations"):
+            level = parts.path.rsplit("/", 1)[1].removesuffix("_annotations")
+            ids = wanted.get(f"{level}_ids", [])
+            rows = [row for row in self.written.values() if row["level"] == level and row[f"{level}_id"] in ids]
+            return 200, {"data": rows, "next_cursor": None}
         if parts.path.endswith("/traces"):
             return 200, {"data": self._traces(), "next_cursor": None}
         found = [

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from phoenix_double import PhoenixDouble
-from trace_cases import IO, LLM, LOOK, ROOT, SPAN, TOOL, TRACE, failed_trace, model, options, ref, write
+from trace_cases import IO, LOOK, ROOT, SPAN, TOOL, TRACE, failed_trace, model, options, ref, write
 
 import sonde
 from sonde.api.trace_source import Source, source_of
@@ -18,7 +18,10 @@ from sonde.errors import ConfigError
 from sonde.models.base import ModelRequest
 from sonde.testing import ScriptedModel
 
-SUBMIT = f"SUBMIT(primary_label='tool_failure', summary='timed out', confidence=0.8, evidence_refs=[{SPAN}, {IO}, {ref('SPAN', ROOT)}])"
+SUBMIT = (
+    f"SUBMIT(primary_label='tool_failure', summary='timed out', confidence=0.8, evidence_refs=[{SPAN}, {IO}, {ref('SPAN', ROOT)}], "
+    "alternatives=[{'hypothesis': 'the prompt drifted', 'why_rejected': 'it did not'}], remediation=['retry it'])"
+)
 SEE = f"{LOOK}\nprint(get_span('{ROOT}')['summary']['name'])"
 
 
@@ -51,19 +54,23 @@ def test_a_root_cause_is_one_note_on_the_trace_and_one_on_each_span_of_evidence(
     primary = notes["rca.primary"][TRACE]
     assert (primary["level"], primary["annotator_kind"]) == ("trace", "LLM")
     assert (primary["result"]["label"], primary["result"]["score"]) == ("tool_failure", 0.8)
-    assert json.loads(primary["result"]["explanation"])["report"] == found.report
+    assert primary["result"]["explanation"] == f"timed out. To do: retry it. More: sonde view {found.record.run_id}"
     assert primary["metadata"] == {
         "run_id": found.record.run_id,
         "engine_type": "rca",
-        "schema_version": "1.1.0",
+        "schema_version": "1.2.0",
         "name": "rca.primary",
         "annotator_kind": "LLM",
+        "confidence": 0.8,
+        "report": found.report,
     }
+    root = notes["rca.primary"][ROOT]
+    assert (root["level"], root["identifier"], root["result"]) == ("span", primary["identifier"], primary["result"])
     evidence = {span: (row["result"]["label"], row["result"]["score"]) for span, row in notes["rca.evidence"].items()}
     assert evidence == {TOOL: ("tool_error", 0.95), ROOT: ("hot_span", 0.8)}
     assert {row["annotator_kind"] for row in notes["rca.evidence"].values()} == {"CODE"}
-    why = json.loads(notes["rca.evidence"][TOOL]["result"]["explanation"])
-    assert set(why) >= {"annotator_kind", "evidence_ref", "run_id", "why"}
+    assert set(notes["rca.evidence"][TOOL]["metadata"]) >= {"annotator_kind", "evidence_ref", "evidence_refs", "run_id"}
+    assert notes["rca.evidence"][TOOL]["result"]["explanation"].startswith("timed out.")
 
 
 @pytest.mark.requirement(103, 104)
@@ -71,14 +78,14 @@ def test_what_was_written_is_in_the_record_and_in_the_folder(server: PhoenixDoub
     found = rca(server, tmp_path)
 
     wrote = found.record.writeback_ref
-    assert (found.status, wrote.writeback_status, len(wrote.phoenix_annotation_ids)) == ("succeeded", "succeeded", 3)
+    assert (found.status, wrote.writeback_status, len(wrote.phoenix_annotation_ids)) == ("succeeded", "succeeded", 4)
     assert (wrote.annotation_names, wrote.annotator_kinds) == (["rca.evidence", "rca.primary"], ["CODE", "LLM"])
-    assert found.record.metrics.writeback_succeeded == 3
+    assert found.record.metrics.writeback_succeeded == 4
     assert found.run_dir is not None
     page = (found.run_dir / "report.md").read_text()
     assert f"[`{TOOL}`]({server.url}/redirects/spans/{TOOL})" in page
     lines = [json.loads(line) for line in (found.run_dir / "annotations.jsonl").read_text().splitlines()]
-    assert {line["engine_type"] for line in lines} == {"rca"} and len(lines) == 3
+    assert {line["engine_type"] for line in lines} == {"rca"} and len(lines) == 4
 
 
 @pytest.mark.requirement(113, 115)
@@ -99,9 +106,9 @@ def test_a_server_that_refuses_makes_the_run_partial_and_publish_mends_it(
     assert (again.status, again.record.status) == ("failed", "partial")
     server.refuse = None
     done = sonde.publish_run(found.run_dir, settings=settings)
-    assert (done.status, done.written, done.record.status, done.record.error) == ("succeeded", 3, "succeeded", None)
+    assert (done.status, done.written, done.record.status, done.record.error) == ("succeeded", 4, "succeeded", None)
     written = dict(server.written)
-    assert sonde.publish_run(found.run_dir, settings=settings).written == 3
+    assert sonde.publish_run(found.run_dir, settings=settings).written == 4
     assert server.written == written, "writing twice is writing once"
     for name in ("run_record.json", "result.json"):
         assert json.loads((found.run_dir / name).read_text())["status"] == "succeeded"
@@ -117,7 +124,7 @@ def test_targets_that_do_not_exist_are_told_and_everything_else_is_written(
     assert (found.status, found.record.writeback_ref.writeback_status) == ("partial", "partial")
     assert found.record.error is not None and ROOT in found.record.error.message
     assert set(by_name(server)["rca.evidence"]) == {TOOL}
-    assert (found.record.metrics.writeback_succeeded, found.record.metrics.writeback_failed) == (2, 1)
+    assert (found.record.metrics.writeback_succeeded, found.record.metrics.writeback_failed) == (2, 2)
 
 
 def test_a_second_run_replaces_the_first_and_no_writeback_writes_nothing(server: PhoenixDouble, tmp_path: Path) -> None:
@@ -126,8 +133,38 @@ def test_a_second_run_replaces_the_first_and_no_writeback_writes_nothing(server:
     rca(server, tmp_path)
     second = rca(server, tmp_path)
 
-    assert len(server.written) == 3
+    assert len(server.written) == 4
     assert {row["metadata"]["run_id"] for row in server.written.values()} == {second.record.run_id}
+
+
+def test_a_rule_replaces_no_judgement_of_a_model_unless_asked(server: PhoenixDouble, tmp_path: Path) -> None:
+    judged = rca(server, tmp_path)
+    before = dict(server.written)
+    keyless = sonde.rca(TRACE, server.url, project="shop", **options(runs_dir=tmp_path))
+
+    assert server.written == before
+    assert keyless.record.writeback_ref.writeback_status == "succeeded"
+    assert keyless.run_dir is not None
+    again = sonde.publish_run(keyless.run_dir, settings=sonde.Settings(source=server.url))
+    assert (again.written, again.kept) == (0, 3)
+    asked = sonde.publish_run(keyless.run_dir, replace_judgements=True, settings=sonde.Settings(source=server.url))
+    assert asked.kept == 0
+    primary = by_name(server)["rca.primary"][TRACE]
+    assert (primary["annotator_kind"], primary["metadata"]["run_id"]) == ("CODE", keyless.record.run_id)
+    assert judged.record.run_id != keyless.record.run_id
+
+
+def test_evidence_that_a_newer_run_does_not_repeat_is_marked_superseded(server: PhoenixDouble, tmp_path: Path) -> None:
+    older = rca(server, tmp_path)
+    fewer = SUBMIT.replace(f", {ref('SPAN', ROOT)}", "")
+    newer = sonde.rca(TRACE, server.url, project="shop", **options(model(SEE, fewer), runs_dir=tmp_path))
+
+    evidence = by_name(server)["rca.evidence"]
+    assert evidence[TOOL]["result"]["label"] == "tool_error"
+    gone = evidence[ROOT]
+    assert (gone["result"]["label"], gone["result"]["score"]) == ("superseded", None)
+    assert gone["metadata"]["superseded_run_id"] == older.record.run_id
+    assert gone["result"]["explanation"].endswith(f"sonde view {newer.record.run_id}")
 
 
 def test_for_files_the_annotations_lie_beside_the_report(tmp_path: Path, server: PhoenixDouble) -> None:
@@ -139,10 +176,12 @@ def test_for_files_the_annotations_lie_beside_the_report(tmp_path: Path, server:
     assert {line["annotator_kind"] for line in lines} == {"CODE"}
     assert [(line["name"], line["target_trace_id"], line["target_span_id"]) for line in lines] == [
         ("rca.primary", TRACE, None),
+        ("rca.primary", None, ROOT),
         ("rca.evidence", None, TOOL),
     ]
     assert all(
-        {"run_id", "engine_type", "schema_version", "label", "score", "explanation_json"} <= set(line) for line in lines
+        {"run_id", "engine_type", "schema_version", "label", "score", "explanation", "explanation_json"} <= set(line)
+        for line in lines
     )
     with pytest.raises(ConfigError, match=r"annotations\.jsonl"):
         sonde.publish_run(found.run_dir, settings=sonde.Settings())
@@ -157,14 +196,17 @@ def test_compliance_is_noted_on_the_trace_and_on_the_spans_of_each_control(
     found = sonde.comply(TRACE, server.url, project="shop", **options(runs_dir=tmp_path))
 
     notes = by_name(server)
-    overall = notes["compliance.overall"][TRACE]["result"]
-    assert overall["label"] == "non_compliant"
-    assert set(json.loads(overall["explanation"])) == {"annotator_kind", "controls_version", "report", "run_id"}
-    violated = notes["compliance.control.execution.hard_failures.evidence"][TOOL]["result"]
-    assert (violated["label"], violated["score"]) == ("control_violation", 0.78)
-    told = json.loads(violated["explanation"])
+    overall = notes["compliance.overall"][TRACE]
+    assert (overall["result"]["label"], overall["result"]["score"]) == ("non_compliant", 0.0)
+    assert overall["identifier"] == "sonde:policy_compliance:v1"
+    assert set(overall["metadata"]) >= {"annotator_kind", "controls_version", "report", "run_id"}
+    assert notes["compliance.overall"][ROOT]["result"] == overall["result"]
+    violated = notes["compliance.control.execution.hard_failures.evidence"][TOOL]
+    assert (violated["result"]["label"], violated["result"]["score"]) == ("control_violation", 0.0)
+    told = violated["metadata"]
     assert set(told) >= {"control_id", "controls_version", "evidence_ref", "missing_evidence", "pass_fail", "run_id"}
-    assert notes["compliance.control.output.format.review.evidence"][LLM]["result"]["label"] == "control_evidence"
+    assert told["confidence"] == 0.78
+    assert "compliance.control.output.format.review.evidence" not in notes, "nothing is written for a pass"
     assert {row["annotator_kind"] for row in server.written.values()} == {"CODE"}
     assert found.record.writeback_ref.writeback_status == "succeeded"
 

@@ -30,6 +30,7 @@ from sonde.engines.reports import ComplianceReport, ControlFinding, PassFail
 from sonde.errors import ConfigError
 
 FAILED, FORMAT, RETRIEVAL = "execution.hard_failures", "output.format.review", "retrieval.quality.review"
+SCHEMA, INSTRUCTION = "schema.mismatch.review", "instruction.format.review"
 
 
 @pytest.fixture
@@ -70,8 +71,13 @@ def test_without_a_model_every_control_that_applies_is_judged_once_by_rule(faile
     )
     assert (controls[FAILED]["pass_fail"], controls[FAILED]["confidence"]) == ("fail", 0.78)
     assert controls[FAILED]["evidence_refs"][0]["ref"] == TOOL
-    assert (controls[RETRIEVAL]["pass_fail"], controls[RETRIEVAL]["confidence"]) == ("pass", 0.72)
+    assert (controls[SCHEMA]["pass_fail"], controls[SCHEMA]["confidence"]) == ("pass", 0.72)
+    assert (controls[RETRIEVAL]["pass_fail"], controls[RETRIEVAL]["missing_evidence"]) == (
+        "insufficient_evidence",
+        ["a model's or a person's judgement"],
+    )
     assert found.report is not None and found.report["overall_verdict"] == "non_compliant"
+    assert found.report["overall_confidence"] == 0.78, "as sure as the fail that decides"
     assert found.record.input_ref.controls_version == "v1"
 
 
@@ -156,10 +162,12 @@ def test_sub_calls_judge_one_control_each_and_speak_where_the_root_is_silent(cal
     errands = f"delegate_batch([{{'objective': 'Judge ' + c, 'context': {{'control_id': c}}}} for c in ['{FORMAT}', '{RETRIEVAL}']])"
 
     def child(task: str) -> list[str]:
-        word = f"'fail', evidence_refs=[{SPAN}]" if FORMAT in task else "'pass', evidence_refs=[]"
+        word = f"'{'fail' if FORMAT in task else 'pass'}', evidence_refs=[{SPAN}]"
         return [LOOK, f"SUBMIT(pass_fail={word}, confidence=0.8, rationale='looked')"]
 
-    found = sonde.comply(TRACE, calm, **options(model(errands, submit(verdict(RETRIEVAL, "pass")), child=child)))
+    found = sonde.comply(
+        TRACE, calm, **options(model(errands, submit(verdict(RETRIEVAL, "pass", f"[{SPAN}]")), child=child))
+    )
 
     assert found.status == "succeeded"
     assert {name: judged(found)[name]["pass_fail"] for name in (FORMAT, RETRIEVAL)} == {
@@ -170,6 +178,65 @@ def test_sub_calls_judge_one_control_each_and_speak_where_the_root_is_silent(cal
         f"Judge {FORMAT}",
         f"Judge {RETRIEVAL}",
     ]
+
+
+def test_a_control_that_needs_judgement_is_decided_by_a_model_with_evidence_and_by_nobody_else(calm: Path) -> None:
+    bare = sonde.comply(TRACE, calm, **options(model(LOOK, *[submit(verdict(INSTRUCTION, "pass"))] * 3)))
+    proved = sonde.comply(TRACE, calm, **options(model(LOOK, submit(verdict(INSTRUCTION, "pass", f"[{SPAN}]")))))
+
+    assert judged(bare)[INSTRUCTION]["pass_fail"] == "insufficient_evidence"
+    assert any("the model said pass and named no evidence that holds" in gap for gap in bare.gaps)
+    finding = judged(proved)[INSTRUCTION]
+    assert (finding["pass_fail"], finding["annotator_kind"]) == ("pass", "LLM")
+    assert judged(proved)[SCHEMA]["annotator_kind"] == "CODE", "the rule's verdict stays the rule's in a model's run"
+
+
+def test_evidence_for_a_pass_is_not_evidence_for_a_fail(calm: Path) -> None:
+    passed = judged(sonde.comply(TRACE, calm, **options()))[FAILED]
+    found = sonde.comply(TRACE, calm, **options(model(LOOK, submit(verdict(FAILED, "fail", f"[{SPAN}]")))))
+
+    assert passed["pass_fail"] == "pass" and passed["evidence_refs"]
+    assert [each["ref"] for each in judged(found)[FAILED]["evidence_refs"]] == [TOOL]
+
+
+def test_what_a_user_quotes_violates_no_shipped_control(tmp_path: Path) -> None:
+    said = "My app shows ConnectionError: rate limit exceeded, HTTP 503, schema mismatch, Traceback (most recent call last)"
+    message = {"llm.input_messages.0.message.role": "user", "llm.input_messages.0.message.content": said}
+    answer = {"llm.output_messages.0.message.role": "assistant", "llm.output_messages.0.message.content": "Restart it."}
+    asked = span(LLM, "support.answer", 1, attributes={"input.value": said, **message, **answer})
+    traces = write(tmp_path, [span(ROOT, "bot", 0, parent=None, attributes={"input.value": said}), asked])
+
+    findings = judged(sonde.comply(TRACE, traces, **options()))
+
+    assert {each["pass_fail"] for each in findings.values()} == {"pass", "insufficient_evidence"}
+
+
+def test_a_person_overrides_a_verdict_and_the_rules_verdict_stays_beside_it(failed: Path, tmp_path: Path) -> None:
+    reason = "the time-out was a planned drill"
+    found = sonde.comply(TRACE, failed, verdicts={FAILED: "pass"}, reason=reason, **options(runs_dir=tmp_path / "runs"))
+
+    finding = judged(found)[FAILED]
+    assert (finding["pass_fail"], finding["annotator_kind"], finding["confidence"]) == ("pass", "HUMAN", 1.0)
+    assert finding["rationale"] == "the time-out was a planned drill"
+    assert (finding["overridden"]["pass_fail"], finding["overridden"]["annotator_kind"]) == ("fail", "CODE")
+    assert found.report is not None and found.report["overall_verdict"] == "needs_review"
+    assert found.run_dir is not None
+    assert sonde.replay(found.run_dir, settings=sonde.Settings()).equal
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "reason", "told"),
+    [
+        ({FAILED: "pass"}, "", "needs a reason"),
+        ({FAILED: "fine"}, "why", "a verdict is one of pass, fail"),
+        ({"no.such": "pass"}, "why", "no control 'no.such'"),
+    ],
+)
+def test_an_override_that_cannot_stand_is_refused_before_anything_runs(
+    failed: Path, verdicts: dict[str, str], reason: str, told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        sonde.comply(TRACE, failed, verdicts=verdicts, reason=reason, **options())
 
 
 @pytest.mark.requirement("O1")

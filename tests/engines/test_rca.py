@@ -21,12 +21,13 @@ from trace_cases import (
     options,
     ref,
     says,
+    span,
     write,
 )
 
 import sonde
 from sonde.bench import origin30
-from sonde.engines.rca import NOTHING_TO_MEND, RCA, winner
+from sonde.engines.rca import RCA, winner
 from sonde.engines.reports import RCAReport
 from sonde.errors import ConfigError, ModelCallFailed
 from sonde.testing import ScriptedModel, ScriptedServer
@@ -50,7 +51,8 @@ def traces(tmp_path: Path) -> Path:
 
 def submit(label: str = "tool_failure", confidence: float = 0.8, refs: str = f"[{SPAN}, {IO}]") -> str:
     judged = f"primary_label='{label}', summary='the booking tool timed out', confidence={confidence}"
-    return f"SUBMIT({judged}, evidence_refs={refs}, remediation=['retry'], gaps=[])"
+    other = "alternatives=[{'hypothesis': 'the prompt drifted', 'why_rejected': 'the call has the right arguments'}]"
+    return f"SUBMIT({judged}, evidence_refs={refs}, {other}, remediation=['retry'], gaps=[])"
 
 
 def report(found: sonde.Investigation) -> dict[str, Any]:
@@ -84,11 +86,82 @@ def test_without_a_model_the_rule_speaks_and_says_that_it_is_code(traces: Path) 
 
 
 @pytest.mark.requirement("O3")
-def test_without_a_model_and_without_a_failure_nothing_is_to_be_mended(tmp_path: Path) -> None:
+def test_without_a_model_and_without_a_failure_none_is_invented(tmp_path: Path) -> None:
     made = report(sonde.rca(TRACE, write(tmp_path, calm_trace()), **options()))
 
-    assert made["remediation"] == [NOTHING_TO_MEND]
+    assert (made["primary_label"], made["confidence"], made["remediation"]) == ("no_failure_found", 0.35, [])
     assert "nothing failed" in made["summary"]
+    assert "no model read the content" in made["gaps"]
+    assert (made["schema_version"], made["annotator_kind"]) == ("1.2.0", "CODE")
+
+
+HEALTHY = "SUBMIT(primary_label='no_failure_found', summary='The table was booked.', confidence=0.9)"
+
+
+def test_a_model_that_finds_no_failure_needs_no_evidence_and_is_as_sure_as_it_has_looked(tmp_path: Path) -> None:
+    found = sonde.rca(TRACE, write(tmp_path, calm_trace()), **options(model(f"print(get_span('{TOOL}'))", HEALTHY)))
+
+    made = report(found)
+    assert (found.status, made["primary_label"], made["evidence_refs"]) == ("succeeded", "no_failure_found", [])
+    looked, spans = made["coverage"]["looked_at"], made["coverage"]["spans"]
+    assert made["confidence"] == min(0.9, looked / spans)
+
+
+def test_a_model_cannot_call_a_failed_trace_healthy(traces: Path) -> None:
+    found = sonde.rca(TRACE, traces, **options(model(LOOK, HEALTHY, HEALTHY)))
+
+    assert (found.status, found.annotator_kind) == ("partial", "CODE")
+    assert report(found)["primary_label"] == "tool_failure"
+    assert any("found no failure, although a span failed" in gap for gap in found.gaps)
+
+
+SURE = f"primary_label='tool_failure', summary='timed out', confidence=0.9, evidence_refs=[{SPAN}, {IO}]"
+
+
+def test_a_model_is_not_surer_than_a_half_without_another_explanation(traces: Path) -> None:
+    found = sonde.rca(TRACE, traces, **options(model(LOOK, f"SUBMIT({SURE})")))
+
+    assert (found.status, report(found)["confidence"], report(found)["alternatives"]) == ("succeeded", 0.5, [])
+    assert any("no other explanation was tested" in gap for gap in report(found)["gaps"])
+
+
+def test_a_rejected_explanation_is_in_the_report_with_its_reason(traces: Path) -> None:
+    made = report(sonde.rca(TRACE, traces, **options(model(LOOK, submit()))))
+
+    assert [(each["hypothesis"], each["why_rejected"]) for each in made["alternatives"]] == [
+        ("the prompt drifted", "the call has the right arguments")
+    ]
+    assert "the prompt drifted" in sonde.rca(TRACE, traces, **options(model(LOOK, submit()))).text
+
+
+def test_whoever_read_little_of_the_failing_branch_is_not_sure(tmp_path: Path) -> None:
+    rows = [span(f"{number:016x}", f"step {number}", number, parent=TOOL) for number in range(10, 20)]
+    traces = write(tmp_path, [*failed_trace(), *rows])
+    made = report(sonde.rca(TRACE, traces, **options(model(LOOK, submit(confidence=0.9)))))
+
+    assert made["confidence"] == 0.5
+    assert any("of the failing branch was read" in gap for gap in made["gaps"])
+
+
+@pytest.mark.parametrize(
+    "reply", ["SUBMIT(summary='I do not feel like it.')", "SUBMIT(label='bad luck', confidence=0.9)"]
+)
+def test_a_sub_call_that_judged_nothing_did_not_succeed_and_has_no_label_of_its_own(traces: Path, reply: str) -> None:
+    scripted = model(DELEGATE, submit(), child=lambda _task: [reply] * 3)
+    found = sonde.rca(TRACE, traces, **options(scripted))
+
+    calls = found.record.runtime_ref.subcall_metadata
+    assert {call.status for call in calls} == {"failed"}
+    assert not any("tool_failure" in call.summary for call in calls)
+
+
+def test_a_limit_below_shows_in_the_status_and_the_gaps_of_the_run(traces: Path) -> None:
+    scripted = model(DELEGATE, submit(), child=lambda _task: ["print('looking')"] * 30)
+    found = sonde.rca(TRACE, traces, **options(scripted, max_iterations=12))
+
+    assert found.status == "partial"
+    assert any("reached a limit" in gap for gap in found.gaps)
+    assert found.record.error is not None and found.record.error.code == "RECURSION_LIMIT_REACHED"
 
 
 def test_a_model_that_never_answers_leaves_the_rules_report_marked_code(traces: Path) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from journey import Person
 
 from sonde.bench.seeded import HEALTHY, Dataset
 
 
-@pytest.mark.xfail(reason="issue 22: a trace without any failure is labelled instruction_failure")
 def test_a_healthy_trace_gets_no_failure(person: Person, traces: Dataset) -> None:
     troubled = {span["trace_id"] for span in traces.spans if span["status_code"] != "OK" or span["events"]}
     healthy = next(gold.trace_id for gold in traces.gold if gold.label == HEALTHY and gold.trace_id not in troubled)

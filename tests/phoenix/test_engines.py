@@ -105,11 +105,12 @@ def check_all_are_there(url: str, found: sonde.Investigation) -> set[str]:
         about = ("span", each["target_span_id"]) if each["target_span_id"] else ("trace", each["target_trace_id"])
         there = on_server(url, *about)[each["name"]]
         assert there["annotator_kind"] == each["annotator_kind"]
-        said = {"label": each["label"], "score": each["score"], "explanation": each["explanation_json"]}
+        said = {"label": each["label"], "score": each["score"], "explanation": each["explanation"]}
         assert {key: there["result"][key] for key in said} == said
         fields = ("run_id", "engine_type", "schema_version", "name", "annotator_kind")
         assert {key: there["metadata"][key] for key in fields} == {key: each[key] for key in fields}
         assert there["identifier"] == each["identifier"]
+        assert json.loads(each["explanation_json"]).items() <= there["metadata"].items(), "the data is in the metadata"
     return {each["name"] for each in sent}
 
 

@@ -9,7 +9,7 @@ Phoenix server unless `writeback=False`; for files they are in annotations.jsonl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
@@ -33,6 +33,7 @@ def rca(
     project: str | None = None,
     taxonomy: str | Path | None = None,
     writeback: bool = True,
+    replace_judgements: bool = False,
     **options: Unpack[RunOptions],
 ) -> Investigation:
     """Why did this trace fail?
@@ -44,6 +45,7 @@ def rca(
     project    the project of the traces
     taxonomy   a file of failure categories, or the name of a shipped one: the report then lists every failure that can be proved
     writeback  write annotations to the server; files never get any
+    replace_judgements  let a rule's annotations replace a model's, and a model's a person's
 
     The other keywords are those of `ask`: model, budget, runs_dir and so on.
     """
@@ -54,6 +56,7 @@ def rca(
         trace_ids=(_one(trace_id),),
         taxonomy=str(taxonomy) if taxonomy else None,
         writeback=writeback,
+        replace_judgements=replace_judgements,
     )
     return investigate(case, settings, options)
 
@@ -66,15 +69,21 @@ def comply(
     controls: str | None = None,
     controls_files: Sequence[str | Path] = (),
     overrides: Sequence[str] = (),
+    verdicts: Mapping[str, str] | None = None,
+    reason: str = "",
     writeback: bool = True,
+    replace_judgements: bool = False,
     **options: Unpack[RunOptions],
 ) -> Investigation:
     """Does this trace keep its controls?
 
-    trace_id, source, project, writeback  as for `rca`
+    trace_id, source, project, writeback, replace_judgements  as for `rca`
     controls        the version of the controls; None: the only one in your files, else the shipped one
     controls_files  files of controls of your own
     overrides       controls to judge whether they apply or not
+    verdicts        your own verdicts by control, for example {"llm09.misinformation": "pass"}; they replace the rule's and the
+                    model's, which the report keeps beside them
+    reason          why; needed with verdicts
 
     The other keywords are those of `ask`: model, budget, runs_dir and so on.
     """
@@ -86,7 +95,10 @@ def comply(
         controls_version=controls,
         controls_files=absolute(controls_files),
         overrides=tuple(overrides),
+        verdicts=dict(verdicts or {}),
+        reason=reason,
         writeback=writeback,
+        replace_judgements=replace_judgements,
     )
     return investigate(case, settings, options)
 
@@ -101,11 +113,12 @@ def incident(
     trace_ids: Sequence[str] = (),
     configs: str | Path | None = None,
     writeback: bool = True,
+    replace_judgements: bool = False,
     **options: Unpack[RunOptions],
 ) -> Investigation:
     """What happened in this window of time?
 
-    source, project, writeback  as for `rca`
+    source, project, writeback, replace_judgements  as for `rca`
     start, end   the window, as RFC 3339; None: from the first trace, to the last
     filter_expr  which spans are meant, for example "status == 'ERROR'"
     trace_ids    traces that are looked at in any case
@@ -123,6 +136,7 @@ def incident(
         filter_expr=filter_expr,
         configs=absolute([configs])[0] if configs else None,
         writeback=writeback,
+        replace_judgements=replace_judgements,
     )
     return investigate(case, settings, options)
 

@@ -1,14 +1,15 @@
 """The annotations of an investigation: written to a server when the run ends (`Writeback`), or later (`publish_run`).
 
 A run whose annotations could not be written is partial, with WRITEBACK_FAILED. Trying again appends the outcome to the journal and
-writes the record anew. Identifiers make a second write replace the first.
+writes the record anew. Identifiers make a second write replace the first, but a rule's verdict never replaces a model's, nor a model's a
+person's, unless the caller says so. Evidence of an older run that the new one does not repeat is marked superseded.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -17,14 +18,16 @@ import msgspec
 from sonde.api.recorded_run import open_run
 from sonde.api.settings import Settings, load_settings
 from sonde.api.trace_source import ENGINES, Case, case_of
+from sonde.contexts.traces.catalog import DEFAULT_PROJECT
 from sonde.contexts.traces.context import TracesContext
 from sonde.core.deadline import SystemClock
 from sonde.core.events import WroteBack
 from sonde.core.record import RunRecord
-from sonde.engines.annotations import Provenance, annotations_of
+from sonde.engines.annotations import EVIDENCE, SUPERSEDED, Provenance, annotations_of
 from sonde.engines.pages import page_of
 from sonde.errors import ConfigError, RunError, ToolFault, WritebackFailed
-from sonde.phoenix import Annotation, PhoenixClient, Written, write_annotations
+from sonde.phoenix import Annotation, PhoenixClient, PhoenixReads, Written, write_annotations
+from sonde.phoenix.client import Json
 from sonde.runs.recorder import Recorder
 from sonde.runs.recording import Recording
 from sonde.runs.rundir import RESULT
@@ -46,6 +49,7 @@ class Writeback:
         """Write them and say what came of it; a failure of the server is in the event, not raised."""
         place = self.case.place
         annotations: list[Annotation] = []
+        kept = 0
         try:
             annotations = self.annotations(output, annotator, run_id)
             client = PhoenixClient(str(place.source), api_key=place.api_key, headers=place.headers)
@@ -53,7 +57,10 @@ class Writeback:
             written = Written(error=error.message)
         else:
             try:
+                annotations, kept = self._against_older(annotations, output, client)
                 written = write_annotations(annotations, client)
+            except (RunError, ToolFault) as error:
+                written = Written(error=error.message)
             finally:
                 client.close()
         reason, failed = written.error, len(annotations) - len(written.ids)
@@ -67,8 +74,59 @@ class Writeback:
             annotator_kinds=sorted({each.annotator_kind for each in annotations}),
             succeeded=len(written.ids),
             failed=failed,
+            kept=kept,
             error=None if reason is None else WritebackFailed(failure).row(),
         )
+
+    def _against_older(
+        self, annotations: list[Annotation], output: Any, client: PhoenixClient
+    ) -> tuple[list[Annotation], int]:
+        """What to write, given what older runs of this engine wrote there, and how many a higher judge keeps us from writing."""
+        report = cast("Mapping[str, Any]", output)
+        traces = [str(each["trace_id"]) for each in report.get("representative_traces") or (report,)]
+        trace_of = {span.span_id: trace for trace in traces for span in self.context.store.summaries(trace)}
+        trace_of |= {trace: trace for trace in traces}
+        reads = PhoenixReads(client, self.case.place.project or DEFAULT_PROJECT)
+        rows = reads.annotations("span", [each for each in trace_of if each not in traces])
+        rows += reads.annotations("trace", traces)
+        older = {
+            (str(row.get("name")), str(row.get("span_id") or row.get("trace_id"))): row
+            for row in rows
+            if row.get("identifier") == annotations[0].identifier
+        }
+        ranks = ("CODE", "LLM", "HUMAN")
+        stand: set[str] = set()
+        for each in annotations if not self.case.replace_judgements else ():
+            row = older.get((each.name, each.target), {})
+            known = str(row.get("annotator_kind"))
+            if (
+                not each.name.endswith(EVIDENCE)
+                and known in ranks
+                and ranks.index(known) > ranks.index(each.annotator_kind)
+            ):
+                stand.add(trace_of.get(each.target, each.target))
+        chosen = [each for each in annotations if trace_of.get(each.target, each.target) not in stand]
+        said = {(each.name, each.target) for each in annotations}
+        gone = [
+            replace(
+                annotations[0],
+                name=name,
+                annotator_kind="CODE",
+                label=SUPERSEDED,
+                score=None,
+                explanation=f"A newer run did not find this again. More: sonde view {annotations[0].run_id}",
+                level="span",
+                target=target,
+                details={"superseded_run_id": cast("Json", row.get("metadata") or {}).get("run_id")},
+            )
+            for (name, target), row in older.items()
+            if name.endswith(EVIDENCE)
+            and (name, target) not in said
+            and row.get("annotator_kind") != "HUMAN"
+            and cast("Json", row.get("result") or {}).get("label") != SUPERSEDED
+            and trace_of.get(target) not in stand
+        ]
+        return [*chosen, *gone], len(annotations) - len(chosen)
 
     def annotations(self, output: Any, annotator: str, run_id: str) -> list[Annotation]:
         """The annotations of a report."""
@@ -94,6 +152,7 @@ class Publication:
     status: Literal["succeeded", "partial", "failed"]
     written: int
     failed: int
+    kept: int
     error: str | None
     record: RunRecord
     run_dir: Path
@@ -104,15 +163,18 @@ def publish_run(
     *,
     runs_dir: str | Path | None = None,
     source: str | None = None,
+    replace_judgements: bool = False,
     settings: Settings | None = None,
 ) -> Publication:
-    """Write the annotations of a finished investigation, again or for the first time. `source` names another server."""
+    """Write the annotations of a finished investigation, again or for the first time. `source` names another server;
+    `replace_judgements` lets a rule's verdict replace a model's or a person's.
+    """
     chosen = settings or load_settings()
     recorded = open_run(chosen.find_run(run, runs_dir))
     ended = recorded.ended
     if ended is None:
         raise ConfigError(f"run {recorded.run_dir.run_id} has not ended; `sonde resume` continues it")
-    case = case_of(recorded.started.settings, chosen, source)
+    case = replace(case_of(recorded.started.settings, chosen, source), replace_judgements=replace_judgements)
     if ended.output is None:
         raise ConfigError(f"run {recorded.run_dir.run_id} ended without a report, so it has no annotations")
     if not case.place.server:
@@ -142,6 +204,7 @@ def publish_run(
         status=wrote.status,
         written=wrote.succeeded,
         failed=wrote.failed,
+        kept=wrote.kept,
         error=(wrote.error or {}).get("message"),
         record=record,
         run_dir=run_dir.path,

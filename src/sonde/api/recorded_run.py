@@ -89,6 +89,8 @@ class _Recipe(msgspec.Struct):
     controls_version: str | None = None
     controls_files: list[str] = []
     overrides: list[str] = []
+    verdicts: dict[str, str] = {}
+    reason: str = ""
     start: str | None = None
     end: str | None = None
     filter_expr: str | None = None

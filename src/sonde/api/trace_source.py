@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 from urllib.parse import unquote
 
 from sonde.api.consent import require_server, require_sources
@@ -27,6 +27,7 @@ from sonde.core.redaction import url_secrets
 from sonde.engines.compliance import COMPLIANCE
 from sonde.engines.incident import INCIDENT
 from sonde.engines.rca import RCA
+from sonde.engines.reports import PassFail
 from sonde.engines.taxonomies import load_taxonomy
 from sonde.errors import ConfigError, RunError, ToolFault
 from sonde.runtime.engine import Engine
@@ -126,11 +127,16 @@ class Case:
     controls_version: str | None = None
     controls_files: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
+    verdicts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """A person's verdicts, by control; `reason` says why."""
+    reason: str = ""
     start: str | None = None
     end: str | None = None
     filter_expr: str | None = None
     configs: str | None = None
     writeback: bool = True
+    replace_judgements: bool = False
+    """The caller's word that annotations may replace those of a higher judge. Not in the recipe: a recording never says it."""
 
     @property
     def objective(self) -> str:
@@ -177,7 +183,13 @@ class Case:
         self.query()
         try:
             if self.engine == "compliance":
-                context.controls.select(self.version(), TraceScope(), overrides=self.overrides)
+                context.controls.select(self.version(), TraceScope(), overrides=(*self.overrides, *self.verdicts))
+                if wrong := [
+                    f"{name}={word}" for name, word in self.verdicts.items() if word not in get_args(PassFail)
+                ]:
+                    raise ConfigError(f"--override {wrong[0]}: a verdict is one of {', '.join(get_args(PassFail))}")
+                if self.verdicts and not self.reason.strip():
+                    raise ConfigError("an override needs a reason: --reason 'why the verdict is wrong'")
             for trace_id in self.trace_ids:
                 try:
                     context.store.summaries(trace_id)
@@ -210,8 +222,13 @@ class Case:
                 categories = load_taxonomy(self.taxonomy) if self.taxonomy else None
                 return {"trace_id": self.trace_ids[0], "taxonomy": categories}
             case "compliance":
-                version = {"controls_version": self.version(), "overrides": self.overrides}
-                return {"trace_id": self.trace_ids[0], **version}
+                version = {"controls_version": self.version(), "overrides": (*self.overrides, *self.verdicts)}
+                return {
+                    "trace_id": self.trace_ids[0],
+                    **version,
+                    "verdicts": dict(self.verdicts),
+                    "reason": self.reason,
+                }
             case "incident":
                 query = self.query()
                 if query is not None:
@@ -245,6 +262,7 @@ class Case:
             "controls_version": self.controls_version,
             "controls_files": list(self.controls_files),
             "overrides": list(self.overrides),
+            **({"verdicts": dict(self.verdicts), "reason": self.reason} if self.verdicts else {}),
             "start": self.start,
             "end": self.end,
             "filter_expr": self.filter_expr,
@@ -274,6 +292,8 @@ def case_of(recipe: Mapping[str, Any], settings: Settings, source: str | Path | 
         controls_version=recipe.get("controls_version"),
         controls_files=tuple(recipe.get("controls_files", ())),
         overrides=tuple(recipe.get("overrides", ())),
+        verdicts=dict(recipe.get("verdicts", {})),
+        reason=str(recipe.get("reason", "")),
         start=recipe.get("start"),
         end=recipe.get("end"),
         filter_expr=recipe.get("filter_expr"),

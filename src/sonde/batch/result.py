@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from sonde.batch.manifest import Item
+from sonde.contexts.traces.rules import NO_FAILURE
 from sonde.core.events import RunEnded
 from sonde.core.run_record import RunRecord
 from sonde.engines.submission import fields_of
@@ -150,11 +151,11 @@ def result_of(item: Item, run: FinishedRun, *, resumed: bool = False, spans: Spa
 def _found_failures(output: Mapping[str, Any], spans: Spans, trace_id: str) -> tuple[list[FoundFailure], str | None]:
     """The findings of an RCA report and when its trace began.
 
-    A report without findings counts as one: its label, at the span that its first proof points to.
+    A report without findings counts as one: its label, at the span that its first proof points to; none if it found no failure.
     """
     known = spans(trace_id)
     listed: list[dict[str, Any]] = output.get("findings") or []
-    if not listed:
+    if not listed and output.get("primary_label") != NO_FAILURE:
         refs: list[dict[str, Any]] = output.get("evidence_refs") or []
         span_id = next((str(ref["span_id"]) for ref in refs if ref.get("span_id")), "")
         why = str(output.get("summary", ""))

@@ -232,6 +232,12 @@ class InvestigationOptions:
     """How an investigation runs."""
 
     no_writeback: Annotated[bool, typer.Option("--no-writeback", help="Write no annotations to the server.")] = False
+    replace_judgements: Annotated[
+        bool,
+        typer.Option(
+            "--replace-judgements", help="Let annotations of a rule replace a model's, and those of a model a person's."
+        ),
+    ] = False
     mode: Annotated[str | None, typer.Option(metavar="code|actions", help="The form of the model's replies.")] = None
     sandbox_profile: Annotated[
         str | None,

@@ -1,8 +1,8 @@
 """Controls: what a trace is held against. Versioned YAML or JSON libraries, checked on load; a mistake is named with file and line.
 
 A control can fail only on evidence, so `required_evidence` is never empty. Patterns are RE2 and case-insensitive: linear time on hostile
-text. An empty list in `applies_when` means "always"; any other list must share a member with the trace. `span_kinds`, and `look_in`,
-which narrows where patterns are matched, are our own additions.
+text. An empty list in `applies_when` means "always"; any other list must share a member with the trace. Our own additions are
+`span_kinds`, `look_in`, which narrows where patterns are matched, and `judgement`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EvidenceNeed = Literal[
     "required_messages",
     "required_span_attributes",
 ]
-Place = Literal["model_input", "model_output", "tool_input", "tool_output", "retrieved"]
+Place = Literal["model_input", "model_output", "tool_input", "tool_output", "retrieved", "status", "failed_output"]
 SEVERITIES: tuple[str, ...] = get_args(Severity)
 NEEDS: tuple[str, ...] = get_args(EvidenceNeed)
 MAX_CONTROLS = 50
@@ -83,6 +83,8 @@ class Control(BaseModel):
     violation_patterns: Annotated[tuple[Annotated[str, AfterValidator(_re2)], ...], BeforeValidator(_listed)] = ()
     look_in: Annotated[tuple[Place, ...], BeforeValidator(_listed)] = ()
     """Where patterns are matched; everywhere if empty."""
+    judgement: Literal["rule", "model"] = "rule"
+    """Who can pass it: with "model" a rule may only fail it, and says insufficient_evidence where no pattern matches."""
     max_error_spans: Annotated[int, Field(ge=0)] | None = None
     remediation_template: Text
     decision_logic_hint: str | None = None

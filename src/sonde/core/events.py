@@ -324,6 +324,8 @@ class WroteBack(Event, tag="wrote_back", frozen=True, kw_only=True):
     annotator_kinds: list[str] = []
     succeeded: int = 0
     failed: int = 0
+    kept: int = 0
+    """Annotations that were not written, because a model's or a person's stands there."""
     error: dict[str, Any] | None = None
 
 

@@ -1,7 +1,8 @@
-"""Reports as annotations, with the names, labels and weights of the contract (2.7).
+"""Reports as annotations, with the names and labels of the contract (2.7, 2.14).
 
-One root annotation for the result and one per span that carries evidence; several references to a span become one
-annotation that lists them, because a second one of the same name would replace the first.
+One annotation says the result, on the trace and on its root span; one per span carries the evidence for a failure, a gap or an event.
+Several references to a span become one annotation that lists them, because a second one of the same name would replace the first.
+The explanation is a sentence for people: why, what to do, and how to open the run. The data behind it goes into the metadata.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sonde.contexts.traces.rules import NO_FAILURE
 from sonde.contexts.traces.shape import Tree
 from sonde.contexts.traces.store import TraceStore
-from sonde.core.canonical import canonical_json
+from sonde.core.canonical import clip
+from sonde.core.markdown_safety import words
+from sonde.engines.reports import AnnotatorKind
 from sonde.phoenix import Annotation
 
 WEIGHTS = {"TOOL_IO": 0.95, "RETRIEVAL_CHUNK": 0.9, "CONFIG_DIFF": 0.85, "SPAN": 0.8, "MESSAGE": 0.8}
@@ -23,6 +27,11 @@ LABELS = {
     "SPAN": "hot_span",
     "MESSAGE": "hot_span",
 }
+SCORES = {"compliant": 1.0, "non_compliant": 0.0, "pass": 1.0, "fail": 0.0}
+EVIDENCE = ".evidence"
+"""How the names of annotations end that say what a result rests on."""
+SUPERSEDED = "superseded"
+SAID_CHARS = 600
 Ref = Mapping[str, Any]
 
 
@@ -32,7 +41,7 @@ class Provenance:
 
     run_id: str
     engine_type: str
-    annotator_kind: Literal["LLM", "CODE"]
+    annotator_kind: AnnotatorKind
 
 
 def annotations_of(report: Mapping[str, Any], by: Provenance, store: TraceStore) -> list[Annotation]:
@@ -48,109 +57,143 @@ def _note(
     name: str,
     label: str,
     score: float | None,
-    explanation: Mapping[str, Any],
+    why: str,
+    todo: str = "",
+    confidence: float,
+    details: Mapping[str, Any],
     level: Literal["span", "trace"],
     target: str,
-    code: bool = False,
+    kind: AnnotatorKind | None = None,
 ) -> Annotation:
+    version = report.get("controls_version")
+    said = [_sentence(why), f"To do: {_sentence(todo)}" if todo.strip() else "", f"More: sonde view {by.run_id}"]
     return Annotation(
         run_id=by.run_id,
         engine_type=by.engine_type,
         schema_version=str(report["schema_version"]),
         name=name,
-        annotator_kind="CODE" if code else by.annotator_kind,
+        annotator_kind=kind or by.annotator_kind,
         label=label,
         score=score,
-        explanation=_unmarked(canonical_json(explanation)),
+        explanation=" ".join(filter(None, said)),
+        details={"confidence": confidence, **details},
         level=level,
         target=target,
-        identifier=f"sonde:{by.engine_type}",
+        identifier=f"sonde:{by.engine_type}" + (f":{version}" if version else ""),
     )
 
 
-def _unmarked(text: str) -> str:
-    """JSON in which no text is a picture, a link or a tag for a page that shows it as Markdown; it reads back as the same value."""
-    for sign in ("![", "](", "]:", "<"):
-        text = text.replace(sign, f"{sign[:-1]}\\u{ord(sign[-1]):04x}")
-    return text
+def _sentence(text: str) -> str:
+    """Words of a model or a trace on one line, harmless to a page that shows Markdown."""
+    said = words(clip(" ".join(text.split()), SAID_CHARS))
+    return said if said.endswith((".", "!", "?", "…")) else f"{said}."
 
 
-def _rca(report: Mapping[str, Any], by: Provenance, _store: TraceStore) -> Iterable[Annotation]:
-    yield _note(
-        by,
-        report,
-        name="rca.primary",
-        label=report["primary_label"],
-        score=report["confidence"],
-        explanation={"annotator_kind": by.annotator_kind, "run_id": by.run_id, "report": report},
-        level="trace",
-        target=report["trace_id"],
-    )
+def _places(trace_id: str, store: TraceStore) -> list[tuple[Literal["span", "trace"], str]]:
+    """Where the result of a trace is said: on the trace, and on its root span."""
+    return [("trace", trace_id), *(("span", span_id) for span_id in _roots(trace_id, store))]
+
+
+def _roots(trace_id: str, store: TraceStore) -> list[str]:
+    """The first root span of a trace, where a list of traces shows annotations."""
+    return [span.span_id for span in Tree(store.summaries(trace_id)).roots()[:1]]
+
+
+def _rca(report: Mapping[str, Any], by: Provenance, store: TraceStore) -> Iterable[Annotation]:
+    label = report["primary_label"]
+    for level, target in _places(report["trace_id"], store):
+        yield _note(
+            by,
+            report,
+            name="rca.primary",
+            label=label,
+            score=None if label == NO_FAILURE else report["confidence"],
+            why=report["summary"],
+            todo=next(iter(report["remediation"]), ""),
+            confidence=report["confidence"],
+            details={"report": report},
+            level=level,
+            target=target,
+        )
+    if label == NO_FAILURE:
+        return
     refs = [*report["evidence_refs"], *(ref for finding in report["findings"] for ref in finding["evidence_refs"])]
-    whys = {finding["span_id"]: f"{finding['category']}: {finding['why']}" for finding in report["findings"]}
+    findings = {finding["span_id"]: finding for finding in report["findings"]}
     for span_id, group in _by_span(refs).items():
         best = max(group, key=lambda ref: WEIGHTS.get(ref["kind"], 0.0))
+        finding = findings.get(span_id)
         yield _note(
             by,
             report,
             name="rca.evidence",
             label=LABELS.get(best["kind"], "hot_span"),
             score=WEIGHTS.get(best["kind"]),
-            explanation={
-                "annotator_kind": "CODE",
-                "evidence_ref": best,
-                "evidence_refs": group,
-                "run_id": by.run_id,
-                "why": whys.get(span_id, report["summary"]),
-            },
+            why=f"{finding['category']}: {finding['why']}" if finding else report["summary"],
+            confidence=finding["confidence"] if finding else report["confidence"],
+            details={"evidence_ref": best, "evidence_refs": group},
             level="span",
             target=span_id,
-            code=True,
+            kind=finding["annotator_kind"] if finding else "CODE",
         )
 
 
-def _compliance(report: Mapping[str, Any], by: Provenance, _store: TraceStore) -> Iterable[Annotation]:
-    yield _note(
-        by,
-        report,
-        name="compliance.overall",
-        label=report["overall_verdict"],
-        score=report["overall_confidence"],
-        explanation={
-            "annotator_kind": by.annotator_kind,
-            "controls_version": report["controls_version"],
-            "report": report,
-            "run_id": by.run_id,
-        },
-        level="trace",
-        target=report["trace_id"],
+def _compliance(report: Mapping[str, Any], by: Provenance, store: TraceStore) -> Iterable[Annotation]:
+    findings = report["controls_evaluated"]
+    decides = {"non_compliant": "fail", "needs_review": "insufficient_evidence"}.get(report["overall_verdict"])
+    deciding = [each for each in findings if each["pass_fail"] == decides]
+    kinds = {each["annotator_kind"] for each in deciding or findings}
+    kind: AnnotatorKind = "HUMAN" if "HUMAN" in kinds else "LLM" if "LLM" in kinds else "CODE"
+    counted = sum(each["pass_fail"] != "not_applicable" for each in findings)
+    why = (
+        f"{counted} controls were judged and none failed" if decides is None else "; ".join(map(_control_why, deciding))
     )
-    words = {"fail": "control_violation", "insufficient_evidence": "control_gap"}
-    for finding in report["controls_evaluated"]:
-        for span_id, group in _by_span(finding["evidence_refs"]).items():
+    for level, target in _places(report["trace_id"], store):
+        yield _note(
+            by,
+            report,
+            name="compliance.overall",
+            label=report["overall_verdict"],
+            score=SCORES.get(report["overall_verdict"]),
+            why=f"{report['overall_verdict']} with {report['controls_version']}: {why}",
+            todo=next((each["remediation"] for each in deciding if each["remediation"]), ""),
+            confidence=report["overall_confidence"],
+            details={"controls_version": report["controls_version"], "report": report},
+            level=level,
+            target=target,
+            kind=kind,
+        )
+    labels = {"fail": "control_violation", "insufficient_evidence": "control_gap"}
+    for finding in findings:
+        for span_id, group in _by_span(finding["evidence_refs"]).items() if finding["pass_fail"] in labels else ():
             yield _note(
                 by,
                 report,
-                name=f"compliance.control.{finding['control_id']}.evidence",
-                label=words.get(finding["pass_fail"], "control_evidence"),
-                score=finding["confidence"],
-                explanation={
+                name=f"compliance.control.{finding['control_id']}{EVIDENCE}",
+                label=labels[finding["pass_fail"]],
+                score=SCORES.get(finding["pass_fail"]),
+                why=_control_why(finding),
+                todo=finding["remediation"],
+                confidence=finding["confidence"],
+                details={
                     "control_id": finding["control_id"],
                     "controls_version": finding["controls_version"],
                     "evidence_ref": group[0],
                     "evidence_refs": group,
                     "missing_evidence": finding["missing_evidence"],
                     "pass_fail": finding["pass_fail"],
-                    "run_id": by.run_id,
                 },
                 level="span",
                 target=span_id,
+                kind=finding["annotator_kind"],
             )
 
 
+def _control_why(finding: Mapping[str, Any]) -> str:
+    return f"{finding['control_id']}: {finding['rationale'] or ', '.join(finding['missing_evidence'])}"
+
+
 def _incident(report: Mapping[str, Any], by: Provenance, store: TraceStore) -> Iterable[Annotation]:
-    trees = [Tree(store.summaries(trace["trace_id"])) for trace in report["representative_traces"]]
-    roots = [tops[0].span_id for tree in trees if (tops := tree.roots())]
+    roots = [span_id for trace in report["representative_traces"] for span_id in _roots(trace["trace_id"], store)]
     for span_id in dict.fromkeys(roots):
         yield _note(
             by,
@@ -158,34 +201,41 @@ def _incident(report: Mapping[str, Any], by: Provenance, store: TraceStore) -> I
             name="incident.dossier",
             label="incident_dossier",
             score=report["confidence"],
-            explanation={"annotator_kind": by.annotator_kind, "report": report, "run_id": by.run_id},
+            why=report["incident_summary"],
+            todo=next((each["action"] for each in report["recommended_actions"]), ""),
+            confidence=report["confidence"],
+            details={"report": report},
             level="span",
             target=span_id,
         )
     # One label per span: the first of timeline, hypothesis and change wins.
-    change: list[Ref] = list(report["suspected_change"]["evidence_refs"])
-    groups = {
-        "timeline_event": _by_span(ref for event in report["timeline"] for ref in event["evidence_refs"]),
-        "hypothesis_evidence": _by_span(ref for each in report["hypotheses"] for ref in each["evidence_refs"]),
-        "change_evidence": _by_span(change),
-    }
-    found: dict[str, tuple[str, list[Ref]]] = {}
-    for label, spans in groups.items():
-        for span_id, group in spans.items():
-            found.setdefault(span_id, (label, group))
+    change = report["suspected_change"]
+    found: dict[str, tuple[str, str, list[Ref]]] = {}
+    said = [
+        *(("timeline_event", event["event"], event["evidence_refs"]) for event in report["timeline"]),
+        *(("hypothesis_evidence", each["statement"], each["evidence_refs"]) for each in report["hypotheses"]),
+        ("change_evidence", change["summary"], change["evidence_refs"]),
+    ]
+    for label, why, refs in said:
+        for span_id, group in _by_span(refs).items():
+            known = found.setdefault(span_id, (label, why, []))
+            if known[0] == label:
+                known[2].extend(ref for ref in group if ref not in known[2])
     # A diff has no span, so it goes to the first free root.
-    homeless = [ref for ref in change if not ref["span_id"]]
+    homeless = [ref for ref in change["evidence_refs"] if not ref["span_id"]]
     free = next((span_id for span_id in roots if span_id not in found), None)
     if homeless and free is not None:
-        found[free] = ("change_evidence", homeless)
-    for span_id, (label, group) in found.items():
+        found[free] = ("change_evidence", change["summary"], homeless)
+    for span_id, (label, why, group) in found.items():
         yield _note(
             by,
             report,
-            name="incident.timeline.evidence",
+            name=f"incident.timeline{EVIDENCE}",
             label=label,
             score=report["confidence"],
-            explanation={"evidence_ref": group[0], "evidence_refs": group, "run_id": by.run_id},
+            why=why or label,
+            confidence=report["confidence"],
+            details={"evidence_ref": group[0], "evidence_refs": group},
             level="span",
             target=span_id,
         )

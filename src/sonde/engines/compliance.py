@@ -1,7 +1,9 @@
 """The `compliance` engine: each applicable control is judged once, by rule and, if a model runs, by a sub-call that
 may only be stricter.
 
-`insufficient_evidence` by rule stands whatever a model thinks; a model can make a proved verdict more severe, never milder.
+`insufficient_evidence` by rule stands whatever a model thinks; a model can make a proved verdict more severe, never milder. A control
+that needs judgement is the exception: the rule can only fail it, and a model decides the rest with evidence. A person may override any
+verdict with a reason; what was overridden stays beside it.
 Any fail makes the trace non_compliant; otherwise anything insufficient, or nothing applicable, makes it needs_review. The result
 says whether any model's word is in it, so nobody claims a judgement that was overruled.
 """
@@ -18,9 +20,9 @@ from sonde.contexts.traces.context import LOOKING, TracesContext
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.evidence import merge
 from sonde.core.instructions import is_named
-from sonde.engines.controls_rule import rule, see
+from sonde.engines.controls_rule import JUDGEMENT, rule, see
 from sonde.engines.pages import compliance_page
-from sonde.engines.reports import ComplianceReport, ControlFinding, Verdict
+from sonde.engines.reports import ComplianceReport, ControlFinding, Overridden, Verdict
 from sonde.engines.submission import (
     conclude_report,
     fields_of,
@@ -153,7 +155,7 @@ class Judgement:
 
     def report(self, judged: Mapping[str, Mapping[str, Any]]) -> Conclusion:
         """Every control that applies, once, by rule and by the model where that is stricter."""
-        findings = [self.finding(row, judged.get(row["control_id"])) for row in self.rows]
+        findings = [self.overridden(self.finding(row, judged.get(row["control_id"])), row) for row in self.rows]
         version = str(self.gathered.params["controls_version"])
         if not findings:
             self.gaps.append(f"no control of {version} applies to this trace")
@@ -164,7 +166,7 @@ class Judgement:
             "controls_version": version,
             "controls_evaluated": findings,
             "overall_verdict": verdict_of(findings),
-            "overall_confidence": round(min(finding.confidence for finding in findings), 4),
+            "overall_confidence": round(confidence_of(findings), 4),
             "gaps": report_gaps(self.gaps, self.gathered),
         }
         concluded = conclude_report(ComplianceReport, draft, compliance_page, self.problems)
@@ -179,7 +181,9 @@ class Judgement:
         if wanted not in SEVERITY_OF:
             self.wrong("schema", f"{name}: pass_fail must be one of {', '.join(SEVERITY_OF)}; not {wanted!r:.40}")
             return ruled
-        if ruled.pass_fail == "insufficient_evidence" or SEVERITY_OF[wanted] < SEVERITY_OF[ruled.pass_fail]:
+        undecided = ruled.missing_evidence == [JUDGEMENT]
+        stands = ruled.pass_fail == "insufficient_evidence" or SEVERITY_OF[wanted] < SEVERITY_OF[ruled.pass_fail]
+        if stands and not undecided:
             if wanted != ruled.pass_fail:
                 self.gaps.append(f"{name}: the model said {wanted}; the rule's {ruled.pass_fail} stands")
             return ruled
@@ -198,9 +202,9 @@ class Judgement:
                     "remediation": str(row["remediation_template"]),
                 }
             )
-        if wanted == "fail" and not own and ruled.pass_fail != "fail":
-            told = f"{name}: a fail needs evidence_refs that a tool returned"
-            self.wrong("evidence", f"{name}: the model said fail and named no evidence that holds", told)
+        if not own and (undecided or wanted == "fail") and wanted not in (ruled.pass_fail, "not_applicable"):
+            told = f"{name}: a {wanted} needs evidence_refs that a tool returned"
+            self.wrong("evidence", f"{name}: the model said {wanted} and named no evidence that holds", told)
             return ruled
         if wanted == "insufficient_evidence" and not missing:
             told = f"{name}: insufficient_evidence needs missing_evidence"
@@ -212,10 +216,37 @@ class Judgement:
             update={
                 "pass_fail": wanted,
                 "confidence": number(model.get("confidence"), ruled.confidence),
-                "evidence_refs": merge(own, ruled.evidence_refs),
+                "evidence_refs": merge(own, ruled.evidence_refs) if wanted == ruled.pass_fail else own,
                 "missing_evidence": missing if wanted == "insufficient_evidence" else [],
                 "remediation": remediation if wanted in OPEN else "",
                 "rationale": str(model.get("rationale") or ruled.rationale),
+                "annotator_kind": "LLM",
+            }
+        )
+
+    def overridden(self, finding: ControlFinding, row: Mapping[str, Any]) -> ControlFinding:
+        """The finding as the person who runs this wants it, with the verdict that it replaces."""
+        verdicts = cast("Mapping[str, str]", self.gathered.params.get("verdicts") or {})
+        verdict = verdicts.get(finding.control_id)
+        if verdict is None:
+            return finding
+        replaced = Overridden(
+            pass_fail=finding.pass_fail,
+            confidence=finding.confidence,
+            rationale=finding.rationale,
+            annotator_kind=finding.annotator_kind,
+        )
+        reason = str(self.gathered.params.get("reason"))
+        return finding.model_copy(
+            update={
+                "pass_fail": verdict,
+                "confidence": 1.0,
+                "evidence_refs": finding.evidence_refs if verdict == finding.pass_fail else [],
+                "missing_evidence": [reason] if verdict == "insufficient_evidence" else [],
+                "remediation": str(row["remediation_template"]) if verdict in OPEN else "",
+                "rationale": reason,
+                "annotator_kind": "HUMAN",
+                "overridden": replaced,
             }
         )
 
@@ -247,6 +278,16 @@ def verdict_of(findings: Sequence[ControlFinding]) -> Verdict:
     if "insufficient_evidence" in words or words <= {"not_applicable"}:
         return "needs_review"
     return "compliant"
+
+
+def confidence_of(findings: Sequence[ControlFinding]) -> float:
+    """How sure the verdict is: as sure as the findings that decide it. One fail is enough; for a pass all of them must hold."""
+    failed = [each.confidence for each in findings if each.pass_fail == "fail"]
+    unclear = [each.confidence for each in findings if each.pass_fail == "insufficient_evidence"]
+    passed = [each.confidence for each in findings if each.pass_fail == "pass"]
+    if failed or unclear:
+        return max(failed or unclear)
+    return min(passed or [each.confidence for each in findings])
 
 
 def conclude_child(value: Any, gathered: Gathered) -> Conclusion:

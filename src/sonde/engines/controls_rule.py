@@ -28,6 +28,14 @@ from sonde.engines.reports import PassFail
 MAX_SPANS = 400
 MAX_CHARS = 1_000_000
 SHOWN = 4
+JUDGEMENT = "a model's or a person's judgement"
+STATUS_KEYS = (
+    "http.status_code",
+    "http.response.status_code",
+    "output.format",
+    "response.format",
+    "llm.finish_reason",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +143,9 @@ def rule(control: Control, seen: Seen) -> Ruled:
     if missing:
         why = f"the trace has no {', '.join(missing)}"
         return Ruled(control=control, pass_fail="insufficient_evidence", confidence=0.5, missing=missing, why=why)
+    if control.judgement == "model":
+        why = "no pattern matched, but only a judgement can say that it holds"
+        return Ruled(control=control, pass_fail="insufficient_evidence", confidence=0.5, missing=(JUDGEMENT,), why=why)
     shown = tuple(seen.of(need)[0] for need in control.required_evidence)
     confidence = 0.72 if shown else 0.62
     return Ruled(control=control, pass_fail="pass", confidence=confidence, excerpts=shown, why="no pattern matched")
@@ -144,22 +155,28 @@ def _text(span: Span, places: tuple[str, ...]) -> str:
     """What patterns are matched against: the whole span, or the named places. Each text is short already."""
     tool = tool_io_of(span)
     if places:
-        found: list[tuple[str, str]] = []
+        summary = span.summary
+        stated = [f"{key}: {span.attributes[key]}" for key in STATUS_KEYS if key in span.attributes]
+        found: list[tuple[str, str]] = [("status", "\n".join([summary.status_message, error_text(span), *stated]))]
+        output = str((tool.row["output"] if tool else span.attributes.get("output.value")) or "")
+        if summary.status == "ERROR" or summary.exception:
+            found.append(("failed_output", output))
+        chunks = [str(chunk.row["content"]) for chunk in chunks_of(span)]
+        found += [("retrieved", text) for text in chunks or ([output] if summary.kind == "RETRIEVER" else [])]
         if tool is not None:
-            found = [
+            found += [
                 ("tool_input", f"{span.summary.name}\n{tool.row['input']}"),
                 ("tool_output", str(tool.row["output"])),
             ]
         elif span.summary.kind == "LLM":
             rows = [message.row for message in messages_of(span)]
-            found = [
+            found += [
                 (
                     f"model_{row['metadata']['direction']}",
                     f"{row['content']}\n{row['metadata'].get('tool_calls') or ''}",
                 )
                 for row in rows
             ]
-        found += [("retrieved", str(chunk.row["content"])) for chunk in chunks_of(span)]
         return "\n".join(text for place, text in found if place in places)[:MAX_CHARS]
     parts = [span.summary.name, span.summary.status_message, error_text(span)]
     parts += [f"{key}: {value}" for key, value in span.attributes.items()]

@@ -54,7 +54,9 @@ def rca_page(report: RCAReport, link: Link = no_link) -> str:
     if report.decisive is not None:
         decisive = report.decisive
         lines += ["", f"Decisive: {inline(decisive.agent)}, step {decisive.step}: {inline(decisive.why)}"]
-    lines += _section("Remediation", report.remediation) + _section("Gaps", report.gaps)
+    lines += _section("Remediation", report.remediation)
+    lines += _section("Other explanations", [f"{each.hypothesis}: {each.why_rejected}" for each in report.alternatives])
+    lines += _section("Gaps", report.gaps)
     return "\n".join(lines) + "\n"
 
 

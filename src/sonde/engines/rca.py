@@ -15,13 +15,13 @@ from pydantic import ValidationError
 
 from sonde.contexts.traces.context import LOOKING, TracesContext
 from sonde.contexts.traces.prefilter import prefilter as look
-from sonde.contexts.traces.rules import LABELS
+from sonde.contexts.traces.rules import LABELS, NO_FAILURE
 from sonde.contexts.traces.views import span_excerpt
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.evidence import EvidenceRef, independent, merge
 from sonde.engines.findings import conclude_findings
 from sonde.engines.pages import rca_page
-from sonde.engines.reports import Decisive, RCAReport
+from sonde.engines.reports import Alternative, Decisive, RCAReport
 from sonde.engines.submission import (
     conclude_report,
     fields_of,
@@ -48,6 +48,7 @@ RCA_BUDGET = Budget(
     max_wall_time_sec=180,
 )
 SURE, UNSURE = 0.5, 0.49  # from here on two independent references are needed; the most that one can carry
+HALF = 0.5  # of the failing branch: whoever read less, or tested no other explanation, is not sure
 REMEDIES = {
     "retrieval_failure": "Check the retriever's index, query and filters; alert on empty or low-score results.",
     "tool_failure": "Handle the tool's errors and time-outs; retry or fall back, and check its arguments.",
@@ -55,7 +56,7 @@ REMEDIES = {
     "upstream_dependency_failure": "Retry with backoff, watch the dependency, and degrade gracefully without it.",
     "data_schema_mismatch": "Validate data at the boundary and agree on a versioned schema.",
 }
-NOTHING_TO_MEND = "The rules found nothing to mend: have a model read the trace, or look at one with an error."
+NOT_READ = "no model read the content"
 
 
 def prefilter(gathered: Gathered) -> Prefilter:
@@ -97,7 +98,15 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
         *(prove_refs(r.get("evidence_refs"), gathered.prover)[0] for r in gathered.subcalls if r.get("label") == label)
     )
     confidence = number(fields.get("confidence"), 0.5)
-    if not refs:
+    rule = cast("Mapping[str, Any]", gathered.prefilter.variables.get("rule") or {})
+    if label == NO_FAILURE and (findings or rule.get("failed")):
+        what = "its findings name failures" if findings else f"a span failed: {rule.get('why')}"
+        told = f"{NO_FAILURE} is for a trace in which nothing failed, but {what}; choose the label of that failure"
+        reason = f"the model found no failure, although {what}"
+        return Conclusion(output=None, problems=(Problem(gate="schema", reason=reason, told=told),))
+    if label == NO_FAILURE:
+        pass
+    elif not refs:
         told = "evidence_refs is empty: point at spans or artifacts you looked at"
         problems.append(Problem(gate="evidence", reason="the model named no evidence that holds", told=told))
     elif confidence >= SURE and independent(refs) < 2:
@@ -111,10 +120,16 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
             decisive = Decisive.model_validate(fields["decisive"])
         except ValidationError:
             gaps.append("decisive was not an object with agent, step, span_id and why, and was left out")
-    if label not in LABELS:
+    if label not in (*LABELS, NO_FAILURE):
         problems.insert(0, _unknown_label("primary_label", label))
-    if label not in LABELS or not refs:
+    if label not in (*LABELS, NO_FAILURE) or not (refs or label == NO_FAILURE):
         return Conclusion(output=None, problems=tuple(problems))
+    alternatives = _alternatives(fields, label, gathered)
+    read = _read_share(gathered)
+    if taxonomy is None and label != NO_FAILURE and confidence > SURE and (read < HALF or not alternatives):
+        why = f"{read:.0%} of the failing branch was read" if read < HALF else "no other explanation was tested"
+        gaps.append(f"the model's confidence of {confidence:g} is lowered to {SURE:g}: {why}")
+        confidence = SURE
     draft = {
         "primary_label": label,
         "summary": str(fields.get("summary") or "").strip(),
@@ -122,11 +137,55 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
         "evidence_refs": refs,
         "remediation": texts(fields.get("remediation")),
         "gaps": report_gaps(gaps, gathered),
+        "alternatives": alternatives,
         "findings": findings,
         "taxonomy": taxonomy.name if taxonomy else "sonde",
         "decisive": decisive,
+        "annotator_kind": "LLM",
     }
     return _report(draft, gathered, problems)
+
+
+def _alternatives(fields: Mapping[str, Any], label: str, gathered: Gathered) -> list[Alternative]:
+    """Explanations that were tested and rejected: those the submission names, and sub-calls that came to another label or to none."""
+    listed: list[tuple[str, str, Any]] = []
+    for item in items_of(fields.get("alternatives")):
+        given = fields_of(item)
+        listed.append(
+            (
+                str(given.get("hypothesis") or ""),
+                str(given.get("why_rejected") or given.get("why") or ""),
+                given.get("evidence_refs"),
+            )
+        )
+    for result in gathered.subcalls:
+        if result.get("status") == "succeeded" and result.get("label") in LABELS and result["label"] != label:
+            facts = "; ".join(texts(result.get("supporting_facts")))
+            why = f"tested by {result.get('call_id')}, confidence {number(result.get('confidence')):g}"
+            listed.append(
+                (
+                    str(result.get("hypothesis") or result["label"]),
+                    f"{why}: {facts}".rstrip(": "),
+                    result.get("evidence_refs"),
+                )
+            )
+    return [
+        Alternative(hypothesis=what, why_rejected=why, evidence_refs=prove_refs(refs, gathered.prover)[0])
+        for what, why, refs in listed
+        if what.strip() and why.strip()
+    ]
+
+
+def _read_share(gathered: Gathered) -> float:
+    """How much of the branch around the first failure this run has read, beyond names and statuses."""
+    variables = gathered.prefilter.variables
+    rule = cast("Mapping[str, Any]", variables.get("rule") or {})
+    branches = cast("Sequence[Mapping[str, Any]]", variables.get("branches") or ())
+    hot = next((each for each in branches if rule.get("span_id") in each["span_ids"]), next(iter(branches), None))
+    if hot is None:
+        return 1.0
+    seen = {excerpt.span_id for excerpt in gathered.prover.log.excerpts() if excerpt.ref != excerpt.span_id}
+    return len(seen.intersection(hot["span_ids"])) / max(1, len(hot["span_ids"]) + hot["left_out"])
 
 
 def _report(draft: Mapping[str, Any], gathered: Gathered, problems: list[Problem]) -> Conclusion:
@@ -135,12 +194,18 @@ def _report(draft: Mapping[str, Any], gathered: Gathered, problems: list[Problem
     context = cast("TracesContext", gathered.context)
     trace_id = str(gathered.params["trace_id"])
     seen = {e.span_id for e in gathered.prover.log.excerpts() if e.span_id}
+    spans = len(context.store.summaries(trace_id))
+    ceiling = 1.0 if independent(refs) >= 2 else UNSURE
+    if (
+        draft["primary_label"] == NO_FAILURE
+    ):  # nobody is surer of having found nothing than the share that was looked at
+        ceiling = len(seen) / max(1, spans)
     whole = {
         **draft,
         "trace_id": trace_id,
-        "confidence": confidence if independent(refs) >= 2 else min(confidence, UNSURE),
+        "confidence": round(min(confidence, ceiling), 4),
         "coverage": {
-            "spans": len(context.store.summaries(trace_id)),
+            "spans": spans,
             "looked_at": len(seen),
             "span_ids": sorted(seen)[:200],
         },
@@ -161,7 +226,8 @@ def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
     reply = prove_reply(value, gathered, only="summary")
     fields, facts = reply.fields, texts(reply.fields.get("supporting_facts"))
     output: dict[str, Any] = {
-        "label": _label(fields) or str(gathered.params.get("candidate_label") or ""),
+        "label": _label(fields),
+        "hypothesis": str(gathered.params.get("hypothesis_statement") or gathered.params.get("candidate_label") or ""),
         "confidence": number(fields.get("confidence"), 0.0),
         "evidence_refs": reply.ref_rows,
         "supporting_facts": facts,
@@ -169,7 +235,7 @@ def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
         "findings": items_of(fields.get("findings")),
     }
     problems = unfit_confidence(fields)
-    if output["label"] not in LABELS and not output["findings"]:
+    if output["label"] not in (*LABELS, NO_FAILURE) and not output["findings"]:
         problems.insert(0, _unknown_label("label", output["label"]))
     return reply.conclusion(output, str(fields.get("summary") or "; ".join(facts) or output["label"]), problems)
 
@@ -201,26 +267,30 @@ def fallback(gathered: Gathered) -> Conclusion:
             "confidence": number(best.get("confidence")),
             "evidence_refs": refs,
             "remediation": [REMEDIES[label]],
+            "annotator_kind": "LLM",
+            "alternatives": _alternatives({}, label, gathered),
             "gaps": report_gaps([f"taken from the best sub-call: {gathered.reason}"], gathered),
         }
         found = _report(draft, gathered, [])
         return replace(found, by_model=found.output is not None)
     rule = cast("Mapping[str, Any]", gathered.prefilter.variables.get("rule") or {})
     refs, _ = prove_refs(rule.get("evidence"), gathered.prover)
-    if not refs:
+    label = str(rule.get("label") or NO_FAILURE)
+    if not refs and label != NO_FAILURE:
         log, reread = gathered.prover.log, gathered.prover.reread
         refs = [EvidenceRef.of(e) for e in gathered.prefilter.excerpts if not log.prove(e, reread)][:1]
-    if not refs:
-        return Conclusion(output=None)
-    label = str(rule.get("label") or "instruction_failure")
+        if not refs:
+            return Conclusion(output=None)
     why = str(rule.get("why") or "nothing was found").removesuffix("…").rstrip()
+    unread = [NOT_READ] if label == NO_FAILURE else []
     draft = {
         "primary_label": label,
         "summary": f"By rule, without a model: {why}.",
         "confidence": number(rule.get("confidence"), 0.35),
         "evidence_refs": refs,
-        "remediation": [REMEDIES[label] if rule.get("span_id") else NOTHING_TO_MEND],
-        "gaps": report_gaps([gathered.reason or "no model looked at this trace"], gathered),
+        "remediation": [] if label == NO_FAILURE else [REMEDIES[label]],
+        "annotator_kind": "CODE",
+        "gaps": report_gaps([*unread, gathered.reason or "no model looked at this trace"], gathered),
     }
     return _report(draft, gathered, [])
 
@@ -242,7 +312,8 @@ RCA = Engine(
     functions=("budget", "llm_query", "llm_batch", "delegate_subcall", "delegate_batch"),
     delegation_keys=DELEGATION_KEYS | {"findings", "span_ids"},
     final_example=(
-        'SUBMIT(primary_label="tool_failure", summary="…", confidence=0.8, '
-        'evidence_refs=[{"kind": "SPAN", "ref": "<span_id>"}], remediation=["…"], gaps=[])'
+        'SUBMIT(primary_label="tool_failure", summary="…", confidence=0.8, evidence_refs=[{"kind": "SPAN", "ref": "<span_id>"}, '
+        '{"kind": "TOOL_IO", "ref": "tool:<span_id>"}], alternatives=[{"hypothesis": "…", "why_rejected": "…"}], remediation=["…"], '
+        "gaps=[])"
     ),
 )

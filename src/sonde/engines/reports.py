@@ -6,18 +6,21 @@ here is about form only: whether evidence exists is proved before, by `engines.s
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sonde.core.evidence import EvidenceRef, merge
 
-REPORT_VERSION = "1.1.0"
+REPORT_VERSION = "1.2.0"
 
 Severity = Literal["critical", "high", "medium", "low"]
 PassFail = Literal["pass", "fail", "not_applicable", "insufficient_evidence"]
 Verdict = Literal["compliant", "non_compliant", "needs_review"]
 ChangeType = Literal["deploy", "config", "prompt", "dependency", "unknown"]
+
+
+AnnotatorKind = Literal["LLM", "CODE", "HUMAN"]
 
 
 class Report(BaseModel):
@@ -42,6 +45,7 @@ class Finding(BaseModel):
     caused_by: int | None = None
     verified: bool | None = None
     confidence: float = Field(default=0.5, ge=0, le=1)
+    annotator_kind: AnnotatorKind = "LLM"
 
 
 class Decisive(BaseModel):
@@ -55,24 +59,53 @@ class Decisive(BaseModel):
     why: str = ""
 
 
+class Alternative(BaseModel):
+    """An explanation that was tested and rejected."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    hypothesis: str = Field(min_length=1)
+    why_rejected: str = Field(min_length=1)
+    evidence_refs: list[EvidenceRef] = []
+
+
 class RCAReport(Report):
-    """Why a trace failed."""
+    """Why a trace failed; only `no_failure_found` may stand without evidence."""
 
     trace_id: str
     primary_label: str
     summary: str = Field(min_length=1)
     confidence: float = Field(ge=0, le=1)
-    evidence_refs: list[EvidenceRef] = Field(min_length=1)
+    evidence_refs: list[EvidenceRef]
     remediation: list[str] = []
     gaps: list[str] = []
+    alternatives: list[Alternative] = []
     findings: list[Finding] = []
     taxonomy: str = "sonde"
     decisive: Decisive | None = None
     coverage: dict[str, int | list[str]] | None = None
+    annotator_kind: AnnotatorKind | None = None
+
+    @model_validator(mode="after")
+    def _proved(self) -> Self:
+        if not self.evidence_refs and self.primary_label != "no_failure_found":
+            raise ValueError("evidence_refs is empty")
+        return self
 
     def refs(self) -> list[EvidenceRef]:
         """The references that the record keeps."""
         return self.evidence_refs
+
+
+class Overridden(BaseModel):
+    """The verdict that a person replaced."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    pass_fail: PassFail
+    confidence: float = Field(ge=0, le=1)
+    rationale: str = ""
+    annotator_kind: AnnotatorKind
 
 
 class ControlFinding(BaseModel):
@@ -89,6 +122,8 @@ class ControlFinding(BaseModel):
     missing_evidence: list[str] = []
     remediation: str = ""
     rationale: str = ""
+    annotator_kind: AnnotatorKind = "CODE"
+    overridden: Overridden | None = None
 
 
 class ComplianceReport(Report):

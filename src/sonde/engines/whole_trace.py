@@ -13,12 +13,13 @@ from dataclasses import replace
 from typing import Any, cast
 
 from sonde.contexts.traces.context import TracesContext
+from sonde.contexts.traces.rules import NO_FAILURE
 from sonde.contexts.traces.span import Span
 from sonde.contexts.traces.transcript import Transcript, TranscriptPart, shortened, transcript_of
 from sonde.contexts.traces.views import content_excerpt, span_excerpt
 from sonde.core.budget import CONTRACT_MAXIMA
-from sonde.core.canonical import sha256_text
-from sonde.core.evidence import Excerpt
+from sonde.core.canonical import plural, sha256_text
+from sonde.core.evidence import Excerpt, merge
 from sonde.engines import rca
 from sonde.engines.findings import claims_by_rule, conclude_findings
 from sonde.engines.pages import rca_page
@@ -187,7 +188,14 @@ def fallback(gathered: Gathered) -> Conclusion:
     taxonomy = cast("Taxonomy", gathered.params["taxonomy"])
     claims = kept or claims_by_rule(_read(gathered)[1], taxonomy)
     findings, _ = conclude_findings(claims, gathered, taxonomy)
-    shown = RCAReport.model_validate({**spoken.output, "findings": findings, "taxonomy": taxonomy.name})
+    if not kept:
+        findings = [finding.model_copy(update={"annotator_kind": "CODE"}) for finding in findings]
+    told = spoken.output
+    if findings and told["primary_label"] == NO_FAILURE:  # no span failed, but steps report errors as text
+        refs = merge(*(finding.evidence_refs for finding in findings))
+        why = f"By rule, without a model: {plural(len(findings), 'step')} reported an error in words."
+        told = {**told, "primary_label": "instruction_failure", "summary": why, "evidence_refs": refs}
+    shown = RCAReport.model_validate({**told, "findings": findings, "taxonomy": taxonomy.name})
     by_model = True if kept else spoken.by_model
     return _covered(
         replace(spoken, output=shown.model_dump(mode="json"), text=rca_page(shown), by_model=by_model), gathered

@@ -7,10 +7,11 @@ until the unknown ones stand alone; everything else is written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from sonde.core.canonical import canonical_json
 from sonde.errors import ConfigError
 from sonde.phoenix.client import Json, PhoenixClient, PhoenixRefused, PhoenixUnavailable
 from sonde.phoenix.reads import PhoenixReads
@@ -47,9 +48,12 @@ class Annotation:
     label: str
     score: float | None
     explanation: str
+    """One sentence for people."""
     level: Level
     target: str
     identifier: str
+    details: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The data behind it."""
 
     def __post_init__(self) -> None:
         if not self.target:
@@ -73,14 +77,15 @@ class Annotation:
             "annotator_kind": self.annotator_kind,
             "label": self.label,
             "score": self.score,
-            "explanation_json": self.explanation,
+            "explanation": self.explanation,
+            "explanation_json": canonical_json(self.details),
             "target_span_id": self.target if self.level == "span" else None,
             "target_trace_id": self.target if self.level == "trace" else None,
             "identifier": self.identifier,
         }
 
     def row(self) -> Json:
-        """As Phoenix accepts it; run, engine and version are at the top of its metadata."""
+        """As Phoenix accepts it; run, engine, version and the data behind the explanation are in its metadata."""
         return {
             f"{self.level}_id": self.target,
             "name": self.name,
@@ -92,6 +97,7 @@ class Annotation:
                 "schema_version": self.schema_version,
                 "name": self.name,
                 "annotator_kind": self.annotator_kind,
+                **self.details,
             },
             "identifier": self.identifier,
         }

@@ -267,7 +267,7 @@ def slim(ref: EvidenceRef | Citation) -> dict[str, str]:
 def result_of(path: str, outcome: Outcome) -> SubcallResult:
     """A child's outcome as its parent gets it."""
     kept = outcome.status is RunStatus.PARTIAL and outcome.conclusion.output is not None
-    status = "succeeded" if outcome.status is RunStatus.SUCCEEDED or kept else "failed"
+    status = "succeeded" if outcome.status is RunStatus.SUCCEEDED else "failed"
     if isinstance(outcome.error, BudgetExceeded):
         status = "terminated_budget"
     conclusion = outcome.conclusion

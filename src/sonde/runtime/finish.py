@@ -22,6 +22,7 @@ from sonde.errors import (
     Cancelled,
     EvidenceValidationFailed,
     ModelOutputInvalid,
+    RecursionLimitReached,
     RunError,
     SchemaValidationFailed,
     UsageError,
@@ -115,6 +116,16 @@ def gathered(session: Session, reason: str = "") -> Gathered:
 def settled(session: Session, conclusion: Conclusion) -> Outcome:
     """The outcome of a final value: succeeded without problems, else partial with the reasons as gaps."""
     judge: Literal["LLM", "CODE"] = "CODE" if conclusion.by_model is False else "LLM"
+    limited = [each for each in session.host.functions.subcalls if each.get("status") == "terminated_budget"]
+    if not conclusion.problems and limited and session.engine.conclude_child is not None:
+        below = "; ".join(f"sub-call {each['call_id']} reached a limit: {each['summary']}" for each in limited[:3])
+        gaps = (*conclusion.gaps, below)
+        return Outcome(
+            status=RunStatus.PARTIAL,
+            conclusion=_with_gaps(session, replace(conclusion, gaps=gaps)),
+            annotator=judge,
+            error=RecursionLimitReached(below, limit="subcalls"),
+        )
     if not conclusion.problems:
         return Outcome(status=RunStatus.SUCCEEDED, conclusion=_with_gaps(session, conclusion), annotator=judge)
     error = error_of(conclusion.problems)

@@ -44,6 +44,15 @@ class ControlOptions:
         list[str] | None,
         typer.Option(metavar="ID", help="Judge this control even if it does not apply; repeatable."),
     ] = None
+    override: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONTROL=VERDICT",
+            help="Your own verdict on a control: pass, fail, not_applicable or insufficient_evidence; repeatable. The report keeps the "
+            "verdict that it replaces.",
+        ),
+    ] = None
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; needed with --override.")] = ""
 
 
 def register(app: typer.Typer) -> None:
@@ -68,6 +77,9 @@ def comply(
     import sonde
     from sonde.cli.foreground_run import investigate_each
 
+    pairs = [each.partition("=") for each in against.override or ()]
+    if wrong := [name for name, sign, _ in pairs if not sign]:
+        raise typer.BadParameter(f"--override is CONTROL=VERDICT, for example {wrong[0]}=pass")
     settings = settings_of(source, model, budget, place, mode=how.mode, sandbox_profile=how.sandbox_profile)
 
     def start(trace_id: str, hooks: RunHooks) -> Investigation:
@@ -78,7 +90,10 @@ def comply(
             controls=against.controls,
             controls_files=against.controls_file or (),
             overrides=against.control or (),
+            verdicts={name: verdict for name, _, verdict in pairs},
+            reason=against.reason,
             writeback=not how.no_writeback,
+            replace_judgements=how.replace_judgements,
             settings=settings,
             unsafe=how.unsafe,
             **hooks,

@@ -72,6 +72,7 @@ def incident(
             trace_ids=window.trace or (),
             configs=window.configs,
             writeback=not how.no_writeback,
+            replace_judgements=how.replace_judgements,
             settings=settings,
             unsafe=how.unsafe,
             **hooks,

@@ -84,6 +84,7 @@ def rca(
             project=settings.project,
             taxonomy=taxonomy,
             writeback=not how.no_writeback,
+            replace_judgements=how.replace_judgements,
             settings=settings,
             unsafe=how.unsafe,
             **hooks,

@@ -235,6 +235,12 @@ def publish(
     source: Annotated[
         str | None, typer.Option(metavar="URL", help="Another Phoenix server that has the same traces.")
     ] = None,
+    replace_judgements: Annotated[
+        bool,
+        typer.Option(
+            "--replace-judgements", help="Let annotations of a rule replace a model's, and those of a model a person's."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     place: PlaceOptions,
 ) -> int:
@@ -244,13 +250,25 @@ def publish(
     """
     import sonde
 
-    done = sonde.publish_run(run, source=source, settings=settings_of(place))
+    done = sonde.publish_run(run, source=source, replace_judgements=replace_judgements, settings=settings_of(place))
     if as_json:
-        figures = {"writeback_status": done.status, "written": done.written, "failed": done.failed, "error": done.error}
+        figures = {
+            "writeback_status": done.status,
+            "written": done.written,
+            "failed": done.failed,
+            "kept": done.kept,
+            "error": done.error,
+        }
         print(dumps({**figures, "status": str(done.record.status), "run_dir": str(done.run_dir)}, indent=2))
     else:
         print(
             f"{done.status}: {plural(done.written, 'annotation')} written, {done.failed} not; the run is {done.record.status}"
+        )
+    if done.kept and not as_json:
+        print(
+            f"sonde: {plural(done.kept, 'annotation')} not written: a model's or a person's judgement stands there "
+            "(--replace-judgements replaces it)",
+            file=sys.stderr,
         )
     if done.error and not as_json:
         print(f"sonde: WRITEBACK_FAILED: {one_line(done.error, 600)}", file=sys.stderr)

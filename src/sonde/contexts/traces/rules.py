@@ -1,8 +1,9 @@
-"""The rule label of a trace: one of five words, with a confidence and the evidence for it. General words, no names of any data set.
+"""The rule label of a trace: one of six words, with a confidence and the evidence for it. General words, no names of any data set.
 
 The cause is where an error begins: the earliest failed span below which nothing failed. Wrappers that only pass an error on do not count,
 nor do steps that succeeded when tried again. If nothing failed, quiet signs decide: empty or irrelevant retrieval, tools that report errors
-as output, answers cut short. A rule reads words, not meaning; its confidence never passes 0.82.
+as output, answers cut short. Without a sign the label says that no failure was found. A rule reads words, not meaning; its confidence
+never passes 0.82.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ LABELS = (
     "upstream_dependency_failure",
     "data_schema_mismatch",
 )
+NO_FAILURE = "no_failure_found"
 CONFIDENCE = {
     "upstream_dependency_failure": 0.68,
     "tool_failure": 0.66,
@@ -73,6 +75,8 @@ class RuleVerdict:
     excerpts: tuple[Excerpt, ...]
     why: str
     span_id: str | None = None
+    failed: bool = False
+    """Whether a span failed and no later try mended it."""
 
     def row(self) -> Row:
         """For the sandbox and the prompt."""
@@ -82,6 +86,7 @@ class RuleVerdict:
             "confidence": self.confidence,
             "why": self.why,
             "span_id": self.span_id,
+            "failed": self.failed,
             "evidence": refs,
         }
 
@@ -116,9 +121,10 @@ def judge(spans: Sequence[Span], tree: Tree, read: Callable[[str], Span]) -> Rul
         quiet = [found for span in spans for found in _quiet_signs(span)]
         sign = min(quiet, key=lambda found: _QUIET_ORDER.get(found.label, 2), default=sign)
     if sign is None:
-        why = "nothing failed and no sign was found; the default label" if spans else "no span could be read"
+        share = len(spans) / max(1, len(tree.by_id))
+        why = f"nothing failed and no sign was found in {len(spans)} of {len(tree.by_id)} spans"
         shown = tuple(span_excerpt(span.summary) for span in spans[:2])
-        return RuleVerdict(label="instruction_failure", confidence=UNAVAILABLE, excerpts=shown, why=why)
+        return RuleVerdict(label=NO_FAILURE, confidence=round(UNAVAILABLE * share, 2), excerpts=shown, why=why)
     span = read(sign.span.summary.span_id)
     excerpts = [span_excerpt(span.summary)]
     if (call := tool_io_of(span)) is not None:
@@ -134,6 +140,7 @@ def judge(spans: Sequence[Span], tree: Tree, read: Callable[[str], Span]) -> Rul
         excerpts=tuple(excerpts),
         why=sign.why,
         span_id=sign.span.summary.span_id,
+        failed=first is not None,
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from sonde.api.investigations import comply
 from sonde.contexts.controls import ControlsLibrary, TraceScope
 
+JUDGED = {"llm01.prompt_injection", "llm06.excessive_agency", "llm09.misinformation"}  # a rule can only fail them
 VERSION = "owasp-llm-2025"
 TRACE = "c" * 32
 CLEAN: dict[str, Any] = {
@@ -122,23 +123,25 @@ def test_a_trace_that_breaks_a_control_fails_it_with_proof_and_only_it(control_i
 
 
 @pytest.mark.parametrize("control_id", KEPT)
-def test_a_clean_trace_close_to_the_risk_passes_its_control_and_the_others(control_id: str, tmp_path: Path) -> None:
+def test_a_clean_trace_close_to_the_risk_fails_no_control_and_passes_what_a_rule_can_pass(
+    control_id: str, tmp_path: Path
+) -> None:
     found = verdicts(write(tmp_path, **KEPT[control_id]))
 
-    assert found[control_id]["pass_fail"] == "pass"
-    assert [each for each, finding in found.items() if finding["pass_fail"] != "pass"] == []
+    assert {each for each, finding in found.items() if finding["pass_fail"] != "pass"} == JUDGED
+    assert {found[each]["pass_fail"] for each in JUDGED} == {"insufficient_evidence"}
 
 
 def test_markup_in_a_fetched_page_is_not_the_models_output(tmp_path: Path) -> None:
     found = verdicts(write(tmp_path, output="<html><script>play()</script> Based on my knowledge of shoes</html>"))
 
-    assert {finding["pass_fail"] for finding in found.values()} == {"pass"}
+    assert {each for each, finding in found.items() if finding["pass_fail"] != "pass"} == JUDGED
 
 
-def test_a_clean_trace_keeps_them_all(tmp_path: Path) -> None:
+def test_a_clean_trace_keeps_all_that_need_no_judgement(tmp_path: Path) -> None:
     found = verdicts(write(tmp_path))
 
-    assert {finding["pass_fail"] for finding in found.values()} == {"pass"}
+    assert {each for each, finding in found.items() if finding["pass_fail"] != "pass"} == JUDGED
     assert set(found) == set(BROKEN) == set(KEPT)
 
 

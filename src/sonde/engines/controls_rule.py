@@ -165,7 +165,7 @@ def _text(span: Span, places: tuple[str, ...]) -> str:
         found += [("retrieved", text) for text in chunks or ([output] if summary.kind == "RETRIEVER" else [])]
         if tool is not None:
             found += [
-                ("tool_input", f"{span.summary.name}\n{tool.row['input']}"),
+                ("tool_input", f"{span.summary.name}\n{tool.row['tool_name']}\n{tool.row['input']}"),
                 ("tool_output", str(tool.row["output"])),
             ]
         elif span.summary.kind == "LLM":

@@ -68,7 +68,12 @@ class Annotation:
             raise ConfigError("an annotation needs an identifier: without one a second run would not replace the first")
 
     def as_dict(self) -> dict[str, Any]:
-        """As a line of annotations.jsonl, the payload of the contract. An annotation of a whole trace has no span."""
+        """As a line of annotations.jsonl, the payload of the contract. An annotation of a whole trace has no span. In its JSON no text is
+        a picture, a link or a tag for a page that shows it as Markdown; it reads back as the same value.
+        """
+        details = canonical_json(self.details)
+        for sign in ("![", "](", "]:", "<"):
+            details = details.replace(sign, f"{sign[:-1]}\\u{ord(sign[-1]):04x}")
         return {
             "run_id": self.run_id,
             "engine_type": self.engine_type,
@@ -78,7 +83,7 @@ class Annotation:
             "label": self.label,
             "score": self.score,
             "explanation": self.explanation,
-            "explanation_json": canonical_json(self.details),
+            "explanation_json": details,
             "target_span_id": self.target if self.level == "span" else None,
             "target_trace_id": self.target if self.level == "trace" else None,
             "identifier": self.identifier,

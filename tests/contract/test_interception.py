@@ -236,6 +236,51 @@ def test_the_prompt_of_a_profile_without_host_calls_names_no_sub_calls(shop: Pat
         assert absent not in words
 
 
+def price(fruit: str) -> int:
+    """What a fruit costs.
+
+    Example: print(price("apple") + 1)
+    """
+    return len(fruit)
+
+
+EXAMPLE = re.compile(r"^ *(?:Example: (.+)|    (\w+ = \w+\(.*))$", re.MULTILINE)
+
+
+@pytest.mark.requirement(27)
+def test_every_example_that_the_prompt_shows_passes_the_gate(shop: Path) -> None:
+    """Issue 20: "The assign-only prompt teaches only forms that its gate accepts." """
+    _, _, first = lifted(shop, "FINAL(1)", "FINAL(1)", tools=[price])
+    prompt = first.requests[0].messages[0].content
+    shown = [one or two for one, two in EXAMPLE.findall(prompt)]
+    assert len(shown) >= 18
+    assert "result = price('apple')" in shown
+    assert "result = add_citation('src/app.py', 10, 12)" in shown
+    assert "call them like any Python function" not in prompt
+    assert "cite_tool" not in prompt
+
+    _, events, _ = lifted(shop, *shown, "FINAL(1)", "FINAL(1)", "FINAL(1)", tools=[price])
+
+    ran = [event for event in events if isinstance(event, CodeRan)]
+    assert [event.fault for event in ran if (event.fault or {}).get("kind") in ("gate", "syntax")] == []
+    assert sum(event.count for event in events if isinstance(event, ToolIntercepted)) == len(shown)
+
+
+def test_what_a_model_is_shown_after_a_mistake_passes_the_gate_too(shop: Path) -> None:
+    _, events, model = lifted(
+        shop,
+        'x = read_file("none.py")',  # a failed call shows the tool's example
+        "Let me think.",  # a reply without code shows a block
+        'result = read_file("README.md", start_line=1, end_line=40, numbered=True)',
+        "seen = list_files()\nprint(seen)",
+        *["FINAL(1)"] * 3,
+    )
+
+    assert "Example: result = read_file(" in told(model, 1)
+    assert "```python\nseen = list_files()\nprint(seen)\n```" in told(model, 2)
+    assert not [event for event in events if isinstance(event, CodeRan) and (event.fault or {}).get("kind") == "gate"]
+
+
 @pytest.mark.requirement(23)
 @pytest.mark.requirement(30)
 def test_calls_run_in_source_order_and_each_session_counts_its_own(shop: Path) -> None:

@@ -35,6 +35,7 @@ from sonde.runs.rundir import ANSWER, ARTIFACTS, SUMMARY, RunDir, artifacts_fold
 from sonde.runtime.engine import Engine
 from sonde.runtime.finish import Outcome
 from sonde.runtime.functions import refuse_taken
+from sonde.runtime.prompts import taught
 from sonde.runtime.run import Mode, ModeChoice, OnEvent, OnText, Run, RunSpec
 from sonde.sandbox.policy import profile_named
 from sonde.tools import ToolRegistry
@@ -151,7 +152,12 @@ def launch(spec: RunSpec, settings: Settings) -> Result:
     dataset_hash = ""
     with suppress(RunError):  # data that cannot be reached: the run itself fails at once, and its record says so
         dataset_hash = spec.context.fingerprint()
-    registry = ToolRegistry(spec.context.tools(), spec.engine.tools, clock=spec.clock, given=spec.tools)
+    registry = ToolRegistry(
+        taught(spec.context.tools(), spec.profile),
+        spec.engine.tools,
+        clock=spec.clock,
+        given=taught(spec.tools, spec.profile),
+    )
     refuse_taken(registry.given)
     with heeding(spec.cancel) as stop, opened_models(spec, settings) as (model, sub_model):
         spec = replace(spec, mode=mode_of(spec, model))

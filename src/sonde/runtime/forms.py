@@ -156,6 +156,7 @@ class CodeReplies(ReplyForm):
         system = fill(
             offered(session.engine.system if session.errand is None else session.engine.child, names),
             functions=session.host.prompt,
+            calling="" if spec.profile == "assign-only" else "call them like any Python function; ",
             profile=offered(language_text(spec.profile, spec.backend, spec.packages), names),
             form=prompt_file("runtime/schema") if session.engine.reply_form == "schema" else "",
             final=session.final_example,
@@ -212,7 +213,10 @@ class CodeReplies(ReplyForm):
         """A child's answer; a root is shown what a block looks like."""
         if self.session.errand is not None and say.text:
             return Observation(text="", final=Finalize(output=say.text))
-        look = "print(list_files()[:20])" if "list_files" in self.session.host.names else "print(budget())"
+        listed = "list_files" in self.session.host.names
+        look = "print(list_files()[:20])" if listed else "print(budget())"
+        if self.session.spec.profile == "assign-only":
+            look = f"seen = {'list_files()' if listed else 'budget()'}\nprint(seen)"
         return Observation(text=feedback.NUDGE.format(look=look, final_example=self.finish))
 
     def refused(self, reasons: Sequence[str], value: Any) -> str:

@@ -69,11 +69,12 @@ class Functions:
         functions: list[Callable[..., Any]] = [self.budget, self.append_highlight]
         if "read_file" in self.run.registry.names:
             functions.append(self.citations.add_citation)
-        if self.run.registry.given:
+        lifted = self.run.spec.profile == "assign-only"  # arguments are literals there: no dicts, no lists
+        if self.run.registry.given and not lifted:
             functions.append(self.citations.cite_tool)
         if self._may_ask():
             functions += [self.llm_query, self.llm_batch, self.summarize]
-        if self.review is not None:
+        if self.review is not None and not lifted:
             functions.append(self.check)
         # The depth-stop rule: a child with at most one level left asks plain questions instead of making children. A root whose
         # engine promises sub_rlm by name always has it: a call that is too deep is then a limit, and not an unknown name.

@@ -24,6 +24,7 @@ from sonde.runtime.citations import CallSite, Citations
 from sonde.runtime.delegate import Delegation
 from sonde.runtime.engine import Review
 from sonde.runtime.functions import Functions
+from sonde.runtime.prompts import taught
 from sonde.sandbox import Args
 from sonde.tools import CallResult, ToolRegistry
 
@@ -61,7 +62,7 @@ class Host:
         self.citations = Citations(self.run, self.site)
         self.functions = Functions(delegation, self.citations, review)
         self.trace: deque[dict[str, Any]] = deque(maxlen=TRACED_CALLS)
-        self.own = ToolRegistry(self.functions.offered())
+        self.own = ToolRegistry(taught(self.functions.offered(), self.run.spec.profile))
 
     def counters(self) -> dict[str, Any]:
         """The state that the runtime keeps for the code (R3), as of the start of a block; it holds no time, so that it replays."""

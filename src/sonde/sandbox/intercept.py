@@ -96,6 +96,13 @@ def extract_tool_calls(code: str, allowed: Collection[str]) -> tuple[list[Callba
     return sites, sorted(errors, key=lambda error: (error.line, error.rule))
 
 
+def as_lifted(example: str, tool: str) -> str:
+    """An example of a tool's use in the one form that is lifted: its result assigned, stand-ins for arguments that are no literals."""
+    _, errors = extract_tool_calls(example, {tool})
+    shown = errors[0].example.partition("\n")[0] if errors else ""
+    return shown if shown.startswith("result = ") else example
+
+
 def rewrite(code: str, sites: Sequence[CallbackSite], names: InjectedNames) -> Rewritten:
     """`code` with each site's call replaced by an injected variable, line for line."""
     tree = parse(code)

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from sonde.core.canonical import clip, jsonable, sha256_text
 from sonde.sandbox.box import describe
+from sonde.sandbox.intercept import as_lifted
+from sonde.tools import Tool, tool
 
 if TYPE_CHECKING:
     from sonde.runtime.engine import Engine
@@ -84,6 +87,15 @@ def language_text(profile: str, backend: str, packages: Sequence[str] = ()) -> s
             )
     also = f"These packages can be imported too: {', '.join(packages)}." if packages else ""
     return " ".join(filter(None, (asked, also, describe(backend))))
+
+
+def taught(tools: Iterable[Tool | Callable[..., Any]], profile: str) -> list[Tool]:
+    """The tools with examples that the profile takes: with assign-only, code in any other form is refused."""
+    made = [tool(each) for each in tools]
+    if profile != "assign-only":
+        return made
+    shown = [(each, each.example, as_lifted(each.example, each.name)) for each in made]
+    return [replace(each, doc=each.doc.replace(f"Example: {old}", f"Example: {new}")) for each, old, new in shown]
 
 
 def render_task(session: Session, *, in_code: bool, left: str) -> str:

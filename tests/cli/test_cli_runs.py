@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_program import Shown, environment, sonde
 
-from sonde.testing import ScriptedReply, ScriptedServer
+from sonde import ask
+from sonde.cli.text import middle_cut
+from sonde.testing import ScriptedModel, ScriptedReply, ScriptedServer
 
 LOOK = "```python\nprint(grep('ERROR'))\n```"
 CITE = "```python\nadd_citation('app.log', 1, 1, 'error')\nFINAL('{}')\n```"
@@ -43,6 +49,42 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
+
+
+def test_a_list_of_runs_names_the_model_whole_where_nothing_is_narrow(tmp_path: Path) -> None:
+    model = f"bedrock/anthropic.{'claude-' * 8}v2:0"
+    ask("What failed?", "some text of it", model=ScriptedModel(["FINAL('a')"], name=model), runs_dir=tmp_path)
+
+    shown = sonde("runs", "--runs-dir", tmp_path, cwd=tmp_path)
+    listed = json.loads(sonde("runs", "--json", "--runs-dir", tmp_path, cwd=tmp_path).stdout)["runs"]
+
+    assert f"  {model}  What failed?" in shown.stdout
+    assert listed[0]["model"] == model
+
+
+@pytest.mark.long
+def test_on_a_narrow_terminal_a_long_model_name_loses_its_middle(tmp_path: Path) -> None:
+    model = f"bedrock/anthropic.{'claude-' * 8}v2:0"
+    ask("What failed?", "some text of it", model=ScriptedModel(["FINAL('a')"], name=model), runs_dir=tmp_path)
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 150))
+    command = [sys.executable, "-m", "sonde", "runs", "--runs-dir", str(tmp_path)]
+    environ = {name: value for name, value in environment(tmp_path).items() if name != "COLUMNS"}
+
+    subprocess.run(command, stdout=theirs, cwd=tmp_path, env=environ, check=True)
+    line = os.read(ours, 4096).decode().rstrip()
+
+    assert re.search(r"  bedrock/anthropi\S*….*v2:0  What failed\?$", line), line
+    assert len(line) <= 150
+
+
+@pytest.mark.parametrize("width", [24, 25, 30])
+def test_a_cut_name_keeps_both_ends_and_its_width(width: int) -> None:
+    cut = middle_cut(f"bedrock/anthropic.{'claude-' * 8}v2:0", width)
+
+    assert len(cut) == width
+    assert cut.startswith("bedrock/anthrop")
+    assert cut.endswith("-v2:0")
 
 
 def test_runs_are_listed_newest_first_and_filtered(place: Place) -> None:

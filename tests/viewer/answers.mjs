@@ -14,6 +14,10 @@ for (const width of [1400, 420]) {
   await page.goto(url);
   await page.locator(".runs tbody tr").first().waitFor();
   seen[`hidden_${width}`] = await page.$eval(".home .scroll", (box) => box.scrollWidth - box.clientWidth);
+  seen[`model_${width}`] = await page.$eval('.runs .model[title*="a-long-name"]', (cell) => ({
+    title: cell.title,
+    cut: cell.scrollWidth > cell.clientWidth,
+  }));
 }
 await page.setViewportSize({ width: 1400, height: 900 });
 for (const [name, address] of [...ids.map((id) => [id, `${url}#/run/${id}`]), ["exported", `file://${exported}`]]) {

@@ -190,6 +190,13 @@ def test_the_list_of_runs_fits_a_wide_and_a_narrow_window(answers: dict[str, Any
     assert (answers["hidden_1400"], answers["hidden_420"]) == (0, 0)
 
 
+def test_a_long_model_name_is_cut_in_a_wide_list_and_wraps_in_a_narrow_one(answers: dict[str, Any]) -> None:
+    name = f"openai:vendor/{'a-long-name-' * 6}model"
+
+    assert answers["model_1400"] == {"title": name, "cut": True}
+    assert answers["model_420"] == {"title": name, "cut": False}
+
+
 def test_an_answer_of_objects_is_a_table(answers: dict[str, Any]) -> None:
     assert answers["table"]["cells"] == ["payments", "3", "cart", "1"]
 

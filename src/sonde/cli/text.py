@@ -45,6 +45,15 @@ def one_line(text: str, width: int) -> str:
     return flat if len(flat) <= width else flat[: max(1, width - 1)] + "…"
 
 
+def middle_cut(text: str, width: int) -> str:
+    """The text on one line of at most `width` characters, without its middle: names of models differ at both ends."""
+    flat = one_line(text, len(text) + 1)
+    if len(flat) <= width:
+        return flat
+    tail = max(0, width - 1) // 3
+    return f"{flat[: max(1, width) - 1 - tail]}…{flat[len(flat) - tail :]}"
+
+
 def clipped(text: str, limit: int) -> str:
     """The start and the end of a text: messages begin with what was wrong and end with what to do about it."""
     half = limit // 2

@@ -8,18 +8,21 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from json import dumps
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from sonde.cli.options import CommandList, PlaceOptions, RunName, filled, settings_of, spread
-from sonde.cli.text import escaped_json, one_line, printable, printable_lines
+from sonde.cli.text import escaped_json, middle_cut, one_line, printable, printable_lines
 from sonde.core.canonical import plural, shown_cost
 from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
     from sonde.runs.catalog import RunSummary
 
+NARROW_MODEL, NARROW_QUESTION = 24, 20
+"""What a narrow terminal shows of them at least."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Status = Annotated[
     Literal["succeeded", "partial", "failed", "running", "interrupted", "unreadable"] | None,
@@ -75,8 +78,9 @@ def list_(*, wanted: RunFilter, place: PlaceOptions) -> int:
     if wanted.json:
         _print_json({"runs": [asdict(summary) | {"path": str(summary.path)} for summary in found]})
         return 0
+    width = get_terminal_size().columns if sys.stdout.isatty() else 0
     for summary in found:
-        print(_line(summary))
+        print(_line(summary, width))
     if not found:
         elsewhere = "" if wanted.all_ or settings.runs_dir else "; --all lists those of all projects"
         where = " or ".join(map(str, places_of(places)))
@@ -84,13 +88,19 @@ def list_(*, wanted: RunFilter, place: PlaceOptions) -> int:
     return 0
 
 
-def _line(summary: RunSummary) -> str:
+def _line(summary: RunSummary, width: int = 0) -> str:
+    """One run on one line. On a terminal of this width the model's name loses its middle, then the question its end."""
     spent = shown_cost(summary.cost_usd)
     turns = f"{summary.iterations:3} {'turn ' if summary.iterations == 1 else 'turns'}"
-    return (
+    line = (
         f"{printable(summary.run_id)}  {one_line(summary.status, 11):11} {one_line(summary.run_type, 17):17} {turns} "
-        f"{summary.tokens:>9,} {'token ' if summary.tokens == 1 else 'tokens'} {spent:>12}  {one_line(summary.objective, 60)}"
+        f"{summary.tokens:>9,} {'token ' if summary.tokens == 1 else 'tokens'} {spent:>12}  "
     )
+    model, asked = printable(summary.model or "no model"), one_line(summary.objective, 60)
+    if width and len(line) + len(model) + 2 + len(asked) > width:
+        model = middle_cut(model, max(NARROW_MODEL, width - len(line) - len(asked) - 2))
+        asked = one_line(asked, max(NARROW_QUESTION, width - len(line) - len(model) - 2))
+    return f"{line}{model}  {asked}"
 
 
 def show(run: RunName, *, json: AsJson = False, place: PlaceOptions) -> int:

@@ -113,7 +113,7 @@ export class Runs {
         ),
         h("div", { class: "muted" }, `${run.run_type} · ${run.run_id}`),
       ),
-      h("td", { class: "muted model" }, run.model),
+      h("td", { class: "muted model", title: run.model }, run.model),
       h("td", { class: "muted" }, when(run.started_at)),
       numbers.map((value, place) => h("td", { class: "number", "data-name": NUMBERS[place] }, value)),
     );

@@ -140,3 +140,13 @@ def test_a_trace_that_is_not_there_keeps_no_other_back(folder: Path) -> None:
     assert shown.returncode == 2
     assert report["report"]["trace_id"] == FIRST
     assert "has no trace 'nope'" in refusal["error"]["message"]
+
+
+def test_a_window_may_be_the_last_hours(folder: Path) -> None:
+    recent = sonde("traces", "ls", "--source", "traces.jsonl", "--last", "1h", "--json", cwd=folder)
+    long_ago = sonde("traces", "ls", "--source", "traces.jsonl", "--since", "20000d", "--json", cwd=folder)
+    both = sonde("incident", "--source", "traces.jsonl", "--since", "1h", "--from", "2026-01-01T00:00Z", cwd=folder)
+
+    assert json.loads(recent.stdout)["traces"] == []
+    assert len(json.loads(long_ago.stdout)["traces"]) == 30
+    assert (both.returncode, "give one of them" in both.stderr) == (2, True)

@@ -246,3 +246,16 @@ def test_two_runs_give_equal_dossiers(traces: Path, configs: Path) -> None:
     runs = [sonde.incident(traces, project="shop", configs=configs, **options()) for _ in range(2)]
 
     assert runs[0].report == runs[1].report
+
+
+def test_evidence_that_does_not_hold_is_told_and_becomes_a_gap_also_beside_evidence_that_does(traces: Path) -> None:
+    mixed = f"[{{'kind': 'SPAN', 'ref': '{tool_span(2)}'}}, {{'kind': 'SPAN', 'ref': 'feedfacefeedface'}}]"
+    event = f"{{'timestamp': '2026-01-01T00:01:01Z', 'event': 'card refused', 'evidence_refs': {mixed}}}"
+    reply = f"get_span('{tool_span(2)}'); SUBMIT({COMMON}, timeline=[{event}])"
+    scripted = model(*[reply] * 3)
+    found = sonde.incident(traces, **options(scripted))
+
+    assert any("feedfacefeedface" in message.content for message in scripted.requests[1].messages)
+    assert found.status == "partial"
+    assert any("timeline[0]" in gap and "feedfacefeedface" in gap for gap in found.gaps)
+    assert [ref.ref for ref in dossier(found).timeline[0].evidence_refs] == [tool_span(2)]

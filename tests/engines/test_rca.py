@@ -391,3 +391,13 @@ def test_an_investigation_thinks_as_little_as_the_model_can_unless_it_is_told_ot
     assert sent("openai:gpt-5") == {"reasoning_effort": "minimal"}
     assert sent("openai:gpt-4o") == {"temperature": 0.0}
     assert sent("openai:gpt-5", reasoning_effort="high") == {"reasoning_effort": "high"}
+
+
+def test_the_beginning_of_an_id_names_a_trace_unless_several_begin_so(tmp_path: Path) -> None:
+    other = "ab" * 16
+    rows = [*failed_trace(), span("f" * 16, "agent.run", 90, trace_id=other, parent=None)]
+    traces = write(tmp_path, rows)
+
+    assert report(sonde.rca(TRACE[:6], traces, **options()))["trace_id"] == TRACE
+    with pytest.raises(ConfigError, match=f"2 traces begin with a: {TRACE}, {other}"):
+        sonde.rca("a", traces, **options())

@@ -40,7 +40,7 @@ def rca(
 
         found = sonde.rca("4f1c…", "traces.jsonl", model="openai:gpt-4o-mini", max_iterations=20)
 
-    trace_id   the trace
+    trace_id   the trace, or the beginning of its id
     source     a trace file, a folder, the address of a Phoenix server, or a Source
     project    the project of the traces
     taxonomy   a file of failure categories, or the name of a shipped one: the report then lists every failure that can be proved
@@ -143,6 +143,7 @@ def incident(
 
 def investigate(case: Case, settings: Settings, options: RunOptions) -> Investigation:
     """Run one case."""
+    case = case.resolved()
     context = case.open()
     try:
         found = launch(case_spec(case, context, settings, options), settings)

@@ -35,6 +35,8 @@ from sonde.runtime.engine import Engine
 EngineName = Literal["rca", "compliance", "incident"]
 ENGINES: dict[str, Engine] = {"rca": RCA, "compliance": COMPLIANCE, "incident": INCIDENT}
 DEFAULT_CONTROLS = "v1"
+WHOLE_ID = 32  # characters of a trace id; a shorter one may be the beginning of one
+LISTED = 100_000  # traces that are looked through for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +167,39 @@ class Case:
         """The version that was asked for; otherwise the only one in the files, or v1."""
         own = self._own().versions() if self.controls_files and self.controls_version is None else []
         return self.controls_version or (own[0] if len(own) == 1 else DEFAULT_CONTROLS)
+
+    def resolved(self) -> Case:
+        """The same with whole trace ids where the caller gave the beginning of one."""
+        if all(len(trace_id) >= WHOLE_ID for trace_id in self.trace_ids):
+            return self
+        store = self.place.open()
+        try:
+            known = self._known(store)
+        except RunError:  # the run fails with it, and its record says so
+            return self
+        finally:
+            store.close()
+        ids: list[str] = []
+        for given in self.trace_ids:
+            found = [given] if given in known else [each for each in known if each.startswith(given)]
+            if len(found) > 1:
+                raise ConfigError(
+                    f"{len(found)} traces begin with {given}: {', '.join(found[:4])}; give more of the id"
+                )
+            ids += found or [given]
+        return replace(self, trace_ids=tuple(ids))
+
+    def _known(self, store: TraceStore) -> dict[str, None]:
+        """The ids of the traces there, at most LISTED."""
+        known: dict[str, None] = {}
+        query = TraceQuery(project=self.place.project, limit=1000)
+        while len(known) < LISTED:
+            page = store.traces(query)
+            known |= dict.fromkeys(row.trace_id for row in page.rows)
+            if not page.more or not page.rows:
+                break
+            query = replace(query, after=page.rows[-1].trace_id)
+        return known
 
     def open(self) -> TracesContext:
         """The context of the run. Mistakes of the caller (ids, versions, times) raise here, before anything is spent."""

@@ -204,6 +204,10 @@ class WindowOptions:
         str | None,
         typer.Option("--from", metavar="TIME", parser=filled, help="From this time on, e.g. 2026-11-01T00:00Z."),
     ] = None
+    since: Annotated[
+        str | None,
+        typer.Option("--since", "--last", metavar="SPAN", parser=filled, help="The last 24h, 30m or 7d."),
+    ] = None
     end: Annotated[
         str | None, typer.Option("--to", metavar="TIME", parser=filled, help="Up to, but not including, this time.")
     ] = None
@@ -211,6 +215,19 @@ class WindowOptions:
         str | None,
         typer.Option(metavar="EXPR", parser=filled, help="Traces with a matching span: status_code == 'ERROR'."),
     ] = None
+
+    @property
+    def begin(self) -> str | None:
+        """The first moment of the window, from --from or --since."""
+        if self.since is None:
+            return self.start
+        from datetime import UTC, datetime
+
+        from sonde.batch.query import since_time
+
+        if self.start is not None:
+            raise typer.BadParameter("--from and --since both say when the window begins; give one of them")
+        return since_time(self.since, datetime.now(UTC))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,7 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
         "incident_summary": str(fields.get("incident_summary") or fields.get("summary") or "").strip(),
         "impacted_components": texts(fields.get("impacted_components")),
         "timeline": sorted(timeline, key=lambda row: row["timestamp"]),
-        "representative_traces": _representatives(gathered, fields.get("representative_traces")),
+        "representative_traces": _representatives(gathered, fields.get("representative_traces"), problems),
         "suspected_change": change,
         "hypotheses": [
             {
@@ -110,6 +110,7 @@ def _proved(items: Any, name: str, gathered: Gathered, problems: list[Problem]) 
         fields = fields_of(item)
         refs, refuted = prove_refs(fields.get("evidence_refs"), gathered.prover)
         problems += unfit_confidence(fields, f"{name}[{index}].")
+        problems += [Problem.of(each, f"{name}[{index}]: ") for each in refuted if refs]
         if refs:
             kept.append({**fields, "refs": refs})
         else:
@@ -121,7 +122,7 @@ def _proved(items: Any, name: str, gathered: Gathered, problems: list[Problem]) 
     return kept
 
 
-def _representatives(gathered: Gathered, given: Any) -> Rows:
+def _representatives(gathered: Gathered, given: Any, problems: list[Problem]) -> Rows:
     """Those chosen by rule; a model may say more about why, not choose others without evidence."""
     said = {str(f.get("trace_id")): f for f in (fields_of(item) for item in items_of(given))}
     rows = cast("Rows", gathered.prefilter.variables.get("representatives", []))
@@ -129,7 +130,8 @@ def _representatives(gathered: Gathered, given: Any) -> Rows:
     for row in rows:
         refs, _ = prove_refs([{"kind": "SPAN", "ref": row["root_span_id"]}], gathered.prover)
         more = said.get(row["trace_id"], {})
-        own, _ = prove_refs(more.get("evidence_refs"), gathered.prover)
+        own, refuted = prove_refs(more.get("evidence_refs"), gathered.prover)
+        problems += [Problem.of(each, f"representative_traces {row['trace_id']}: ") for each in refuted]
         why = str(row["why_selected"]) + (f"; {more['why_selected']}" if more.get("why_selected") else "")
         listed.append({"trace_id": row["trace_id"], "why_selected": why, "evidence_refs": merge(refs, own)})
     return listed
@@ -145,6 +147,7 @@ def _change(fields: Mapping[str, Any], gathered: Gathered, problems: list[Proble
         reason = f"change_type must be one of {', '.join(sorted(CHANGE_TYPES))}; not {kind!r:.40}"
         problems.append(Problem(gate="schema", reason=reason))
     elif kind == "unknown" or holds:
+        problems += [Problem.of(each, "suspected_change: ") for each in refuted]
         asserted = {"change_type": kind, "diff_ref": diff if holds else None, "summary": summary, "evidence_refs": refs}
         return {**asserted, "change_ref": str(fields.get("change_ref") or "")}, []
     else:

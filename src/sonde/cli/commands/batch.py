@@ -46,7 +46,8 @@ class QueryOptions:
 
     all_errors: Annotated[bool, typer.Option("--all-errors", help="Every trace with a span in error.")] = False
     since: Annotated[
-        str | None, typer.Option(metavar="24h|TIME", parser=filled, help="Traces that began since then.")
+        str | None,
+        typer.Option("--since", "--last", metavar="24h|TIME", parser=filled, help="Traces that began since then."),
     ] = None
     filter: Annotated[str | None, typer.Option(metavar="EXPR", parser=filled, help="Traces with a matching span.")] = (
         None

@@ -66,7 +66,7 @@ def incident(
         return sonde.incident(
             settings.source,
             project=settings.project,
-            start=window.start,
+            start=window.begin,
             end=window.end,
             filter_expr=window.filter,
             trace_ids=window.trace or (),

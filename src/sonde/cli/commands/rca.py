@@ -69,7 +69,7 @@ def rca(
         found: list[Estimate] = []
         budget_of_run = settings.budget()
         for each in dict.fromkeys(trace_ids):
-            case = Case(engine="rca", place=traces, trace_ids=(each,), taxonomy=taxonomy, writeback=False)
+            case = Case(engine="rca", place=traces, trace_ids=(each,), taxonomy=taxonomy, writeback=False).resolved()
             context = case.open()
             with closing(context.store):
                 spec = case_spec(case, context, settings, {"unsafe": how.unsafe})

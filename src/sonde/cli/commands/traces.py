@@ -69,7 +69,7 @@ def _opened(where: SourceOptions) -> Generator[tuple[TraceStore, str | None]]:
 def _query(project: str | None, wanted: TraceListOptions) -> TraceQuery:
     from sonde.contexts.traces.catalog import query_of
 
-    words = {"start": wanted.start, "end": wanted.end, "filter_expr": wanted.filter, "after": wanted.after}
+    words = {"start": wanted.begin, "end": wanted.end, "filter_expr": wanted.filter, "after": wanted.after}
     return query_of(project, limit=wanted.limit, **words)
 
 

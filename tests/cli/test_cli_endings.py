@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -332,3 +333,16 @@ def test_standard_input_of_any_size_is_a_context_and_leaves_nothing_behind(folde
     assert (done.returncode, answer["status"]) == (0, "succeeded"), done
     assert answer["citations"][0]["snippet"].startswith("the needle")
     assert not list((folder / "tmp").glob("sonde-stdin*"))
+
+
+def test_after_a_limit_one_line_is_the_command_that_goes_on(folder: Path) -> None:
+    with ScriptedServer(lambda _seen: LOOK) as server:
+        env = {"OPENAI_BASE_URL": server.base_url, "SONDE_MODEL": "openai:x"}
+        shown = sonde("ask", "Who failed first?", "logs", "--max-iterations=2", cwd=folder, **env)
+        (offered,) = [line for line in shown.stderr.splitlines() if line.startswith("to go on: ")]
+        words = shlex.split(offered.removeprefix("to go on: sonde "))
+        run = run_folder(folder).name
+        on = sonde(*words, cwd=folder, **env)
+
+    assert words[-4:] == ["--continue", run, "--max-iterations", "4"] and "--max-iterations=2" not in words
+    assert on.returncode == 0 and "partial · 4 turns" in on.stderr

@@ -7,19 +7,21 @@ nothing to stderr; several reports are one object per line.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event as Flag
 from typing import TYPE_CHECKING, TypedDict
 
+from sonde.api.keys import KEYS
 from sonde.cli.interrupt import soft_stop
 from sonde.cli.live import OnText, View, open_view
 from sonde.cli.options import OutputOptions
 from sonde.cli.text import escaped_json, link, links_shown, one_line, printable, printable_lines
 from sonde.core.canonical import plural, shown_cost
 from sonde.core.events import Event
-from sonde.errors import UsageError
+from sonde.errors import BudgetExceeded, Cancelled, UsageError
 
 if TYPE_CHECKING:
     from sonde import Investigation, Result
@@ -44,14 +46,17 @@ def run_with_view(
     *,
     roots: Sequence[Path] = (),
     model_line: str | None = None,
+    way_on: Callable[[Result], None] | None = None,
 ) -> int:
-    """Start a run, show it live, print its answer; the exit code."""
+    """Start a run, show it live, print its answer and, after a limit, the `way_on`; the exit code."""
     silent = output.json or output.quiet
     if not silent:
         print_model_line(settings, model_line)
     with soft_stop() as cancel, open_view(sys.stderr, silent=silent) as view:
         answer = start(hooks_of(view, cancel))
     print_answer(answer, output, roots)
+    if way_on is not None and not silent:
+        way_on(answer)
     return cancel.exit_code(1 if answer.status == "failed" else 0)
 
 
@@ -192,6 +197,21 @@ def print_answer(
         print(_summary(answer), file=sys.stderr)
 
 
+def print_way_on(ended: Result, words: Sequence[str], budget: Budget, maxima: Budget | None = None) -> None:
+    """After a limit: the typed command (`words`) again, on from this run, with twice the limit as far as that is allowed."""
+    error = ended.error
+    if not isinstance(error, BudgetExceeded) or isinstance(error, Cancelled):
+        return
+    flag, raised = KEYS[error.limit].option, budget.raised(error.limit, maxima)
+    at = words.index("--") if "--" in words else len(words)
+    kept = [word for word in words[:at] if not word.startswith((f"{flag}=", "--continue="))]
+    for given in (flag, "--continue"):
+        while given in kept:
+            del kept[kept.index(given) : kept.index(given) + 2]
+    more = ["--continue", ended.record.run_id, *([] if raised is None else [flag, str(raised)])]
+    print(printable(f"to go on: {shlex.join(['sonde', *kept, *more, *words[at:]])}"), file=sys.stderr)
+
+
 def _print_report(found: Investigation, output: OutputOptions, *, several: bool, first: bool) -> None:
     if output.json:
         shown = {
@@ -211,6 +231,9 @@ def _print_report(found: Investigation, output: OutputOptions, *, several: bool,
             if gap not in found.text and found.status != "failed":
                 print(f"gap: {one_line(gap, 300)}", file=sys.stderr)
         print(f"judged by {found.annotator_kind} · {_summary(found)}", file=sys.stderr)
+        error = found.error
+        if isinstance(error, BudgetExceeded) and not isinstance(error, Cancelled):
+            print(f"a limit ended this run: raise it with {KEYS[error.limit].option}", file=sys.stderr)
 
 
 def _place(citation: Citation, roots: Sequence[Path], *, linked: bool) -> str:

@@ -14,7 +14,7 @@ from sonde.cli.text import printable
 from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sonde import Answer
+    from sonde import Answer, Result
     from sonde.cli.foreground_run import RunHooks
 
 Question = Annotated[str, typer.Argument(metavar="QUESTION", help="What you want to know.")]
@@ -75,6 +75,7 @@ def register(app: typer.Typer) -> None:
 
 
 def ask(
+    typed: typer.Context,
     question: Question,
     paths: Paths = None,
     *,
@@ -91,8 +92,9 @@ def ask(
     import sonde
     from sonde.api.follow_up import with_earlier_models
     from sonde.api.sources import open_context
-    from sonde.cli.foreground_run import run_with_view
+    from sonde.cli.foreground_run import print_way_on, run_with_view
     from sonde.cli.inputs import piped, read_schema, sources
+    from sonde.engines.ask import ASK
 
     settings = settings_of(
         model,
@@ -151,4 +153,7 @@ def ask(
             **hooks,
         )
 
-    return run_with_view(output, settings, start, roots=roots)
+    def way_on(answer: Result) -> None:
+        print_way_on(answer, typed.find_root().obj, settings.budget(ASK.budget, ASK.maxima), ASK.maxima)
+
+    return run_with_view(output, settings, start, roots=roots, way_on=way_on)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ from sonde.cli.options import (
     settings_of,
     spread,
 )
-from sonde.cli.text import printable
 
 Task = Annotated[str, typer.Argument(metavar="TASK", help="What to do.")]
 Folder = Annotated[Path, typer.Argument(metavar="PATH", help="The folder to work in.")]
@@ -67,14 +65,12 @@ def edit(
     """
     from sonde.api.edit_run import edit as run_edit
     from sonde.api.follow_up import with_earlier_models
-    from sonde.api.keys import KEYS
     from sonde.cli.approval import approval
-    from sonde.cli.foreground_run import print_answer, print_model_line
+    from sonde.cli.foreground_run import print_answer, print_model_line, print_way_on
     from sonde.cli.interrupt import soft_stop
     from sonde.cli.live import Lines, Silent
     from sonde.contexts.workspace import reject
     from sonde.engines.edit import EDIT_BUDGET, EDIT_MAXIMA, LARGE_BUDGET
-    from sonde.errors import BudgetExceeded, Cancelled
 
     settings = settings_of(model, budget, place, reach, packages=how.packages)
     if how.continue_from is not None:
@@ -105,15 +101,6 @@ def edit(
             cancel=cancel,
         )
     print_answer(done, output, [path], changed=done.changed)
-    if isinstance(done.error, BudgetExceeded) and not isinstance(done.error, Cancelled) and not silent:
-        name, flag = done.error.limit, KEYS[done.error.limit].option
-        raised = limits.raised(name, EDIT_MAXIMA)
-        words: list[str] = typed.find_root().obj
-        at = words.index("--") if "--" in words else len(words)
-        kept = [word for word in words[:at] if not word.startswith((f"{flag}=", "--continue="))]
-        for given in (flag, "--continue"):
-            while given in kept:
-                del kept[kept.index(given) : kept.index(given) + 2]
-        more = ["--continue", done.record.run_id, *([] if raised is None else [flag, str(raised)])]
-        print(printable(f"to go on: {shlex.join(['sonde', *kept, *more, *words[at:]])}"), file=sys.stderr)
+    if not silent:
+        print_way_on(done, typed.find_root().obj, limits, EDIT_MAXIMA)
     return cancel.exit_code(1 if done.status == "failed" else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -63,8 +64,9 @@ def talk(
     cancel: bool = False,
     model: str = MODEL,
     flags: Sequence[str] = (),
+    then: str | None = None,
 ) -> tuple[Editor, str]:
-    """One prompt to a real agent; what the client saw, and why the agent stopped."""
+    """One prompt to a real agent, or two of one session; what the client saw, and why the agent stopped."""
     arguments = ["-m", "sonde", "serve", "--acp", "--model", model, "--runs-dir", str(folder.parent / "runs"), *flags]
 
     async def go() -> tuple[Editor, str]:
@@ -80,6 +82,8 @@ def talk(
                 await asyncio.wait_for(editor.seen.wait(), 60)
                 await agent.cancel(session_id=session)
             done = await asyncio.wait_for(prompting, 90)
+            if then is not None:
+                done = await agent.prompt(session_id=session, prompt=[acp.text_block(then)])
             return editor, done.stop_reason
 
     return asyncio.run(go())
@@ -108,8 +112,17 @@ def test_a_reached_limit_names_the_flag_and_how_to_go_on(folder: Path) -> None:
     editor, _ = talk(folder, choose("accept"), flags=("--max-tokens-total", "900"))
 
     assert "Limits of this task: 900 tokens" in editor.thoughts
-    assert "Send the task again to go on" in editor.text
+    assert "Send “go on”, or the task again, to go on from there" in editor.text
     assert "`sonde serve --acp --max-tokens-total N`" in editor.text
+
+
+@pytest.mark.long
+def test_after_a_limit_the_next_prompt_goes_on_from_that_run(folder: Path) -> None:
+    talk(folder, choose("accept"), flags=("--max-tokens-total", "900"), then="go on")
+
+    first, second = sorted((folder.parent / "runs").iterdir())
+    (started, *_) = (second / "events.jsonl").read_text().splitlines()
+    assert json.loads(started)["settings"]["continues"] == str(first)
 
 
 @pytest.mark.long

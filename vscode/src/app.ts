@@ -14,7 +14,7 @@ import { openCitation, type Results } from "./view/result";
 import { EditorTexts } from "./view/texts";
 import type { TraceTree } from "./view/tree";
 
-const AGAIN = "Run Again with the Larger Budget";
+const GO_ON = "Go On with the Larger Budget";
 const SETTINGS = "Open Settings";
 
 export class App {
@@ -22,6 +22,8 @@ export class App {
   private readonly tasks: Tasks;
   private environment: Environment = {};
   private lastPrompt: string | undefined;
+  /** The run of the last task, if a limit ended it. */
+  private limited: string | undefined;
 
   constructor(
     private readonly tree: TraceTree,
@@ -39,7 +41,7 @@ export class App {
     this.bridge = new Bridge(() => this.launch(), this.tasks);
   }
 
-  async runTask(given?: unknown, limits?: Limits): Promise<Completion | undefined> {
+  async runTask(given?: unknown, limits?: Limits, continueFrom?: string): Promise<Completion | undefined> {
     const root = this.root();
     if (!vscode.workspace.isTrusted || !root) {
       const why = root ? "this folder is not trusted" : "no folder is open";
@@ -51,12 +53,12 @@ export class App {
       return undefined;
     }
     const prompt = typeof given === "string" ? given : await askForTask();
-    return prompt ? this.run(prompt, root, limits) : undefined;
+    return prompt ? this.run(prompt, root, limits, continueFrom) : undefined;
   }
 
-  /** The last task again, with the larger budget; no setting changes. */
+  /** The last task with the larger budget, on from where a limit ended it; no setting changes. */
   runAgainLarger(): Promise<Completion | undefined> {
-    return this.runTask(this.lastPrompt, LARGE);
+    return this.runTask(this.lastPrompt, LARGE, this.limited);
   }
 
   cancel(): void {
@@ -89,7 +91,7 @@ export class App {
     return this.bridge.dispose();
   }
 
-  private async run(prompt: string, root: string, given?: Limits): Promise<Completion> {
+  private async run(prompt: string, root: string, given?: Limits, continueFrom?: string): Promise<Completion> {
     const settings = readSettings();
     const limits = given ?? settings.limits;
     this.lastPrompt = prompt;
@@ -104,7 +106,8 @@ export class App {
       write: settings.commandWrite,
     });
     try {
-      const completion = await this.tasks.run(prompt, host, { workspace: root, limits });
+      const completion = await this.tasks.run(prompt, host, { workspace: root, limits, continueFrom });
+      this.limited = completion.limit ? runOf(completion) : undefined;
       await this.finished(prompt, completion, limits);
       return completion;
     } finally {
@@ -117,12 +120,12 @@ export class App {
       const larger = (limits.maxTotalTokens ?? 0) < (LARGE.maxTotalTokens ?? 0);
       const what = `${withoutLinks(completion.limit)} (setting sonde.budget${larger ? "" : ", sonde.customBudget"})`;
       void vscode.window
-        .showWarningMessage(`Sonde: a limit ended this task: ${what}`, ...(larger ? [AGAIN, SETTINGS] : [SETTINGS]))
+        .showWarningMessage(`Sonde: a limit ended this task: ${what}`, ...(larger ? [GO_ON, SETTINGS] : [SETTINGS]))
         .then((chosen) => {
           if (chosen === SETTINGS) {
             return vscode.commands.executeCommand("workbench.action.openSettings", "sonde.budget");
           }
-          return chosen === AGAIN ? this.runTask(prompt, LARGE) : undefined;
+          return chosen === GO_ON ? this.runTask(prompt, LARGE, runOf(completion)) : undefined;
         });
     } else if (completion.status === "failed") {
       void vscode.window.showErrorMessage(`Sonde: ${withoutLinks(completion.summary)}`);
@@ -175,4 +178,9 @@ function askForTask(): Thenable<string | undefined> {
     placeHolder: "Add a function that normalizes whitespace in sample.ts and update its test",
     ignoreFocusOut: true,
   });
+}
+
+/** The id of the run behind a task: the name of its folder. */
+function runOf(completion: Completion): string | undefined {
+  return completion.runDir?.split("/").pop();
 }

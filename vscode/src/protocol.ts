@@ -111,7 +111,7 @@ export interface Limits {
   timeoutSeconds?: number | null;
 }
 
-/** Host: do this task in that folder. */
+/** Host: do this task in that folder; `continue_from` is the id of an earlier run to go on from, for example after a limit. */
 export interface NewTask {
   taskId?: string | null;
   seq?: number | null;
@@ -122,6 +122,7 @@ export interface NewTask {
   workspace: string;
   model?: string | null;
   limits?: Limits | null;
+  continueFrom?: string | null;
 }
 
 /** One file of an apply_patch request. `baseHash` is the sha256 of the text that read_file returned; null for a new file. */

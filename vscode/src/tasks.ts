@@ -18,6 +18,8 @@ export interface TaskOptions {
   readonly workspace: string;
   readonly limits?: Limits;
   readonly model?: string;
+  /** The id of a run to go on from. */
+  readonly continueFrom?: string | undefined;
 }
 
 export class Tasks implements Listener {
@@ -49,7 +51,7 @@ export class Tasks implements Listener {
       this.running.get(id)?.finish(failed(id, error instanceof Error ? error.message : String(error)));
       return;
     }
-    const { model, limits, workspace } = options;
+    const { model, limits, workspace, continueFrom } = options;
     const message: NewTask = {
       type: "new_task",
       id,
@@ -57,6 +59,7 @@ export class Tasks implements Listener {
       workspace,
       ...(model ? { model } : {}),
       ...(limits ? { limits } : {}),
+      ...(continueFrom ? { continueFrom } : {}),
     };
     const task = this.running.get(id); // not there when it was cancelled meanwhile
     if (task) {

@@ -123,7 +123,12 @@ class PromptTask:
     async def run(self, prompt: str) -> Completion:
         """Do the task in a thread and wait for its end. After a cancel it has GRACE_S to end; what it does later reaches nobody."""
         folder = self.session.folder
-        task = NewTask(id=f"{self.session.id}.{next(self.session.numbers)}", prompt=prompt, workspace=str(folder))
+        task = NewTask(
+            id=f"{self.session.id}.{next(self.session.numbers)}",
+            prompt=prompt,
+            workspace=str(folder),
+            continue_from=self.session.limited,
+        )
         workspace = LocalWorkspace(
             folder, policy=self.session.policy, approve=self._approve, environment=command_environment()
         )
@@ -213,6 +218,8 @@ class AcpSession:
     policy: Policy
     numbers: Iterator[int] = field(default_factory=itertools.count)
     prompt: PromptTask | None = None
+    limited: str | None = None
+    """The run of the last prompt, if a limit ended it: the next prompt goes on from there."""
     works: set[asyncio.Future[Completion]] = field(default_factory=set[asyncio.Future[Completion]])
 
 
@@ -268,13 +275,14 @@ class SondeAgent:
             done = Completion(id=session_id, status="failed", summary=error.message)
         finally:
             session.prompt = None
+        session.limited = Path(done.run_dir).name if done.limit and done.run_dir else None
         status = "" if done.status == "succeeded" else f"\n\n({done.status})"
         cited = "".join(f"\n- {line(each.path)}:{each.start_line}-{each.end_line}" for each in done.citations)
         text = done.summary + status + (f"\n\nSources:{cited}" if cited else "")
         if done.limit:
             flag = next((KEYS[name].option for name in KNOBS if name in done.limit), "")
             text += (
-                f"\n\nA limit ended this task: {line(done.limit)}. Send the task again to go on from the files as they are now. "
+                f"\n\nA limit ended this task: {line(done.limit)}. Send “go on”, or the task again, to go on from there. "
                 f"To raise the limit, start the agent as `sonde serve --acp {flag} N`."
             )
         await self._client.session_update(session_id, acp.update_agent_message_text(text))

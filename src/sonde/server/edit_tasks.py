@@ -193,6 +193,7 @@ class EditRunner:
             settings=self._settings,
             budget=budget,
             commands=self._commands,
+            continue_from=task.continue_from,
             on_event=translator.on_event,
             on_text=translator.on_text,
             cancel=cancelled,

@@ -102,7 +102,7 @@ class Hello(WireMessage):
 
 
 class NewTask(WireMessage):
-    """Host: do this task in that folder."""
+    """Host: do this task in that folder; `continue_from` is the id of an earlier run to go on from, for example after a limit."""
 
     type: Literal["new_task"] = "new_task"
     id: TaskId
@@ -110,6 +110,7 @@ class NewTask(WireMessage):
     workspace: str
     model: str | None = None
     limits: WireLimits | None = None
+    continue_from: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{5,80}$")] | None = None
 
 
 class Cancel(WireMessage):

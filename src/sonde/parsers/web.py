@@ -14,7 +14,7 @@ from itertools import islice
 from typing import BinaryIO
 
 _BATCH = 1000
-_LONG_CELL = 300
+_LONG_CELL = 120
 _ANCHORS = ("¶", "§", "#", "↑", "↩")
 """Links that lead to the line on which they stand, or back."""
 _UNSEEN = frozenset({"script", "style", "template", "noscript", "svg", "iframe", "object"})
@@ -25,6 +25,8 @@ _BLOCKS = frozenset(
     legend li main nav ol optgroup option p pre search section select summary table tbody textarea tfoot thead title tr ul
     """.split()  # noqa: SIM905 - names of elements read better as text
 ) | set(_HEADINGS)
+_BREAKING = frozenset({"table", "tr", "pre", "dl", "dt", "dd", *_HEADINGS})
+"""These begin a line in a cell too: where tables only lay out a page, they hold what it says."""
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|%>", re.DOTALL)
 _CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w-]{1,40})", re.IGNORECASE)
 _SPACE = re.compile(r"\s+")
@@ -174,7 +176,7 @@ class _Page(HTMLParser):
     def _break(self, tag: str) -> None:
         """A block begins or ends here. Within a cell that is only a space, so that a row stays on its line."""
         row = self._cells and self._cells[-1]
-        if row and self._length < _LONG_CELL and tag not in ("table", "tr", "pre") and tag not in _HEADINGS:
+        if row and self._length < _LONG_CELL and tag not in _BREAKING:
             self._add(" ")
         else:
             self.end_line()

@@ -108,7 +108,8 @@ class Loop:
     def work(self, root: Program | None, **more: Any) -> dict[str, Any]:
         """The worker in this process; the programs are real ones all the same."""
         self.output.mkdir(parents=True, exist_ok=True)
-        return work(read_request(self.flags(root, **more), {}), self.environment())
+        flags = {"runs_dir": self.tmp / "runs", **more}
+        return work(read_request(self.flags(root, **flags), {}), self.environment())
 
     def call(self, root: Program | None, **more: Any) -> Called:
         """The wrapper in this process; its worker and the programs are real ones."""
@@ -121,7 +122,8 @@ class Loop:
 
     def words(self, root: Program | None, **more: Any) -> list[str]:
         flags = self.flags(root, **more)
-        return [part for name, value in flags.items() for part in (f"--{name.replace('_', '-')}", value)]
+        switches = [f"--{name}" for name in ("standalone", "json") if flags.pop(name, None)]
+        return [*switches, *(part for name, value in flags.items() for part in (f"--{name.replace('_', '-')}", value))]
 
     def sonde(self, *words: str, env: dict[str, str] | None = None) -> Called:
         done = call(*words, cwd=self.tmp, env=self.environment() | (env or {}))

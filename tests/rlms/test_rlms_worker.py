@@ -42,6 +42,12 @@ set_final({"highlights": [said], "citations": [{"path": "src/a.py", "start_line"
     assert "def pay(n)" in sub.prompt(1)
 
 
+def row(path: str, line: int, text: str) -> dict[str, Any]:
+    """A row of grep, as the worker's origin has it, beside our own line and text."""
+    place = {"path": path, "start_line": line, "end_line": line, "signal": "regex_match", "snippet": text.strip()}
+    return place | {"line": line, "text": text}
+
+
 @pytest.mark.requirement(33)
 def test_the_helpers_have_their_defaults(loop: Loop) -> None:
     code = """\
@@ -65,8 +71,8 @@ set_final(found)"""
         "files": ["b.txt", "src/a.py"],
         "whole": "one\ntwo",
         "lines": "two",
-        "grep": [{"path": "src/a.py", "line": 2, "text": "    return retry(n)"}],
-        "one_file": [{"path": "b.txt", "line": 1, "text": "one"}],
+        "grep": [row("src/a.py", 2, "    return retry(n)")],
+        "one_file": [row("b.txt", 1, "one")],
         "slice": "bc",
         "rest": "ef",
         "context": "one\ntwo\n",
@@ -77,13 +83,11 @@ set_final(found)"""
 @pytest.mark.requirement(33)
 def test_grep_gives_80_rows_unless_asked_for_up_to_500(loop: Loop) -> None:
     (loop.repo / "b.txt").write_text("x\n" * 600)
-    counted = "add_citation('b.txt', 1, 1)\nset_final([len(grep('x')), len(grep('x', max_matches=500))])"
-    root = loop.replies("root", ["grep('x', max_matches=501)", "grep('x', max_matches=0)", counted])
+    counted = "add_citation('b.txt', 1, 1)\nset_final([len(grep('x', max_matches=n)) for n in (80, 500, 501, 0)])"
 
-    result = loop.work(root)
+    result = loop.work(loop.replies("root", [counted]))
 
-    assert result["final"] == [80, 500]
-    assert all("it may be 1 to 500" in root.prompt(number) for number in (2, 3))
+    assert result["final"] == [80, 500, 500, 1]
 
 
 @pytest.mark.requirement(38)
@@ -118,7 +122,7 @@ def test_what_the_strict_profile_blocks_goes_back_with_its_line_and_the_run_goes
 
 @pytest.mark.requirement("O9")
 @pytest.mark.parametrize(
-    "code", ["print(undefined)", "x = 1 / 0", "x = read_file('no.txt')", "x = (", "grep('a', max_matches=501)"]
+    "code", ["print(undefined)", "x = 1 / 0", "x = read_file('src')", "x = (", "grep('(')"]
 )
 def test_a_fault_of_the_code_goes_back_to_the_root_model(loop: Loop, code: str) -> None:
     root = loop.replies("root", [fenced(code), fenced(CITED)])
@@ -221,16 +225,6 @@ def test_the_root_prompt_states_what_the_loop_promises(loop: Loop) -> None:
     assert "retry(n)" not in prompt  # the files stay outside
 
 
-def test_turns_of_a_sub_call_are_not_the_roots_steps(loop: Loop) -> None:
-    sub = loop.replies("sub", ["```python\nx = 20\n```", "```python\nset_final(x + 1)\n```"])
-    root = loop.replies("root", [f'n = sub_rlm("count")\n{CITED.replace("pay retries", "done")}'])
-
-    result = loop.work(root, subcall_command_json=sub.command, max_steps=2)
-
-    assert result["stats"]["step_count"] == 1
-    assert sub.calls == 2
-
-
 @pytest.mark.requirement(37)
 def test_sub_calls_go_to_the_roots_program_unless_another_is_named(loop: Loop) -> None:
     root = loop.replies("root", [f'said = sub_rlm("who?")\n{CITED}', "it was me"])
@@ -249,10 +243,10 @@ def test_a_result_has_exactly_the_promised_fields(loop: Loop) -> None:
 
     head = {"ok", "generated_at", "loop_id", "role", "iteration", "format", "limits", "stats", "trace", "metadata"}
     assert set(good) == head | {"signals", "highlights", "citations", "files", "final"}
-    assert set(bad) == head | {"error", "error_code"}
-    counts = {"step_count", "subcall_count", "elapsed_seconds"}
+    assert set(bad) == set(good) | {"error", "error_code"}
+    counts = {"step_count", "subcall_count", "cli_run_count", "elapsed_seconds"}
     assert set(good["stats"]) == counts | {"file_count", "line_count", "char_count", "estimated_tokens"}
-    assert set(bad["stats"]) == counts
+    assert set(bad["stats"]) == set(good["stats"])
     assert good["limits"] == {"max_steps": 4, "max_depth": 2, "timeout_seconds": 60, "max_subcalls": 8}
     assert good["signals"] == {
         "class": 1,
@@ -279,7 +273,9 @@ set_final({"citations": cited})"""
     result = loop.work(loop.replies("root", [code]))
 
     assert len(result["highlights"]) == 80
-    assert max(map(len, result["highlights"])) == 240
+    assert {len(text) for text in result["highlights"][:79]} == {240}
+    assert all(text.endswith("h…") for text in result["highlights"][:79])
+    assert result["highlights"][79] == "… and 21 more: only 80 are kept"
     assert len(result["citations"]) == 120
     assert len(result["citations"][0]["signal"]) == 48
     assert len(result["citations"][0]["snippet"]) == 220
@@ -307,8 +303,8 @@ def test_missing_binary_and_huge_files_of_the_list_are_sorted_out(loop: Loop) ->
 
     result = loop.work(root)
 
-    assert [row["path"] for row in result["files"]] == ["b.txt", "huge.log", "src/a.py"]
-    assert result["final"] == [{"path": "huge.log", "line": 6_000_001, "text": "the needle"}]
+    assert [each["path"] for each in result["files"]] == ["b.txt", "huge.log", "src/a.py"]
+    assert result["final"] == [row("huge.log", 6_000_001, "the needle")]
     assert result["files"][1]["line_count"] == 6_000_001
     assert result["stats"]["file_count"] == 3
     for left_out in ("missing.py", "image.bin", "folder"):

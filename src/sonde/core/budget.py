@@ -114,17 +114,7 @@ class Reservation:
 class Scope:
     """A budget with its count. `charge`, `reserve` and `spend` apply to this scope and all above it."""
 
-    def __init__(
-        self,
-        budget: Budget,
-        deadline: Deadline,
-        *,
-        parent: Scope | None = None,
-        depth: int = 0,
-        pooled_turns: bool = True,
-    ) -> None:
-        """With `pooled_turns` off, each session counts its own turns; everything else is still one pool."""
-        self.pooled_turns = pooled_turns
+    def __init__(self, budget: Budget, deadline: Deadline, *, parent: Scope | None = None, depth: int = 0) -> None:
         self.budget = budget
         self.deadline = deadline
         self.parent = parent
@@ -147,13 +137,11 @@ class Scope:
         with self._lock:
             self.check_time()
             for scope in self.chain():
-                turns = iterations if self.pooled_turns or scope is self else 0
-                scope._require("max_iterations", scope.usage.iterations + turns, turns)
+                scope._require("max_iterations", scope.usage.iterations + iterations, iterations)
                 scope._require("max_tool_calls", scope.usage.tool_calls + tool_calls, tool_calls)
                 scope._require("max_subcalls", scope.usage.llm_subcalls + subcalls, subcalls)
             for scope in self.chain():
-                turns = iterations if self.pooled_turns or scope is self else 0
-                scope.usage += Usage(iterations=turns, tool_calls=tool_calls, llm_subcalls=subcalls)
+                scope.usage += Usage(iterations=iterations, tool_calls=tool_calls, llm_subcalls=subcalls)
 
     def _require(self, knob: str, wanted: float, more: float) -> None:
         limit = getattr(self.budget, knob)
@@ -255,9 +243,7 @@ class Scope:
             seconds = self.deadline.remaining() * FORCED_FINISH_SHARE
             budget = replace(
                 self.budget,
-                max_iterations=max(1, int(left["iterations"]) // parts)
-                if self.pooled_turns
-                else self.budget.max_iterations,
+                max_iterations=max(1, int(left["iterations"]) // parts),
                 max_tool_calls=int(left["tool_calls"]) // (1 if siblings <= 1 else parts),
                 max_subcalls=int(left["subcalls"]) // (1 if siblings <= 1 else parts),
                 max_tokens_total=min(tokens, per_call) if per_call else tokens,
@@ -265,7 +251,7 @@ class Scope:
                 max_wall_time_sec=max(0.001, seconds if math.isfinite(seconds) else self.budget.max_wall_time_sec),
             )
             deadline = self.deadline.sub(max_wall_time_sec or seconds)
-            return Scope(budget, deadline, parent=self, depth=self.depth + 1, pooled_turns=self.pooled_turns)
+            return Scope(budget, deadline, parent=self, depth=self.depth + 1)
 
     def left(self) -> dict[str, Any]:
         """What is left here, by name; None where there is no limit."""

@@ -55,6 +55,11 @@ def clip(text: str, limit: int) -> str:
     return text[: room - room // 3] + marker + text[len(text) - room // 3 :]
 
 
+def cut(text: str, limit: int) -> str:
+    """The text, or its beginning with a mark that the rest is missing; never longer than `limit`."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
 def plural(count: int, one: str, many: str = "") -> str:
     """`1 turn`, `2 turns`, `1 reply`, `2,000 replies`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"

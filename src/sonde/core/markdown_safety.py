@@ -42,7 +42,7 @@ def quiet(markdown: str) -> str:
         return markdown
     text = markdown.translate(_SEPARATORS)
     if len(text) > _LONGEST:
-        return _fence(text) + "\n"
+        return fence(text) + "\n"
     from markdown_it import MarkdownIt  # noqa: PLC0415 (takes a tenth of a second, and few answers need it)
 
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
@@ -50,7 +50,7 @@ def quiet(markdown: str) -> str:
     try:
         tokens = parser.parse(text)
     except RecursionError:  # pictures within pictures within pictures
-        return _fence(text) + "\n"
+        return fence(text) + "\n"
     return _blocks(tokens) + "\n" * (len(text) - len(text.rstrip("\n")))
 
 
@@ -78,7 +78,7 @@ def _blocks(tokens: Sequence[Token]) -> str:
             lines = [words(line) for line in token.content.split("\n") if line.strip()]
             parts.append("\\\n".join(_started(line) for line in lines))
         else:
-            parts.append("___" if token.type == "hr" else _fence(token.content, token.info.strip()))
+            parts.append("___" if token.type == "hr" else fence(token.content, token.info.strip()))
     return "\n\n".join(parts)
 
 
@@ -131,7 +131,8 @@ def _started(line: str) -> str:
     return f"{line[:at]}\\{line[at:]}"
 
 
-def _fence(code: str, language: str = "") -> str:
+def fence(code: str, language: str = "") -> str:
+    """Foreign text as a block of code."""
     ticks = "`" * max(3, 1 + _longest_run(code))
     body = code.removesuffix("\n")
     return f"{ticks}{language if re.fullmatch(LANGUAGES, language) else ''}\n{body}\n{ticks}"

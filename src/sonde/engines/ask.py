@@ -21,7 +21,7 @@ from sonde.core.canonical import clip, hash_value, jsonable
 from sonde.core.evidence import Citation, Excerpt, Refuted, merge
 from sonde.core.schema import violations
 from sonde.engines.submission import fields_of, items_of
-from sonde.errors import Fault
+from sonde.errors import Fault, SandboxViolation
 from sonde.runtime.engine import Conclusion, Engine, Gathered, Problem
 from sonde.runtime.feedback import was_shown
 from sonde.runtime.prompts import prompt_file
@@ -180,7 +180,7 @@ def _looked_up(pointer: Pointer, refuted: Refuted, gathered: Gathered) -> Citati
         return refuted
     try:
         result = gathered.registry.call("read_file", {"path": path, "start_line": start, "end_line": end})
-    except Fault as fault:
+    except (Fault, SandboxViolation) as fault:  # a place that only the value names: no code has tried to read it
         why = fault.message.partition("\n")[0].removeprefix("read_file: ")  # not how to call it: nobody did
         return Refuted(f"{path}:{start}-{end}: {why}")
     gathered.prover.log.note(result.excerpts)

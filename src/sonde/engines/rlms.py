@@ -1,27 +1,28 @@
 """The `rlms` engine: what a role of an agent loop should know about a list of files, as highlights and proved citations.
 
 It judges a final value as `ask` does, so both give the same value and citations for the same replies. In addition, highlights inside
-the value join those that the code has kept, and citations may be optional. Without a final value it gives no output: an agent loop
-must not take our guess for a finding.
+the value join those that the code has kept, and citations may be optional. A turn is one run of the loop's program, a sub-call is
+another one, and nothing runs a program that the loop's limits do not count. Without a final value it gives no output: an agent loop must
+not take our guess for a finding.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sonde.core.budget import Budget
-from sonde.core.canonical import canonical_json, jsonable
-from sonde.engines.ask import conclude as conclude_answer, conclude_child
+from sonde.core.canonical import canonical_json, cut, jsonable
+from sonde.engines.ask import conclude as conclude_answer
 from sonde.engines.submission import fields_of, items_of
 from sonde.runtime.engine import Conclusion, Engine, Gathered, Prefilter
+from sonde.runtime.functions import HIGHLIGHT_CHARS, MAX_HIGHLIGHTS
 from sonde.runtime.prompts import prompt_file
 
 HELPERS = ("list_files", "read_file", "grep", "slice_text")
 FUNCTIONS = ("append_highlight", "add_citation", "sub_rlm")
-MAX_HIGHLIGHTS, HIGHLIGHT_CHARS = 80, 240
 MAX_CITATIONS = 120
 SUBCALL_CHARS = 120_000
 NO_TOKEN_LIMIT = 10**12  # the loop's limits are steps, sub-calls and time; command models only estimate tokens
@@ -52,11 +53,20 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
         problems = tuple(problem for problem in problems if problem.gate != "citations")
     output = conclusion.output
     if output is not None:
-        items = items_of(fields_of(value).get("highlights"))
-        own = [item if isinstance(item, str) else canonical_json(jsonable(item)) for item in items]
-        texts = dict.fromkeys(text.strip()[:HIGHLIGHT_CHARS] for text in (*gathered.highlights, *own))
-        output = {**output, "highlights": [text for text in texts if text][:MAX_HIGHLIGHTS]}
+        output = {**output, "highlights": highlights_of(gathered.highlights, value)}
     return replace(conclusion, output=output, problems=problems, citations=conclusion.citations[:MAX_CITATIONS])
+
+
+def highlights_of(kept: Sequence[str], value: Any, left_off: int = 0) -> list[str]:
+    """What code kept and what a final value holds, each once, with a mark where something is missing. `left_off` were not even kept."""
+    items = items_of(fields_of(value).get("highlights"))
+    own = [item if isinstance(item, str) else canonical_json(jsonable(item)) for item in items]
+    texts = dict.fromkeys(cut(" ".join(text.split()), HIGHLIGHT_CHARS) for text in (*kept, *own))
+    found = [text for text in texts if text]
+    if not left_off and len(found) <= MAX_HIGHLIGHTS:
+        return found
+    shown = found[: MAX_HIGHLIGHTS - 1]
+    return [*shown, f"… and {len(found) - len(shown) + left_off} more: only {MAX_HIGHLIGHTS} are kept"]
 
 
 def prefilter(gathered: Gathered) -> Prefilter:
@@ -75,18 +85,17 @@ RLMS = Engine(
     run_type="rlms",
     output_type="RlmsResult",
     system=prompt_file("engines/rlms"),
-    child=prompt_file("engines/child"),
+    child="",  # a sub-call is one question, never a session
     budget=Budget(max_tokens_total=NO_TOKEN_LIMIT, max_cost_usd=None),
     maxima=None,
     conclude=conclude,
-    conclude_child=conclude_child,
     fallback=fallback,
     prefilter=prefilter,
     reply_form="longest",
     tools=HELPERS,
     functions=FUNCTIONS,
     fails_without_reply=True,
-    pooled_turns=False,
     max_subcall_chars=SUBCALL_CHARS,
+    asks_once=True,
     final_example='set_final({"highlights": ["what matters"], "citations": [{"path": "src/app.py", "start_line": 10, "end_line": 12}]})',
 )

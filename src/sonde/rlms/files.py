@@ -12,20 +12,25 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from sonde.contexts import SeenRows, SeenText
 from sonde.contexts.files import FilesContext
 from sonde.contexts.files.file_list import Listing
 from sonde.contexts.files.library import Library
+from sonde.contexts.files.search import Search
 from sonde.contexts.files.text import Unreadable
+from sonde.core.canonical import cut
 from sonde.core.evidence import Observed
 from sonde.disk import below
-from sonde.errors import ConfigError, ToolFault
+from sonde.errors import ConfigError, SandboxViolation, ToolFault
 from sonde.tools import Tool, tool
 
 INDEX_ROWS = 160
 GREP_MATCHES = 500
+GREP_SIGNAL = "regex_match"
+SNIPPET_CHARS = 220
 SIGNAL_BYTES = 1_048_576
 _STEP = 1_048_576
 _LISTED_BYTES = 16_000_000
@@ -90,27 +95,76 @@ class ListedLibrary(Library):
 
 
 class LoopFiles(FilesContext):
-    """The listed files as a context, with the loop's own bound on grep and its file index in the prompt."""
+    """The listed files as a context, with the loop's own helpers and its file index in the prompt. Code that reads any other file crosses
+    the boundary: that ends the run, and no `except` of its own can catch it.
+    """
 
     def __init__(self, places: Mapping[str, Path], left_out: Mapping[str, str]) -> None:
         super().__init__()
         self.library = ListedLibrary(places)
+        self._search = Search(self.library, None)
         self.survey = survey(self.library, left_out)
 
     def tools(self) -> Sequence[Tool]:
         """The helpers of the loop's contract that look at files."""
         return [tool(function) for function in (self.list_files, self.read_file, self.grep, self.slice_text)]
 
-    def grep(self, pattern: str, path: str | None = None, max_matches: int = 80, flags: str = "") -> Observed:
-        """Lines that match a regular expression (RE2), as [{path, line, text}]; at most 500.
+    def read_file(
+        self,
+        path: str,
+        start_line: int = 1,
+        end_line: int | None = None,
+        rationale: str | None = None,
+        *,
+        numbered: bool = False,
+    ) -> SeenText:
+        """Lines start_line to end_line of a file as text, counted from 1, both included; at most 500,000 bytes a call, at whole lines.
+        After the last line it is "". numbered=True puts each line's number before it, for citing.
+
+        Example: print(read_file("README.md", start_line=1, end_line=40, numbered=True))
+        """
+        self._require(path)
+        first = max(1, start_line)
+        entry = self.library.entry(path)
+        with self.library.open(entry) as text:
+            total = self.library.index(entry, text).total
+        if first > total:
+            return Observed("", truncated=f"{entry.path} has {total:,} lines; start_line is {start_line:,}.")
+        last = None if end_line is None else max(first, end_line)
+        return super().read_file(path, first, last, rationale, numbered=numbered)
+
+    def grep(self, pattern: str, path: str | None = None, max_matches: int = 80, flags: str = "") -> SeenRows:
+        """Lines that match a regular expression (RE2), at most 500, as [{path, start_line, end_line, signal, snippet, line, text}]: the
+        first five fit add_citation, text is the whole line.
 
         path narrows to a file, a folder or a glob. Flags: i any case, w whole words, F plain text.
 
         Example: rows = grep("timed? ?out", path="src", max_matches=20, flags="i")
         """
-        if not 1 <= max_matches <= GREP_MATCHES:
-            raise ToolFault(f"max_matches is {max_matches}; it may be 1 to {GREP_MATCHES}.")
-        return super().grep(pattern, path, max_matches, flags)
+        if path is not None and not re.search(r"[*?\[]", path):
+            self._require(path)
+        found = super().grep(pattern, path, min(max(1, max_matches), GREP_MATCHES), flags)
+        rows = [
+            {
+                **row,
+                "start_line": row["line"],
+                "end_line": row["line"],
+                "signal": GREP_SIGNAL,
+                "snippet": cut(" ".join(row["text"].split()), SNIPPET_CHARS),
+            }
+            for row in found.value
+        ]
+        return replace(found, value=rows)
+
+    def _require(self, path: str) -> None:
+        """SandboxViolation for a path that is neither a listed file nor a folder of listed ones."""
+        try:
+            self.library.chosen(path)
+        except ToolFault:
+            if (reason := self.survey.left_out.get(path)) is not None:
+                raise ToolFault(f"{path!r} was listed but is not read: {reason}") from None
+            what = "only the files that list_files() names can be read"
+            raise SandboxViolation(f"{path!r} is not in the context: {what}") from None
 
     def describe(self) -> str:
         """The file index: names, lines and estimated tokens, never content."""
@@ -127,9 +181,8 @@ class LoopFiles(FilesContext):
         return "\n".join(lines)
 
 
-def open_files(list_file: str, repo: str) -> LoopFiles:
-    """The context of a list; ConfigError when the list cannot be read or leaves nothing to look at."""
-    names = split_list(read_list(list_file))
+def open_files(list_file: str, names: Iterable[str], repo: str) -> LoopFiles:
+    """The context of the names in a list; ConfigError when they leave nothing to look at."""
     places, left_out = sort_out(names, Path(repo))
     context = LoopFiles(places, left_out)
     if not context.survey.rows:

@@ -1,6 +1,10 @@
 """Where an invocation's files go, each written whole or not at all.
 
-    <loop>/rlms/iter-N/<role>/   context-files.txt metadata.json result.json summary.md status.json worker-stderr.log runs/
+    <output>/                    result.json summary.md worker-stderr.log
+
+The other files are the loop's. Only where no loop is around the worker (`standalone`) it writes them in the loop's place:
+
+    <loop>/rlms/iter-N/<role>/   context-files.txt metadata.json status.json runs/
     <loop>/rlms/latest/          <role>.json <role>.md <role>.status.json
     <loop>/rlms/index.json       one entry for each iteration and role
     <loop>/events.jsonl          rlms_decision, rlms_start, rlms_end
@@ -65,6 +69,7 @@ class Layout:
     loop_id: str = ""
     role: str = ""
     iteration: int | str = ""
+    standalone: bool = True
 
     @property
     def root(self) -> Path:
@@ -85,20 +90,21 @@ class Layout:
 
     def clear(self) -> None:
         """Remove an earlier call's files, so that nobody takes them for this one's if it is killed before it can write."""
-        for name in (STATUS, RESULT, SUMMARY):
+        for name in (RESULT, SUMMARY, *([STATUS] if self.standalone else [])):
             (self.output / name).unlink(missing_ok=True)
 
     def keep_metadata(self, metadata: Mapping[str, Any]) -> None:
         """The metadata beside the result."""
-        write_atomically(self.output / METADATA, pretty_json(dict(metadata)))
+        if self.standalone:
+            write_atomically(self.output / METADATA, pretty_json(dict(metadata)))
 
-    def keep_list(self, listed: bytes) -> Path:
-        """The list beside the result; where it is now."""
-        write_atomically(self.output / CONTEXT_FILES, listed)
-        return self.output / CONTEXT_FILES
+    def keep_list(self, listed: bytes) -> None:
+        """The list beside the result."""
+        if self.standalone:
+            write_atomically(self.output / CONTEXT_FILES, listed)
 
     def write_result(self, result: Mapping[str, Any], decided: Decided) -> None:
-        """result.json, summary.md, status.json, and the same under latest/ and in the index."""
+        """result.json and summary.md; status.json, latest/ and the index where they are ours to write."""
         stats = cast("Mapping[str, Any]", result.get("stats", {}))
         counted = {
             name: value for name, value in stats.items() if name.endswith("_count") or name == "estimated_tokens"
@@ -106,12 +112,13 @@ class Layout:
         self.make()  # a program may have cleaned up the repository, this folder with it
         write_atomically(self.output / RESULT, pretty_json(dict(result)))
         write_atomically(self.output / SUMMARY, summary(result).encode("utf-8", "backslashreplace"))
-        self.write_status(
-            decided,
-            status="ok" if result.get("ok") is True else "failed",
-            error=cast("str | None", result.get("error_code")),
-            metrics={**(decided.metrics or {}), **counted},
-        )
+        if self.standalone:
+            self.write_status(
+                decided,
+                status="ok" if result.get("ok") is True else "failed",
+                error=cast("str | None", result.get("error_code")),
+                metrics={**(decided.metrics or {}), **counted},
+            )
 
     def write_status(
         self, decided: Decided, *, status: str, error: str | None = None, metrics: Mapping[str, Any] | None = None
@@ -162,7 +169,9 @@ class Layout:
         return others
 
     def emit(self, name: EventName, status: str, data: Mapping[str, Any]) -> None:
-        """One line in the loop's stream; written in one piece, so that several writers do not mix."""
+        """One line in the loop's stream, if it is ours; written in one piece, so that several writers do not mix."""
+        if not self.standalone:
+            return
         line = {
             "timestamp": now(),
             "event": name,

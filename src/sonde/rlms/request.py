@@ -39,6 +39,7 @@ OVERRIDES = {
     },
 }
 MOST = 10**9
+RUNS = "runs"
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
@@ -80,6 +81,12 @@ class Request:
     require_citations: bool = True
     format: str = "json"
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    standalone: bool = False
+    """No loop is around the worker, so it also keeps status, index, events and the journal of the run."""
+    runs_dir: str = ""
+    """Where the journal goes; "": nobody keeps it."""
+    listed: tuple[str, ...] | None = None
+    """The names in the list; None: it was not read yet."""
 
     def to_wire(self) -> dict[str, Any]:
         """As the worker process gets it."""
@@ -113,6 +120,9 @@ def read_request(flags: Mapping[str, str | None], environ: Mapping[str, str]) ->
         timeout_seconds=_number("timeout_seconds", given["timeout_seconds"], least=1),
         max_subcalls=subcalls or 2 * steps,
     )
+    standalone = given.get("standalone") == "true"
+    output_dir = str(Path(given["output_dir"]).absolute())
+    runs_dir = given.get("runs_dir") or (str(Path(output_dir, RUNS)) if standalone else "")
     cited = given.get("require_citations", "true")
     if cited.strip().lower() not in _TRUE + _FALSE:
         raise ConfigError(f"--require-citations is {cited!r}; write true or false")
@@ -122,12 +132,14 @@ def read_request(flags: Mapping[str, str | None], environ: Mapping[str, str]) ->
         role=given["role"],
         iteration=iteration,
         context_file_list=str(Path(given["context_file_list"]).absolute()),
-        output_dir=str(Path(given["output_dir"]).absolute()),
+        output_dir=output_dir,
         limits=limits,
         root=root,
         subcall=subcall,
         require_citations=cited.strip().lower() in _TRUE,
         metadata=read_metadata(given.get("metadata_file")),
+        standalone=standalone,
+        runs_dir=runs_dir and str(Path(runs_dir).absolute()),
     )
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import json
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
-from sonde.core.canonical import jsonable
 from sonde.core.evidence import Citation
-from sonde.core.markdown_safety import line
+from sonde.core.markdown_safety import code, fence, line, quiet
+from sonde.engines.rlms import MAX_CITATIONS, highlights_of
 from sonde.errors import (
     BudgetExceeded,
     Cancelled,
@@ -19,11 +21,13 @@ from sonde.errors import (
     SondeError,
     UsageError,
 )
-from sonde.rlms.files import Survey
+from sonde.rlms.files import SNIPPET_CHARS, Survey
 from sonde.rlms.request import MissingRootCommand, Request
 
 FALLBACK_SIGNAL = "file_reference"
 SUMMARY_CITATIONS = 20
+FINAL_CHARS = 4000
+TRACE_ROWS = 8
 EXIT_CODES = {
     "missing_root_command": 2,
     "invalid_config": 2,
@@ -60,21 +64,64 @@ def exit_code(result: Mapping[str, Any]) -> int:
     return 0 if result.get("ok") is True else EXIT_CODES.get(str(result.get("error_code")), 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """What an invocation took: counts and the last calls. The elapsed time is filled in at its end."""
+class Kept:
+    """What an invocation has so far. It grows by notes: the worker makes them from its events and prints each as a line, so the wrapper has
+    the same even if it must end the worker.
+    """
 
-    steps: int = 0
-    subcalls: int = 0
-    trace: Sequence[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    def __init__(self, tell: Callable[[str, Any], None] | None = None) -> None:
+        self._tell = tell
+        self.steps = 0
+        self.subcalls = 0
+        self.runs = 0
+        self.trace: deque[Any] = deque(maxlen=TRACE_ROWS)
+        self.highlights: list[str] = []
+        self.left_off = 0
+        self.citations: list[Any] = []
+        self.final: Any = None
+        self.survey: Mapping[str, Any] = {}
 
-    def stats(self) -> dict[str, Any]:
-        """As result.json shows them."""
-        return {
-            "step_count": self.steps,
-            "subcall_count": self.subcalls,
-            "elapsed_seconds": 0.0,
-        }
+    def add(self, what: str, value: Any) -> None:
+        """Take one note, and tell it on."""
+        if self._tell is not None:
+            self._tell(what, value)
+        match what:
+            case "step":
+                self.steps = value
+            case "subcall":
+                self.subcalls += 1
+            case "run":
+                self.runs += 1
+                self.trace.append(value)
+            case "highlight":
+                self.highlights.append(value)
+            case "left_off":
+                self.left_off = value
+            case "citation" if value not in self.citations and len(self.citations) < MAX_CITATIONS:
+                self.citations.append(value)
+            case "final":
+                self.final = value
+            case "survey":
+                self.survey = value
+            case _:
+                return
+
+
+def citation_row(citation: Citation) -> dict[str, Any]:
+    """A citation with the loop's fields and no others."""
+    return {
+        "path": citation.path,
+        "start_line": citation.start_line,
+        "end_line": citation.end_line,
+        "signal": citation.signal[:48],
+        "snippet": citation.snippet[:SNIPPET_CHARS],
+    }
+
+
+def survey_note(survey: Survey) -> dict[str, Any]:
+    """What is known of the files, as results carry it."""
+    files = [asdict(row) for row in survey.rows]
+    return {"metrics": survey.metrics(), "signals": dict(survey.signals), "files": files}
 
 
 def now() -> str:
@@ -82,31 +129,15 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def success(
-    request: Request, survey: Survey, output: Mapping[str, Any], citations: Sequence[Citation], effort: Effort
-) -> dict[str, Any]:
-    """result.json of a run that has set its final value. A citation has the loop's fields and no others."""
-    return {
-        "ok": True,
-        **_head(request),
-        "stats": {**survey.metrics(), **effort.stats()},
-        "signals": dict(survey.signals),
-        "highlights": list(output["highlights"]),
-        "citations": [
-            {
-                "path": citation.path,
-                "start_line": citation.start_line,
-                "end_line": citation.end_line,
-                "signal": citation.signal[:48],
-                "snippet": citation.snippet[:220],
-            }
-            for citation in citations
-        ],
-        "files": [asdict(row) for row in survey.rows],
-        "trace": list(effort.trace),
-        "final": jsonable(output["value"]),
-        "metadata": dict(request.metadata),
-    }
+def success(request: Request, kept: Kept) -> dict[str, Any]:
+    """result.json of a run that has set its final value."""
+    return {"ok": True, **_head(request), **_body(request, kept)}
+
+
+def failure(request: Request | None, error_code: str, error: str, kept: Kept | None = None) -> dict[str, Any]:
+    """result.json of a run that has failed, with all that it had by then; without a request the flags themselves were refused."""
+    head = _head(request) if request else {"generated_at": now()}
+    return {"ok": False, **head, "error": error, "error_code": error_code, **_body(request, kept or Kept())}
 
 
 def _head(request: Request) -> dict[str, Any]:
@@ -120,16 +151,17 @@ def _head(request: Request) -> dict[str, Any]:
     }
 
 
-def failure(request: Request | None, error_code: str, error: str, effort: Effort | None = None) -> dict[str, Any]:
-    """result.json of a run that has not; without a request the flags themselves were refused."""
-    effort = effort or Effort()
+def _body(request: Request | None, kept: Kept) -> dict[str, Any]:
+    """What both kinds of result have. The elapsed time is filled in at the end."""
+    counts = {"step_count": kept.steps, "subcall_count": kept.subcalls, "cli_run_count": kept.runs}
     return {
-        "ok": False,
-        **(_head(request) if request else {"generated_at": now()}),
-        "error": error,
-        "error_code": error_code,
-        "stats": effort.stats(),
-        "trace": list(effort.trace),
+        "stats": {**kept.survey.get("metrics", {}), **counts, "elapsed_seconds": 0.0},
+        "signals": kept.survey.get("signals", {}),
+        "highlights": highlights_of(kept.highlights, kept.final, kept.left_off),
+        "citations": list(kept.citations),
+        "files": kept.survey.get("files", []),
+        "trace": list(kept.trace),
+        "final": kept.final,
         "metadata": dict(request.metadata) if request else {},
     }
 
@@ -146,28 +178,39 @@ def is_result(value: Any) -> bool:
 
 
 def summary(result: Mapping[str, Any]) -> str:
-    """summary.md."""
+    """summary.md. What is cut or left out is marked; result.json has it all."""
+    rows = list(result.get("citations", ()))
     cited = [
-        f"- {line(row['path'])}:{row['start_line']} [{line(row['signal'])}]: {line(row['snippet'])}"
-        for row in list(result.get("citations", ()))[:SUMMARY_CITATIONS]
+        f"- {code(row['path'] + ':' + str(row['start_line']))} [{line(row['signal'])}]: {line(row['snippet'])}"
+        for row in rows[:SUMMARY_CITATIONS]
     ]
+    if len(rows) > SUMMARY_CITATIONS:
+        cited.append(f"- … and {len(rows) - SUMMARY_CITATIONS} more in result.json")
     lines = [
-        "# RLMS summary",
+        "# RLMS Analysis",
         "",
-        f"- generated: {result.get('generated_at')}",
-        f"- loop: {line(str(result.get('loop_id', '')))}",
-        f"- role: {line(str(result.get('role', '')))}",
-        f"- iteration: {result.get('iteration', '')}",
-        f"- ok: {str(result.get('ok')).lower()}",
+        f"- Generated: {result.get('generated_at')}",
+        f"- Loop: {line(str(result.get('loop_id', '')))}",
+        f"- Role: {line(str(result.get('role', '')))}",
+        f"- Iteration: {result.get('iteration', '')}",
+        f"- OK: {str(result.get('ok')).lower()}",
         "",
         "## Highlights",
-        "",
-        *([f"- {line(text)}" for text in result.get("highlights", ())] or ["- none"]),
+        *([f"- {line(text)}" for text in result.get("highlights", ())] or ["- (none)"]),
         "",
         "## Citations",
-        "",
-        *(cited or ["- none"]),
+        *(cited or ["- (none)"]),
     ]
+    final = result.get("final")
+    if isinstance(final, dict):  # these two are shown above
+        final = {
+            key: item for key, item in cast("dict[str, Any]", final).items() if key not in ("highlights", "citations")
+        }
+    if final not in (None, {}):
+        text = final if isinstance(final, str) else json.dumps(final, ensure_ascii=False, indent=1)
+        shown = quiet(text[:FINAL_CHARS]) if isinstance(final, str) else fence(text[:FINAL_CHARS], "json")
+        more = ["", "… cut here; result.json has all of it"] if len(text) > FINAL_CHARS else []
+        lines += ["", "## Final", shown, *more]
     if not result.get("ok"):
-        lines += ["", "## Error", "", f"{result.get('error_code')}: {line(str(result.get('error')))}"]
+        lines += ["", "## Error", f"- {result.get('error_code')}: {line(str(result.get('error')))}"]
     return "\n".join(lines) + "\n"

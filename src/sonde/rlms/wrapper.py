@@ -14,20 +14,21 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sonde.errors import ConfigError
 from sonde.models.process import launched
-from sonde.rlms.files import read_list
+from sonde.rlms.files import read_list, split_list
 from sonde.rlms.layout import WORKER_STDERR, Decided, Layout
 from sonde.rlms.request import Request, read_request
-from sonde.rlms.result import exit_code, failure, failure_class, is_result
+from sonde.rlms.result import Kept, exit_code, failure, failure_class, is_result
 
 GRACE_S = 3.0
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -42,8 +43,13 @@ def invoke(flags: Mapping[str, str | None], environ: Mapping[str, str], python: 
     except ConfigError as error:
         return _refused(flags, error)
     layout = Layout(
-        output=Path(request.output_dir), loop_id=request.loop_id, role=request.role, iteration=request.iteration
+        output=Path(request.output_dir),
+        loop_id=request.loop_id,
+        role=request.role,
+        iteration=request.iteration,
+        standalone=request.standalone,
     )
+    kept = Kept()
     try:
         layout.make()
         decided = Decided.of(request.metadata)
@@ -51,8 +57,9 @@ def invoke(flags: Mapping[str, str | None], environ: Mapping[str, str], python: 
         layout.keep_metadata(request.metadata)
         layout.emit("rlms_start", "started", {"mode": decided.mode, "reason": decided.reason})
         try:
-            kept = layout.keep_list(read_list(request.context_file_list))
-            result = _run(replace(request, context_file_list=str(kept)), environ, python, started)
+            listed = read_list(request.context_file_list)
+            layout.keep_list(listed)
+            result = _run(replace(request, listed=tuple(split_list(listed))), environ, python, started, kept)
         except ConfigError as error:
             result = failure(request, failure_class(error), error.message)
         _tell_time(result, started)
@@ -61,9 +68,10 @@ def invoke(flags: Mapping[str, str | None], environ: Mapping[str, str], python: 
     except ConfigError as error:
         return failure(request, failure_class(error), error.message)
     except OSError as error:
-        result = failure(request, "worker_failure", f"the files in {request.output_dir} cannot be written: {error}")
+        words = f"the files in {request.output_dir} cannot be written: {error}"
+        result = failure(request, "worker_failure", words, kept)
     except KeyboardInterrupt:
-        result = failure(request, "worker_failure", "the call was interrupted, and its worker ended")
+        result = failure(request, "worker_failure", "the call was interrupted, and its worker ended", kept)
     else:
         return result
     _tell_time(result, started)
@@ -84,7 +92,10 @@ def _refused(flags: Mapping[str, str | None], error: ConfigError) -> dict[str, A
     result |= {"loop_id": loop_id, "role": role, "iteration": iteration}
     output = flags.get("output_dir")
     if output:
-        layout = Layout(output=Path(output).absolute(), loop_id=loop_id, role=role, iteration=iteration)
+        standalone = flags.get("standalone") == "true"
+        layout = Layout(
+            output=Path(output).absolute(), loop_id=loop_id, role=role, iteration=iteration, standalone=standalone
+        )
         _write_failure(layout, result, Decided())
     return result
 
@@ -97,10 +108,15 @@ def _write_failure(layout: Layout, result: Mapping[str, Any], decided: Decided) 
         layout.emit("rlms_end", "failed", {"error_code": result["error_code"]})
 
 
-def _run(request: Request, environ: Mapping[str, str], python: str, started: float) -> dict[str, Any]:
+def _run(request: Request, environ: Mapping[str, str], python: str, started: float, kept: Kept) -> dict[str, Any]:
+    """The worker's result. What it has told by the time it ends is in `kept`, however it ends."""
     log = Path(request.output_dir, WORKER_STDERR)
-    order = json.dumps({"request": request.to_wire(), "started": started}).encode()
-    with log.open("wb") as stderr:
+    with ExitStack() as stack:
+        stderr = stack.enter_context(log.open("wb"))
+        if not request.runs_dir:
+            unkept = tempfile.TemporaryDirectory(prefix="sonde-rlms-", ignore_cleanup_errors=True)
+            request = replace(request, runs_dir=stack.enter_context(unkept))
+        order = json.dumps({"request": request.to_wire(), "started": started}).encode()
         if shutil.which(python) is None:
             return failure(request, "missing_python", f"the worker cannot be started: there is no program {python!r}")
         try:
@@ -117,28 +133,48 @@ def _run(request: Request, environ: Mapping[str, str], python: str, started: flo
         except OSError as error:
             return failure(request, "missing_python", f"the worker cannot be started with {python!r}: {error.strerror}")
         left = request.limits.timeout_seconds - (time.monotonic() - started)
+        timed_out, printed = False, b""
         try:
             printed, _ = worker.communicate(order, timeout=max(0.0, left) + GRACE_S)
         except subprocess.TimeoutExpired:
-            words = f"timeout_seconds of {request.limits.timeout_seconds} is used up; the worker was ended from outside"
-            return failure(request, "limit_exceeded", words)
+            timed_out = True
         finally:
             if worker.poll() is None:  # end it with everything below it; one that has ended is left alone
                 _signal(worker.pid, signal.SIGSTOP)  # it must not start others while they are being counted
                 for pid in (worker.pid, *_descendants(worker.pid)):
                     _kill(pid)
+                with suppress(subprocess.TimeoutExpired):
+                    printed, _ = worker.communicate(timeout=GRACE_S)
             worker.wait()
             for pipe in (worker.stdin, worker.stdout):
                 if pipe is not None:
                     pipe.close()
-    try:
-        found: Any = json.loads(printed)
-    except (ValueError, RecursionError):
-        found = None
-    if is_result(found):
-        return found
+            result = _heard(printed, kept)
+    if result is not None:
+        return result
+    if timed_out:
+        seconds = request.limits.timeout_seconds
+        words = f"timeout exceeded: timeout_seconds of {seconds} is used up; the worker was ended from outside"
+        return failure(request, "limit_exceeded", words, kept)
     words = f"the worker ended with code {worker.returncode} and without a result; {WORKER_STDERR} says more"
-    return failure(request, "invalid_worker_output", words)
+    return failure(request, "invalid_worker_output", words, kept)
+
+
+def _heard(printed: bytes, kept: Kept) -> dict[str, Any] | None:
+    """The result among the lines that a worker printed, if it has one; notes go to `kept`."""
+    for line in printed.splitlines():
+        try:
+            said: Any = json.loads(line)
+        except (ValueError, RecursionError):  # cut off, or not from our worker
+            continue
+        match said:
+            case ["result", result] if is_result(result):
+                return result
+            case [str(what), value]:
+                kept.add(what, value)
+            case _:
+                continue
+    return None
 
 
 def _kill(pid: int) -> None:

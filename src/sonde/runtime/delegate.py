@@ -116,8 +116,8 @@ class Delegation:
         self.instructed.update(dict.fromkeys(found))
         return feedback.instructed_text(found) if found else ""
 
-    def query(self, prompt: str, path: str) -> str:
-        """One plain completion."""
+    def query(self, prompt: str, path: str, *, bare: bool = False) -> str:
+        """One plain completion. A bare one is the prompt alone, for a program; its parent keeps some time to finish."""
         if not prompt.strip():
             raise ToolFault("llm_query needs a prompt that says what to do and holds the text to look at")
         limit, room = self.scope.budget.max_tokens_per_subcall, QUERY_OUTPUT_TOKENS
@@ -131,11 +131,11 @@ class Delegation:
         self.scope.check_depth(self.scope.depth + 1)
         self.scope.charge(subcalls=1)
         self._started(path, prompt, "query", {})
-        said = "\n\n".join(filter(None, (prompt, self.heed(prompt))))
-        messages = (Message("system", QUERY_SYSTEM), Message("user", said))
+        said = Message("user", "\n\n".join(filter(None, (prompt, self.heed(prompt)))))
+        messages = (said,) if bare else (Message("system", QUERY_SYSTEM), said)
         question = Question(session=path, turn=0, messages=messages, max_output_tokens=room)
         try:
-            replied = ask(self.run, self.scope, self.model, question)
+            replied = ask(self.run, self.scope.share(1) if bare else self.scope, self.model, question)
         except Diverged:
             raise
         except RunError as error:
@@ -204,7 +204,7 @@ class Delegation:
             raise ToolFault(
                 f"{left['subcalls']} sub-calls are left and this batch has {count}: put more into each, or take fewer"
             )
-        if self.scope.pooled_turns and count * turns > left["iterations"]:
+        if count * turns > left["iterations"]:
             raise ToolFault(
                 f"{left['iterations']} turns are left for all and this batch has {count} children: take fewer of them"
             )

@@ -235,8 +235,10 @@ class Engine:
     """One kind of job. `params` of the task reach every function through `Gathered.params`.
 
     `tools` and `functions` narrow what code may call (None: all); `terse` documents them in one line each. `reply_form`
-    is how a root's reply is read; `left_line` puts what is left of the budget into words. Without `pooled_turns` each
-    session has all turns for itself. `templates` are further prompt texts it uses, for the hash in the record. `answers`: its final
+    is how a root's reply is read; `left_line` puts what is left of the budget into words. With
+    `max_subcall_chars` sub_rlm asks a model once, with a prompt of at most so many characters, instead of starting a child session.
+    `asks_once`: a turn is one request, and a final value is judged at once, also if its block showed what the model has not seen.
+    `templates` are further prompt texts it uses, for the hash in the record. `answers`: its final
     value is an answer in words, so a guided session can check it. `profile` are the language rules of its sandbox unless others are set.
     `thinks`: models may think before they reply, unless a setting says how much.
     """
@@ -260,8 +262,8 @@ class Engine:
     functions: Sequence[str] | None = None
     terse: bool = False
     left_line: LeftLine = left_line
-    pooled_turns: bool = True
     max_subcall_chars: int | None = None
+    asks_once: bool = False
     templates: Sequence[str] = ()
     answers: bool = False
     thinks: bool = False

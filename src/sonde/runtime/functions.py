@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from sonde.core.canonical import jsonable
+from sonde.core.canonical import cut, jsonable
 from sonde.core.events import Highlighted, HostReturned
 from sonde.core.evidence import Citation
-from sonde.errors import ConfigError, ModelOutputInvalid, RunError, ToolFault
+from sonde.errors import ConfigError, ModelOutputInvalid, RunError, ToolFault, WallTimeLimitReached
 from sonde.runtime.citations import Citations
 from sonde.runtime.delegate import Delegation, Errand, SubcallResult
 from sonde.runtime.engine import Review
 from sonde.sandbox.policy import FINISH_NAMES
+from sonde.tools import Tool, tool
 
 FUNCTIONS = (
     "budget",
@@ -43,7 +44,7 @@ VARIABLES = (
     "held_final",
 )
 SHARING = ("sub_rlm", "rlm_batch", "delegate_subcall")
-MAX_HIGHLIGHTS = 80
+MAX_HIGHLIGHTS, HIGHLIGHT_CHARS = 80, 240
 
 
 Share = list[str] | dict[str, Any] | None
@@ -64,7 +65,7 @@ class Functions:
         self.subcalls: list[dict[str, Any]] = []
         self.checked: list[dict[str, Any]] = []
 
-    def offered(self) -> list[Callable[..., Any]]:
+    def offered(self) -> list[Tool]:
         """Those that can work here."""
         functions: list[Callable[..., Any]] = [self.budget, self.append_highlight]
         if "read_file" in self.run.registry.names:
@@ -82,8 +83,11 @@ class Functions:
         promised = root and "sub_rlm" in (self.run.spec.engine.functions or ())
         if promised or (self._may_ask() and (root or levels > 1)):
             functions += [self.sub_rlm, self.rlm_batch, self.delegate_subcall, self.delegate_batch]
-        wanted = self.run.spec.engine.functions
-        return [each for each in functions if each.__name__ in (wanted or FUNCTIONS)]
+        tools = {each.__name__: tool(each) for each in functions}
+        if "sub_rlm" in tools and self.run.spec.engine.max_subcall_chars is not None:
+            tools["sub_rlm"] = tool(self.ask_once, "sub_rlm")
+        wanted = self.run.spec.engine.functions or FUNCTIONS
+        return [each for name, each in tools.items() if name in wanted]
 
     def _may_ask(self) -> bool:
         budget = self.scope.budget
@@ -153,14 +157,36 @@ class Functions:
         """
         if depth < 1:
             raise ToolFault("depth counts levels from 1")
-        most = self.run.spec.engine.max_subcall_chars
-        if most is not None and len(prompt) > most:
-            raise ToolFault(f"the prompt has {len(prompt):,} characters; a sub-call takes {most:,}: send less text")
         errand = Errand(objective=prompt, context={**(context or {}), **shared(share)}, levels=depth)
         result = self.run_child(errand)
         if result.status != "succeeded" and result.value is None:  # words about a limit are not an answer
             raise ToolFault(f"the sub-call failed: {result.summary}")
         return result.summary if result.value is None else jsonable(result.value)
+
+    def ask_once(self, prompt: str, depth: int = 1) -> str:
+        r"""Ask another model once; it sees this prompt and nothing else, so put the text to look at into it. Returns its reply.
+
+        Example: said = sub_rlm("What can this function raise?\n" + read_file("src/app.py", 10, 40))
+        """
+        if depth < 1:
+            raise ToolFault("depth counts levels from 1")
+        most = self.run.spec.engine.max_subcall_chars or 0
+        if len(prompt) > most:
+            raise ToolFault(f"the prompt has {len(prompt):,} characters; a sub-call takes {most:,}: send less text")
+        self.scope.check_depth(self.scope.depth + depth)
+        why = ""
+        for path in (self._path(), self._path(1)):  # a failed call is tried once more, which is a sub-call of its own
+            try:
+                return self.delegation.query(prompt, path, bare=True).strip()
+            except ModelOutputInvalid as failure:
+                why = failure.message
+            except WallTimeLimitReached as late:
+                self.scope.check_time()  # raises if it was not only the sub-call's share of the time
+                why = late.message
+                break
+            if self.scope.left()["subcalls"] == 0:
+                break
+        raise ToolFault(f"the sub-call failed: {why}")
 
     def rlm_batch(self, prompts: list[str], context: dict[str, Any] | None = None, *, share: Share = None) -> list[Any]:
         """Run several children in parallel, each with a fair share of the budget; one dict a child with status, summary,
@@ -247,12 +273,13 @@ class Functions:
 
         Example: append_highlight("payments was the first service to fail")
         """
-        if len(self.highlights) < MAX_HIGHLIGHTS:
-            self.highlights.append(text[:240])
-            site = self.site
-            self.run.emit(
-                Highlighted(session=site.session, turn=site.turn, ordinal=site.ordinal, text=self.highlights[-1])
-            )
+        site = self.site
+        if len(self.highlights) >= MAX_HIGHLIGHTS:
+            full = f"append_highlight: only the first {MAX_HIGHLIGHTS} are kept"
+            site.notes += [] if full in site.notes else [full]
+            return
+        self.highlights.append(cut(text, HIGHLIGHT_CHARS))
+        self.run.emit(Highlighted(session=site.session, turn=site.turn, ordinal=site.ordinal, text=self.highlights[-1]))
 
 
 def refuse_taken(names: Iterable[str]) -> None:

@@ -19,7 +19,7 @@ from sonde.core.calls import excerpt_of_call
 from sonde.core.canonical import canonical_json, clip, hash_value, jsonable
 from sonde.core.events import HostReturned
 from sonde.core.evidence import Excerpt
-from sonde.errors import Fault, ToolFault, ToolResponseInvalid, reached_before
+from sonde.errors import Fault, SandboxViolation, ToolFault, ToolResponseInvalid, reached_before
 from sonde.runtime.citations import CallSite, Citations
 from sonde.runtime.delegate import Delegation
 from sonde.runtime.engine import Review
@@ -155,6 +155,9 @@ class Host:
             raise self._failed(call, fault, self.run.clock.now() - started) from None
         except ToolResponseInvalid as error:
             raise self._failed(call, ToolFault(error.message), self.run.clock.now() - started) from None
+        except SandboxViolation as error:  # it ends the run, but the call was made
+            self._failed(call, ToolFault(error.message), self.run.clock.now() - started)
+            raise
         if call.name in self.run.registry.given or not result.excerpts:
             # Cited by its call: by the text that the record holds and the model sees.
             value = self.run.recorder.cleaned(result.result)

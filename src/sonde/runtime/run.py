@@ -201,7 +201,7 @@ class Run:
                         error=None if spoken.output is not None else UnexpectedRuntimeError(NO_MODEL),
                     )
                 else:
-                    scope = Scope(self.spec.budget, deadline, pooled_turns=engine.pooled_turns)
+                    scope = Scope(self.spec.budget, deadline)
                     outcome = Session(self, scope, ROOT, prefilter=prefilter).run()
                 if (
                     engine.fails_without_reply

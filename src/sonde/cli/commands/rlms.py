@@ -49,6 +49,7 @@ class Flags:
     require_citations: Annotated[Text, typer.Option(metavar="BOOL", help="true (default) or false.")] = None
     format: Annotated[Text, typer.Option(metavar="json", help="The only format.")] = None
     metadata_file: Annotated[Text, typer.Option(metavar="FILE", help="A JSON object for prompt and result.")] = None
+    runs_dir: Annotated[Text, typer.Option(metavar="DIR", help="Keep the journal of the run there.")] = None
 
 
 def register(app: typer.Typer) -> None:
@@ -82,6 +83,13 @@ def rlms(
             metavar="MODE", help="On failure: warn_and_continue warns and exits with 0, fail_role exits with its code."
         ),
     ] = None,
+    standalone: Annotated[
+        bool,
+        typer.Option(
+            "--standalone", help="No loop is around: also write status.json, latest/, index.json, events and runs/."
+        ),
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Also print the result.")] = False,
     flags: Flags,
 ) -> int:
     """Look into a role's files before it runs: highlights and proved citations in result.json and summary.md.
@@ -95,8 +103,9 @@ def rlms(
 
     if fail_mode not in (None, "warn_and_continue", "fail_role"):
         raise ConfigError(f"--fail-mode {fail_mode!r}: write warn_and_continue or fail_role")
-    code, result = invoke_from_shell(asdict(flags), os.environ)
-    print(json.dumps(result))
+    code, result = invoke_from_shell({**asdict(flags), "standalone": str(standalone).lower()}, os.environ)
+    if json_:
+        print(json.dumps(result))
     if code:
         print(printable(f"sonde: rlms failed: {result['error_code']}: {result['error']}"), file=sys.stderr)
     if code and fail_mode is not None and role_goes_on(fail_mode, ok=False):

@@ -32,7 +32,7 @@ from sonde.testing import ScriptedServer, SeenRequest
 RLMS_PROGRAM = """\
 prompt=$(cat)
 case "$prompt" in
-*"You are a sub-call"*) cat ../rlms-child.txt ;;
+"what is retried?") cat ../rlms-child.txt ;;
 *"Step 2/"*) cat ../rlms-2.txt ;;
 *) cat ../rlms-1.txt ;;
 esac
@@ -72,7 +72,7 @@ class Stage:
         (self.place / "files.txt").write_text("src/pay.txt\nnotes.txt\n")
         loop = ["--loop-id", "demo", "--role", "planner", "--iteration", "1"]
         limits = ["--max-steps", "4", "--max-depth", "2", "--timeout-seconds", "60"]
-        where = ["--repo", "material/repo", "--context-file-list", "files.txt", "--output-dir", "out"]
+        where = ["--repo", "material/repo", "--context-file-list", "files.txt", "--output-dir", "out", "--standalone"]
         started = self._sonde("rlms", *loop, *limits, *where, "--root-command-json", json.dumps(["sh", "../rlms.sh"]))
         said = started.communicate()
         if started.returncode != 0:

@@ -39,7 +39,7 @@ look_first() { # role iteration: 0 = go on, anything else = the role has failed
         --require-citations "$(echo "$decision" | field output require_citations)" \
         --root-command-json "$(runner "$role" command)" --root-args-json "$(runner "$role" args)" \
         --root-prompt-mode "$(runner "$role" prompt_mode)" \
-        --fail-mode "$(echo "$decision" | field fail_mode)" > /dev/null
+        --fail-mode "$(echo "$decision" | field fail_mode)" --standalone # this loop keeps no status or index of its own
 }
 
 prompt_for() { # role iteration: the role's prompt, with what was found where it can be relied on

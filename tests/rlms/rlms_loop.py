@@ -61,10 +61,11 @@ class Called:
 
 
 class Loop:
-    """A repository with two files and everything the worker needs."""
+    """A repository with two files and everything the worker needs; `usual` flags go with every call."""
 
-    def __init__(self, tmp: Path) -> None:
+    def __init__(self, tmp: Path, **usual: Any) -> None:
         self.tmp = tmp
+        self.usual = usual
         self.repo = tmp / "repo"
         (self.repo / "src").mkdir(parents=True)
         (self.repo / "src" / "a.py").write_text(SOURCE)
@@ -101,6 +102,7 @@ class Loop:
             "max_depth": 2,
             "timeout_seconds": 60,
             **({} if root is None else {"root_command_json": root.command}),
+            **self.usual,
             **more,
         }
         return {name: str(value) for name, value in flags.items() if value is not None}

@@ -22,7 +22,7 @@ AGENT = """\
 echo "$@" >> "$0.args"
 if [ -n "$PROMPT" ]; then prompt=$(cat "$PROMPT"); else prompt=$(cat); fi
 case "$prompt" in
-*"You are a sub-call"*) echo "it retries" ;;
+"What does this do?"*) echo "it retries" ;;
 *"Step 1/"*) cat <<"CODE"
 ```python
 said = sub_rlm("What does this do? " + read_file("src/a.py", 1, 2))

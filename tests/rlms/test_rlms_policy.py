@@ -22,7 +22,7 @@ GOOD_RESULT = {"ok": True, "citations": [{"path": "a", "signal": "retry"}], "hig
 
 @pytest.fixture
 def loop(tmp_path: Path) -> Loop:
-    return Loop(tmp_path)
+    return Loop(tmp_path, standalone="true")
 
 
 @pytest.mark.requirement("O15")

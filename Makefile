@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help venv check format test test-python test-node journeys test-hostile test-long test-slow test-phoenix test-browser test-vscode test-local test-providers
-.PHONY: requirements pins demo local vsix clean test-monty test-ray test-wheel bench bench-quick docs bench-sandbox bench-turn escape-table
+.PHONY: requirements pins demo local vsix clean test-monty test-superloop test-ray test-wheel bench bench-quick docs bench-sandbox bench-turn escape-table
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -95,6 +95,9 @@ test-providers: $(READY) ## other providers through pydantic-ai, in their own en
 
 test-monty: $(READY) ## the portable backend, with the escape corpus against it
 	sh scripts/test_monty.sh
+
+test-superloop: $(READY) ## sonde rlms in the place of Superloop's worker: its own tests and loops (SUPERLOOP=/path/to/checkout)
+	PATH="$(abspath $(BIN)):$$PATH" bash scripts/superloop.sh
 
 test-ray: $(READY) ## batches on a real Ray cluster of two nodes, with kills (slow)
 	sh scripts/ray.sh run python -m pytest tests/batch/test_ray.py -m slow

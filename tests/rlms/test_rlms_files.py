@@ -276,9 +276,7 @@ def test_a_program_that_removes_the_output_folder_does_not_take_the_files_of_the
 
 
 def test_a_program_that_removes_the_output_folder_does_not_take_the_result_of_a_loop(loop: Loop) -> None:
-    called = loop.call(
-        loop.program("root", f'rm -rf "{loop.tmp}/loops"; cat <<"E"\n{CITED}\nE\n'), standalone="false"
-    )
+    called = loop.call(loop.program("root", f'rm -rf "{loop.tmp}/loops"; cat <<"E"\n{CITED}\nE\n'), standalone="false")
 
     assert called.code == 0
     assert called.result["final"] == "pay retries"

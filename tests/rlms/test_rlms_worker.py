@@ -121,9 +121,7 @@ def test_what_the_strict_profile_blocks_goes_back_with_its_line_and_the_run_goes
 
 
 @pytest.mark.requirement("O9")
-@pytest.mark.parametrize(
-    "code", ["print(undefined)", "x = 1 / 0", "x = read_file('src')", "x = (", "grep('(')"]
-)
+@pytest.mark.parametrize("code", ["print(undefined)", "x = 1 / 0", "x = read_file('src')", "x = (", "grep('(')"])
 def test_a_fault_of_the_code_goes_back_to_the_root_model(loop: Loop, code: str) -> None:
     root = loop.replies("root", [fenced(code), fenced(CITED)])
 

@@ -96,6 +96,6 @@ RLMS = Engine(
     functions=FUNCTIONS,
     fails_without_reply=True,
     max_subcall_chars=SUBCALL_CHARS,
-    asks_once=True,
+    scripted=True,
     final_example='set_final({"highlights": ["what matters"], "citations": [{"path": "src/app.py", "start_line": 10, "end_line": 12}]})',
 )

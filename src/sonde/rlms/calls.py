@@ -85,6 +85,7 @@ class CallLog:
         self._kept = kept
         self._given = 0
         self.last_fault: str | None = None
+        self.last_words = ""
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -93,9 +94,10 @@ class CallLog:
             case SubcallStarted():
                 self._kept.add("subcall", event.call_id)
             case CodeStarted(session=session) if session == ROOT:
-                self.last_fault = None  # a limit that this code meets leaves no other trace of it
+                self.last_fault, self.last_words = None, ""  # a limit that this code meets leaves no other trace of it
             case CodeRan(session=session, fault=fault) if session == ROOT:
                 self.last_fault = str(fault.get("kind")) if fault else None
+                self.last_words = str(fault.get("message")) if fault else ""
             case Highlighted():
                 self._kept.add("highlight", event.text)
             case HostReturned(name="append_highlight", ok=True):

@@ -22,7 +22,7 @@ from sonde.contexts.files.library import Library
 from sonde.contexts.files.search import Search
 from sonde.contexts.files.text import Unreadable
 from sonde.core.canonical import cut
-from sonde.core.evidence import Observed
+from sonde.core.evidence import Excerpt, Observed
 from sonde.disk import below
 from sonde.errors import ConfigError, SandboxViolation, ToolFault
 from sonde.tools import Tool, tool
@@ -128,6 +128,8 @@ class LoopFiles(FilesContext):
         entry = self.library.entry(path)
         with self.library.open(entry) as text:
             total = self.library.index(entry, text).total
+        if total == 0 and first == 1:  # that it is empty can be cited
+            return Observed("", (Excerpt.of_lines(entry.path, 1, 1, ""),))
         if first > total:
             return Observed("", truncated=f"{entry.path} has {total:,} lines; start_line is {start_line:,}.")
         last = None if end_line is None else max(first, end_line)
@@ -155,6 +157,13 @@ class LoopFiles(FilesContext):
             for row in found.value
         ]
         return replace(found, value=rows)
+
+    def reread(self, excerpt: Excerpt) -> str | None:
+        """The lines of an excerpt as they are on disk now; an empty file is one empty line."""
+        found = super().reread(excerpt)
+        if found is None and (excerpt.start_line, excerpt.end_line) == (1, 1) and excerpt.path in self.library.entries:
+            return "" if self.file_info(excerpt.path).value["lines"] == 0 else None
+        return found
 
     def _require(self, path: str) -> None:
         """SandboxViolation for a path that is neither a listed file nor a folder of listed ones."""

@@ -183,8 +183,11 @@ def _cause(request: Request, error: RunError | None, calls: CallLog, deadline: D
         }
         words = named.get(cast("BudgetExceeded", error).limit, error.message)
     if calls.last_fault == "gate":
-        return "sandbox_violation", f"{words}; the last code was refused by the gate"
-    return "limit_exceeded", words
+        return "sandbox_violation", f"{words}; the last code was refused by the gate: {cut(calls.last_words, 300)}"
+    return (
+        "limit_exceeded",
+        f"{words}; the last code failed: {cut(calls.last_words, 300)}" if calls.last_words else words,
+    )
 
 
 def _timeout_words(request: Request) -> str:

@@ -111,6 +111,33 @@ class Citations:
         self._cite(proved)
         return proved.snippet
 
+    def try_citation(
+        self, path: str, start_line: int, end_line: int, signal: str = "reference", snippet: str = ""
+    ) -> str:
+        """Cite lines of a file as proof of what you found; returns their text. Cite the fewest lines that prove the claim.
+
+        Example: add_citation("src/app.py", 10, 12)
+        """
+        del snippet  # as above
+        start = max(1, start_line)
+        args: dict[str, Any] = {"path": path, "start_line": start, "end_line": max(start, end_line)}
+        try:
+            read = self.run.registry.call("read_file", args)
+            lines = [each for each in read.excerpts if each.kind is EvidenceKind.FILE]
+            self.run.log.note(lines)
+            place = (
+                (lines[0].path, start, min(args["end_line"], lines[-1].end_line)) if lines else (path, start, end_line)
+            )
+            proved = self.run.prover.lines(*place, signal=signal)
+            why = proved.told if isinstance(proved, Refuted) else ""
+        except ToolFault as fault:
+            proved, why = None, fault.message
+        if not isinstance(proved, Citation):
+            self.site.notes.append(f"add_citation: {clip(why, UNSEEN_CHARS)}")
+            return ""
+        self._cite(proved)
+        return proved.snippet
+
     def cite_tool(self, name: str, args: dict[str, Any], signal: str = "reference") -> str:
         """Cite what one of the user's tools returned for these arguments, as proof of your answer; returns the ref, which cites it too
         when it stands in brackets in the answer.

@@ -94,8 +94,11 @@ class Prover:
         log: EvidenceLog,
         reread: Callable[[Excerpt], str | None],
         returned: Callable[[str], HostReturned | None] = lambda _ref: None,
+        *,
+        blanks: bool = False,
     ) -> None:
         self.log = log
+        self.blanks = blanks
         self.reread = reread
         self.returned = returned
 
@@ -122,12 +125,12 @@ class Prover:
         return Prover(self.log, reread, self.returned)
 
     def lines(self, path: str, start: int, end: int, *, signal: str = "reference") -> Citation | Refuted:
-        """Lines of a file as a proved citation with a snippet. Blank lines prove nothing and are refused."""
+        """Lines of a file as a proved citation with a snippet. Blank lines prove nothing and are refused, unless `blanks` may be cited."""
         proved = self.log.prove_lines(path, start, end, self.reread)
         if isinstance(proved, Refuted):
             return proved
         text = self.reread(proved) or ""
-        if not text.strip():
+        if not text.strip() and not self.blanks:
             beside = (line for step in range(1, NEAR_LINES + 1) for line in (end + step, start - step) if line > 0)
             near = next(
                 (line for line in beside if (self.reread(Excerpt.of_lines(path, line, line, "")) or "").strip()), None
@@ -237,7 +240,8 @@ class Engine:
     `tools` and `functions` narrow what code may call (None: all); `terse` documents them in one line each. `reply_form`
     is how a root's reply is read; `left_line` puts what is left of the budget into words. With
     `max_subcall_chars` sub_rlm asks a model once, with a prompt of at most so many characters, instead of starting a child session.
-    `asks_once`: a turn is one request, and a final value is judged at once, also if its block showed what the model has not seen.
+    `scripted`: a program that cannot react may write the replies. A turn is one request, a final value is judged at once, also if its block
+    showed what the model has not seen, blank lines may be cited, and the code goes on after a citation that does not hold.
     `templates` are further prompt texts it uses, for the hash in the record. `answers`: its final
     value is an answer in words, so a guided session can check it. `profile` are the language rules of its sandbox unless others are set.
     `thinks`: models may think before they reply, unless a setting says how much.
@@ -263,7 +267,7 @@ class Engine:
     terse: bool = False
     left_line: LeftLine = left_line
     max_subcall_chars: int | None = None
-    asks_once: bool = False
+    scripted: bool = False
     templates: Sequence[str] = ()
     answers: bool = False
     thinks: bool = False

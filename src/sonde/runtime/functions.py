@@ -86,6 +86,8 @@ class Functions:
         tools = {each.__name__: tool(each) for each in functions}
         if "sub_rlm" in tools and self.run.spec.engine.max_subcall_chars is not None:
             tools["sub_rlm"] = tool(self.ask_once, "sub_rlm")
+        if "add_citation" in tools and self.run.spec.engine.scripted:
+            tools["add_citation"] = tool(self.citations.try_citation, "add_citation")
         wanted = self.run.spec.engine.functions or FUNCTIONS
         return [each for name, each in tools.items() if name in wanted]
 

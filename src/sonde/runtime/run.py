@@ -145,7 +145,7 @@ class Run:
     @property
     def prover(self) -> Prover:
         """Proves pointers against this run's log, its record, and the context as it is now."""
-        return Prover(self.log, self.reread, self.recorder.returned)
+        return Prover(self.log, self.reread, self.recorder.returned, blanks=self.spec.engine.scripted)
 
     def reread(self, excerpt: Excerpt) -> str | None:
         """The text behind an excerpt: from the record for what a user's tool returned, otherwise from the context."""

@@ -197,7 +197,7 @@ class Session:
             if not failure.too_long or not self._compact(self.history.tokens() // 2):
                 raise
             text = self._ask(FOLDED)
-        if self.memory.forced and not self.engine.asks_once and not self.form.finishes(text):
+        if self.memory.forced and not self.engine.scripted and not self.form.finishes(text):
             reminder = feedback.REGENERATE.format(final_example=self.form.finish)
             text = self._ask(REGENERATED, (Message("assistant", text), Message("user", reminder)))
         self.memory.last_words = text
@@ -272,7 +272,7 @@ class Session:
         """
         memory = self.memory
         correctable = memory.forced in (None, REPETITION) and self._script is None
-        may_hold = correctable and not self.engine.asks_once and not memory.held_back
+        may_hold = correctable and not self.engine.scripted and not memory.held_back
         if unseen and may_hold and self.scope.left()["iterations"] > 1:
             memory.held_back, memory.draft = True, value
             self.coder.offer("held_final", value)

@@ -221,6 +221,29 @@ def test_files_that_lose_their_text_during_the_run_leave_nothing_to_cite(loop: L
     assert called.result["final"] == "it was here"
 
 
+def test_code_written_for_the_loops_own_worker_runs_unchanged(loop: Loop) -> None:
+    """With `scripts/rlms` … replaced by `exec sonde rlms "$@"`, its own tests fail where its own worker passes. Make [them] pass."""
+    (loop.repo / "empty.md").write_text("")
+    loop.list("empty.md", "src/a.py")
+    code = """\
+for path in list_files():
+    add_citation(path, 1, 80, "semantic_match", "whatever it says")
+    for start in range(1, 200, 80):
+        read_file(path, start, start + 79)
+add_citation("src/a.py", 400, 410)
+set_final({"highlights": ["complete"], "citations": []})"""
+    root = loop.replies("root", [code])
+
+    result = loop.shell(root).result
+
+    assert [(row["path"], row["start_line"], row["end_line"]) for row in result["citations"]] == [
+        ("empty.md", 1, 1),
+        ("src/a.py", 1, 6),
+    ]
+    assert [row["snippet"][:11] for row in result["citations"]] == ["", "def pay(n):"]
+    assert root.calls == 1
+
+
 FOUND = f'append_highlight("{"long " * 60}")\nadd_citation("src/a.py", 1, 2, "retry")'
 
 

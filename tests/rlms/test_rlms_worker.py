@@ -171,6 +171,12 @@ def test_a_value_without_citations_gets_marked_fallback_ones(loop: Loop) -> None
     assert result["citations"][1]["snippet"] == "def pay(n):"
 
 
+def test_citations_point_at_files_also_if_the_value_is_exactly_what_a_tool_returned(loop: Loop) -> None:
+    result = loop.work(loop.replies("root", ["set_final(list_files())"]))
+
+    assert {row["path"] for row in result["citations"]} == {"b.txt", "src/a.py"}
+
+
 def test_fallback_citations_skip_blank_lines(loop: Loop) -> None:
     for file in loop.repo.rglob("*.py"):
         file.write_text(f"\n  \n{file.read_text()}")

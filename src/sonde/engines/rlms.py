@@ -46,8 +46,11 @@ class StepLine:
 
 
 def conclude(value: Any, gathered: Gathered) -> Conclusion:
-    """The value as `ask` judges it, with its highlights; citations are asked for only where the loop wants them."""
-    conclusion = conclude_answer(value, gathered)
+    """The value as `ask` judges it, with its highlights; citations are asked for only where the loop wants them. They have a path: a loop
+    knows none that point at a call.
+    """
+    in_files = {key: [each for each in found if each.path] for key, found in gathered.results.items()}
+    conclusion = conclude_answer(value, replace(gathered, results=in_files, calls=()))
     problems = conclusion.problems
     if not gathered.params.get("require_citations", True):
         problems = tuple(problem for problem in problems if problem.gate != "citations")

@@ -122,7 +122,7 @@ class Prover:
                 files.setdefault(excerpt.path, []).append(excerpt)
             return text
 
-        return Prover(self.log, reread, self.returned)
+        return Prover(self.log, reread, self.returned, blanks=self.blanks)
 
     def lines(self, path: str, start: int, end: int, *, signal: str = "reference") -> Citation | Refuted:
         """Lines of a file as a proved citation with a snippet. Blank lines prove nothing and are refused, unless `blanks` may be cited."""

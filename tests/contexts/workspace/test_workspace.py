@@ -382,6 +382,90 @@ def test_over_the_wire_paths_are_judged_before_they_are_sent(root: Path) -> None
     assert editor.seen == []
 
 
+@pytest.mark.requirement("O17")
+@pytest.mark.parametrize("path", [".env", "src/id_rsa", ".git/config", "keys/server.pem"])
+def test_over_the_wire_secrets_are_not_asked_for_and_not_passed_on(path: str) -> None:
+    asked: list[str] = []
+
+    def generous(kind: str, fields: Mapping[str, Any]) -> Reply:
+        asked.append(kind)
+        return Reply(True, {"files": [path, "a"], "matches": [{"path": path, "line": 1, "text": "KEY"}]})
+
+    workspace = WireWorkspace(generous)
+
+    assert workspace.list_files() == ("a",)
+    assert workspace.search("KEY").matches == ()
+    plan = plan_patch(f"*** Begin Patch\n*** Add File: {path}\n+x\n*** End Patch", lambda _: None)
+    for look in (lambda: workspace.read(path), lambda: workspace.text(path), lambda: workspace.apply(plan)):
+        with pytest.raises(PathRefused):
+            look()
+    assert asked == ["list_files", "context.search"]
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ({"content": "a\nb", "startLine": 4, "endLine": 5}, ("a\nb", 4, 5)),
+        ({"content": "a\nb\n", "startLine": 4, "endLine": 5}, ("a\nb", 4, 5)),
+        ({"content": "a\r\nb\r\n", "startLine": 4, "endLine": 9}, ("a\nb", 4, 5)),
+        ({"content": "a\n", "startLine": 4, "endLine": 5}, ("a\n", 4, 5)),
+        ({"content": "", "startLine": 4, "endLine": 4}, ("", 4, 4)),
+        ({"content": "a\nb\n"}, ("a\nb", 4, 5)),
+        ({"value": "a\nb\n"}, ("a\nb", 4, 5)),
+        ({"content": "a", "startLine": True, "endLine": -1}, ("a", 4, 4)),
+        ({"content": "a", "startLine": 10**30, "endLine": 10**30}, ("a", 4, 4)),
+    ],
+)
+def test_over_the_wire_the_lines_of_a_read_are_counted_not_believed(
+    output: dict[str, Any], expected: tuple[str, int, int]
+) -> None:
+    found = WireWorkspace(lambda kind, fields: Reply(True, output)).read("a.txt", 4, 5)
+
+    assert (found.content, found.start_line, found.end_line) == expected
+
+
+def test_over_the_wire_lines_beyond_the_end_are_a_fault_and_an_empty_file_has_none() -> None:
+    workspace = WireWorkspace(lambda kind, fields: Reply(True, {"content": ""}))
+
+    with pytest.raises(ToolFault):
+        workspace.read("a.txt", 50, 60)
+    assert workspace.read("a.txt").total_lines == 0
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        {"matches": [{"path": "a.txt", "line": 3, "text": "x"}]},
+        {"results": [{"file": "a.txt", "lineNumber": 3, "preview": "x"}], "truncated": 7},
+        {"value": [{"path": "a.txt", "startLine": 3, "content": "x"}]},
+    ],
+)
+def test_over_the_wire_a_search_may_have_the_usual_names(output: dict[str, Any]) -> None:
+    """The source document does not say what context.search returns."""
+    found = WireWorkspace(lambda kind, fields: Reply(True, output)).search("x")
+
+    assert [(each.path, each.line, each.text) for each in found.matches] == [("a.txt", 3, "x")]
+    assert found.truncated is None
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_over_the_wire_the_patch_of_a_file_with_crlf_applies_as_it_stands(end: str) -> None:
+    text = "one\r\ntwo\r\nthree" + end.replace("\n", "\r\n").replace("\r\r", "\r")
+    sent: list[str] = []
+
+    def editor(kind: str, fields: Mapping[str, Any]) -> Reply:
+        sent.append(fields.get("patch", ""))
+        return Reply(True, {"content": text, "applied": True})
+
+    patch = "*** Begin Patch\n*** Update File: a.txt\n@@\n-three\n+3\n*** End Patch"
+    WorkspaceContext(WireWorkspace(editor)).apply_patch(patch)
+
+    lines = sent[-1].split("\n")
+    last = "\r" if end else ""
+    assert {" one\r", " two\r", f"-three{last}", f"+3{last}"} <= set(lines)
+    assert lines[:2] == ["--- a/a.txt", "+++ b/a.txt"]
+
+
 @pytest.mark.parametrize(
     "output",
     [{}, {"files": 5, "matches": 5}, {"files": [None], "matches": ["x"]},

@@ -6,6 +6,7 @@ kept small: one of more than 200 lines needs a rationale, and every rationale is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
@@ -30,12 +31,12 @@ from sonde.contexts.workspace.base import (
 from sonde.contexts.workspace.local import PLAIN, LocalWorkspace
 from sonde.contexts.workspace.parse import parse_patch
 from sonde.contexts.workspace.paths import clean
-from sonde.contexts.workspace.planner import UNCHANGED, plan_patch
+from sonde.contexts.workspace.planner import plan_patch
 from sonde.contexts.workspace.policy import Policy
 from sonde.contexts.workspace.scope import Place, ScopedWorkspace, read_places
 from sonde.contexts.workspace.text import visible
 from sonde.contexts.workspace.wire import Reply, WireWorkspace
-from sonde.core.canonical import hash_value
+from sonde.core.canonical import clip, hash_value
 from sonde.core.evidence import Excerpt, Observed
 from sonde.errors import ToolFault
 from sonde.tools import Tool, tool
@@ -222,7 +223,10 @@ class WorkspaceContext:
 
     def _not_applied(self, reason: str, *, by_user: bool = False) -> None:
         if not self.rehearsal:
-            self.rejected.append(reason.partition("\n")[0])
+            first = re.split(r"\n?Signature:|Example:", reason)[
+                0
+            ]  # not how to do it: the reader of the run made no patch
+            self.rejected.append(clip(" ".join(first.split()), 300))
             self.by_user = by_user
 
     def recall(self, name: str, args: Mapping[str, Any], result: Any, error: str | None) -> None:
@@ -232,7 +236,7 @@ class WorkspaceContext:
         if name != "apply_patch":
             return
         if error is not None:
-            if UNCHANGED not in error:
+            if not any(words in error for words in NothingToChange.WORDS):
                 self._not_applied(error.removeprefix("apply_patch: "))
         elif not result.get("applied"):
             self._not_applied(str(result.get("summary")), by_user=True)

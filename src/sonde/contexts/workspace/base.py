@@ -35,7 +35,9 @@ class PatchRefused(ToolFault):
 
 
 class NothingToChange(PatchRefused):
-    """Every line that the patch would make is there already."""
+    """What the patch would make is there already. A replay knows it by its words."""
+
+    WORDS = ("would not change", "seems to have been applied")
 
 
 class Action(StrEnum):

@@ -14,7 +14,7 @@ from functools import cached_property
 from heapq import nlargest
 from itertools import accumulate, pairwise
 
-from sonde.contexts.workspace.base import PatchRefused
+from sonde.contexts.workspace.base import NothingToChange, PatchRefused
 from sonde.contexts.workspace.parse import Hunk
 
 CLOSERS = ("}", ")", "]", "{", "end")
@@ -181,7 +181,7 @@ def _candidates(file: FileLines, number: int, hunk: Hunk) -> list[HunkPlace]:
         return [HunkPlace(loose[0], loose=True)]
     done = file.occurrences(hunk.new) if hunk.new and any(mark == "+" for mark, _ in hunk.lines) else []
     if done:
-        raise PatchRefused(
+        raise NothingToChange(
             f"{file.path}, hunk {number}: its lines are not there, but what it wants is already at line {done[0] + 1}; it seems to have "
             "been applied. Leave this hunk out"
         )

@@ -16,7 +16,6 @@ from sonde.contexts.workspace.paths import clean, folded
 from sonde.contexts.workspace.text import TextLine, join, split
 from sonde.core.canonical import plural, sha256_text
 
-UNCHANGED = "would not change"
 TextOf = Callable[[str], str | None]
 
 
@@ -62,7 +61,7 @@ def _change(file: FilePatch, text_of: TextOf, notes: list[str], effort: LineBudg
     new = patched(path, text, file.hunks, notes, effort)
     target = None if file.target is None else _free(clean(file.target), text_of)
     if new == text and target is None:
-        raise NothingToChange(f"{path} {UNCHANGED}; leave it out")
+        raise NothingToChange(f"{path} would not change; leave it out")
     return FileChange(path=path, action=file.action, base_hash=base, new_text=new, old_text=text, target=target)
 
 

@@ -33,6 +33,7 @@ def ask(
     tools: Sequence[Callable[..., Any]] = (),
     schema: Schema | None = None,
     code: bool = False,
+    citations: bool = True,
     continue_from: str | Path | None = None,
     limits: Limits | None = None,
     **options: Unpack[RunOptions],
@@ -46,6 +47,7 @@ def ask(
     tools          functions of yours that the code may call; their type hints and docstrings are shown to the model
     schema         the form of the value: a pydantic model or a JSON schema
     code           read source code by its symbols (functions, classes, callers) as well as by its lines
+    citations      False: the answer needs no citation. One without is recorded and shown as unproved
     continue_from  a run (id, folder or "last") that this question follows up on
     limits         what one block of code may use in the sandbox (seconds, memory, output)
 
@@ -78,7 +80,8 @@ def ask(
     spec = ask_spec(question, opened, settings, options, code=code, schema=form)
     limits = limits or Limits()
     given = {"given": bool(context), "tools": [tool(each).name for each in tools], "limits": asdict(limits)}
-    spec = replace(spec, tools=tools, limits=limits, recipe={**spec.recipe, **given})
+    off = {} if citations else {"citations": False}
+    spec = replace(spec, tools=tools, limits=limits, citations=citations, recipe={**spec.recipe, **given, **off})
     if continue_from is not None:
         spec = continued(spec, continue_from, settings, options.get("runs_dir"))
     answer = launch(spec, settings)

@@ -55,6 +55,7 @@ def rebuilt(
                 _recorded(started, ASK, opened.context, settings),
                 tools=tools,
                 schema=recipe.get("schema"),
+                citations=recipe.get("citations", True),
                 variables=opened.variables,
                 input_ref=started.input_ref,
                 limits=Limits(**recipe.get("limits", {})),

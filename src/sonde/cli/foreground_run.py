@@ -157,6 +157,7 @@ def print_answer(
             "value": answer.value,
             "citations": [citation.model_dump(mode="json") for citation in answer.citations],
             "gaps": list(answer.gaps),
+            **({"unproved": True} if record.runtime_ref.unproved else {}),
             "status": str(answer.status),
             "annotator_kind": answer.annotator_kind,
             "usage": record.runtime_ref.usage.model_dump(mode="json"),

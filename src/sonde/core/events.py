@@ -313,6 +313,8 @@ class RunEnded(Event, tag="run_ended", frozen=True, kw_only=True):
     gaps: list[str] = []
     error: dict[str, Any] | None = None
     elapsed_s: float = 0.0
+    unproved: bool = False
+    """Citations were switched off, and there are none."""
 
 
 class WroteBack(Event, tag="wrote_back", frozen=True, kw_only=True):

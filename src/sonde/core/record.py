@@ -264,6 +264,7 @@ class RecordFold:
             scaffold=start.scaffold,
             layers=start.layers,
             unsafe="unsafe" in start.layers or bool(start.settings.get("unsafe", False)),
+            unproved=self._end is not None and self._end.unproved,
         )
 
     def _recorded_error(self) -> RecordedError | None:

@@ -95,13 +95,17 @@ class RuntimeRef(Part):
     scaffold: str | None = None
     layers: list[str] = []
     unsafe: bool = False
+    unproved: bool = False
+    """Citations were switched off, and there are none."""
 
     @model_serializer(mode="wrap")
     def _as_before(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A record from before prices had a source looks as it always did."""
+        """A record from before prices had a source, or of a run that is proved, looks as it always did."""
         shown: dict[str, Any] = plain(self)
         if self.price_source is None:
             shown.pop("price_source", None)
+        if not self.unproved:
+            shown.pop("unproved", None)
         return shown
 
 

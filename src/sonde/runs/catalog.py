@@ -42,12 +42,14 @@ class RunSummary:
     cost_usd: float | None = 0.0
     seconds: float = 0.0
     citations: int = 0
+    unproved: bool = False
 
 
 class _Runtime(msgspec.Struct):
     usage: Usage
     model_name: str | None = None
     price_source: str | None = None
+    unproved: bool = False
 
 
 class _Metrics(msgspec.Struct):
@@ -125,6 +127,7 @@ def summarise(path: Path) -> RunSummary:
             cost_usd=usage.cost if head.runtime_ref.price_source or not usage.tokens_total else usage.cost_usd or None,
             seconds=head.metrics.total_latency_s,
             citations=len(head.citations),
+            unproved=head.runtime_ref.unproved,
         )
     try:
         with open_plain(path / JOURNAL) as file:

@@ -72,7 +72,7 @@ class Citations:
         if own is None:
             return
         self.refs[own.rpartition("-")[0]] = own
-        if recorded.name not in self.run.registry.given:
+        if recorded.name not in self.run.registry.given or not self.run.cites:
             return
         self.ref = own
         self._listed += 1

@@ -60,6 +60,8 @@ class Conclusion:
     gaps: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     by_model: bool | None = None
+    unproved: bool = False
+    """Citations are switched off, and there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +246,8 @@ class Engine:
     showed what the model has not seen, blank lines may be cited, and the code goes on after a citation that does not hold.
     `templates` are further prompt texts it uses, for the hash in the record. `answers`: its final
     value is an answer in words, so a guided session can check it. `profile` are the language rules of its sandbox unless others are set.
-    `thinks`: models may think before they reply, unless a setting says how much.
+    `thinks`: models may think before they reply, unless a setting says how much. Without `cites`, a final value needs no citation, and
+    the record calls one without any unproved.
     """
 
     name: str
@@ -271,5 +274,6 @@ class Engine:
     templates: Sequence[str] = ()
     answers: bool = False
     thinks: bool = False
+    cites: bool = True
     profile: str = "analysis"
     final_example: str = 'FINAL("…")'

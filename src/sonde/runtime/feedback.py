@@ -126,9 +126,11 @@ def repair_text(reasons: Sequence[str], example: str = "", *, template: str = RE
     return template.format(reasons="\n".join(f"- {reason}" for reason in reasons), example=example)
 
 
-def schema_example(schema: Mapping[str, Any]) -> str:
+def schema_example(schema: Mapping[str, Any], *, cites: bool = True) -> str:
     """A final call with the fields of a schema."""
     names = [str(name) for name in schema.get("required") or schema.get("properties") or ()]
     fields = ", ".join(f'"{name}": …' for name in names[:8])
     value = f"{{{fields}}}" if names else "value"
+    if not cites:
+        return f"FINAL({value})"
     return f"FINAL({value}), with citations by add_citation(path, start, end) or as [path:start-end] in a text field,"

@@ -34,6 +34,8 @@ from sonde.runtime.engine import Conclusion, Gathered, Problem, Prover
 if TYPE_CHECKING:
     from sonde.runtime.session import Session
 
+UNPROVED = "citations are switched off: nothing proves this answer"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -62,6 +64,14 @@ def conclude(session: Session, value: Any) -> Conclusion:
         judge = session.engine.conclude_child
     ground = gathered(session)
     conclusion = session.form.judged(value, ground, judge)
+    if not session.shared.cites:
+        proved = conclusion.citations or conclusion.evidence or session.errand is not None
+        conclusion = replace(
+            conclusion,
+            problems=tuple(problem for problem in conclusion.problems if problem.gate == "schema"),
+            gaps=conclusion.gaps if proved else (*conclusion.gaps, UNPROVED),
+            unproved=not proved,
+        )
     conclusion = replace(conclusion, problems=(*conclusion.problems, *instructed(ground.prover, value, conclusion)))
     for gate in ("schema", "evidence", "citations"):
         gate_checked(session, gate, [problem.reason for problem in conclusion.problems if problem.gate == gate])

@@ -152,10 +152,12 @@ class CodeReplies(ReplyForm):
     def opening(self, elapsed_s: float) -> Conversation:
         """Rules, functions with their documentation, and a task that names the variables."""
         session = self.session
-        names, spec = session.host.names, session.spec
+        spec, cites = session.spec, session.shared.cites
+        names = (*session.host.names, *(["citations"] if cites else []))
         system = fill(
             offered(session.engine.system if session.errand is None else session.engine.child, names),
             functions=session.host.prompt,
+            looked=", and cite what you looked at" if cites else "",
             calling="" if spec.profile == "assign-only" else "call them like any Python function; ",
             profile=offered(language_text(spec.profile, spec.backend, spec.packages), names),
             form=prompt_file("runtime/schema") if session.engine.reply_form == "schema" else "",

@@ -68,10 +68,10 @@ class Functions:
     def offered(self) -> list[Tool]:
         """Those that can work here."""
         functions: list[Callable[..., Any]] = [self.budget, self.append_highlight]
-        if "read_file" in self.run.registry.names:
+        if "read_file" in self.run.registry.names and self.run.cites:
             functions.append(self.citations.add_citation)
         lifted = self.run.spec.profile == "assign-only"  # arguments are literals there: no dicts, no lists
-        if self.run.registry.given and not lifted:
+        if self.run.registry.given and self.run.cites and not lifted:
             functions.append(self.citations.cite_tool)
         if self._may_ask():
             functions += [self.llm_query, self.llm_batch, self.summarize]

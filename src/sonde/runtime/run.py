@@ -74,6 +74,8 @@ class RunSpec:
     """None: the root's model answers sub-calls too."""
     tools: Sequence[Callable[..., Any]] = ()
     schema: Mapping[str, Any] | None = None
+    citations: bool = True
+    """False: a final value needs none; see `Engine.cites`."""
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     input_ref: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -136,6 +138,11 @@ class Run:
     def clock(self) -> Clock:
         """The clock of the recording, if it has one, else the real one."""
         return self.spec.recording.clock or self.spec.clock
+
+    @property
+    def cites(self) -> bool:
+        """Whether a final value must be proved."""
+        return self.spec.citations and self.spec.engine.cites
 
     @property
     def seed(self) -> int:
@@ -268,6 +275,7 @@ class Run:
                 gaps=list(outcome.conclusion.gaps),
                 error=error,
                 elapsed_s=round(outcome.elapsed_s, 3),
+                unproved=outcome.conclusion.unproved,
             )
         )
         if unwritten is None:

@@ -7,6 +7,7 @@ calls run this same loop one level down. `forms` decides what the model reads an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
@@ -56,6 +57,7 @@ from sonde.tools import ToolRegistry
 if TYPE_CHECKING:
     from sonde.runtime.run import Run
 
+EXAMPLE_CITATION = re.compile(r" ?\[path[^\]]*\]")
 MAX_REPAIRS = 2
 """How often the model may mend a final value, per gate."""
 
@@ -98,8 +100,10 @@ class Session:
                 (line for line in self.engine.child.splitlines() if line.startswith("SUBMIT(")),
                 self.engine.final_example,
             )
-        schema = self.spec.schema
-        return self.engine.final_example if schema is None else feedback.schema_example(schema)
+        schema, cites = self.spec.schema, self.shared.cites
+        if schema is not None:
+            return feedback.schema_example(schema, cites=cites)
+        return self.engine.final_example if cites else EXAMPLE_CITATION.sub("", self.engine.final_example)
 
     @property
     def guard(self) -> SandboxGuard:

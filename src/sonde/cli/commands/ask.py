@@ -35,6 +35,9 @@ class AskOptions:
         False
     )
     schema: Annotated[Path | None, typer.Option(metavar="FILE", help="A JSON Schema for the answer.")] = None
+    no_citations: Annotated[
+        bool, typer.Option("--no-citations", help="Accept an answer without proof; the run is shown as unproved.")
+    ] = False
     continue_from: Annotated[
         str | None,
         typer.Option(
@@ -148,6 +151,7 @@ def ask(
             settings=settings,
             code=how.code,
             schema=schema,
+            citations=not how.no_citations,
             continue_from=how.continue_from,
             unsafe=how.unsafe,
             **hooks,

@@ -97,6 +97,7 @@ def _line(summary: RunSummary, width: int = 0) -> str:
         f"{summary.tokens:>9,} {'token ' if summary.tokens == 1 else 'tokens'} {spent:>12}  "
     )
     model, asked = printable(summary.model or "no model"), one_line(summary.objective, 60)
+    asked = f"unproved: {asked}" if summary.unproved else asked
     if width and len(line) + len(model) + 2 + len(asked) > width:
         model = middle_cut(model, max(NARROW_MODEL, width - len(line) - len(asked) - 2))
         asked = one_line(asked, max(NARROW_QUESTION, width - len(line) - len(model) - 2))

@@ -56,6 +56,7 @@ export class Answer {
         start.layers?.includes("unsafe") || start.settings?.unsafe
           ? h("span", { class: "pill failed" }, "unsafe")
           : null,
+        this.run.end?.unproved ? h("span", { class: "pill partial" }, "unproved") : null,
       ),
       heading,
     );

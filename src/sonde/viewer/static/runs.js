@@ -111,7 +111,7 @@ export class Runs {
           { href: `#/run/${encodeURIComponent(run.run_id)}`, "data-run": run.run_id },
           short(run.objective, 140) || run.run_id,
         ),
-        h("div", { class: "muted" }, `${run.run_type} · ${run.run_id}`),
+        h("div", { class: "muted" }, `${run.unproved ? "unproved · " : ""}${run.run_type} · ${run.run_id}`),
       ),
       h("td", { class: "muted model", title: run.model }, run.model),
       h("td", { class: "muted" }, when(run.started_at)),

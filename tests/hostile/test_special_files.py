@@ -87,17 +87,36 @@ def test_an_export_with_holes_of_gigabytes_is_refused_at_once(victim: Victim) ->
     assert "is not an exported run" in done.stderr
 
 
-def test_a_database_whose_join_multiplies_is_refused(victim: Victim) -> None:
+COLUMNS = "trace_rowid, span_id, parent_id, name, span_kind, start_time, end_time, status_code, status_message, events"
+OTHERS = "CREATE TABLE projects (id INTEGER PRIMARY KEY, name); CREATE TABLE traces (id INTEGER PRIMARY KEY, trace_id, project_rowid);"
+SPANS = f"CREATE TABLE spans (id INTEGER PRIMARY KEY, {COLUMNS}, attributes"
+DATABASES = {
+    "a join that multiplies": f"CREATE TABLE projects (id, name); CREATE TABLE traces (id, trace_id, project_rowid);"
+    f"CREATE TABLE spans (id, {COLUMNS}, attributes);",
+    "columns that are computed": f"{OTHERS}{SPANS} AS ('{{\"a\":\"' || hex(zeroblob(500000)) || '\"}}'));",
+    "a table that computes its rows": f"{OTHERS}CREATE VIRTUAL TABLE spans USING fts5({COLUMNS}, attributes);",
+    "one long value for every row": f"{OTHERS}{SPANS}); INSERT INTO spans (trace_rowid) SELECT 1 FROM numbers;"
+    f"""ALTER TABLE spans ADD COLUMN more DEFAULT '{"x" * 1_000_000}';""",
+}
+
+
+@pytest.mark.parametrize("name", DATABASES)
+def test_a_database_that_says_more_than_it_holds_is_refused(victim: Victim, name: str) -> None:
     place = victim.folder / "phoenix.db"
     with closing(sqlite3.connect(place)) as made, made:
-        made.execute("CREATE TABLE projects (id, name)")
-        made.execute("CREATE TABLE traces (id, trace_id, project_rowid)")
-        names = "trace_rowid, span_id, parent_id, name, span_kind, start_time, end_time, status_code, status_message, attributes, events"
-        made.execute(f"CREATE TABLE spans (id, {names})")
-        for table, columns in (("projects", 2), ("traces", 3), ("spans", 12)):
-            made.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})", [[1] * columns] * 1000)
+        made.execute("CREATE TABLE numbers (n)")
+        made.executemany("INSERT INTO numbers VALUES (?)", [[number] for number in range(1000)])
+        made.executescript(DATABASES[name])
+        made.executescript("INSERT INTO projects SELECT 1, 'p'; INSERT INTO traces SELECT 1, 'abc', 1;")
+        if name != "one long value for every row":
+            made.executescript("INSERT INTO spans (trace_rowid, span_id) SELECT 1, n FROM numbers LIMIT 9;")
+        else:  # as if the value stood in the column that is read
+            made.executescript(
+                "ALTER TABLE spans RENAME COLUMN attributes TO old; ALTER TABLE spans RENAME COLUMN more TO attributes;"
+            )
 
-    done = victim.sonde("rca", "abc", "--source", "phoenix.db", "--runs-dir", victim.own)
+    done = victim.call("rca", "abc", "--source", "phoenix.db", "--runs-dir", victim.own)
 
     assert done.returncode == 2
-    assert "several traces or projects of one id" in done.stderr
+    assert "phoenix.db" in done.stderr
+    assert sum(each.stat().st_size for each in victim.home.rglob("*") if each.is_file()) < 50_000_000

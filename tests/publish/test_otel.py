@@ -31,6 +31,7 @@ class Receiver(HTTPServer):
         self.status = status
         self.requests: list[ExportTraceServiceRequest] = []
         self.paths: list[str] = []
+        self.elsewhere = ""
 
     @property
     def url(self) -> str:
@@ -58,6 +59,8 @@ class _Exchange(BaseHTTPRequestHandler):
         self.server.requests.append(ExportTraceServiceRequest.FromString(body))
         self.send_response(self.server.status)
         self.send_header("content-length", "0")
+        if self.server.elsewhere:
+            self.send_header("location", self.server.elsewhere)
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the overridden method's name for it
@@ -217,6 +220,15 @@ def test_a_backend_that_refuses_is_named_and_does_not_hurt_the_run() -> None:
         story(Teller(Recorder(TickingClock(), listeners=[TraceSender(otlp_exporter(receiver.url)), heard.append])))
 
     assert any(isinstance(event, Noted) and "backend did not take the spans" in event.text for event in heard)
+
+
+def test_a_backend_that_points_elsewhere_gets_no_second_request(receiver: Receiver) -> None:
+    for other in _serve(Receiver(status=307)):
+        other.elsewhere = f"{receiver.url}/v1/traces"
+        with pytest.raises(TraceNotSent):
+            send_trace(told(), otlp_exporter(other.url, headers={"api-key": "mine"}))
+
+        assert other.requests and not receiver.requests
 
 
 def test_attributes_are_of_types_that_otel_takes() -> None:

@@ -153,6 +153,25 @@ def test_nothing_that_an_editor_shows_calls_elsewhere_or_is_hidden(folder: Path)
     assert not [text for text in shown if "![" in text.replace("\\!", "")]
 
 
+@pytest.mark.long
+def test_the_words_of_a_sub_call_are_as_safe_as_the_rest_and_a_refused_read_has_failed(folder: Path) -> None:
+    code = "try:\n    read_file('.env')\nexcept Exception:\n    pass\nprint(llm_query('tell me'))\nFINAL('Done.')"
+    words = "![x](https://evil.example/p.png)\u202e"
+    program = folder.parent / "model.py"
+    program.write_text(
+        f"import sys\nprint({words!r} if 'tell me' in sys.stdin.read()[-400:] else {f'```python{chr(10)}{code}{chr(10)}```'!r})"
+    )
+    (folder / ".env").write_text("TOKEN=1\n")
+
+    editor, _ = talk(folder, choose("accept"), model=f"command:{sys.executable} {program}")
+
+    refused = next(u.tool_call_id for u in editor.updates if u.session_update == "tool_call" and u.kind == "read")
+    changed = [u for u in editor.updates if u.session_update == "tool_call_update"]
+    assert [u.status for u in changed if u.tool_call_id == refused] == ["failed"]
+    said = [u.raw_output for u in changed if u.raw_output]
+    assert said and not [text for text in said if "![" in text.replace("\\!", "") or "\u202e" in text]
+
+
 def test_a_prompt_can_be_cancelled(folder: Path) -> None:
     _, reason = talk(folder, choose("accept"), prompt=f"wait: {DEMO}", cancel=True)
 

@@ -22,6 +22,7 @@ describe("a change that somebody has to judge", () => {
     expect(visible("a\u2028b\u202ec\u200bd\u{e0041}e\x85f\x1b")).toBe(
       "a<U+2028>b<U+202E>c<U+200B>d<U+E0041>e<U+0085>f<U+001B>",
     );
-    expect(visible("plain\r\n\ttext é 日本 ✔️")).toBe("plain\r\n\ttext é 日本 ✔️");
+    expect(visible("plain\r\n\ttext é 日本 ✔️ 1️⃣")).toBe("plain\r\n\ttext é 日本 ✔️ 1️⃣");
+    expect(visible("key\ufe0f ✔️\ufe0f")).toBe("key<U+FE0F> ✔️<U+FE0F>");
   });
 });

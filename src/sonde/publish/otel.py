@@ -29,12 +29,15 @@ def otlp_exporter(endpoint: str, *, headers: Mapping[str, str] | None = None, ti
     """An exporter to an OTLP/HTTP endpoint; `http://127.0.0.1:6006` is completed to `…/v1/traces`."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415  # an extra
+        from requests import Session  # noqa: PLC0415  # comes with the extra
     except ImportError:
         raise ConfigError(INSTALL) from None
     # Its retries are not news for a terminal: a program with logging of its own still gets them, and a trace that is not sent is told.
     logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
     address = endpoint if endpoint.rstrip("/").endswith("/v1/traces") else f"{endpoint.rstrip('/')}/v1/traces"
-    return OTLPSpanExporter(endpoint=address, headers=dict(headers or {}), timeout=timeout_s)
+    session = Session()
+    session.max_redirects = 0  # another server would get the spans and the user's headers
+    return OTLPSpanExporter(endpoint=address, headers=dict(headers or {}), timeout=timeout_s, session=session)
 
 
 def send_trace(

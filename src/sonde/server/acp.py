@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import CancelledError
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -63,16 +64,20 @@ Kind = Literal["read", "search", "execute"]
 
 
 class AnnouncedWorkspace:
-    """A workspace that calls `announce(kind, title, path)` before each look at it. Changes are announced when approval is asked."""
+    """A workspace that looks at its files within `announce(kind, title, path)`, which hears whether that failed. Changes are announced
+    when approval is asked.
+    """
 
-    def __init__(self, workspace: Workspace, announce: Callable[[Kind, str, str], None]) -> None:
+    def __init__(
+        self, workspace: Workspace, announce: Callable[[Kind, str, str], AbstractContextManager[None]]
+    ) -> None:
         self._workspace = workspace
         self._announce = announce
 
     def list_files(self, root: str = "") -> tuple[str, ...]:
         """As the workspace does."""
-        self._announce("search", f"list files {root}".strip(), root)
-        return self._workspace.list_files(root)
+        with self._announce("search", f"list files {root}".strip(), root):
+            return self._workspace.list_files(root)
 
     def read(
         self, path: str, start_line: int | None = None, end_line: int | None = None, *, rationale: str = ""
@@ -80,23 +85,23 @@ class AnnouncedWorkspace:
         """As the workspace does."""
         lines = f":{start_line or 1}-{end_line or ''}" if start_line or end_line else ""
         why = f" ({rationale})" if rationale else ""
-        self._announce("read", f"read {path}{lines}{why}", path)
-        return self._workspace.read(path, start_line, end_line, rationale=rationale)
+        with self._announce("read", f"read {path}{lines}{why}", path):
+            return self._workspace.read(path, start_line, end_line, rationale=rationale)
 
     def search(self, query: str, path: str | None = None) -> Matches:
         """As the workspace does."""
-        self._announce("search", f"search {query!r}", path or "")
-        return self._workspace.search(query, path)
+        with self._announce("search", f"search {query!r}", path or ""):
+            return self._workspace.search(query, path)
 
     def text(self, path: str) -> str | None:
         """As the workspace does."""
-        self._announce("read", f"read {path}", path)
-        return self._workspace.text(path)
+        with self._announce("read", f"read {path}", path):
+            return self._workspace.text(path)
 
     def execute(self, command: str, cwd: str = "") -> CommandResult:
         """As the workspace does."""
-        self._announce("execute", command if confinable() else f"{command} ({NOT_CONFINED})", cwd)
-        return self._workspace.execute(command, cwd)
+        with self._announce("execute", command if confinable() else f"{command} ({NOT_CONFINED})", cwd):
+            return self._workspace.execute(command, cwd)
 
     def apply(self, plan: Plan) -> Applied:
         """As the workspace does."""
@@ -156,24 +161,36 @@ class PromptTask:
             sent = self._client.session_update(self.session.id, update)
             asyncio.run_coroutine_threadsafe(sent, self._loop).result()
 
-    def _announce(self, kind: Kind, title: str, path: str) -> None:
+    @contextmanager
+    def _announce(self, kind: Kind, title: str, path: str) -> Generator[None]:
         places = [ToolCallLocation(path=str(self.session.folder / path))]
         call = f"call{next(self.session.numbers)}"
-        self._update(acp.start_tool_call(call, line(title), kind=kind, status="completed", locations=places))
+        shown = line(visible(title))
+        self._update(acp.start_tool_call(call, shown, kind=kind, status="in_progress", locations=places))
+        ended: Literal["completed", "failed"] = "failed"
+        try:
+            yield
+            ended = "completed"
+        finally:
+            self._update(acp.update_tool_call(call, status=ended))
 
     def _emit(self, event: TaskEvent) -> None:
         match event:
             case SubcallStart():
-                self._update(acp.start_tool_call(event.id, line(event.intent), kind="think", status="in_progress"))
+                self._update(
+                    acp.start_tool_call(event.id, line(visible(event.intent)), kind="think", status="in_progress")
+                )
             case SubcallEnd():
-                self._update(acp.update_tool_call(event.id, status="completed", raw_output=event.summary))
+                self._update(
+                    acp.update_tool_call(event.id, status="completed", raw_output=quiet(visible(event.summary)))
+                )
             case WireProgress(limits=WireLimits() as limits) if not self._limits_shown:
                 self._limits_shown = True
                 time = "" if limits.timeout_seconds is None else f", {limits.timeout_seconds:g} s"
                 counts = f"{limits.max_total_tokens:,} tokens{time}, {limits.max_subcalls} sub-calls"
                 self._update(acp.update_agent_thought_text(f"Limits of this task: {counts}.\n\n"))
             case AssistantMessage(partial=None):
-                self._update(acp.update_agent_thought_text(quiet(event.content)))
+                self._update(acp.update_agent_thought_text(quiet(visible(event.content))))
             case _:
                 pass
 

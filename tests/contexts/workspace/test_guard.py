@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import sys
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 
 from sonde.contexts.workspace import Approval, LocalWorkspace, PatchRefused, PathRefused, Plan, WorkspaceContext, accept
 from sonde.contexts.workspace.paths import Root
+from sonde.contexts.workspace.text import HIDDEN, visible
 
 PATCH = "*** Begin Patch\n*** Update File: a\n-1\n+one\n*** Update File: b\n-2\n+two\n*** Add File: new/c\n+3\n*** End Patch"
 
@@ -264,3 +268,31 @@ def test_a_file_that_is_too_large_is_refused(root: Path) -> None:
 
     with pytest.raises(PathRefused):
         LocalWorkspace(root).read("huge")
+
+
+def test_the_editor_shows_the_same_hidden_characters_as_the_terminal() -> None:
+    source = (Path(__file__).parents[3] / "vscode/src/plain.ts").read_text()
+    literal = re.search(r"HIDDEN =\s(?:\s+//.+\n)*\s+/(.+)/gu;", source)
+
+    assert literal is not None
+    assert re.sub(r"\\u\{([0-9a-f]+)\}", lambda found: chr(int(found[1], 16)), literal[1]) == HIDDEN.pattern
+
+
+def test_nothing_hidden_stays_hidden_and_emoji_stay_whole() -> None:
+    ignorable = [
+        *range(0xE0000, 0xE0200),
+        *range(0xFE00, 0xFE10),
+        *range(0x180B, 0x1810),
+        0x115F,
+        0x1160,
+        0x3164,
+        0xFFA0,
+        0x2800,
+    ]
+    formats = [code for code in range(sys.maxunicode) if unicodedata.category(chr(code)) in ("Cf", "Zl", "Zp")]
+    shown = [code for code in (*ignorable, *formats) if chr(code) in visible(f"key{chr(code)}")]
+
+    assert [
+        hex(code) for code in shown if not 0x600 <= code <= 0x8E2 and code not in (0x110BD, 0x110CD)
+    ] == []  # these are drawn
+    assert visible("\u2714\ufe0f 1\ufe0f\u20e3 \u2714\ufe0f\ufe0f") == "\u2714\ufe0f 1\ufe0f\u20e3 \u2714\ufe0f<U+FE0F>"

@@ -31,32 +31,35 @@ _PHOENIX_ROWS = """
 SELECT traces.trace_id, spans.span_id, spans.parent_id, spans.name, spans.span_kind, spans.start_time, spans.end_time,
        spans.status_code, spans.status_message, spans.attributes, spans.events, projects.name AS project_name
 FROM spans CROSS JOIN traces ON traces.id = spans.trace_rowid CROSS JOIN projects ON projects.id = traces.project_rowid
-ORDER BY spans.rowid
+ORDER BY spans.id
 """
-# CROSS JOIN keeps this order of the tables, so nothing is sorted: a stranger's tables without keys could fill the disk with that.
+# CROSS JOIN keeps this order of the tables. With their keys, every span meets one trace and one project, and nothing is sorted.
 ROW_S = 30.0
 STEPS = 100_000
+EXPANSION = (
+    4  # what the rows hold, times the size of the file: names of traces and projects repeat, and UTF-16 grows as UTF-8
+)
+SLACK = 1 << 20
 
 
 def rows(path: Path) -> Iterator[Record | Malformed]:
     """Every span of a Phoenix database as one object."""
     try:
         with closing(_open(path)) as connection:
-            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            if not {"spans", "traces", "projects"} <= tables:
-                raise ConfigError(f"{path.name} is an SQLite file without Phoenix's tables (spans, traces, projects)")
+            _check_tables(connection, path.name)
             connection.row_factory = sqlite3.Row
-            asked = time.monotonic()
+            asked, said = time.monotonic(), 0
             # Also lets Ctrl-C through while SQLite computes.
             connection.set_progress_handler(lambda: time.monotonic() - asked > ROW_S, STEPS)
-            spans = connection.execute("SELECT count(*) FROM spans").fetchone()[0]
+            log = path.with_name(f"{path.name}-wal")
+            most = EXPANSION * (path.stat().st_size + (log.stat().st_size if log.is_file() else 0)) + SLACK
             for number, row in enumerate(connection.execute(_PHOENIX_ROWS), start=1):
                 asked = time.monotonic()
-                if number > spans:
-                    raise ConfigError(
-                        f"{path.name} has several traces or projects of one id; Phoenix writes no such file"
-                    )
                 found = dict(row)
+                # Pages of a forged file may be used many times, so that a few kilobytes hold rows without end.
+                said += 16 + sum(len(value) for value in found.values() if isinstance(value, str | bytes))
+                if said > most:
+                    raise ConfigError(f"the rows of {path.name} hold more than the file: it is damaged or forged")
                 try:
                     found |= {name: json.loads(found[name]) for name in _JSON if isinstance(found[name], str)}
                 except (ValueError, RecursionError) as broken:
@@ -65,6 +68,21 @@ def rows(path: Path) -> Iterator[Record | Malformed]:
                     yield Record(number, 0, found)
     except sqlite3.DatabaseError as broken:
         raise ConfigError(f"{path.name} is not a readable SQLite file: {broken}") from None
+
+
+def _check_tables(connection: sqlite3.Connection, name: str) -> None:
+    """Refuse tables that are not as Phoenix makes them: other ones may compute their values, or join without end."""
+    kinds = {row[1]: row[2] for row in connection.execute("PRAGMA table_list") if row[0] == "main"}
+    if not {"spans", "traces", "projects"} <= set(kinds):
+        raise ConfigError(f"{name} is an SQLite file without Phoenix's tables (spans, traces, projects)")
+    for table in ("spans", "traces", "projects"):
+        columns = [tuple(row) for row in connection.execute(f"PRAGMA table_xinfo({table})")]
+        keys = [(str(column).lower(), str(form).upper()) for _, column, form, _, _, key, _ in columns if key]
+        computed = any(hidden and f"{table}.{column}".lower() in _PHOENIX_ROWS for _, column, *_, hidden in columns)
+        if kinds[table] != "table" or keys != [("id", "INTEGER")] or computed:
+            raise ConfigError(
+                f"{name} is not a database of Phoenix: {table} is no table with the key id, or computes its columns"
+            )
 
 
 def _open(path: Path) -> sqlite3.Connection:

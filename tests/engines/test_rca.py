@@ -27,6 +27,7 @@ from trace_cases import (
 
 import sonde
 from sonde.bench import origin30
+from sonde.contexts.traces.rules import LABELS
 from sonde.engines.rca import RCA, winner
 from sonde.engines.reports import RCAReport
 from sonde.errors import ConfigError, ModelCallFailed
@@ -342,6 +343,11 @@ def test_models_that_cannot_write_code_investigate_by_typed_actions(traces: Path
 
     assert (found.status, found.annotator_kind) == ("succeeded", "LLM")
     assert [r["ref"] for r in report(found)["evidence_refs"]] == [TOOL, f"tool:{TOOL}"]
+    told = scripted.requests[0].messages[0].content
+    assert all(label in told for label in (*LABELS, "no_failure_found"))
+    assert '{"type": "finalize", "output": {"primary_label"' in told
+    steps = found.record.runtime_ref.repl_trajectory
+    assert [[call.tool_name for call in step.tool_trace] for step in steps] == [["get_span"], ["get_tool_io"]]
 
 
 @pytest.mark.requirement(124)

@@ -332,6 +332,7 @@ COMPLIANCE = Engine(
     tools=(*LOOKING, "list_controls", "get_control", "required_evidence"),
     functions=("budget", "llm_query", "llm_batch", "delegate_subcall", "delegate_batch"),
     delegation_keys=DELEGATION_KEYS,
+    in_actions=prompt_file("engines/compliance_actions"),
     final_example=(
         'SUBMIT(findings=[{"control_id": "…", "pass_fail": "fail", "confidence": 0.8, "rationale": "…", '
         '"evidence_refs": [{"kind": "SPAN", "ref": "<span_id>"}], "missing_evidence": []}], gaps=[])'

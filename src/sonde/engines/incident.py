@@ -228,6 +228,7 @@ INCIDENT = Engine(
     tools=(*LOOKING, "list_traces", "list_config_snapshots", "get_config_snapshot", "get_config_diff"),
     functions=("budget", "llm_query", "llm_batch", "delegate_subcall", "delegate_batch"),
     delegation_keys=DELEGATION_KEYS,
+    in_actions=prompt_file("engines/incident_actions"),
     final_example=(
         'SUBMIT(incident_summary="…", impacted_components=["…"], timeline=[{"timestamp": "2026-01-01T00:00:00Z", "event": "…", '
         '"evidence_refs": [{"kind": "SPAN", "ref": "<span_id>"}]}], hypotheses=[{"statement": "…", "confidence": 0.6, '

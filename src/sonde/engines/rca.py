@@ -311,6 +311,7 @@ RCA = Engine(
     tools=LOOKING,
     functions=("budget", "llm_query", "llm_batch", "delegate_subcall", "delegate_batch"),
     delegation_keys=DELEGATION_KEYS | {"findings", "span_ids"},
+    in_actions=prompt_file("engines/rca_actions"),
     final_example=(
         'SUBMIT(primary_label="tool_failure", summary="…", confidence=0.8, evidence_refs=[{"kind": "SPAN", "ref": "<span_id>"}, '
         '{"kind": "TOOL_IO", "ref": "tool:<span_id>"}], alternatives=[{"hypothesis": "…", "why_rejected": "…"}], remediation=["…"], '

@@ -245,7 +245,8 @@ class Engine:
     `scripted`: a program that cannot react may write the replies. A turn is one request, a final value is judged at once, also if its block
     showed what the model has not seen, blank lines may be cited, and the code goes on after a citation that does not hold.
     `templates` are further prompt texts it uses, for the hash in the record. `answers`: its final
-    value is an answer in words, so a guided session can check it. `profile` are the language rules of its sandbox unless others are set.
+    value is an answer in words, so a guided session can check it. `in_actions` are its rules and its last action
+    for models that work by typed actions. `profile` are the language rules of its sandbox unless others are set.
     `thinks`: models may think before they reply, unless a setting says how much. Without `cites`, a final value needs no citation, and
     the record calls one without any unproved.
     """
@@ -277,3 +278,4 @@ class Engine:
     cites: bool = True
     profile: str = "analysis"
     final_example: str = 'FINAL("…")'
+    in_actions: str = ""

@@ -245,9 +245,10 @@ class ActionReplies(ReplyForm):
         """What the work is, without how it is done in code; the tools, and the fields of an action."""
         session, fields = self.session, self._schema["properties"]
         prompt = session.engine.system if session.errand is None else session.engine.child
+        rules = session.engine.in_actions if session.errand is None else ""
         system = fill(
             offered(prompt_file("runtime/actions"), [DELEGATE] if DELEGATE in fields["type"]["enum"] else []),
-            engine=_IN_CODE.split(prompt.partition("\n\n")[0])[0],
+            engine="\n\n".join(filter(None, (_IN_CODE.split(prompt.partition("\n\n")[0])[0], rules))),
             tools=session.shared.registry.prompt,
             schema=json.dumps(fields),
             final=session.final_example,

@@ -31,6 +31,7 @@ LOOKING = (
     "get_tool_io",
     "get_retrieval_chunks",
     "search_trace",
+    "search",
 )
 """The tools with which one looks into a trace."""
 

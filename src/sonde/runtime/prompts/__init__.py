@@ -59,6 +59,7 @@ def template_hash(engine: Engine) -> str:
         engine.system,
         engine.child,
         *engine.templates,
+        *filter(None, [engine.in_actions]),
         *(prompt_file(f"runtime/{name}") for name in ("actions", "guided", "convention", "strict", "schema")),
     ]
     return sha256_text("\0".join(parts))

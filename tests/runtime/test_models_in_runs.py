@@ -104,7 +104,7 @@ def test_failed_attempts_use_up_tokens_and_stop_at_the_limit() -> None:
 
 def test_a_conversation_longer_than_the_model_reads_is_folded_and_asked_again() -> None:
     def narrow(request: ModelRequest) -> Any:
-        if sum(len(message.content) for message in request.messages[1:]) > 14_000:
+        if sum(len(message.content) for message in request.messages[1:]) > 8_000:
             return ModelCallFailed("400: maximum context length", too_long=True)
         return "print('z' * 4000)" if len(model.requests) < 7 else LOOK if len(model.requests) == 7 else FINISH
 

@@ -276,13 +276,14 @@ class GateChecked(Event, tag="gate_checked", frozen=True, kw_only=True):
 
 
 class Compacted(Event, tag="compacted", frozen=True, kw_only=True):
-    """Old turns became one-line summaries."""
+    """Old turns became one-line summaries, or were `shortened` to what later ones referred to."""
 
     KEY = ("session", "turn")
     turn: int
     turns: int
     tokens_before: int
     tokens_after: int
+    shortened: bool = False
 
 
 class Noted(Event, tag="noted", frozen=True, kw_only=True):

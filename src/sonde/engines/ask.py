@@ -272,6 +272,7 @@ ASK = Engine(
     fails_without_reply=True,
     answers=True,
     thinks=True,
+    forgets=True,
     profile="general",
     final_example='FINAL("The answer, in plain words. [path/file.py:10-12]")',
 )

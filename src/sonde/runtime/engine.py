@@ -248,7 +248,7 @@ class Engine:
     value is an answer in words, so a guided session can check it. `in_actions` are its rules and its last action
     for models that work by typed actions. `profile` are the language rules of its sandbox unless others are set.
     `thinks`: models may think before they reply, unless a setting says how much. Without `cites`, a final value needs no citation, and
-    the record calls one without any unproved.
+    the record calls one without any unproved. `forgets`: old turns shrink to what later ones use.
     """
 
     name: str
@@ -276,6 +276,7 @@ class Engine:
     answers: bool = False
     thinks: bool = False
     cites: bool = True
+    forgets: bool = False
     profile: str = "analysis"
     final_example: str = 'FINAL("…")'
     in_actions: str = ""

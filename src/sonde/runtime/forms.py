@@ -51,6 +51,8 @@ class ReplyForm(Protocol):
     finish: str
     """How a reply finishes, as shown to the model."""
     history_tokens: int = HISTORY_TOKENS
+    forgets: bool = False
+    """Whether old turns can be shortened: replies are code, whose variables stay."""
 
     def opening(self, elapsed_s: float) -> Conversation:
         """The conversation before the first reply, which is asked for at this time."""
@@ -143,6 +145,8 @@ class ReplyForm(Protocol):
 
 class CodeReplies(ReplyForm):
     """Fenced Python, or `{reasoning, code}` by a schema. Prose is the answer of a child, and a mistake of the root."""
+
+    forgets = True
 
     def __init__(self, session: Session) -> None:
         self.session = session

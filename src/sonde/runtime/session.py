@@ -161,6 +161,7 @@ class Session:
             raise AssertionError("a last turn leaves no further one")
         # First of all: a replay charges no turn that the recorded run did not take.
         started = self.spec.recording.expect(TurnStarted, self.path, memory.turn + 1)
+        live = started is None
         elapsed_s = round(self.scope.deadline.elapsed(), 3) if started is None else started.elapsed_s
         # Older versions told the time of the turn before, and their runs replay with that.
         self._tell(elapsed_s if started is None or started.call_s is not None else memory.elapsed_s)
@@ -180,7 +181,8 @@ class Session:
             )
         memory.forced, memory.elapsed_s, memory.call_s = started.forced, elapsed_s, started.call_s or 0.0
         self.shared.emit(started)
-        self._compact(self.form.history_tokens)
+        if not self._compact(self.form.history_tokens):
+            self._shrink(live=live)
 
     def next_action(self) -> Action:
         """What to do in this turn: the next step of a script, an action of the form's own, or the model's reply read as one."""
@@ -329,7 +331,17 @@ class Session:
 
     def _compact(self, limit: int) -> bool:
         before = self.history.tokens()
-        turns = self.history.compact(limit)
+        return self._compacted(before, self.history.compact(limit))
+
+    def _shrink(self, *, live: bool) -> None:
+        """Shorten old turns where that pays. A turn that was recorded is as it was then, also if older versions made other choices."""
+        recorded = self.spec.recording.at(Compacted, self.path, self.memory.turn)
+        wanted = self.engine.forgets and self.form.forgets and self.memory.forced is None
+        if wanted if live else recorded is not None and recorded.shortened:
+            before = self.history.tokens()
+            self._compacted(before, self.history.shrink(), shortened=True)
+
+    def _compacted(self, before: int, turns: int, *, shortened: bool = False) -> bool:
         if turns:
             self.shared.emit(
                 Compacted(
@@ -338,6 +350,7 @@ class Session:
                     turns=turns,
                     tokens_before=before,
                     tokens_after=self.history.tokens(),
+                    shortened=shortened,
                 )
             )
         return turns > 0

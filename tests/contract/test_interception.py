@@ -14,6 +14,7 @@ from sonde.core.calls import CallCitation
 from sonde.core.canonical import canonical_json
 from sonde.core.events import CodeRan, Event, HostReturned, ToolExecError, ToolIntercepted
 from sonde.core.status import RunStatus
+from sonde.errors import ConfigError
 from sonde.models.base import ModelRequest
 from sonde.runs.rundir import RunDir
 from sonde.testing import ScriptedModel, run_in_memory
@@ -108,6 +109,20 @@ def test_a_run_that_a_call_proves_replays_shows_it_and_exports_it(shop: Path, tm
     assert [each["ref"] for each in answer.record.citations] == [cited.ref]
     page = export_html(RunDir(answer.run_dir), tmp_path / "page.html").read_text()
     assert cited.ref in page
+
+
+@pytest.mark.parametrize("given", [SOURCE, {"shop.py": SOURCE}], ids=["text", "dict"])
+def test_source_code_in_memory_has_the_nav_tools_too(given: Any) -> None:
+    model = ScriptedModel(['names = nav_ls("Cart")\nFINAL(names)'])
+
+    answer = run_in_memory(model, "What is it?", given, profile="assign-only", code=True)
+
+    assert (answer.status, answer.value) == (RunStatus.SUCCEEDED, ["def add(self, item)"])
+
+
+def test_data_that_is_no_source_code_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="a dict of texts by file name"):
+        run_in_memory(ScriptedModel([]), "What is it?", [1, 2], code=True)
 
 
 @pytest.mark.requirement(25)

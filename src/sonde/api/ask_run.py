@@ -46,7 +46,8 @@ def ask(
     context        paths, globs, text of several words, or one value (a dict, a list, a data frame); nothing: the question alone
     tools          functions of yours that the code may call; their type hints and docstrings are shown to the model
     schema         the form of the value: a pydantic model or a JSON schema
-    code           read source code by its symbols (functions, classes, callers) as well as by its lines
+    code           read source code by its symbols (functions, classes, callers) as well as by its lines: of paths, of a text (taken
+                   for Python), or of a dict of texts by file name
     citations      False: the answer needs no citation. One without is recorded and shown as unproved
     continue_from  a run (id, folder or "last") that this question follows up on
     limits         what one block of code may use in the sandbox (seconds, memory, output)

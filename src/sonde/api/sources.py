@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sonde.contexts import Context
 from sonde.contexts.files import FilesContext
@@ -54,6 +54,14 @@ def open_context(
         raise ConfigError("give either paths or data, not both: put the data into a file, or read the files yourself")
     if len(rest) > 1:
         raise ConfigError(f"give one value as context, not {len(rest)}: put them into one dict with names")
+    if rest and code:
+        from sonde.contexts.code import CodeContext  # noqa: PLC0415  # parsers are loaded only for those who ask for them
+
+        texts = {"context.py": rest[0]} if isinstance(rest[0], str) else rest[0]
+        if not isinstance(texts, Mapping) or not all(isinstance(each, str) for each in cast("Any", texts).values()):
+            raise ConfigError("code=True reads source code: give paths, a text, or a dict of texts by file name")
+        named = {str(name): text for name, text in cast("Mapping[Any, str]", texts).items()}
+        return Opened(context=CodeContext(texts=named, unconfined=unconfined))
     if rest:
         from sonde.contexts.values import ValuesContext  # noqa: PLC0415  # loaded only for those who pass data
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import json
 import socket
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from victim import Victim
@@ -91,3 +93,36 @@ def test_the_end_of_a_long_line_that_was_not_shown_proves_nothing(victim: Victim
 
     journal = next(victim.own.rglob("events.jsonl")).read_text()
     assert "was not shown to you yet" in journal
+
+
+def test_a_server_that_lists_endless_models_when_one_is_missing_holds_nobody_up(victim: Victim) -> None:
+    names = [f"gpt-4o-min{number:090}\nsonde: all is well\x1b[2J" for number in range(100_000)]
+    listed = json.dumps({"data": [{"id": name} for name in names]}).encode()
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self, status: int = 404, body: bytes = b'{"error": {"message": "no such model"}}') -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self) -> None:
+            self.do_POST(200, listed)
+
+        def log_message(self, *args: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # says nothing
+            pass
+
+    victim.write("notes.txt", "the service is payments\n")
+    victim.environ = {"OPENAI_API_KEY": "sk-of-the-victim"}
+    victim.cpu_seconds = 12
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/v1"
+        done = victim.sonde(
+            "ask", "q", "notes.txt", "--model", "openai:gpt-4o-mini", "--base-url", address, "--runs-dir", victim.own
+        )
+        server.shutdown()
+
+    assert done.returncode == 1 and "it has gpt-4o-min" in done.stderr, done.stderr
+    assert not [line for line in done.stderr.splitlines() if line.startswith("sonde: all") or "\x1b" in line]

@@ -120,3 +120,15 @@ def test_a_database_that_says_more_than_it_holds_is_refused(victim: Victim, name
     assert done.returncode == 2
     assert "phoenix.db" in done.stderr
     assert sum(each.stat().st_size for each in victim.home.rglob("*") if each.is_file()) < 50_000_000
+
+
+def test_a_parquet_file_of_a_few_bytes_and_millions_of_rows_is_refused(victim: Victim) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    place = victim.folder / "spans.parquet"
+    parquet.write_table(arrow.table({"trace_id": arrow.nulls(5_000_000, arrow.string())}), place)
+    assert place.stat().st_size < 100_000
+
+    done = victim.call("traces", "ls", "--source", "spans.parquet")
+
+    assert done.returncode == 2
+    assert "that is not a trace file" in done.stderr

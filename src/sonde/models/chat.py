@@ -62,6 +62,7 @@ ATTEMPT_S = 120.0
 CONNECT_S = 10.0
 LISTING_S = 5.0
 LISTED, NAME_CHARS = 8, 80
+MOST_NAMES = 1_000  # of a list of models are compared with the wanted one
 TAIL_S, TAIL_CHUNKS = 0.2, 4
 """How long and how much to read after the last event of a stream: servers end it at once, or keep the line open."""
 
@@ -205,7 +206,7 @@ class ChatModel:
                 watch.cutting(response),
             ):
                 rows = json.loads(b"".join(_capped(response, attempt)))["data"]
-            names = [self._clean(str(row["id"])[:NAME_CHARS]) for row in rows]
+            names = [self._clean(str(row["id"])[:NAME_CHARS]) for row in rows[:MOST_NAMES]]
         except (httpx2.TransportError, NotACompletion, ValueError, RecursionError, LookupError, TypeError):
             return ""
         if self._model_name in names:

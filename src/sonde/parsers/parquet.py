@@ -28,6 +28,7 @@ BYTES_AT_ONCE = 64 * 1024 * 1024
 MAX_EXPANSION = 200  # times its size in the file, for what is over these sizes
 LARGE_GROUP = 1 << 30
 LARGE_FILE = 4 << 30
+FEW_ROWS = 100_000
 _REPEATABLE = 256 * 1024  # a column of less is harmless however often its values repeat within ROWS_AT_ONCE
 
 
@@ -35,6 +36,8 @@ def read(document: BinaryIO, *, size: int, longest: int) -> Iterator[dict[str, A
     """Every row as one object; a text where a row is longer than `longest` bytes. Times are cut to microseconds."""
     # One thread, and nothing read ahead in another: this process can start none.
     file = pq.ParquetFile(document, pre_buffer=False)
+    if file.metadata.num_rows > max(FEW_ROWS, size):  # a run of equal values takes a few bytes, however long it is
+        raise ValueError(f"it says {file.metadata.num_rows:,} rows in {size:,} bytes; that is not a trace file")
     file = pq.ParquetFile(document, pre_buffer=False, read_dictionary=_repeating(file.metadata))
     for batch in _batches(file, size):
         yield from _rows(batch, longest)

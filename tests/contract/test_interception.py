@@ -162,7 +162,7 @@ def test_a_tool_that_returns_what_is_not_data_is_told_to_the_model(shop: Path, p
     """Issue 20: "A tool that returns what is not data is told to the model." """
     answer, events, model = lifted(shop, "x = odd()", "x = nav_info()\nFINAL(x)", tools=[odd], profile=profile)
 
-    assert "tool odd returned its result (object) that is not data" in told(model, 1)
+    assert "tool odd returned what is not data: its result (object)" in told(model, 1)
     assert "A tool returns None, text, numbers, lists or dicts of them." in told(model, 1)
     assert ("odd", False) in [(event.name, event.ok) for event in events if isinstance(event, HostReturned)]
     assert answer.status is RunStatus.SUCCEEDED

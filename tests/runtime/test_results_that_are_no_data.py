@@ -28,5 +28,5 @@ def test_the_call_is_counted_recorded_and_replayed(tmp_path: Path) -> None:
     assert record.runtime_ref.usage.tool_calls == 2
     block = record.runtime_ref.repl_trajectory[0]
     assert [(call.tool_name, call.status) for call in block.tool_trace] == [("list_files", "ok"), ("lost", "error")]
-    assert "tool lost returned its result (object) that is not data" in model.requests[1].messages[-1].content
+    assert "tool lost returned what is not data: its result (object)" in model.requests[1].messages[-1].content
     assert sonde.replay(answer.run_dir, tools=[lost], settings=settings).differences == ()

@@ -154,7 +154,8 @@ class Host:
         except Fault as fault:
             raise self._failed(call, fault, self.run.clock.now() - started) from None
         except ToolResponseInvalid as error:
-            raise self._failed(call, ToolFault(error.message), self.run.clock.now() - started) from None
+            told = ToolFault(f"{error.message} If other arguments do not help, do without this tool.")
+            raise self._failed(call, told, self.run.clock.now() - started) from None
         except SandboxViolation as error:  # it ends the run, but the call was made
             self._failed(call, ToolFault(error.message), self.run.clock.now() - started)
             raise

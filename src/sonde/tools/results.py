@@ -30,7 +30,7 @@ def plain(tool_name: str, value: Any) -> Any:
         return json.loads(data_text(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise ToolResponseInvalid(
-            f"tool {tool_name} returned {_offender(value, 'its result') or 'a result'} that is not data ({error}). "
+            f"tool {tool_name} returned what is not data: {_offender(value, 'its result') or 'its result'}: {error}. "
             "A tool returns None, text, numbers, lists or dicts of them."
         ) from None
 

@@ -17,7 +17,10 @@ pytestmark = pytest.mark.long
 
 
 HERE = Path(__file__).parent
-PROVED_FOR_USERS = ("test_boundary.py", "test_checkpoint_attacks.py", "test_states.py")
+PROVED_FOR_USERS = (
+    *("test_boundary.py", "test_checkpoint_attacks.py", "test_states.py", "test_parsers.py"),
+    *("../contexts/test_files_archives.py", "../contexts/test_code.py", "../contexts/traces/test_trace_odd_tables.py"),
+)
 PYTHONS = sorted(Path.home().glob(".pyenv/versions/3.1[1-9].*/bin/python")) or [Path(sys.executable)]
 AS_USER = f"""
 import sys

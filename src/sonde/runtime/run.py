@@ -51,7 +51,7 @@ from sonde.runtime.session import Session
 from sonde.sandbox import Limits
 from sonde.tools import ToolRegistry
 
-NO_MODEL = "no model is set: pass --model, for example --model openai:gpt-4o-mini with OPENAI_API_KEY set"
+NO_MODEL = "no model is set: pass --model or set SONDE_MODEL, for example to openai:gpt-4o-mini with OPENAI_API_KEY set"
 
 Mode = Literal["code", "actions", "guided"]
 ModeChoice = Mode | Literal["auto"]

@@ -94,6 +94,8 @@ def open_context(
 def _require_text(files: FilesContext, names: Sequence[str]) -> None:
     reasons = files.library.unreadable()
     if files.library.entries and not reasons:
+        if files.library.listing.texts and not files.library.listing.text_bytes:
+            raise ConfigError(f"nothing to read in {', '.join(names)}: every file in it is empty")
         return
     asked, found = ", ".join(names), len(files.library.entries)
     if not found:

@@ -256,7 +256,12 @@ def _place(citation: Citation, roots: Sequence[Path], *, linked: bool) -> str:
 def _print_error(answer: Result, output: OutputOptions) -> None:
     """Say on stderr what went wrong; after a partial run only if its gaps do not already say it."""
     error, failed = answer.record.error, answer.status == "failed"
-    if error is not None and (failed or not (output.quiet or error.message in answer.gaps)):
+    if error is None:
+        return
+    told = error.message in answer.gaps or set(error.message.split("; ")) <= set(
+        answer.gaps
+    )  # several gates in one message
+    if failed or not (output.quiet or told):
         print(f"sonde: {error.code}: {one_line(error.message, 600)}", file=sys.stderr)
 
 

@@ -99,6 +99,8 @@ class _Unheard(io.FileIO):
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Typer leaves by SystemExit with the exit code; errors of Sonde and of the system are handled here."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["help"]:  # as other programs take it
+        words = [*words[1:], "--help"]
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # the caller closed it; fill its number, or one of our files would get it
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))

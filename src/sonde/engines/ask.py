@@ -204,6 +204,8 @@ def fallback(gathered: Gathered) -> Conclusion:
     citations = tuple(merge(kept, passages))
     lines = [_quoted(number, citation, gathered) for number, citation in enumerate(citations, 1)]
     lines += [f"- {highlight}" for highlight in gathered.highlights]
+    if not lines:
+        lines = _uncited(gathered)
     if lines:
         head = "No model has answered this question. These passages bear on it:"
     elif not isinstance(gathered.context, FilesContext):
@@ -238,6 +240,22 @@ def _quoted(number: int, citation: Citation, gathered: Gathered) -> str:
         end = begin + QUOTED_CHARS
         shown.append(f"    {'…' if begin else ''}{line[begin:end].rstrip()}{'…' if end < len(line) else ''}".rstrip())
     return "\n".join([f"[{number}] {citation.heading}", "", *shown])
+
+
+def _uncited(gathered: Gathered) -> list[str]:
+    """Found parts of lines that are too long to be read whole, and so to be proved: a file of JSON without line ends, for example."""
+    try:
+        rows = gathered.registry.call("search", {"query": gathered.objective, "limit": 1}).result
+    except Fault:
+        return []
+    shown: list[str] = []
+    for row in rows:
+        part = re.sub(r"\s+", " ", row["text"])
+        at = min((at for each in Words(gathered.objective).weight if (at := part.lower().find(each)) >= 0), default=0)
+        begin = max(0, at - QUOTED_CHARS // 2)
+        quoted = f"…{part[begin : begin + QUOTED_CHARS]}…"
+        shown.append(f"{row['path']}:{row['start_line']} (the line is too long to be cited)\n\n    {quoted}")
+    return shown
 
 
 def _found(query: str, gathered: Gathered) -> list[Citation]:

@@ -55,11 +55,11 @@ class FirstDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A number of both runs."""
+    """A number of both runs; None for a cost that nobody knows."""
 
     name: str
-    left: float
-    right: float
+    left: float | None
+    right: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +98,7 @@ def compare(left: Sequence[AnyEvent], right: Sequence[AnyEvent]) -> Comparison:
     difference = first_difference(left, right)
     one, other = fold(left), fold(right)
     ours, theirs = one.runtime_ref.usage.model_dump(), other.runtime_ref.usage.model_dump()
+    ours["cost_usd"], theirs["cost_usd"] = one.runtime_ref.usage.cost, other.runtime_ref.usage.cost
     for name in ("total_latency_s", "model_latency_s", "tool_latency_s"):
         ours[name], theirs[name] = getattr(one.metrics, name), getattr(other.metrics, name)
     our_calls, their_calls = (

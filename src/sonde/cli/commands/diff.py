@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sonde.cli.options import PlaceOptions, settings_of, spread
-from sonde.cli.text import escaped_json, printable, some_lines
+from sonde.cli.text import escaped_json, printable_lines, some_lines
 
 if TYPE_CHECKING:
     from sonde.runs.compare import Comparison, Evidence, Pair
@@ -39,7 +39,7 @@ def diff(
     if json:
         sys.stdout.write(escaped_json(pretty_json(result.as_dict()).decode()))
     else:
-        print("\n".join(printable(line) for line in _page(result)))
+        print("\n".join(map(printable_lines, _page(result))))
     return 1 if exit_code and not result.equal else 0
 
 
@@ -68,7 +68,9 @@ def _table(title: str, pairs: Sequence[Pair]) -> Iterable[str]:
         )
 
 
-def _number(value: float) -> str:
+def _number(value: float | None) -> str:
+    if value is None:
+        return f"{'unknown':>14}"
     return f"{value:>14,}" if isinstance(value, int) else f"{value:>14,.4f}"
 
 

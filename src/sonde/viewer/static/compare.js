@@ -1,6 +1,6 @@
 // Two runs side by side: the same path or where they part, then numbers, tools, evidence, the answers and both timelines.
 
-import { count, h, money, put, seconds } from "./dom.js";
+import { costOf, count, h, put, seconds } from "./dom.js";
 import { Flame } from "./flame.js";
 import { RunModel } from "./model.js";
 import { fetchComparison, fetchNews } from "./source.js";
@@ -105,7 +105,7 @@ export class Compare {
   }
 
   numbers(found) {
-    const shown = { cost_usd: money, total_latency_s: seconds, model_latency_s: seconds, tool_latency_s: seconds };
+    const shown = { cost_usd: (value) => costOf(value, 0, 0), total_latency_s: seconds, model_latency_s: seconds, tool_latency_s: seconds };
     const names = {
       total_latency_s: "total time",
       model_latency_s: "model time",

@@ -1,0 +1,64 @@
+"""What tripped up somebody who used the commands for an hour, on files of their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cli_program import sonde
+
+from sonde import ask
+from sonde.testing import ScriptedModel, ScriptedServer
+
+
+def test_a_word_far_into_a_line_that_is_too_long_to_cite_is_shown(tmp_path: Path) -> None:
+    rows = [{"id": number, "name": f"item {number}"} for number in range(40_000)]
+    (tmp_path / "dump.json").write_text(json.dumps({"rows": rows, "note": "the zebra lives here"}))
+
+    shown = sonde("ask", "Where is the zebra?", "dump.json", cwd=tmp_path)
+
+    assert "dump.json:1 (the line is too long to be cited)" in shown.stdout
+    assert "the zebra lives here" in shown.stdout
+    assert "shares a word" not in shown.stdout
+
+
+def test_an_empty_file_is_nothing_to_read(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+
+    shown = sonde("ask", "What is in there?", "empty.txt", cwd=tmp_path)
+
+    assert shown.returncode == 2
+    assert "every file in it is empty" in shown.stderr
+
+
+def test_help_is_a_word_too(tmp_path: Path) -> None:
+    assert sonde("help", cwd=tmp_path).stdout == sonde("--help", cwd=tmp_path).stdout
+    assert sonde("help", "runs", "show", cwd=tmp_path).stdout == sonde("runs", "show", "--help", cwd=tmp_path).stdout
+
+
+def test_the_lines_of_a_comparison_are_lines_and_an_unknown_cost_is_no_number(tmp_path: Path) -> None:
+    done = ask(
+        "What?", "alpha\n", model=ScriptedModel(["FINAL('alpha')"] * 9, cost_usd=None), runs_dir=tmp_path / "runs"
+    )
+
+    shown = sonde("diff", "last", "last", "--runs-dir", "runs", cwd=tmp_path).stdout
+    told = json.loads(sonde("diff", "last", "last", "--json", "--runs-dir", "runs", cwd=tmp_path).stdout)
+
+    assert shown.startswith(f"A {done.record.run_id}\nB {done.record.run_id}\nequal")
+    assert "\ufffd" not in shown
+    assert next(line.split() for line in shown.splitlines() if "cost_usd" in line) == ["cost_usd", "unknown", "unknown"]
+    assert {"name": "cost_usd", "left": None, "right": None} in told["numbers"]
+
+
+def test_what_several_gates_miss_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/size.py").write_text("size = 5\n")
+    look = '```python\nprint(read_file("size.py", 1, 1)["content"])\n```'
+    patch = "*** Begin Patch\n*** Update File: size.py\n@@\n-size = 5\n+size = 6\n*** End Patch"
+    change = f'```python\napply_patch("""{patch}""")\nFINAL("It is 6. [size.py:1]")\n```'
+    with ScriptedServer([look, change, *['```python\nFINAL("It is 6. [size.py:1]")\n```'] * 5]) as server:
+        words = ("--model", "openai:x", "--base-url", server.base_url, "--yes")
+        shown = sonde("edit", "Make it 6", "work", *words, cwd=tmp_path)
+
+    assert "size.py was changed and not read again" in shown.stdout
+    assert "EVIDENCE_VALIDATION_FAILED" not in shown.stderr

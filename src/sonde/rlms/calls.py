@@ -30,7 +30,7 @@ from sonde.errors import ModelCallFailed
 from sonde.models.base import ModelReply, ModelRequest, ModelSettings, OnText, prompt_tokens
 from sonde.models.command import PASSED_ON, CommandModel
 from sonde.rlms.request import Runner
-from sonde.rlms.result import Kept, citation_row
+from sonde.rlms.result import LoopFindings, citation_row
 from sonde.runtime.actions import RunCode, read_longest
 
 PREVIEW_CHARS = 240
@@ -80,7 +80,7 @@ class RunnerModel:
 class CallLog:
     """Listens to the run's stream and keeps what a result needs, whichever way the run ends."""
 
-    def __init__(self, root: RunnerModel, subcall: RunnerModel, kept: Kept) -> None:
+    def __init__(self, root: RunnerModel, subcall: RunnerModel, kept: LoopFindings) -> None:
         self._models = {"root": root, "subcall": subcall}
         self._kept = kept
         self._given = 0

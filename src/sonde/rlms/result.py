@@ -64,7 +64,7 @@ def exit_code(result: Mapping[str, Any]) -> int:
     return 0 if result.get("ok") is True else EXIT_CODES.get(str(result.get("error_code")), 1)
 
 
-class Kept:
+class LoopFindings:
     """What an invocation has so far. It grows by notes: the worker makes them from its events and prints each as a line, so the wrapper has
     the same even if it must end the worker.
     """
@@ -129,15 +129,15 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def success(request: Request, kept: Kept) -> dict[str, Any]:
+def success(request: Request, kept: LoopFindings) -> dict[str, Any]:
     """result.json of a run that has set its final value."""
     return {"ok": True, **_head(request), **_body(request, kept)}
 
 
-def failure(request: Request | None, error_code: str, error: str, kept: Kept | None = None) -> dict[str, Any]:
+def failure(request: Request | None, error_code: str, error: str, kept: LoopFindings | None = None) -> dict[str, Any]:
     """result.json of a run that has failed, with all that it had by then; without a request the flags themselves were refused."""
     head = _head(request) if request else {"generated_at": now()}
-    return {"ok": False, **head, "error": error, "error_code": error_code, **_body(request, kept or Kept())}
+    return {"ok": False, **head, "error": error, "error_code": error_code, **_body(request, kept or LoopFindings())}
 
 
 def _head(request: Request) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def _head(request: Request) -> dict[str, Any]:
     }
 
 
-def _body(request: Request | None, kept: Kept) -> dict[str, Any]:
+def _body(request: Request | None, kept: LoopFindings) -> dict[str, Any]:
     """What both kinds of result have. The elapsed time is filled in at the end."""
     counts = {"step_count": kept.steps, "subcall_count": kept.subcalls, "cli_run_count": kept.runs}
     return {

@@ -41,7 +41,7 @@ from sonde.errors import (
 from sonde.rlms.calls import CallLog, RunnerModel
 from sonde.rlms.files import SNIPPET_CHARS, LoopFiles, open_files, read_list, split_list
 from sonde.rlms.request import RUNS, Request
-from sonde.rlms.result import FALLBACK_SIGNAL, Kept, citation_row, failure, failure_class, success, survey_note
+from sonde.rlms.result import FALLBACK_SIGNAL, LoopFindings, citation_row, failure, failure_class, success, survey_note
 from sonde.runtime.engine import Conclusion, Gathered
 from sonde.runtime.run import RunSpec
 from sonde.sandbox.worker.tables import PR_SET_PDEATHSIG
@@ -52,11 +52,11 @@ NOTHING_TO_CITE = "citations are required, and the listed files hold no text tha
 
 
 def work(
-    request: Request, environ: Mapping[str, str], *, used_s: float = 0.0, kept: Kept | None = None
+    request: Request, environ: Mapping[str, str], *, used_s: float = 0.0, kept: LoopFindings | None = None
 ) -> dict[str, Any]:
     """The result of one invocation; `used_s` of its time have passed already."""
     deadline = Deadline(SystemClock(), max(0.0, request.limits.timeout_seconds - used_s))
-    kept = kept or Kept()
+    kept = kept or LoopFindings()
     try:
         result = _run(request, environ, deadline, kept)
     except SondeError as error:
@@ -65,7 +65,7 @@ def work(
     return result
 
 
-def _run(request: Request, environ: Mapping[str, str], deadline: Deadline, kept: Kept) -> dict[str, Any]:
+def _run(request: Request, environ: Mapping[str, str], deadline: Deadline, kept: LoopFindings) -> dict[str, Any]:
     root = RunnerModel(request.root, request.repo, environ, again=True)
     subcall = RunnerModel(request.subcall, request.repo, environ, again=False)  # sub_rlm tries again, and counts it
     calls = CallLog(root, subcall, kept)
@@ -208,7 +208,7 @@ def main() -> None:
             out.write(json.dumps([what, value]).encode() + b"\n")
             out.flush()
 
-        kept = Kept(tell)
+        kept = LoopFindings(tell)
         try:
             used_s = max(0.0, time.monotonic() - order["started"])
             result = work(request, os.environ, used_s=used_s, kept=kept)

@@ -28,7 +28,7 @@ from sonde.models.process import launched
 from sonde.rlms.files import read_list, split_list
 from sonde.rlms.layout import WORKER_STDERR, Decided, Layout
 from sonde.rlms.request import Request, read_request
-from sonde.rlms.result import Kept, exit_code, failure, failure_class, is_result
+from sonde.rlms.result import LoopFindings, exit_code, failure, failure_class, is_result
 
 GRACE_S = 3.0
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -49,7 +49,7 @@ def invoke(flags: Mapping[str, str | None], environ: Mapping[str, str], python: 
         iteration=request.iteration,
         standalone=request.standalone,
     )
-    kept = Kept()
+    kept = LoopFindings()
     try:
         layout.make()
         decided = Decided.of(request.metadata)
@@ -108,7 +108,9 @@ def _write_failure(layout: Layout, result: Mapping[str, Any], decided: Decided) 
         layout.emit("rlms_end", "failed", {"error_code": result["error_code"]})
 
 
-def _run(request: Request, environ: Mapping[str, str], python: str, started: float, kept: Kept) -> dict[str, Any]:
+def _run(
+    request: Request, environ: Mapping[str, str], python: str, started: float, kept: LoopFindings
+) -> dict[str, Any]:
     """The worker's result. What it has told by the time it ends is in `kept`, however it ends."""
     log = Path(request.output_dir, WORKER_STDERR)
     with ExitStack() as stack:
@@ -160,7 +162,7 @@ def _run(request: Request, environ: Mapping[str, str], python: str, started: flo
     return failure(request, "invalid_worker_output", words, kept)
 
 
-def _heard(printed: bytes, kept: Kept) -> dict[str, Any] | None:
+def _heard(printed: bytes, kept: LoopFindings) -> dict[str, Any] | None:
     """The result among the lines that a worker printed, if it has one; notes go to `kept`."""
     for line in printed.splitlines():
         try:

@@ -283,6 +283,7 @@ set_final({"citations": cited})"""
     assert len(result["citations"]) == 120
     assert len(result["citations"][0]["signal"]) == 48
     assert len(result["citations"][0]["snippet"]) == 220
+    assert result["citations"][0]["snippet"].endswith("x…")
 
 
 def test_the_trace_is_the_last_eight_calls(loop: Loop) -> None:

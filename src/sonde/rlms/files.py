@@ -121,7 +121,7 @@ class LoopFiles(FilesContext):
         """Lines start_line to end_line of a file as text, counted from 1, both included; at most 500,000 bytes a call, at whole lines.
         After the last line it is "". numbered=True puts each line's number before it, for citing.
 
-        Example: print(read_file("README.md", start_line=1, end_line=40, numbered=True))
+        Example: print(read_file(path, start_line=1, end_line=40, numbered=True))
         """
         self._require(path)
         first = max(1, start_line)
@@ -141,7 +141,7 @@ class LoopFiles(FilesContext):
 
         path narrows to a file, a folder or a glob. Flags: i any case, w whole words, F plain text.
 
-        Example: rows = grep("timed? ?out", path="src", max_matches=20, flags="i")
+        Example: rows = grep("timed? ?out", path="*.py", max_matches=20, flags="i")
         """
         if path is not None and not re.search(r"[*?\[]", path):
             self._require(path)

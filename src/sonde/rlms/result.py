@@ -108,13 +108,14 @@ class LoopFindings:
 
 
 def citation_row(citation: Citation) -> dict[str, Any]:
-    """A citation with the loop's fields and no others."""
+    """A citation with the loop's fields and no others. The proof has cut a long snippet without a mark, so the mark is set here."""
+    snippet = citation.snippet
     return {
         "path": citation.path,
         "start_line": citation.start_line,
         "end_line": citation.end_line,
         "signal": citation.signal[:48],
-        "snippet": citation.snippet[:SNIPPET_CHARS],
+        "snippet": snippet if len(snippet) < SNIPPET_CHARS else f"{snippet[: SNIPPET_CHARS - 1]}…",
     }
 
 

@@ -116,7 +116,7 @@ class Citations:
     ) -> str:
         """Cite lines of a file as proof of what you found; returns their text. Cite the fewest lines that prove the claim.
 
-        Example: add_citation("src/app.py", 10, 12)
+        Example: add_citation(path, 10, 12, "retries")
         """
         del snippet  # as above
         start = max(1, start_line)

@@ -168,7 +168,7 @@ class Functions:
     def ask_once(self, prompt: str, depth: int = 1) -> str:
         r"""Ask another model once; it sees this prompt and nothing else, so put the text to look at into it. Returns its reply.
 
-        Example: said = sub_rlm("What can this function raise?\n" + read_file("src/app.py", 10, 40))
+        Example: said = sub_rlm("What can this function raise?\n" + read_file(path, 10, 40))
         """
         if depth < 1:
             raise ToolFault("depth counts levels from 1")

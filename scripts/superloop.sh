@@ -29,13 +29,18 @@ printf '#!/bin/sh\nexit 1\n' > "$place/bin/codex"
 chmod +x "$place/bin/codex"
 PATH="$place/bin:$PATH" scripts/run-local-canary.sh
 
-echo "== a loop of four roles, two of them at a limit"
+echo "== a loop of four roles, one of which reads what it may not"
 cat > "$place/agent" <<'AGENT'
 #!/usr/bin/env bash
 # Every role, the root model of its look at the files, and the sub-calls of that.
 prompt=$(cat)
-case "$prompt" in
+case "$prompt" in # a prompt holds those of the steps before it
 "what is this?"*) echo "a spec" ;;
+*"'tester'"*"Step 2/"*) echo 'try:
+    read_file("/etc/passwd")
+except Exception:
+    set_final("not stopped")' ;;
+*"Step 2/"*) echo 'set_final({"highlights": ["looked twice"], "citations": []})' ;;
 *"Step 1/"*) cat <<'CODE'
 path = [name for name in list_files() if name.endswith("spec.md")][0]
 append_highlight("sub-call: " + sub_rlm("what is this?\n" + read_file(path, 1, 40)))
@@ -44,11 +49,6 @@ for row in grep("must", path):
 print("looked")
 CODE
 ;;
-*"Step 2/"*"'tester'"* | *"'tester'"*"Step 2/"*) echo 'try:
-    read_file("/etc/passwd")
-except Exception:
-    set_final("not stopped")' ;;
-*"Step 2/"*) echo 'set_final({"highlights": ["looked twice"], "citations": []})' ;;
 *) echo "<promise>DONE</promise>" > "$1" ;;
 esac
 AGENT

@@ -182,6 +182,34 @@ def test_a_long_file_is_changed_at_the_default_limits_by_small_reads_and_a_sub_c
     assert [(each["startLine"], each["endLine"]) for each in done["citations"]] == [(line, line)]
 
 
+@pytest.mark.requirement(68)
+def test_a_child_gets_as_many_lines_as_leave_room_for_an_answer(start: Start) -> None:
+    """ "maxTokensPerSubcall: 1000"."""
+    ask = 'print(delegate_subcall("Where is value3?", context={"paths": ["a.ts:1-190"]})["summary"])'
+    script = Script([ask, 'FINAL("In line 3. [a.ts:3]")'], {"Where is value3?": ["In line 3 [a.ts:3]"]})
+    text = "".join(f"const value{number} = {number}; // some words to make it longer\n" for number in range(1, 401))
+
+    done = start(script, {"a.ts": text}).task("Where is value3, in a.ts")
+
+    assert done["status"] == "succeeded"
+    assert "-190 do not fit in the budget of this sub-call" in script.heard[1]
+    assert len(script.heard[1]) < 4000
+
+
+@pytest.mark.requirement(68)
+def test_a_child_that_a_limit_ended_does_not_spoil_a_task_that_is_proved_otherwise(start: Start) -> None:
+    """ "Unbounded recursion: enforce guardrails and fail fast"."""
+    ask = 'r = delegate_subcall("Talk")\nprint(r["status"])'
+    script = Script(
+        [ask, LOOK, 'FINAL("value12 is there. [a.ts:12]")'], {"Talk": ["```python\nprint('x' * 3000)\n```"]}
+    )
+
+    done = start(script).task("Look")
+
+    assert "terminated_budget" in script.heard[-1]
+    assert done["status"] == "succeeded"
+
+
 @pytest.mark.requirement(61)
 def test_every_request_and_every_message_comes_once_and_reads_after_the_end_do_not_repeat(start: Start) -> None:
     """ "Every tool.request MUST yield exactly one tool.result"; "Every context access MUST be recorded as an event"."""

@@ -42,7 +42,7 @@ describe("the trace", () => {
     const limits = { maxTotalTokens: 200_000, timeoutSeconds: 600 };
     trace.add({ type: "progress", id: "t", note: "turn 3", usage: { tokens: 1234, seconds: 2 }, limits });
 
-    expect(trace.get("t")?.detail).toBe("turn 3 · 1,234 of 200,000 tokens · 2.0 of 600 s");
+    expect(trace.get("t")?.detail).toBe("turn 3 · 1,234 of 200,000 tokens · cost unknown · 2.0 of 600 s");
   });
 
   it("does not call a task done that edited nothing", () => {

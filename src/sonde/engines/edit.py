@@ -115,6 +115,7 @@ EDIT = Engine(
     conclude_child=conclude_child,
     fallback=fallback,
     fails_without_reply=True,
+    rests_on_children=False,  # what was changed is read again by the root itself
     functions=("llm_query", "summarize", "delegate_subcall"),
     terse=True,
     max_output_tokens=1500,

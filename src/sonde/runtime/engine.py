@@ -249,6 +249,7 @@ class Engine:
     for models that work by typed actions. `profile` are the language rules of its sandbox unless others are set.
     `thinks`: models may think before they reply, unless a setting says how much. Without `cites`, a final value needs no citation, and
     the record calls one without any unproved. `forgets`: old turns shrink to what later ones use.
+    `rests_on_children`: a sub-call that a limit ended leaves the whole run partial.
     """
 
     name: str
@@ -274,6 +275,7 @@ class Engine:
     scripted: bool = False
     templates: Sequence[str] = ()
     answers: bool = False
+    rests_on_children: bool = True
     thinks: bool = False
     cites: bool = True
     forgets: bool = False

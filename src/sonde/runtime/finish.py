@@ -127,7 +127,12 @@ def settled(session: Session, conclusion: Conclusion) -> Outcome:
     """The outcome of a final value: succeeded without problems, else partial with the reasons as gaps."""
     judge: Literal["LLM", "CODE"] = "CODE" if conclusion.by_model is False else "LLM"
     limited = [each for each in session.host.functions.subcalls if each.get("status") == "terminated_budget"]
-    if not conclusion.problems and limited and session.engine.conclude_child is not None:
+    if (
+        not conclusion.problems
+        and limited
+        and session.engine.conclude_child is not None
+        and session.engine.rests_on_children
+    ):
         below = "; ".join(f"sub-call {each['call_id']} reached a limit: {each['summary']}" for each in limited[:3])
         gaps = (*conclusion.gaps, below)
         return Outcome(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sonde.contexts import Narrowable
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 REPETITION = "repetition"  # why a turn must be the last: the model goes round in circles
 SUBMIT_DEADLINE_TURNS = 2
 HISTORY_TOKENS = 60_000
+ANSWER_TOKENS = 200  # for the reply of a child that was given lines, and what wraps its messages
 WEAK_TOKENS = 400  # a weak model says nothing useful after that, and left alone it talks until the time is up
 _IN_CODE = re.compile(r" (?=You work in a Python session|Each reply is one fenced)")
 _SIGNAL = re.compile(r"\b(?:FINAL|FINAL_VAR|set_final|SUBMIT)\s*\(|\"type\"\s*:\s*\"finalize\"")
@@ -179,13 +181,20 @@ class CodeReplies(ReplyForm):
         return CallTool(tool_name="read_file", args=dict(looks[turn - 1]))
 
     def call(self, action: CallTool) -> Observation:
-        """Those lines, numbered, so that they can be cited."""
+        """Those lines, numbered, so that they can be cited; as many as leave room for an answer."""
+        session = self.session
         try:
-            found = self.session.host.tool_action(action.tool_name, action.args)
+            found = session.host.tool_action(action.tool_name, action.args)
         except Fault as fault:
             return Observation(text=f"{action.tool_name} failed: {fault.message}")
         numbered = [f"{number} {line}" for number, line in enumerate(found["content"].split("\n"), found["startLine"])]
-        return Observation(text="\n".join([f"{action.args['path']}:", *numbered]))
+        room = 4 * (session.scope.left()["tokens"] - session.history.tokens() - ANSWER_TOKENS)
+        fits = sum(size <= room for size in accumulate(len(line) + 1 for line in numbered))
+        shown = [f"{action.args['path']}:", *numbered[:fits]]
+        if fits < len(numbered):
+            first, last = found["startLine"] + fits, found["endLine"]
+            shown.append(f"(lines {first}-{last} do not fit in the budget of this sub-call: say so if you need them)")
+        return Observation(text="\n".join(shown))
 
     def after_turn(self, text: str, elapsed_s: float) -> str:
         """What was read before the first reply becomes part of the task."""

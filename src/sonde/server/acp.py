@@ -178,7 +178,12 @@ class PromptTask:
         match event:
             case SubcallStart():
                 self._update(
-                    acp.start_tool_call(event.id, line(visible(event.intent)), kind="think", status="in_progress")
+                    acp.start_tool_call(
+                        event.id,
+                        line(visible(f"{event.intent} ({event.scope})")),
+                        kind="think",
+                        status="in_progress",
+                    )
                 )
             case SubcallEnd():
                 self._update(

@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 class PhoenixDouble:
     """Serves one project. `refuse` makes writes fail with that status; `lost` are span ids that writes do not find;
-    once `dead`, no read is answered.
+    once `dead`, no read is answered; `answers` says it in other words: a status and a body for every read.
     """
 
     def __init__(self, rows: list[Json]) -> None:
@@ -24,19 +24,20 @@ class PhoenixDouble:
         self.refuse: int | None = None
         self.dead = False
         self.lost: set[str] = set()
+        self.answers: tuple[int, bytes] | None = None
         double = self
 
         class Exchange(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                self._reply(*double.read(self.path))
+                self._reply(*double.answers) if double.answers else self._reply(*double.read(self.path))
 
             def do_POST(self) -> None:
                 double.headers.append({name.lower(): value for name, value in self.headers.items()})
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 self._reply(*double.write(urlsplit(self.path).path, body["data"]))
 
-            def _reply(self, status: int, value: Json) -> None:
-                body = json.dumps(value).encode()
+            def _reply(self, status: int, value: Json | bytes) -> None:
+                body = value if isinstance(value, bytes) else json.dumps(value).encode()
                 self.send_response(status)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()

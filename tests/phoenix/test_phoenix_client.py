@@ -13,7 +13,7 @@ import sonde.phoenix
 from sonde.contexts.traces.phoenixstore import PhoenixStore
 from sonde.contexts.traces.store import TraceQuery
 from sonde.core.deadline import Deadline
-from sonde.errors import ConfigError, ToolFault
+from sonde.errors import ConfigError, ToolFault, ToolResponseInvalid
 from sonde.phoenix import (
     Annotation,
     PhoenixClient,
@@ -176,7 +176,7 @@ def test_addresses_that_cannot_be_right_are_refused_without_repeating_them(url: 
 def test_a_page_that_is_not_json_is_a_fault() -> None:
     server = Server(lambda _: httpx2.Response(200, text="<html>login</html>"))
 
-    with pytest.raises(PhoenixRefused, match="is this a Phoenix server"):
+    with pytest.raises(ToolResponseInvalid, match="is this a Phoenix server"):
         server.client.get("/v1/projects")
 
 

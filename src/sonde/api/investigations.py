@@ -144,7 +144,7 @@ def incident(
 def investigate(case: Case, settings: Settings, options: RunOptions) -> Investigation:
     """Run one case."""
     case = case.resolved()
-    context = case.open()
+    context = case.open(recorded=True)
     try:
         found = launch(case_spec(case, context, settings, options), settings)
     finally:
@@ -158,14 +158,17 @@ def case_spec(case: Case, context: TracesContext, settings: Settings, options: R
     writeback = Writeback(case=case, context=context)
     params = case.params(context.store)
     engine = ENGINES[case.engine]
+    refusal = context.refusal
     try:
-        engine = engine_for(params, context) if case.engine == "rca" else engine
+        engine = engine_for(params, context) if case.engine == "rca" and refusal is None else engine
     except RunError as error:
-        unreachable = error
+        refusal = error
+    if refusal is not None:
+        reason = refusal
 
-        # The server does not answer: the run starts and ends with that, so that a record says so.
+        # The source does not serve this case: the run starts and ends with that, so that a record says so.
         def prefilter(_gathered: Gathered) -> Prefilter:
-            raise unreachable
+            raise reason
 
         engine = replace(engine, prefilter=prefilter)
     spec = spec_of(engine, case.objective, context, settings, options)

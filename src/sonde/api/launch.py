@@ -26,7 +26,7 @@ from sonde.core.markdown_safety import line, quiet
 from sonde.core.record import RunRecord
 from sonde.core.redaction import rewrite_value, secret_forms
 from sonde.core.schema import load_schema
-from sonde.errors import ConfigError, RunError
+from sonde.errors import ConfigError, RunError, ToolFault
 from sonde.models import open_model
 from sonde.models.base import SAMPLING, Model, suited_mode
 from sonde.publish.otel import TraceSender, otlp_exporter
@@ -150,7 +150,9 @@ def launch(spec: RunSpec, settings: Settings) -> Result:
     if spec.schema is not None:
         spec = replace(spec, schema=load_schema(spec.schema))
     dataset_hash = ""
-    with suppress(RunError):  # data that cannot be reached: the run itself fails at once, and its record says so
+    with suppress(
+        RunError, ToolFault
+    ):  # data that cannot be reached: the run itself fails at once, and its record says so
         dataset_hash = spec.context.fingerprint()
     registry = ToolRegistry(
         taught(spec.context.tools(), spec.profile),

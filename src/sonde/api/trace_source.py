@@ -29,7 +29,8 @@ from sonde.engines.incident import INCIDENT
 from sonde.engines.rca import RCA
 from sonde.engines.reports import PassFail
 from sonde.engines.taxonomies import load_taxonomy
-from sonde.errors import ConfigError, RunError, ToolFault
+from sonde.errors import ConfigError, RunError, ToolCallFailed, ToolFault
+from sonde.phoenix import PhoenixRefused
 from sonde.runtime.engine import Engine
 
 EngineName = Literal["rca", "compliance", "incident"]
@@ -175,7 +176,7 @@ class Case:
         store = self.place.open()
         try:
             known = self._known(store)
-        except RunError:  # the run fails with it, and its record says so
+        except (RunError, ToolFault, ConfigError):  # the run fails with it, and its record says so
             return self
         finally:
             store.close()
@@ -192,7 +193,7 @@ class Case:
     def _known(self, store: TraceStore) -> dict[str, None]:
         """The ids of the traces there, at most LISTED."""
         known: dict[str, None] = {}
-        query = TraceQuery(project=self.place.project, limit=1000)
+        query = TraceQuery(project=self.place.project if self.place.server else None, limit=1000)
         while len(known) < LISTED:
             page = store.traces(query)
             known |= dict.fromkeys(row.trace_id for row in page.rows)
@@ -201,17 +202,24 @@ class Case:
             query = replace(query, after=page.rows[-1].trace_id)
         return known
 
-    def open(self) -> TracesContext:
-        """The context of the run. Mistakes of the caller (ids, versions, times) raise here, before anything is spent."""
+    def open(self, *, recorded: bool = False) -> TracesContext:
+        """The context of the run. Mistakes of the caller (ids, versions, times) raise here, before anything is spent. With `recorded`
+        those that only the source can find (no such trace or project, a key that it refuses) wait in the context, for the run to end
+        with them and leave a record.
+        """
         place = self.place
         store = place.open()
         configs = ConfigSnapshots(Path(self.configs), project_name=place.project or "") if self.configs else None
         context = TracesContext(store, controls=self.controls(), configs=configs, trace_ids=self.trace_ids)
         try:
             self._check(context)
+            context.refusal = self._refusal(context.store)
         except BaseException:
             store.close()
             raise
+        if isinstance(context.refusal, ConfigError) and not recorded:
+            store.close()
+            raise context.refusal
         return context
 
     def _check(self, context: TracesContext) -> None:
@@ -225,21 +233,28 @@ class Case:
                     raise ConfigError(f"--override {wrong[0]}: a verdict is one of {', '.join(get_args(PassFail))}")
                 if self.verdicts and not self.reason.strip():
                     raise ConfigError("an override needs a reason: --reason 'why the verdict is wrong'")
-            for trace_id in self.trace_ids:
-                try:
-                    context.store.summaries(trace_id)
-                except UnknownTrace:
-                    known = ", ".join(row.trace_id for row in context.store.traces(TraceQuery(limit=3)).rows)
-                    where = f"{self.place.name} has no trace {trace_id!r}"
-                    raise ConfigError(
-                        f"{where}; it begins with: {known or 'none'} (`sonde traces ls` lists them)"
-                    ) from None
-            if self.engine == "incident":
-                project_in(self.place, context.store)
         except ToolFault as fault:
             raise ConfigError(fault.message) from None
-        except RunError:
-            return  # a server that does not answer is the run's failure, and goes into its record
+
+    def _refusal(self, store: TraceStore) -> ConfigError | RunError | None:
+        """Why the source cannot serve this case: a mistake of the caller, or a server that fails."""
+        try:
+            for trace_id in self.trace_ids:
+                try:
+                    store.summaries(trace_id)
+                except UnknownTrace:
+                    known = ", ".join(row.trace_id for row in store.traces(TraceQuery(limit=3)).rows)
+                    where = f"{self.place.name} has no trace {trace_id!r}"
+                    return ConfigError(f"{where}; it begins with: {known or 'none'} (`sonde traces ls` lists them)")
+            if self.engine == "incident" or (self.place.server and self.place.project):
+                project_in(self.place, store)
+        except PhoenixRefused as refused:
+            return ToolCallFailed(refused.message)
+        except ToolFault as fault:
+            return ConfigError(fault.message)
+        except (RunError, ConfigError) as error:
+            return error
+        return None
 
     def query(self) -> TraceQuery | None:
         """The window; None when only named traces are meant."""
@@ -267,7 +282,7 @@ class Case:
             case "incident":
                 query = self.query()
                 if query is not None:
-                    with suppress(RunError):  # a server that does not answer: the run starts, and records it
+                    with suppress(RunError, ConfigError, ToolFault):  # the run starts, ends with it and records it
                         query = replace(query, project=project_in(self.place, store))
                 where = {"project": self.place.project, "query": query}
                 return {"incident_id": self.incident_id(), "trace_ids": self.trace_ids, **where}

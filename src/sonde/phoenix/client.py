@@ -19,7 +19,7 @@ import msgspec
 
 from sonde.core.deadline import Deadline
 from sonde.core.redaction import secret_forms, url_secrets
-from sonde.errors import ConfigError, ToolCallFailed, ToolFault
+from sonde.errors import ConfigError, ToolCallFailed, ToolFault, ToolResponseInvalid
 
 TIMEOUT_S = 30.0
 ATTEMPTS = 4
@@ -197,6 +197,5 @@ def _decoded(reply: httpx2.Response, path: str) -> Json:
         try:
             value = json.loads(reply.content.decode("utf-8", "replace"))
         except ValueError:
-            refusal = f"the reply at {path} is not JSON; is this a Phoenix server?"
-            raise PhoenixRefused(refusal, reply.status_code) from None
+            raise ToolResponseInvalid(f"the reply at {path} is not JSON; is this a Phoenix server?") from None
     return cast("Json", value) if isinstance(value, dict) else {"data": value}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 from urllib.parse import quote
 
-from sonde.errors import ConfigError
+from sonde.errors import ConfigError, ToolResponseInvalid
 from sonde.phoenix.client import Json, Params, PhoenixClient, PhoenixRefused
 
 SPANS_A_PAGE = 200
@@ -26,7 +26,7 @@ class PhoenixReads:
 
     def projects(self) -> list[str]:
         """Names of all projects, sorted."""
-        return sorted(str(row["name"]) for row in self._pages("/v1/projects", {"limit": 100}))
+        return sorted(str(row.get("name", "")) for row in self._pages("/v1/projects", {"limit": 100}))
 
     def traces(self, *, start_time: str | None = None, end_time: str | None = None) -> Iterator[list[Json]]:
         """Pages of traces by start time, with the outline of their spans."""
@@ -94,6 +94,8 @@ class PhoenixReads:
                     raise self._unknown_project() from None
                 raise
             rows = cast("list[Any]", reply.get("data") or [])
+            if not isinstance(reply.get("data") or [], list):
+                raise ToolResponseInvalid(f"the reply of Phoenix at {path} holds no list; is this a Phoenix server?")
             yield [cast("Json", row) for row in rows if isinstance(row, dict)]
             following = reply.get("next_cursor")
             if not following or following == cursor:

@@ -154,6 +154,9 @@ class Host:
         except Fault as fault:
             raise self._failed(call, fault, self.run.clock.now() - started) from None
         except ToolResponseInvalid as error:
+            if call.name not in self.run.registry.given:  # a server of ours that sends no data: no other call can fix it
+                self._failed(call, ToolFault(error.message), self.run.clock.now() - started)
+                raise
             told = ToolFault(f"{error.message} If other arguments do not help, do without this tool.")
             raise self._failed(call, told, self.run.clock.now() - started) from None
         except SandboxViolation as error:  # it ends the run, but the call was made

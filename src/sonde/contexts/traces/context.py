@@ -15,7 +15,7 @@ from sonde.contexts.traces.store import TraceStore
 from sonde.contexts.traces.views import text_behind
 from sonde.core.canonical import hash_value
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
-from sonde.errors import ToolFault
+from sonde.errors import ConfigError, RunError, ToolFault
 from sonde.tools.spec import Tool, tool
 
 LOOKING = (
@@ -98,6 +98,8 @@ class TracesContext:
         self.store = store
         self.controls = controls or ControlsLibrary.shipped()
         self.configs = configs or ConfigSnapshots()
+        self.refusal: ConfigError | RunError | None = None
+        """Why the store cannot serve the run; the run ends with it."""
         self._trace_ids = tuple(trace_ids)
         self._inspection = Inspection(store)
         self._policy = PolicyTools(self.controls)

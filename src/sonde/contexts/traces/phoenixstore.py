@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -14,6 +15,7 @@ from sonde.contexts.traces.shape import shape_gaps
 from sonde.contexts.traces.span import Span, SpanSummary, time_text, us_of_text
 from sonde.contexts.traces.store import Page, TraceQuery, TraceRow, unknown_span, unknown_trace
 from sonde.core.canonical import hash_value, plural
+from sonde.errors import ToolResponseInvalid
 from sonde.phoenix import PhoenixReads
 from sonde.phoenix.client import Json
 
@@ -95,16 +97,17 @@ class PhoenixStore:
 
         waiting: list[TraceRow] = []
         for page in pages:
-            waiting += [
-                TraceRow(
-                    project=self._project,
-                    trace_id=str(raw["trace_id"]),
-                    span_count=len(raw.get("spans") or ()),
-                    start_us=us_of_text(str(raw["start_time"])),
-                    end_us=us_of_text(str(raw["end_time"])),
-                )
-                for raw in page
-            ]
+            with self._read_as("a trace"):
+                waiting += [
+                    TraceRow(
+                        project=self._project,
+                        trace_id=str(raw["trace_id"]),
+                        span_count=len(raw.get("spans") or ()),
+                        start_us=us_of_text(str(raw["start_time"])),
+                        end_us=us_of_text(str(raw["end_time"])),
+                    )
+                    for raw in page
+                ]
             # Rows that share the last start time wait for the next page, which may hold more of them.
             last = waiting[-1].start_us if waiting else 0
             yield fresh(row for row in waiting if row.start_us != last)
@@ -189,7 +192,19 @@ class PhoenixStore:
         return span
 
     def _span_of(self, raw: Json) -> Span:
-        return flat.span(raw, project=self._project)
+        with self._read_as("a span"):
+            return flat.span(raw, project=self._project)
+
+    @contextmanager
+    def _read_as(self, what: str) -> Generator[None]:
+        """What the server sent is data of the form it promises, or the run ends and says so."""
+        try:
+            yield
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as broken:
+            told = f"{type(broken).__name__}: {broken}"
+            raise ToolResponseInvalid(
+                f"Phoenix at {self._reads.client.base_url} sent {what} that cannot be read: {told:.300}"
+            ) from None
 
 
 class _Cache:

@@ -154,7 +154,7 @@ class Host:
         except Fault as fault:
             raise self._failed(call, fault, self.run.clock.now() - started) from None
         except ToolResponseInvalid as error:
-            if call.name not in self.run.registry.given:  # a server of ours that sends no data: no other call can fix it
+            if call.name not in self.run.registry.given:  # a server, not a tool of the user
                 self._failed(call, ToolFault(error.message), self.run.clock.now() - started)
                 raise
             told = ToolFault(f"{error.message} If other arguments do not help, do without this tool.")

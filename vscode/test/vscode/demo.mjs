@@ -74,10 +74,19 @@ async function serve(port) {
 }
 
 async function command(page, name, input) {
-  await page.keyboard.press("F1");
   const box = page.locator(".quick-input-widget input");
-  await box.fill(`>${name}`);
-  await page.locator(".quick-input-list .monaco-list-row", { hasText: name }).first().click();
+  const found = page.locator(".quick-input-list .monaco-list-row", { hasText: name }).first();
+  await until(async () => {
+    // A new window may not know the commands yet, and the list does not grow while it is open.
+    await page.keyboard.press("Escape");
+    await page.keyboard.press("F1");
+    await box.fill(`>${name}`);
+    return found.waitFor({ timeout: 5_000 }).then(
+      () => true,
+      () => false,
+    );
+  });
+  await found.click();
   if (input !== undefined) {
     await page.locator(".quick-input-widget .quick-input-title", { hasText: /Sonde|Reject/ }).waitFor();
     await box.fill(input);

@@ -36,7 +36,7 @@ describe("the trace", () => {
     expect(task?.state).toBe("ok");
   });
 
-  it("shows what was spent of which limit", () => {
+  it("shows what was spent of which limit, and that nobody knows the cost", () => {
     const trace = new Trace();
     trace.begin("t", "x");
     const limits = { maxTotalTokens: 200_000, timeoutSeconds: 600 };

@@ -1,4 +1,4 @@
-"""Write schemas/protocol.json and vscode/src/protocol.ts from the messages of the protocol, their single source.
+"""Write schemas/*.json and vscode/src/protocol.ts from their single sources: the messages of the protocol, the run record, the reports.
 
 python scripts/schemas.py            write them
 python scripts/schemas.py --check    exit 1 and say which one is stale
@@ -14,6 +14,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from sonde.core.run_record import RunRecord
+from sonde.engines.reports import REPORT_VERSION, ComplianceReport, IncidentDossier, RCAReport
 from sonde.server.messages import MAX_LINE_BYTES, PROTOCOL_VERSION, HostMessage, PlannedChange, RuntimeMessage
 
 ROOT = Path(__file__).parent.parent
@@ -37,6 +39,22 @@ def schema() -> dict[str, Any]:
         "anyOf": [{"$ref": "#/$defs/HostMessage"}, {"$ref": "#/$defs/RuntimeMessage"}],
         "$defs": dict(sorted(definitions.items())),
     }
+
+
+def record_and_reports() -> dict[str, dict[str, Any]]:
+    """By file name: run_record.json of a run, and the `output` of its result.json for each kind of investigation."""
+    kinds = {
+        "run_record": RunRecord,
+        "rca_report": RCAReport,
+        "compliance_report": ComplianceReport,
+        "incident_dossier": IncidentDossier,
+    }
+    found: dict[str, dict[str, Any]] = {}
+    for name, kind in kinds.items():
+        version = {} if kind is RunRecord else {"version": REPORT_VERSION}
+        described = kind.model_json_schema(mode="serialization")
+        found[name] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **version, **described}
+    return found
 
 
 def typescript(document: dict[str, Any]) -> str:
@@ -83,6 +101,10 @@ def main() -> int:
     wanted = {
         ROOT / "schemas/protocol.json": json.dumps(document, indent=2, sort_keys=True) + "\n",
         ROOT / "vscode/src/protocol.ts": typescript(document),
+        **{
+            ROOT / f"schemas/{name}.json": json.dumps(each, indent=2, sort_keys=True) + "\n"
+            for name, each in record_and_reports().items()
+        },
     }
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     if "--check" in sys.argv[1:]:

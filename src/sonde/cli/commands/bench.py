@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -15,7 +16,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.options import BudgetOptions, CommandList, ModelOptions, UseOptions, settings_of, spread
+from sonde.cli.options import (
+    BudgetOptions,
+    CommandList,
+    ModelOptions,
+    SourceOptions,
+    UseOptions,
+    WindowOptions,
+    settings_of,
+    spread,
+)
 
 if TYPE_CHECKING:
     from sonde.bench.harness import BenchPlan
@@ -76,7 +86,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         cls=CommandList, help="Measure a model against benchmarks whose answers are known.", no_args_is_help=True
     )
-    for command in (trail, whowhen, seeded, niah, oolong, pairs, hops, code):
+    for command in (trail, whowhen, seeded, niah, oolong, pairs, hops, code, human):
         group.command()(spread(command))
     app.add_typer(group, name="bench")
     app.command()(spread(demo))
@@ -233,6 +243,49 @@ def _run(plan: BenchPlan, model: ModelOptions, place: UseOptions, budget: Budget
     (plan.out / "results.html").write_text(page(plan.suite, summaries, results, title), encoding="utf-8")
     typer.echo(table)
     typer.echo(f"page with plots: {plan.out / 'results.html'}", err=True)
+    return 0
+
+
+def human(
+    *,
+    where: SourceOptions,
+    window: WindowOptions,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> int:
+    """How often people agree with Sonde: their annotations in Phoenix beside Sonde's own of the same name.
+
+    Example: sonde bench human --source http://localhost:6006 --project checkout --last 7d
+    """
+    from sonde.api.trace_source import source_of
+    from sonde.bench.human import agreements
+    from sonde.cli.text import printable
+    from sonde.contexts.traces.catalog import DEFAULT_PROJECT, query_of
+    from sonde.core.canonical import plural
+    from sonde.errors import ConfigError
+    from sonde.phoenix import PhoenixClient, PhoenixReads
+
+    settings = settings_of(where)
+    place = source_of(settings.source, settings.project, settings.environ)
+    if not place.server:
+        raise ConfigError("people annotate traces on a Phoenix server: --source http://localhost:6006")
+    client = PhoenixClient(str(place.source), api_key=place.api_key, headers=place.headers)
+    try:
+        query = query_of(None, start=window.begin, end=window.end, filter_expr=window.filter)
+        found, looked = agreements(PhoenixReads(client, place.project or DEFAULT_PROJECT), query)
+    finally:
+        client.close()
+    if as_json:
+        print(json.dumps({"traces": looked, "agreement": [each.row() for each in found]}, indent=2))
+        return 0
+    for each in found:
+        others = ", ".join(f"{label} {count}" for label, count in each.others.items())
+        said = f"; the others said {others}" if others else ""
+        print(printable(f"{each.name}  {each.label}: {each.agreed} of {each.judged} people agree{said}"))
+    if not found:
+        print(
+            f"no person has judged what Sonde said about {plural(looked, 'trace')}; in Phoenix, annotate a trace or a span with"
+        )
+        print("the same name, for example rca.primary, and the label that you think is right")
     return 0
 
 

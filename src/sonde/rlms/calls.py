@@ -97,7 +97,7 @@ class CallLog:
                 self.last_fault, self.last_words = None, ""  # a limit that this code meets leaves no other trace of it
             case CodeRan(session=session, fault=fault) if session == ROOT:
                 self.last_fault = str(fault.get("kind")) if fault else None
-                self.last_words = str(fault.get("message")) if fault else ""
+                self.last_words = str(fault.get("message")).partition("\n")[0] if fault else ""
             case Highlighted():
                 self._kept.add("highlight", event.text)
             case HostReturned(name="append_highlight", ok=True):

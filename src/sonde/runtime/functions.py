@@ -182,9 +182,9 @@ class Functions:
                 return self.delegation.query(prompt, path, bare=True).strip()
             except ModelOutputInvalid as failure:
                 why = failure.message
-            except WallTimeLimitReached as late:
+            except WallTimeLimitReached:
                 self.scope.check_time()  # raises if it was not only the sub-call's share of the time
-                why = late.message
+                why = "no answer within nine tenths of the time that was left"
                 break
             if self.scope.left()["subcalls"] == 0:
                 break

@@ -49,8 +49,8 @@ def test_a_new_file_that_the_run_did_not_read_is_a_change_of_the_data(data: Path
     again = replay(run_dir, settings=Settings())
 
     assert again.changed == ("the data",)
-    assert "1 file" in again.differences[0].recorded
-    assert "2 files" in again.differences[0].now
+    assert "new.txt" not in again.differences[0].recorded
+    assert "new.txt" in again.differences[0].now
 
 
 @pytest.mark.parametrize("name", ["data", "my data"])

@@ -248,7 +248,7 @@ def test_an_earlier_run_that_was_deleted_is_named(data: Path) -> None:
 
 
 def test_random_numbers_and_values_held_back_are_rebuilt(data: Path) -> None:
-    held = "import random\nx = random.random()\nprint(read_file('a.txt'))\nFINAL('two [a.txt:1]')"
+    held = "import random\nx = random.random()\nprint(read_file('a.txt'))\nFINAL('two')"
     again = "y = held_final\nprint(x, y)"
     _, before, first = asked(data, [held, again, DONE], profile="open")
     answer, model, _ = asked(

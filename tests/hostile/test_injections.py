@@ -42,7 +42,8 @@ def test_ordinary_code_documents_and_prompts_of_agents_are_not_taken_for_attempt
 def test_every_prompt_says_that_data_gives_no_instructions() -> None:
     package = Path(sonde.__file__).parent
     prompts = {path.stem: path.read_text(encoding="utf-8") for path in package.glob("*/prompts/*.md")}
-    for part in ("convention", "strict", "schema", "decisive_guide"):  # parts of other prompts
+    parts = ("convention", "strict", "schema", "decisive_guide", "ask_functions")
+    for part in (*parts, "rca_actions", "compliance_actions", "incident_actions"):  # they stand in other prompts
         del prompts[part]
     prompts["query"] = QUERY_SYSTEM
     assert len(prompts) > 15

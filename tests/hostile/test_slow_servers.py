@@ -85,7 +85,7 @@ def test_a_small_reply_that_swells_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_end_of_a_long_line_that_was_not_shown_proves_nothing(victim: Victim) -> None:
-    victim.write("a.txt", "needle " + "filler " * 900 + "THE DATABASE FAILED\n")
+    victim.write("a.txt", "needle " + "filler " * 9000 + "THE DATABASE FAILED\n")
     claim = "FINAL('The database failed. [a.txt:1-1]')"
     model = victim.model("rows = grep('needle')\nprint(rows)", claim, claim)
 

@@ -68,9 +68,9 @@ def test_a_child_is_told_only_of_what_it_has() -> None:
         next(r for r in model.requests if f"Task: {who}" in r.messages[1].content) for who in ("root", "child")
     )
     assert "CONTEXT holds each file's text by path" in root.messages[1].content
-    assert "sub-calls" in root.messages[1].content
+    assert "delegate_subcall" in root.messages[0].content
     assert "CONTEXT" not in child.messages[1].content
-    assert "sub-calls" not in child.messages[1].content
+    assert "delegate_subcall" not in child.messages[0].content
 
 
 def test_sharing_a_name_that_is_not_there_is_a_fault_of_the_code() -> None:
@@ -190,4 +190,3 @@ def test_the_state_that_the_runtime_keeps_is_there_by_name() -> None:
     run_in_memory(model, "?", files())
 
     assert "read_file 1 2" in told(model)
-    assert "tool_trace, budget_counters" in model.requests[0].messages[1].content

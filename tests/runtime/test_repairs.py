@@ -75,7 +75,7 @@ def test_the_same_value_again_ends_the_run_if_it_still_does_not_hold(again: str)
 
 
 def test_people_do_not_read_what_was_said_to_the_model() -> None:
-    for final in ("beta is 42", "beta is 42 [a.txt:2-2]", "beta is 42 [a.txt:2-2] and [b.txt:1-1]"):
+    for final in ("beta is 42", "beta is 42 [a.txt:9-9]", "beta is 42 [a.txt:2-2] and [b.txt:1-1]"):
         model = ScriptedModel([f"FINAL('{final}')", f"FINAL('{final} [c.txt:1-1]')", f"FINAL('{final} [d.txt:1-1]')"])
 
         answer = run_in_memory(model, "?", files())

@@ -161,17 +161,14 @@ def test_the_proof_is_read_from_the_journal_so_a_changed_record_proves_nothing(t
     assert answer.gaps[0].endswith("cannot be read again")
 
 
-def test_code_may_cite_a_call_by_its_arguments_and_unprinted_text_is_shown_first() -> None:
-    model = ScriptedModel(
-        [
-            code("x = price('apple', 3)\ncite_tool('price', {'fruit': 'apple', 'count': 3})\nFINAL('90 cents')"),
-            code("FINAL(held_final)"),
-        ]
-    )
+def test_code_may_cite_a_call_by_its_arguments_and_what_it_says_about_an_unseen_result_is_confirmed() -> None:
+    called = "x = price('apple', 3)\ncite_tool('price', {'fruit': 'apple', 'count': 3})\nFINAL('under a euro')"
+    model = ScriptedModel([code(called), "yes"])
 
     answer = run_in_memory(model, "What?", "three apples\n", tools=[price])
 
-    assert '"cents":90' in model.requests[1].messages[-1].content
+    assert '| {"cents":90' in model.requests[1].messages[-1].content
+    assert answer.status is RunStatus.SUCCEEDED
     assert [each.snippet for each in answer.citations] == ['{"cents":90,"fruit":"apple"}']
 
 

@@ -24,6 +24,23 @@ SeenFields = Annotated[Observed, "dict"]
 """What tools return: the text names what code gets, `Observed` carries the excerpts with it."""
 
 
+@runtime_checkable
+class Showable(Protocol):
+    """A context that a short prompt can show: its outline, its first lines, or all of it."""
+
+    def outline(self) -> str:
+        """What is here, in few words."""
+        ...
+
+    def first_lines(self) -> Observed:
+        """A sample of the text; its excerpts may be cited."""
+        ...
+
+    def whole_text(self, most_chars: int) -> Observed | None:
+        """All of it with numbered lines; None if that takes more characters."""
+        ...
+
+
 class Context(Protocol):
     """What code may look at."""
 

@@ -17,7 +17,7 @@ from sonde.contexts import Shareable
 from sonde.contexts.files import FilesContext
 from sonde.core.canonical import plural
 from sonde.core.deadline import Clock
-from sonde.core.evidence import Excerpt
+from sonde.core.evidence import Excerpt, Observed
 from sonde.errors import ConfigError
 from sonde.tools import Tool
 
@@ -73,6 +73,18 @@ class ValuesContext:
             case _:
                 shape = f"One {type(value).__name__}."
         return f"{shape}{large} The tools read it as {names}{layout}."
+
+    def outline(self) -> str:
+        """The value's shape."""
+        return self.describe()
+
+    def whole_text(self, most_chars: int) -> Observed | None:
+        """All of it with numbered lines, if that takes no more characters."""
+        return self._files.whole_text(most_chars)
+
+    def first_lines(self) -> Observed:
+        """The first lines of its text."""
+        return self._files.first_lines()
 
     def reread(self, excerpt: Excerpt) -> str | None:
         """The cited lines; they cannot change."""

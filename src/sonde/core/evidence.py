@@ -161,12 +161,13 @@ Reread = Callable[[Excerpt], str | None]
 @dataclass(frozen=True, slots=True)
 class Refuted:
     """Why a citation is not accepted, for people; `told` says it to the model where that needs other words. `unseen`: no tool has
-    returned that place at all.
+    returned that place at all. `blank`: nothing is there.
     """
 
     reason: str
     told: str = ""
     unseen: bool = False
+    blank: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "told", self.told or self.reason)
@@ -182,16 +183,42 @@ class EvidenceLog:
     def __init__(self) -> None:
         self._by_ref: dict[tuple[str, str], Excerpt] = {}
         self._lines: dict[str, list[Excerpt]] = {}
+        self._fresh: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._by_ref)
 
-    def note(self, excerpts: Iterable[Excerpt]) -> None:
-        """Remember what a tool has just returned; a later look at the same place replaces the earlier one."""
+    def begin_turn(self) -> None:
+        """From now on, what is noted was returned in this turn."""
+        with self._lock:
+            self._fresh.clear()
+
+    def is_fresh(self, excerpt: Excerpt) -> bool:
+        """Whether it was first returned in this turn, after the model had written what runs now."""
+        return (excerpt.kind.value, excerpt.ref) in self._fresh
+
+    def was_read(self, path: str, start_line: int, end_line: int) -> bool:
+        """Whether tools returned all these lines before this turn."""
+        with self._lock:
+            older = [each for each in self._lines.get(path, ()) if not self.is_fresh(each)]
+        line = start_line
+        while line <= end_line:
+            ends = [each.end_line for each in older if each.start_line <= line <= each.end_line]
+            if not ends:
+                return False
+            line = max(ends) + 1
+        return True
+
+    def note(self, excerpts: Iterable[Excerpt], *, fresh: bool = True) -> None:
+        """Remember what a tool has just returned, or what somebody else has read; a later look at the same place replaces the
+        earlier one.
+        """
         with self._lock:
             for excerpt in excerpts:
                 known = self._by_ref.get((excerpt.kind.value, excerpt.ref))
+                if known is None and fresh:
+                    self._fresh.add((excerpt.kind.value, excerpt.ref))
                 self._by_ref[(excerpt.kind.value, excerpt.ref)] = excerpt
                 if excerpt.kind is EvidenceKind.FILE:
                     places = self._lines.setdefault(excerpt.path, [])

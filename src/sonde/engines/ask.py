@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+from sonde.contexts import Showable
 from sonde.contexts.files import FilesContext
 from sonde.contexts.files.bm25 import Words, hearts
 from sonde.core.budget import Budget
@@ -22,7 +23,7 @@ from sonde.core.evidence import Citation, Excerpt, Refuted, merge
 from sonde.core.schema import violations
 from sonde.engines.submission import fields_of, items_of
 from sonde.errors import Fault, SandboxViolation
-from sonde.runtime.engine import Conclusion, Engine, Gathered, Problem
+from sonde.runtime.engine import NO_PREFILTER, Conclusion, Engine, Gathered, Prefilter, Problem
 from sonde.runtime.feedback import was_shown
 from sonde.runtime.prompts import prompt_file
 
@@ -34,6 +35,24 @@ PASSAGES = 8
 MOST_RESULTS = 40
 QUOTED_CHARS = 200
 LOOKED_UP_LINES = 200
+KEPT_CHARS = 6_000
+"""Data that is shown whole stays in the prompt for all turns if it has no more characters."""
+BRIEF = {line.partition("(")[0]: line for line in prompt_file("engines/ask_functions").splitlines()} | dict.fromkeys(
+    (
+        "sub_rlm",
+        "rlm_batch",
+        "add_citation",
+        "file_info",
+        "context_slice",
+        "slice_text",
+        "nav_info",
+        "budget",
+        "append_highlight",
+        "delegate_subcall",
+        "delegate_batch",
+    ),
+    "",
+)
 
 
 class Pointer(NamedTuple):
@@ -43,6 +62,33 @@ class Pointer(NamedTuple):
     start_line: int
     end_line: int
     signal: str = "reference"
+
+
+def first_look(gathered: Gathered) -> Prefilter:
+    """Small data whole and numbered, of large data the first lines: what the first prompt shows may be cited."""
+    context = gathered.context
+    if not gathered.room or not isinstance(context, Showable):
+        return NO_PREFILTER
+    head, whole = context.first_lines(), context.whole_text(gathered.room)
+    if whole is None:
+        return Prefilter(text=head.value, excerpts=head.excerpts)
+    text = str(whole.value)
+    if len(text) <= KEPT_CHARS:
+        return Prefilter(text=f"All of it, each line with its number:\n{text}", excerpts=whole.excerpts)
+    shown = f"All of it, each line with its number, shown only this once:\n{text}"
+    later = f"{head.value}\n(You were shown all of it once; now read it with the functions.)".strip()
+    return Prefilter(text=shown, later=later, excerpts=whole.excerpts)
+
+
+def left_line(left: Mapping[str, Any], *, elapsed_s: float, wall_s: float) -> str:
+    """Turns and tokens; the rest only when it becomes scarce."""
+    seconds, usd = max(0.0, wall_s - elapsed_s), left.get("cost_usd")
+    parts = [f"{left['iterations']} turns", f"{left['tokens']:,} tokens"]
+    parts += [f"{left['tool_calls']} tool calls"] if left["tool_calls"] < 100 else []
+    parts += [f"{left['subcalls']} sub-calls"] if left["subcalls"] < 30 and left.get("depth", 1) > 0 else []
+    parts += [f"{usd:.4f} USD"] if usd is not None and usd < 0.25 else []
+    parts += [f"{seconds:.0f} s of running time"] if seconds < 120 else []
+    return f"Left: {', '.join(parts)}."
 
 
 def conclude(value: Any, gathered: Gathered, *, look: bool = True) -> Conclusion:
@@ -155,7 +201,7 @@ def _inline(text: str, given: Sequence[str]) -> list[Pointer]:
 def _prove(pointers: Iterable[Pointer], gathered: Gathered, *, look: bool) -> tuple[list[Citation], list[Refuted]]:
     proved: list[Citation] = []
     refuted: list[Refuted] = []
-    for pointer in dict.fromkeys(pointers):
+    for pointer in dict.fromkeys(_named(each, gathered) for each in pointers):
         if pointer.path.startswith("tool:"):
             found = gathered.prover.call(pointer.path, signal=pointer.signal)
         else:
@@ -166,11 +212,26 @@ def _prove(pointers: Iterable[Pointer], gathered: Gathered, *, look: bool) -> tu
                 found = Refuted(reason, f"{reason}; {how}")
             elif isinstance(found, Refuted) and found.unseen and look:
                 found = _looked_up(pointer, found, gathered)
+        if isinstance(found, Citation) and (why := gathered.denied.get(found.place)):
+            found = Refuted(f"the model cited {found.place} without having read it", why)
         if isinstance(found, Refuted):
             refuted.append(found)
         else:
             proved.append(found)
+    if proved and gathered.confirms:  # a blank line beside lines that hold is nothing to send an answer back for
+        refuted = [each for each in refuted if not each.blank]
     return merge(proved), refuted
+
+
+def _named(pointer: Pointer, gathered: Gathered) -> Pointer:
+    """The pointer with the name that the tools use, where it begins with folders that they leave out, or leaves out some of theirs."""
+    paths = gathered.prover.log.paths() if gathered.confirms else []
+    if pointer.path in paths:
+        return pointer
+    near = [
+        path for path in paths if f"/{path}".endswith(f"/{pointer.path}") or f"/{pointer.path}".endswith(f"/{path}")
+    ]
+    return pointer._replace(path=near[0]) if len(near) == 1 else pointer
 
 
 def _looked_up(pointer: Pointer, refuted: Refuted, gathered: Gathered) -> Citation | Refuted:
@@ -185,7 +246,7 @@ def _looked_up(pointer: Pointer, refuted: Refuted, gathered: Gathered) -> Citati
         return Refuted(f"{path}:{start}-{end}: {why}")
     gathered.prover.log.note(result.excerpts)
     found = gathered.prover.lines(path, start, end, signal=signal)
-    if isinstance(found, Refuted) or was_shown(str(result.result), gathered.printed):
+    if isinstance(found, Refuted) or gathered.confirms or was_shown(str(result.result), gathered.printed):
         return found
     reason = f"the model cited {path}:{start}-{end} without having read it"
     return Refuted(reason, f"{path}:{start}-{end} was not shown to you yet. It reads: {clip(str(result.result), 400)}")
@@ -281,6 +342,10 @@ ASK = Engine(
     run_type="ask",
     output_type="Answer",
     system=prompt_file("engines/ask"),
+    templates=(prompt_file("engines/ask_functions"),),
+    prefilter=first_look,
+    brief=BRIEF,
+    left_line=left_line,
     child=prompt_file("engines/child"),
     budget=Budget(),
     maxima=None,
@@ -291,6 +356,7 @@ ASK = Engine(
     answers=True,
     thinks=True,
     forgets=True,
+    confirms=True,
     profile="general",
     final_example='FINAL("The answer, in plain words. [path/file.py:10-12]")',
 )

@@ -58,6 +58,7 @@ class Coder:
         self.gaps: list[str] = []
         self._earlier = run.spec.played if session == ROOT else EarlierRuns()
         self.printed = host.citations.shown
+        self.code: list[str] = []
         self._rebuilding: tuple[Recording, Block] | None = None
         self._calls = 0
 
@@ -84,6 +85,7 @@ class Coder:
 
     def _block(self, code: str, reasoning: str, turn: int, number: int) -> ExecResult:
         box = self.box()
+        self.code.append(code)
         recorded = self.run.spec.recording.expect(CodeStarted, self.session, turn, number)
         clock = recorded.clock if recorded is not None else self.run.clock.utc().timestamp()
         self.run.emit(

@@ -116,8 +116,10 @@ class Delegation:
         self.instructed.update(dict.fromkeys(found))
         return feedback.instructed_text(found) if found else ""
 
-    def query(self, prompt: str, path: str, *, bare: bool = False) -> str:
-        """One plain completion. A bare one is the prompt alone, for a program; its parent keeps some time to finish."""
+    def query(self, prompt: str, path: str, *, bare: bool = False, model: Model | None = None) -> str:
+        """One plain completion, by whoever answers sub-calls unless it is somebody else. A bare one is the prompt alone, for a program;
+        its parent keeps some time to finish.
+        """
         if not prompt.strip():
             raise ToolFault("llm_query needs a prompt that says what to do and holds the text to look at")
         limit, room = self.scope.budget.max_tokens_per_subcall, QUERY_OUTPUT_TOKENS
@@ -135,7 +137,7 @@ class Delegation:
         messages = (said,) if bare else (Message("system", QUERY_SYSTEM), said)
         question = Question(session=path, turn=0, messages=messages, max_output_tokens=room)
         try:
-            replied = ask(self.run, self.scope.share(1) if bare else self.scope, self.model, question)
+            replied = ask(self.run, self.scope.share(1) if bare else self.scope, model or self.model, question)
         except Diverged:
             raise
         except RunError as error:

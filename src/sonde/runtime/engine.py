@@ -80,6 +80,8 @@ class Prefilter:
 
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     text: str = ""
+    later: str | None = None
+    """What takes the place of a long text from the second turn on; None: the text stays."""
     excerpts: tuple[Excerpt, ...] = ()
     gaps: tuple[str, ...] = ()
     review: Review | None = None
@@ -139,7 +141,7 @@ class Prover:
             )
             hint = f", such as line {near}" if near else ""
             reason = f"{path}:{start}-{end} is blank and proves nothing"
-            return Refuted(reason, f"{reason}; cite lines that hold the text you mean{hint}")
+            return Refuted(reason, f"{reason}; cite lines that hold the text you mean{hint}", blank=True)
         return Citation(
             path=path,
             start_line=start,
@@ -227,6 +229,12 @@ class Gathered:
     results: Mapping[str, Sequence[Excerpt]] = field(default_factory=dict[str, Sequence[Excerpt]])
     calls: tuple[str, ...] = ()
     printed: str = ""
+    confirms: bool = False
+    """Whether cited lines that nobody has seen yet may pass for now, because the session will ask about them."""
+    denied: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Places that do not count as proof, with the reason."""
+    room: int = 0
+    """How many characters of the data the first prompt may show."""
     schema: Mapping[str, Any] | None = None
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     reason: str = ""
@@ -239,7 +247,8 @@ Judge = Callable[[Any, Gathered], Conclusion]
 class Engine:
     """One kind of job. `params` of the task reach every function through `Gathered.params`.
 
-    `tools` and `functions` narrow what code may call (None: all); `terse` documents them in one line each. `reply_form`
+    `tools` and `functions` narrow what code may call (None: all); `terse` documents them in one line each. `brief` are
+    lines for functions that need no more, "" for those that the prompt only names; `help` tells the rest. `reply_form`
     is how a root's reply is read; `left_line` puts what is left of the budget into words. With
     `max_subcall_chars` sub_rlm asks a model once, with a prompt of at most so many characters, instead of starting a child session.
     `scripted`: a program that cannot react may write the replies. A turn is one request, a final value is judged at once, also if its block
@@ -249,7 +258,8 @@ class Engine:
     for models that work by typed actions. `profile` are the language rules of its sandbox unless others are set.
     `thinks`: models may think before they reply, unless a setting says how much. Without `cites`, a final value needs no citation, and
     the record calls one without any unproved. `forgets`: old turns shrink to what later ones use.
-    `rests_on_children`: a sub-call that a limit ended leaves the whole run partial.
+    `rests_on_children`: a sub-call that a limit ended leaves the whole run partial. `confirms`: a claim whose lines its
+    author had not seen is confirmed by a small question of its own, instead of another turn.
     """
 
     name: str
@@ -270,6 +280,7 @@ class Engine:
     max_output_tokens: int = OUTPUT_TOKENS
     functions: Sequence[str] | None = None
     terse: bool = False
+    brief: Mapping[str, str] = field(default_factory=dict[str, str])
     left_line: LeftLine = left_line
     max_subcall_chars: int | None = None
     scripted: bool = False
@@ -280,5 +291,6 @@ class Engine:
     cites: bool = True
     forgets: bool = False
     profile: str = "analysis"
+    confirms: bool = False
     final_example: str = 'FINAL("…")'
     in_actions: str = ""

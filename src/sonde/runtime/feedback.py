@@ -65,8 +65,11 @@ def block_text(result: ExecResult, *, number: int, count: int) -> str:
 
 
 def was_shown(text: str, printed: str) -> bool:
-    """Whether each line of a text occurs in what was printed, whatever the code put before or after it."""
-    return all(line.strip() in printed for line in text.splitlines())
+    """Whether each line of a text occurs in what was printed, whatever the code put before or after it: also inside a list or as JSON."""
+    return all(
+        line in printed or repr(line)[1:-1] in printed or json.dumps(line, ensure_ascii=False)[1:-1] in printed
+        for line in map(str.strip, text.splitlines())
+    )
 
 
 def value_text(name: str, value: Any) -> str:
@@ -101,6 +104,14 @@ Your final value was held back once:
 {shown}
 Your value: {value}
 If it still holds, finish with it in a block that prints nothing: FINAL(held_final)"""
+
+CONFIRM = """\
+Somebody answered a question and cited lines that they had not read. Do the lines below bear out what the answer cites them for?
+Question: {question}
+Answer: {claim}
+Lines, as they are in the data:
+{lines}
+Reply with one word, yes or no; after no, say in one sentence what is wrong."""
 
 REPAIR = """\
 Your final value was not accepted yet:

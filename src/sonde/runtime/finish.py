@@ -9,14 +9,16 @@ a value the engine's fallback speaks, marked CODE: only a model's own judgement 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from sonde.core.canonical import jsonable
+from sonde.core.calls import CallRef, shown_text
+from sonde.core.canonical import clip, jsonable
 from sonde.core.events import ROOT, GateChecked, TurnStarted
 from sonde.core.evidence import Excerpt
-from sonde.core.instructions import is_named
+from sonde.core.instructions import instructions_in, is_named
 from sonde.core.status import RunStatus
 from sonde.errors import (
     Cancelled,
@@ -30,11 +32,15 @@ from sonde.errors import (
 )
 from sonde.runs.recording import NOTHING, Diverged
 from sonde.runtime.engine import Conclusion, Gathered, Problem, Prover
+from sonde.runtime.feedback import CONFIRM, was_shown
+from sonde.runtime.occurrence import is_computed
 
 if TYPE_CHECKING:
     from sonde.runtime.session import Session
 
 UNPROVED = "citations are switched off: nothing proves this answer"
+UNSEEN_CHARS, CLAIM_CHARS, CONFIRMED_CHARS = 800, 2_000, 6_000
+_YES = re.compile(r"\W*yes\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +63,36 @@ class Outcome:
         return self.conclusion.gaps
 
 
-def conclude(session: Session, value: Any) -> Conclusion:
-    """What a final value amounts to by the engine's gates; each judgement goes on the stream."""
+def conclude(session: Session, value: Any, *, asks: bool = False) -> Conclusion:
+    """What a final value amounts to by the engine's gates; each judgement goes on the stream.
+
+    Lines that the model had not seen when it wrote the value prove it if code computed it from them or, with `asks`, if the model
+    confirms it; otherwise they are among the problems.
+    """
+    conclusion, doubt = _judged(session, value, {}), ""
+    unseen = _unseen(session, conclusion) if session.confirms else {}
+    if unseen and asks and not any(problem.mendable for problem in conclusion.problems):
+        session.memory.draft = value
+        doubt = _doubt(session, conclusion.text, unseen)
+        gate_checked(session, "seen", [doubt] if doubt else [])
+        unseen = unseen if doubt else {}
+    if unseen:
+        told = [
+            f"{place} was not shown to you yet. It reads: {clip(text, UNSEEN_CHARS)}" for place, text in unseen.items()
+        ]
+        told[-1] = f"{told[-1]}\n{doubt}".strip()
+        denied = dict(zip(unseen, told, strict=True))
+        conclusion = _judged(session, value, denied)
+    for gate in ("schema", "evidence", "citations"):
+        gate_checked(session, gate, [problem.reason for problem in conclusion.problems if problem.gate == gate])
+    return conclusion
+
+
+def _judged(session: Session, value: Any, denied: Mapping[str, str]) -> Conclusion:
     judge = session.engine.conclude
     if session.errand is not None and session.engine.conclude_child is not None:
         judge = session.engine.conclude_child
-    ground = gathered(session)
+    ground = replace(gathered(session), denied=denied, confirms=session.confirms)
     conclusion = session.form.judged(value, ground, judge)
     if not session.shared.cites:
         proved = conclusion.citations or conclusion.evidence or session.errand is not None
@@ -72,10 +102,50 @@ def conclude(session: Session, value: Any) -> Conclusion:
             gaps=conclusion.gaps if proved else (*conclusion.gaps, UNPROVED),
             unproved=not proved,
         )
-    conclusion = replace(conclusion, problems=(*conclusion.problems, *instructed(ground.prover, value, conclusion)))
-    for gate in ("schema", "evidence", "citations"):
-        gate_checked(session, gate, [problem.reason for problem in conclusion.problems if problem.gate == gate])
-    return conclusion
+    return replace(conclusion, problems=(*conclusion.problems, *instructed(ground.prover, value, conclusion)))
+
+
+def _unseen(session: Session, conclusion: Conclusion) -> dict[str, str]:
+    """Cited text that the model had neither read nor printed before the turn in which it finishes, by its place."""
+    prover, log = session.shared.prover, session.shared.log
+    printed = "\n".join(session.coder.printed[: session.memory.shown])
+    found: dict[str, str] = {}
+    for citation in conclusion.citations:
+        pointer = CallRef.read(citation.ref)
+        if pointer is None:
+            seen = log.was_read(citation.path, citation.start_line, citation.end_line)
+            text = prover.reread(Excerpt.of_lines(citation.path, citation.start_line, citation.end_line, "")) or ""
+        else:
+            excerpt, event = log.find(citation.kind.value, pointer.base), prover.returned(pointer.base)
+            seen = excerpt is None or not log.is_fresh(excerpt)
+            text = "" if event is None else pointer.cut(shown_text(event.result)) or ""
+            seen = seen or (event is not None and repr(event.result) in printed)
+        if not seen and not was_shown(text, printed):
+            found[citation.place] = text
+    return found
+
+
+def _doubt(session: Session, answer: str, unseen: Mapping[str, str]) -> str:
+    """Why unseen lines do not prove an answer; "" if it was computed from them, or if the model confirms it when it sees them.
+
+    The question holds nothing but the claim and the lines, which are data like any other.
+    """
+    lines = "\n".join(
+        "\n".join([f"{place}:", *(f"| {line}" for line in text.splitlines())]) for place, text in unseen.items()
+    )
+    if session.memory.coded and is_computed(answer, session.coder.code, lines):
+        return ""
+    if len(lines) > CONFIRMED_CHARS or instructions_in(lines):
+        return "Read these lines before you rest an answer on them"
+    places = {place.rpartition(":")[0] for place in unseen}
+    claims = [line for line in answer.splitlines() if any(place in line for place in places)]
+    claim = clip("\n".join(claims) or answer, CLAIM_CHARS)
+    assert session.model is not None, "a run without a model has no session"
+    prompt = CONFIRM.format(question=clip(session.objective, CLAIM_CHARS), claim=claim, lines=lines)
+    reply = session.host.functions.confirm(prompt, session.model)
+    if reply is None:
+        return "Look at it"
+    return "" if _YES.match(reply) else f"They do not bear the answer out: {clip(reply.strip(), 300)}"
 
 
 def instructed(prover: Prover, value: Any, conclusion: Conclusion) -> list[Problem]:

@@ -165,7 +165,10 @@ class CodeReplies(ReplyForm):
             functions=session.host.prompt,
             looked=", and cite what you looked at" if cites else "",
             calling="" if spec.profile == "assign-only" else "call them like any Python function; ",
-            profile=offered(language_text(spec.profile, spec.backend, spec.packages), names),
+            profile=offered(
+                language_text(spec.profile, spec.backend, spec.packages, brief=bool(session.host.functions.brief)),
+                names,
+            ),
             form=prompt_file("runtime/schema") if session.engine.reply_form == "schema" else "",
             final=session.final_example,
         )

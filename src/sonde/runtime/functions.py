@@ -6,20 +6,22 @@ prompt names no others. `host` serves and records the calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sonde.core.canonical import cut, jsonable
 from sonde.core.events import Highlighted, HostReturned
 from sonde.core.evidence import Citation
 from sonde.errors import ConfigError, ModelOutputInvalid, RunError, ToolFault, WallTimeLimitReached
+from sonde.models.base import Model
 from sonde.runtime.citations import Citations
 from sonde.runtime.delegate import Delegation, Errand, SubcallResult
 from sonde.runtime.engine import Review
 from sonde.sandbox.policy import FINISH_NAMES
-from sonde.tools import Tool, tool
+from sonde.tools import Tool, ToolRegistry, tool
 
 FUNCTIONS = (
+    "help",
     "budget",
     "append_highlight",
     "add_citation",
@@ -65,9 +67,17 @@ class Functions:
         self.subcalls: list[dict[str, Any]] = []
         self.checked: list[dict[str, Any]] = []
 
+    @property
+    def brief(self) -> Mapping[str, str]:
+        """The engine's lines for functions; the convention of assign-only asks for their whole documentation."""
+        spec = self.run.spec
+        return {} if spec.profile == "assign-only" else spec.engine.brief
+
     def offered(self) -> list[Tool]:
         """Those that can work here."""
         functions: list[Callable[..., Any]] = [self.budget, self.append_highlight]
+        if self.brief:
+            functions.append(self.help)
         if "read_file" in self.run.registry.names and self.run.cites:
             functions.append(self.citations.add_citation)
         lifted = self.run.spec.profile == "assign-only"  # arguments are literals there: no dicts, no lists
@@ -102,6 +112,18 @@ class Functions:
         return path if index is None else f"{path}.{index}"
 
     # Models read the docstrings below: keep them short, each with an example.
+
+    def help(self, name: str) -> None:
+        """Show how a function is called.
+
+        Example: help("sub_rlm")
+        """
+        offered = ToolRegistry(self.offered())
+        known = self.run.registry if name in self.run.registry.names else offered
+        if name not in known.names:
+            names = ", ".join((*self.run.registry.names, *offered.names))
+            raise ToolFault(f"there is no function {name!r} here; there are {names}")
+        self.site.notes.append(known.get(name).prompt)
 
     def llm_query(self, prompt: str) -> str:
         r"""Ask a language model one question; it sees only this prompt, so put the text to look at into it.
@@ -200,6 +222,16 @@ class Functions:
         errands = [Errand(objective=prompt, context=given, levels=1) for prompt in prompts]
         return self.run_children(errands)
 
+    def confirm(self, prompt: str, model: Model) -> str | None:
+        """The reply to a small question of the runtime itself; None where nobody can be asked."""
+        if not self._may_ask() or self.scope.left()["subcalls"] < 1:
+            return None
+        self.site.ordinal += 1
+        try:
+            return self.delegation.query(prompt, self._path(), model=model)
+        except (ModelOutputInvalid, ToolFault):
+            return None
+
     def run_children(self, errands: Sequence[Errand]) -> list[Any]:
         """Children in parallel; a failed one is a dict that says so."""
         self.delegation.require_room(len(errands), turns=1)
@@ -254,7 +286,7 @@ class Functions:
 
     def _absorb(self, result: SubcallResult) -> SubcallResult:
         self.subcalls.append(result.as_dict())
-        self.run.log.note(result.seen)
+        self.run.log.note(result.seen, fresh=False)
         self.citations.merge(ref for ref in result.evidence_refs if isinstance(ref, Citation) and not ref.fallback)
         return result
 

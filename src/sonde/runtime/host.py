@@ -24,7 +24,7 @@ from sonde.runtime.citations import CallSite, Citations
 from sonde.runtime.delegate import Delegation
 from sonde.runtime.engine import Review
 from sonde.runtime.functions import Functions
-from sonde.runtime.prompts import taught
+from sonde.runtime.prompts import brief_prompt, taught
 from sonde.sandbox import Args
 from sonde.tools import CallResult, ToolRegistry
 
@@ -35,7 +35,7 @@ RECORDED_ARGS = 1_000_000
 RECORDED_NAMES = 20
 ERROR_CHARS = 20_000
 """A tool's complaint often quotes what it was given, however long that is."""
-AT_ONCE = frozenset({"budget", "append_highlight", "add_citation", "cite_tool"})
+AT_ONCE = frozenset({"budget", "append_highlight", "add_citation", "cite_tool", "help"})
 """Functions that wait for nobody: if the recorded run continued, they had returned."""
 
 
@@ -76,8 +76,10 @@ class Host:
     @property
     def prompt(self) -> str:
         """The documentation of these functions for the prompt."""
+        tools = (*self.run.registry.tools, *self.own.tools)
+        if self.functions.brief:
+            return brief_prompt([each for each in tools if each.name != "help"], self.functions.brief)
         if self.run.spec.engine.terse:
-            tools = (*self.run.registry.tools, *self.own.tools)
             shown = [each for each in tools if not each.doc.startswith("The same as")]
             return "\n".join(each.brief for each in shown)
         return "\n\n".join(text for text in (self.run.registry.prompt, self.own.prompt) if text)

@@ -51,6 +51,10 @@ class Memory:
 
     turn: int = 0
     prose: int = 0
+    coded: bool = False
+    """Whether its last reply was code."""
+    shown: int = 0
+    """How many outputs the model had seen when it wrote its reply."""
     held_back: bool = False
     repairs: Counter[str] = field(default_factory=Counter[str])
     """How often the model was asked to mend its value, by gate."""
@@ -136,6 +140,12 @@ class Conversation:
     def retell(self, task: str) -> None:
         """Reword the task, before the model has read it."""
         self._head[-1] = Message("user", task)
+
+    def shorten(self, shown: str, later: str) -> None:
+        """Put something shorter in the place of what the task has shown once."""
+        task = self._head[-1]
+        self._head[-1] = Message(task.role, task.content.replace(shown, later, 1))
+        self._sent = min(self._sent, len(self._head) - 1)
 
     def messages(self) -> list[Message]:
         """Everything, oldest first."""

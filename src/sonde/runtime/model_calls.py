@@ -133,14 +133,16 @@ def _cost(model: Model, tokens_in: int, tokens_out: int) -> float:
 def _as_recorded(run: Run, question: Question) -> Question:
     """The question as the record shows it: a model does not see keys that lie in the user's data either."""
     texts = [message.content for message in question.messages]
-    cleaned = run.recorder.cleaned(texts)
+    before = run.sent.get(question.session, ())[: question.kept]  # as they were sent
+    fresh = run.recorder.cleaned(texts[len(before) :])
     asked = run.spec.recording.at(ModelAsked, *question.slot)
-    if asked is not None and len(asked.messages) == len(texts):  # a replay may not know the keys
+    if asked is not None and len(asked.messages) == len(fresh):  # a replay may not know the keys
         recorded = [each["content"] for each in asked.messages]
-        cleaned = [
+        fresh = [
             then if REMOVED in then and is_same_but_for_keys(now, then) else now
-            for now, then in zip(cleaned, recorded, strict=True)
+            for now, then in zip(fresh, recorded, strict=True)
         ]
+    cleaned = run.sent[question.session] = [*before, *fresh]
     if cleaned == texts:
         return question
     messages = tuple(Message(each.role, text) for each, text in zip(question.messages, cleaned, strict=True))

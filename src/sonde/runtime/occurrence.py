@@ -6,18 +6,22 @@ rest whatever the case, punctuation and endings. This does not promise that the 
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sonde.contexts.files.bm25 import split_names, words_of
+from sonde.core.source import Refusal, parse
 
 # 02:30 and 2026-03-08 are one word each: parts of numbers prove nothing
 _WORD = re.compile(r"\d+(?:[.,:/-]\d+)+|[^\W_]+")
 TOKEN = re.compile(r"\w[\w./:@-]*\w|\w")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _ENDING = re.compile(r"(?<=\w\w)(?:ing|ed|es|e|s)$")
+_REF = re.compile(r"\[[^\[\]\n]*\]")
+_VERDICT = re.compile(r"\b(?:no|not|never|none|nobody|nothing|without|cannot|yes)\b|n't\b")
 _PLACES = re.compile(r"\b(?:where|files?|path|module|page|document)\b", re.IGNORECASE)
 
 
@@ -79,6 +83,26 @@ def _bearer(sentence: str, new: frozenset[str], asked: frozenset[str], lines: It
         if new <= held and all(word in line.shown.casefold() for word in joined):
             holding.append((len(asked & terms(line.shown)), line))
     return max(holding, key=lambda each: each[0])[1] if holding else None
+
+
+def is_computed(text: str, code: Sequence[str], lines: str) -> bool:
+    """Whether code made a text out of what it read: it says something that is in no literal of the code, every telling word that is in
+    one is in these lines too, and no literal denies or affirms what the text says.
+    """
+    literals: list[str] = []
+    for block in code:
+        tree = parse(block)
+        if isinstance(tree, Refusal):
+            return False
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
+                value = node.value
+                literals.append(value if isinstance(value, str) else value.decode("utf-8", "replace"))
+    written, said = (_REF.sub(" ", each).lower() for each in ("\n".join(literals), text))
+    if {*_VERDICT.findall(written)} & {*_VERDICT.findall(said)}:
+        return False
+    by_hand = terms(written) & terms(said)
+    return bool(terms(said) - by_hand) and by_hand <= terms(lines) | _FRAME
 
 
 def about(lines: Iterable[ShownLine], question: str, *, share: float) -> list[ShownLine]:

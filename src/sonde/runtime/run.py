@@ -51,6 +51,8 @@ from sonde.runtime.session import Session
 from sonde.sandbox import Limits
 from sonde.tools import ToolRegistry
 
+WHOLE_CHARS, FOLLOWING_CHARS = 32_000, 6_000
+"""How much of small data the first prompt shows whole: about 8,000 tokens, and less where an earlier run has looked at it."""
 NO_MODEL = "no model is set: pass --model or set SONDE_MODEL, for example to openai:gpt-4o-mini with OPENAI_API_KEY set"
 
 Mode = Literal["code", "actions", "guided"]
@@ -132,6 +134,8 @@ class Run:
     log: EvidenceLog = field(default_factory=EvidenceLog)
     over: threading.Event = field(default_factory=threading.Event)
     noted: set[str] = field(default_factory=set[str])
+    sent: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """The texts of each session's last request, without the values of keys."""
     status: RunStatus = RunStatus.INITIALIZED
 
     @property
@@ -235,10 +239,18 @@ class Run:
             registry=self.registry,
             prover=self.prover,
             prefilter=prefilter,
+            room=self._room(),
             schema=self.spec.schema,
             params=self.spec.params,
             reason=reason,
         )
+
+    def _room(self) -> int:
+        """How many characters of the data the first prompt may show: never more than about a quarter of the tokens."""
+        if self.spec.mode == "guided" or self.spec.profile == "assign-only":
+            return 0
+        most = FOLLOWING_CHARS if self.spec.earlier else WHOLE_CHARS
+        return min(most, self.spec.budget.max_tokens_total or most)
 
     def _advance(self, status: RunStatus, error: RunError | None = None) -> None:
         self.status = advance(RUN_TRANSITIONS, self.status, status)

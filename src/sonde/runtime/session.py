@@ -106,6 +106,11 @@ class Session:
         return self.engine.final_example if cites else EXAMPLE_CITATION.sub("", self.engine.final_example)
 
     @property
+    def confirms(self) -> bool:
+        """Whether a small question confirms a claim whose lines the model had not seen."""
+        return self.engine.confirms and self.shared.cites and self._script is None and self.spec.mode != "guided"
+
+    @property
     def guard(self) -> SandboxGuard:
         """Which typed actions are allowed here."""
         return SandboxGuard(self.shared.registry.names, delegation_keys=self.engine.delegation_keys)
@@ -146,7 +151,7 @@ class Session:
         if observation.final is None:
             self.observe("\n".join(filter(None, (observation.text, self.delegation.heed(observation.text)))))
             return None
-        return self.settle(observation.final.output, observation.unseen)
+        return self.settle(observation.final.output, observation)
 
     def begin_turn(self) -> None:
         """Ask the budget for one more turn, and decide whether it must be the last."""
@@ -168,6 +173,8 @@ class Session:
         self.scope.charge(iterations=1)
         memory.turn += 1
         self.host.begin(memory.turn)
+        self.shared.log.begin_turn()
+        memory.shown = len(self.coder.printed)
         if started is None:
             left, call_s = self.scope.left(), round(memory.expected_s(), 3)
             last = "iterations" if left["iterations"] == 0 else REPETITION if self.form.ending else None
@@ -229,6 +236,7 @@ class Session:
 
     def act(self, action: Action) -> Observation:
         """Do what the action says."""
+        self.memory.coded = isinstance(action, RunCode)
         if not isinstance(action, Say):
             self.memory.prose = 0
         match action:
@@ -236,9 +244,11 @@ class Session:
                 self.advance(LoopState.ACTING)
                 ran = self.coder.execute(action, self.memory.turn)
                 unseen = [f"this block also printed what you have not seen yet:\n{ran.printed}"] if ran.printed else []
-                unseen += [f"it cites what you have not read yet: {each}" for each in self.host.citations.unseen]
+                cited = self.host.citations.unseen
+                unseen += [f"it cites what you have not read yet: {each}" for each in cited]
+                shown = [f"Cited: {each}" for each in cited] if self.confirms and ran.final is None else []
                 observation = Observation(
-                    text="\n".join([*ran.texts, feedback.notes_text(self.host.site.notes)]).strip(),
+                    text="\n".join([*ran.texts, *shown, feedback.notes_text(self.host.site.notes)]).strip(),
                     final=None if ran.final is None else Finalize(output=ran.final.value),
                     unseen="\n".join(unseen),
                 )
@@ -272,11 +282,11 @@ class Session:
         self.advance(LoopState.PLANNING)
         return observation
 
-    def settle(self, value: Any, unseen: str) -> Outcome | None:
-        """The outcome of a final value. It is held back once if its block showed something unseen, and twice per gate that refuses it,
-        unless it comes back unchanged.
+    def settle(self, value: Any, observation: Observation) -> Outcome | None:
+        """The outcome of a final value. It may be mended twice per gate that refuses it, unless it comes back unchanged. Where claims
+        are not confirmed by a question, it is held back once if its block showed something unseen.
         """
-        memory = self.memory
+        memory, unseen = self.memory, "" if self.engine.confirms else observation.unseen
         correctable = memory.forced in (None, REPETITION) and self._script is None
         may_hold = correctable and not self.engine.scripted and not memory.held_back
         if unseen and may_hold and self.scope.left()["iterations"] > 1:
@@ -287,7 +297,7 @@ class Session:
             shown = "\n".join(filter(None, (shown, self.delegation.heed(shown))))
             self.observe(feedback.HELD_BACK.format(shown=shown, value=kept))
             return None
-        conclusion = conclude(self, value)
+        conclusion = conclude(self, value, asks=True)
         mendable = [problem for problem in conclusion.problems if problem.mendable]
         gates, sent = {problem.gate for problem in mendable}, canonical_json(jsonable(value))
         # Older versions allowed one repair in all: a replay ends where the recorded session did.
@@ -301,6 +311,8 @@ class Session:
             memory.refused, memory.draft = sent, value
             words = self.form.refused([problem.told for problem in mendable], value)
             if words is not None:
+                if self.confirms and observation.unseen:  # what its block printed, too
+                    words = "\n".join(filter(None, (observation.text, self.delegation.heed(observation.text), words)))
                 self.observe(words)
                 return None
         return settled(self, conclusion)
@@ -320,6 +332,8 @@ class Session:
         if memory.asked:
             turn = Exchange(number=memory.turn, reply=memory.last_words, outcome=memory.untold, observation=said)
             self.history.add(turn)
+            if memory.turn == 1 and self.prefilter.later is not None:
+                self.history.shorten(self.prefilter.text, self.prefilter.later)
         else:  # the model has not heard the task yet, so this becomes part of it
             self.history.retell(said)
         memory.untold = None

@@ -76,6 +76,18 @@ class CodeContext:
             shared = {"context": texts[self._finder.single]}
         return shared
 
+    def outline(self) -> str:
+        """What is here, in few words."""
+        return f"Source code: {self.files.outline()}"
+
+    def whole_text(self, most_chars: int) -> Observed | None:
+        """All of it with numbered lines, if that takes no more characters."""
+        return self.files.whole_text(most_chars)
+
+    def first_lines(self) -> Observed:
+        """The first lines of a few files."""
+        return self.files.first_lines()
+
     def reread(self, excerpt: Excerpt) -> str | None:
         """The cited lines as they are now."""
         return self.files.reread(excerpt)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.contexts import SeenFields, SeenNames, SeenRows, SeenText, Shareable
-from sonde.contexts.files.about import describe, shown_name
+from sonde.contexts.files.about import describe, first_lines, outline, shown_name, whole_text
 from sonde.contexts.files.bm25 import words_of
 from sonde.contexts.files.grep import COUNTED, compile_pattern, grep_files
 from sonde.contexts.files.library import Library
@@ -76,6 +76,18 @@ class FilesContext:
     def describe(self) -> str:
         """How many files of what kinds, the first names, and what was left out and why."""
         return describe(self.library.listing)
+
+    def outline(self) -> str:
+        """The same in fewer words."""
+        return outline(self.library.listing)
+
+    def whole_text(self, most_chars: int) -> Observed | None:
+        """All of it with numbered lines, if that takes no more characters."""
+        return whole_text(self.library, most_chars)
+
+    def first_lines(self) -> Observed:
+        """The first lines of a few files."""
+        return first_lines(self.library)
 
     def shared(self) -> Mapping[str, Shareable]:
         """CONTEXT, text by path; or CONTEXT_INDEX, a table `offset<TAB>bytes<TAB>path`, if that is too much. Binary files are left out."""

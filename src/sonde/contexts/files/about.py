@@ -1,4 +1,4 @@
-"""What the prompt and the user hear about files: numbers, kinds, first names, and what was left out. Never content."""
+"""What the prompt and the user hear about files: numbers, kinds, first names, what was left out, and a first look at the text."""
 
 from __future__ import annotations
 
@@ -6,12 +6,24 @@ import importlib.util
 import json
 import posixpath
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any, cast
 
-from sonde.contexts.files.file_list import Listing
-from sonde.contexts.files.text import OFFICE_KINDS, is_installed
+from sonde.contexts.files.file_list import Entry, Listing
+from sonde.contexts.files.library import Library
+from sonde.contexts.files.text import OFFICE_KINDS, Unreadable, is_installed
 from sonde.core.canonical import plural
+from sonde.core.evidence import Excerpt, Observed
 
 _NAMED = 40
+_HEAD_FILES, _HEAD_LINES, _HEAD_CHARS = 3, 3, 200
+_READ_BYTES = 4096
+_KEYED_BYTES, _KEYS = 200_000, 30
+_WHOLE_FILES, _RECORDS = 200, 300
+_SOURCE = frozenset(
+    {".bash", ".c", ".cc", ".cpp", ".cs", ".css", ".go", ".h", ".hpp", ".java", ".js", ".jsx", ".kt", ".lua", ".php"}
+    | {".pl", ".py", ".pyi", ".r", ".rb", ".rs", ".scala", ".sh", ".swift", ".ts", ".tsx"}
+)
 
 
 def describe(listing: Listing) -> str:
@@ -41,6 +53,112 @@ def describe(listing: Listing) -> str:
     reasons = Counter(listing.refused.values())
     lines += [f"Not read: {count} ({reason})." for reason, count in sorted(reasons.items())]
     return "\n".join(lines)
+
+
+def outline(listing: Listing) -> str:
+    """The same in fewer words: the names of a few files, else the largest folders at the top, in one line."""
+    entries = listing.entries.values()
+    if len(entries) <= _NAMED:
+        named = ", ".join(f"{shown_name(entry.path)} ({entry.size:,} bytes)" for entry in entries) or "no files"
+    else:
+        folders: Counter[str] = Counter()
+        for entry in entries:
+            folders[f"{shown_name(entry.path.partition('/')[0])}/" if "/" in entry.path else "at the top"] += 1
+        listed = ", ".join(f"{name} {count:,}" for name, count in folders.most_common(_NAMED // 2))
+        more = f", {len(folders) - _NAMED // 2:,} more folders" if len(folders) > _NAMED // 2 else ""
+        suffixes = Counter(posixpath.splitext(path)[1].lower() or "no suffix" for path in listing.entries)
+        kinds = ", ".join(f"{kind} {count:,}" for kind, count in suffixes.most_common(4))
+        named = f"{len(entries):,} files, {listing.total_bytes:,} bytes ({kinds}), in {listed}{more}"
+    reasons = Counter(listing.refused.values())
+    skipped = [f"folders {', '.join(sorted(listing.skipped))}"] if listing.skipped else []
+    hidden = [*skipped, *(f"{count} ({reason})" for reason, count in sorted(reasons.items()))]
+    return f"{named}. Not read: {'; '.join(hidden)}." if hidden else f"{named}."
+
+
+def whole_text(library: Library, most_chars: int) -> Observed | None:
+    """All files with their lines numbered, as excerpts that may be cited; None if that takes more than so many characters, or if one
+    is a long list of records: to go through those is work for code, and reading them first costs more than it tells.
+    """
+    listing = library.listing
+    if not listing.texts or len(listing.texts) > _WHOLE_FILES or listing.text_bytes > most_chars:
+        return None
+    parts: list[str] = []
+    excerpts: list[Excerpt] = []
+    for entry in listing.texts:
+        try:
+            with library.open(entry) as text:
+                if text.size > most_chars:
+                    return None
+                read = text.decode(text.read(text.start, text.size)).removesuffix("\n")
+        except (Unreadable, OSError):
+            continue
+        if not read.strip():
+            continue
+        lines = read.split("\n")
+        records = sum(bool(line) and not line[0].isspace() for line in lines)
+        if len(lines) > _RECORDS and records > 0.9 * len(lines):
+            return None
+        parts += [f"{shown_name(entry.path)}:", *(f"{number}: {line}" for number, line in enumerate(lines, 1))]
+        excerpts.append(Excerpt.of_lines(entry.path, 1, len(lines), read))
+    shown = "\n".join(parts)
+    return Observed(shown, tuple(excerpts)) if 0 < len(shown) <= most_chars else None
+
+
+def first_lines(library: Library) -> Observed:
+    """The first lines of a few files that are no source code, and the keys of JSON. A line that is cut may not be cited."""
+    texts, parts = library.listing.texts, list[str]()
+    excerpts: list[Excerpt] = []
+    for entry in _examples(texts):
+        try:
+            with library.open(entry) as text:
+                data = text.read(text.start, _READ_BYTES)
+                read, ended = text.decode(data), text.start + len(data) >= text.size
+                keys = _keys(text.decode(text.read(text.start, text.size))) if _may_have_keys(entry, text.size) else ""
+        except (Unreadable, OSError):
+            continue
+        lines = read.removesuffix("\n").split("\n")[:_HEAD_LINES]
+        whole = read.count("\n") + ended  # as many lines were read to their end
+        shown = [f"{at}: {line[:_HEAD_CHARS]}{'…' * (len(line) > _HEAD_CHARS)}" for at, line in enumerate(lines, 1)]
+        parts += [f"{shown_name(entry.path)} begins:{keys}", *shown]
+        excerpts += [
+            Excerpt.of_lines(entry.path, at, at, line)
+            for at, line in enumerate(lines[:whole], 1)
+            if len(line) <= _HEAD_CHARS
+        ]
+    return Observed("\n".join(parts), tuple(excerpts))
+
+
+def _examples(entries: Sequence[Entry]) -> list[Entry]:
+    """All of a few files, else the largest of each kind that makes up a tenth of the data. Not source: it begins with imports."""
+    sizes: Counter[str] = Counter()
+    largest: dict[str, Entry] = {}
+    for entry in sorted(entries, key=lambda each: -each.size):
+        kind = posixpath.splitext(entry.path)[1].lower()
+        sizes[kind] += entry.size
+        largest.setdefault(kind, entry)
+    if len(entries) <= _HEAD_FILES:
+        return [each for each in entries if posixpath.splitext(each.path)[1].lower() not in _SOURCE]
+    kinds = [
+        kind for kind, size in sizes.most_common(_HEAD_FILES) if size >= sizes.total() / 10 and kind not in _SOURCE
+    ]
+    return [largest[kind] for kind in kinds]
+
+
+def _may_have_keys(entry: Entry, size: int) -> bool:
+    return entry.path.lower().endswith(".json") and size <= _KEYED_BYTES
+
+
+def _keys(text: str) -> str:
+    """The keys of a JSON object or of the first row of a list."""
+    try:
+        value: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return ""
+    rows = f" {len(cast('list[Any]', value)):,} items," if isinstance(value, list) else ""
+    first = cast("Any", value[0] if isinstance(value, list) and value else value)
+    keys = list(cast("dict[str, Any]", first)) if isinstance(first, dict) else []
+    listed = ", ".join(shown_name(key[:40]) for key in keys[:_KEYS])
+    return f"{rows} keys {listed}{', …' * (len(keys) > _KEYS)}" if keys else ""
 
 
 def left_out(listing: Listing) -> str:

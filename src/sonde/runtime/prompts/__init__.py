@@ -14,6 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from sonde.contexts import Showable
 from sonde.core.canonical import clip, jsonable, sha256_text
 from sonde.sandbox.box import describe
 from sonde.sandbox.intercept import as_lifted
@@ -31,6 +32,7 @@ SHARED_WORDS = {
 }
 CARRIED = "Its variables are in your session: "
 """How the line about the variables of an earlier run begins; true only where replies are code."""
+STATE = ("variables", "evidence_refs", "hypothesis_candidates")
 STATE_NAMES = "variables, evidence_refs and hypothesis_candidates are empty and yours; tool_trace and budget_counters are kept up to date."
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _NEEDS = re.compile(r"^\{\{needs (\w+)\}\} ?(.*\n?)", re.MULTILINE)
@@ -65,7 +67,17 @@ def template_hash(engine: Engine) -> str:
     return sha256_text("\0".join(parts))
 
 
-def language_text(profile: str, backend: str, packages: Sequence[str] = ()) -> str:
+def brief_prompt(tools: Sequence[Tool], brief: Mapping[str, str]) -> str:
+    """One line per function where that is enough, only the names of rare ones, and the documentation of the rest."""
+    lines = [brief[each.name] for each in tools if brief.get(each.name)]
+    rare = [each.name for each in tools if brief.get(each.name) == ""]
+    if rare:
+        lines.append(f'More (help("name") tells how): {", ".join(rare)}')
+    others = [each.prompt for each in tools if each.name not in brief]
+    return "\n\n".join(["\n".join(lines), *others])
+
+
+def language_text(profile: str, backend: str, packages: Sequence[str] = (), *, brief: bool = False) -> str:
     """What profile and backend ask of the code."""
     match profile:
         case "assign-only":
@@ -75,6 +87,10 @@ def language_text(profile: str, backend: str, packages: Sequence[str] = ()) -> s
         case "open":
             asked = (
                 "Any module of the standard library may be imported; files and network are out of reach all the same."
+            )
+        case "general" if backend == "kernel" and brief:
+            asked = (
+                "Imports: the standard library except os, sys, pathlib, subprocess and threading; no files, no network."
             )
         case "general" if backend == "kernel":  # monty has few modules beyond those below
             asked = (
@@ -107,7 +123,11 @@ def render_task(session: Session, *, in_code: bool, left: str) -> str:
         if spec.earlier:  # only code has the variables of the earlier run
             earlier = spec.earlier if in_code else re.sub(rf"^{CARRIED}.*\n?", "", spec.earlier, flags=re.MULTILINE)
             parts.append(f"Earlier in this conversation:\n{earlier}")
-        parts.append(f"What there is:\n{spec.context.describe()}")
+        context = spec.context
+        told = context.describe()
+        if session.host.functions.brief and isinstance(context, Showable):
+            told = context.outline()
+        parts.append(f"What there is:\n{told}")
         if session.prefilter.text:
             parts.append(session.prefilter.text)
     else:
@@ -119,9 +139,10 @@ def render_task(session: Session, *, in_code: bool, left: str) -> str:
     if warned := session.delegation.heed("\n\n".join(parts[1:] if errand is None else parts)):
         parts.append(warned)
     if in_code:  # the names of all variables, and what those hold that the user did not set
-        given, root = session.coder.variables, errand is None
+        given, root, brief = session.coder.variables, errand is None, bool(session.host.functions.brief)
         shared: Mapping[str, Any] = spec.context.shared() if root else {}
-        words = [f"Variables: {', '.join([*shared, *given, *session.host.counters()])}."]
+        named = [name for name in given if name not in STATE] if brief else [*shared, *given, *session.host.counters()]
+        words = [f"Variables: {', '.join(named)}."] if named else []
         for name, value in shared.items():
             if name == "context" and isinstance(value, Mapping):
                 words.append("context holds the texts by name.")
@@ -130,11 +151,11 @@ def render_task(session: Session, *, in_code: bool, left: str) -> str:
         if root and "context" in given:
             words.append("context holds the value.")
         # An earlier run or a parent may have put something in.
-        full = any(given.get(name) for name in ("variables", "evidence_refs", "hypothesis_candidates"))
-        full = full or (root and bool(spec.played.recordings))
-        if not spec.engine.terse:
+        full = any(given.get(name) for name in STATE) or (root and bool(spec.played.recordings))
+        if not brief and not spec.engine.terse:
             words.append(STATE_NAMES.replace("are empty and yours", "are yours") if full else STATE_NAMES)
-        parts.append(" ".join(words))
+        if words:
+            parts.append(" ".join(words))
     if spec.schema is not None and errand is None:
         parts.append(f"The final value must fit this JSON schema:\n{json.dumps(spec.schema, ensure_ascii=False)}")
     return "\n\n".join([*parts, left])

@@ -8,7 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -180,8 +180,10 @@ ANTHROPIC = {
 
 def cached_parts(body: Any) -> list[str]:
     """The texts of a request that end a part to be cached."""
-    parts = [body["system"], *(message["content"] for message in body["messages"])]
-    listed = [each for part in parts if isinstance(part, list) for each in part]
+    parts: list[Any] = [body["system"], *(message["content"] for message in body["messages"])]
+    listed: list[dict[str, Any]] = [
+        each for part in parts if isinstance(part, list) for each in cast("list[Any]", part)
+    ]
     return [each["text"] for each in listed if "cache_control" in each]
 
 

@@ -121,7 +121,7 @@ def test_cost_tokens_tools_and_evidence_are_compared() -> None:
 
     assert numbers["llm_subcalls"] == (4, 0)
     read, again = numbers["tokens_in"]
-    assert read is not None and read == again > 0
+    assert read is not None and read > 0 and read == again
     assert tools["read_file"] == (3, 2)
     assert found.evidence.both == 2 and found.citations.both == 2
 

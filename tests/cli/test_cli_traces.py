@@ -53,7 +53,7 @@ def test_a_model_drives_it_and_the_report_is_markdown(folder: Path) -> None:
         shown = sonde("rca", FIRST, "--source", "traces.jsonl", cwd=folder, **env)
 
     assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.startswith(f"# Root cause of `{FIRST}`\n\n**tool_failure**, confidence 0.50\n")
+    assert shown.stdout.startswith(f"# Root cause of `{FIRST}`\n\n**Tool failure** (confidence 0.50, judged by a model): it timed out\n")
     assert "judged by LLM · succeeded · 2 turns" in shown.stderr
     assert "sk-planted" not in shown.stdout + shown.stderr
 

@@ -165,7 +165,7 @@ def test_claims_are_checked_by_a_sceptic_who_does_not_see_how_sure_their_author_
         "why": "it says so",
     }
     assert "0.97" not in asked[0].messages[-1].content
-    assert "(medium impact, checked, 0.70)" in found.text
+    assert "(medium impact, checked, confidence 0.70)" in found.text
     assert (
         "### step 3" in asked[0].messages[-1].content
     )  # a short trace is shown whole, and not only where the claims are

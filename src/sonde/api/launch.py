@@ -40,6 +40,9 @@ from sonde.runtime.run import Mode, ModeChoice, OnEvent, OnText, Run, RunSpec
 from sonde.sandbox.policy import profile_named
 from sonde.tools import ToolRegistry
 
+REPORTS = frozenset({"rca", "policy_compliance", "incident_dossier"})
+"""Types of runs whose text is a report."""
+
 
 def sonde_version() -> str:
     """The installed version."""
@@ -331,11 +334,14 @@ def summary_text(outcome: Outcome, record: RunRecord) -> str:
     if conclusion.citations:
         lines += ["", "## Citations"]
         lines += [f"- {line(c.place)} {line(c.snippet)}" for c in conclusion.citations]
-    if conclusion.evidence:
+    # The text of a report shows its own evidence and gaps.
+    shown: Any = conclusion.output if conclusion.text and record.run_type in REPORTS else None
+    if conclusion.evidence and shown is None:
         lines += ["", "## Evidence"]
         lines += [f"- {e.kind.value} {line(e.ref)} ({e.excerpt_hash[:12]})" for e in conclusion.evidence]
-    if conclusion.gaps:
-        lines += ["", "## Gaps", *(f"- {line(gap)}" for gap in conclusion.gaps)]
+    gaps = [gap for gap in conclusion.gaps if shown is None or gap not in shown["gaps"]]
+    if gaps:
+        lines += ["", "## Gaps", *(f"- {line(gap)}" for gap in gaps)]
     if outcome.error is not None:
         lines += ["", "## Error", f"{outcome.error.code.value} in {outcome.error.stage}: {line(outcome.error.message)}"]
     return "\n".join(lines) + "\n"

@@ -140,7 +140,7 @@ class Writeback:
         if output is None:
             return {}
         engine_type = ENGINES[self.case.engine].run_type
-        page = page_of(engine_type, cast("Mapping[str, Any]", output), self.context.store.link)
+        page = page_of(engine_type, cast("Mapping[str, Any]", output), self.context, self.context.store.link)
         rows = [each.as_dict() for each in self.annotations(output, outcome.annotator, run_id)]
         return {REPORT: page, ANNOTATIONS: "".join(f"{msgspec.json.encode(row).decode()}\n" for row in rows)}
 

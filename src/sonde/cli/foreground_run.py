@@ -229,7 +229,7 @@ def _print_report(found: Investigation, output: OutputOptions, *, several: bool,
     _print_error(found, output)
     if not output.quiet:
         for gap in found.gaps:
-            if gap not in found.text and found.status != "failed":
+            if gap not in (found.report or {}).get("gaps", ()) and found.status != "failed":
                 print(f"gap: {one_line(gap, 300)}", file=sys.stderr)
         print(f"judged by {found.annotator_kind} · {_summary(found)}", file=sys.stderr)
         error = found.error

@@ -92,6 +92,7 @@ class ConfigSnapshots:
 
     def __init__(self, root: Path | None = None, *, project_name: str = "") -> None:
         self._snapshots: dict[str, Snapshot] = {}
+        self._compared: dict[str, str] = {}
         if root is None:
             return
         if not root.is_dir():
@@ -151,12 +152,16 @@ class ConfigSnapshots:
             "summary": f"{counts}: {named}",
             "diff": clip(text, MAX_SHOWN_CHARS),
         }
-        where = f"{base.snapshot_id}..{target.snapshot_id}"
+        where = self._compared[ref] = f"{base.snapshot_id}..{target.snapshot_id}"
         excerpt = Excerpt(
             kind=EvidenceKind.CONFIG_DIFF, ref=ref, hash=sha256_text(text), path=where, ts=target.created_at
         )
         note = f"the diff has {len(text)} characters; its middle is left out" if len(text) > MAX_SHOWN_CHARS else None
         return Observed(value, (excerpt,), note)
+
+    def compared(self, ref: str) -> str:
+        """Which two snapshots a diff_ref that was shown compares, as the path of its excerpt."""
+        return self._compared.get(ref, "")
 
     def reread(self, excerpt: Excerpt) -> str | None:
         """The diff behind a pointer, made again from the files."""

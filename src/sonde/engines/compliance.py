@@ -169,7 +169,10 @@ class Judgement:
             "overall_confidence": round(confidence_of(findings), 4),
             "gaps": report_gaps(self.gaps, self.gathered),
         }
-        concluded = conclude_report(ComplianceReport, draft, compliance_page, self.problems)
+        context = cast("TracesContext", self.gathered.context)
+        concluded = conclude_report(
+            ComplianceReport, draft, lambda report: compliance_page(report, context), self.problems
+        )
         return replace(concluded, by_model=self.adopted)
 
     def finding(self, row: Mapping[str, Any], model: Mapping[str, Any] | None) -> ControlFinding:

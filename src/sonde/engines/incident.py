@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, cast, get_args
 
 from sonde.contexts.configs import change_type
-from sonde.contexts.traces.context import LOOKING
+from sonde.contexts.traces.context import LOOKING, TracesContext
 from sonde.contexts.traces.span import us_of_text
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.canonical import plural
@@ -100,7 +100,8 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
         "confidence": number(fields.get("confidence"), 0.5),
         "gaps": report_gaps(texts(fields.get("gaps")), gathered),
     }
-    return conclude_report(IncidentDossier, draft, incident_page, problems)
+    context = cast("TracesContext", gathered.context)
+    return conclude_report(IncidentDossier, draft, lambda report: incident_page(report, context), problems)
 
 
 def _proved(items: Any, name: str, gathered: Gathered, problems: list[Problem]) -> Rows:

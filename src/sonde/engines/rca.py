@@ -210,7 +210,7 @@ def _report(draft: Mapping[str, Any], gathered: Gathered, problems: list[Problem
             "span_ids": sorted(seen)[:200],
         },
     }
-    return conclude_report(RCAReport, whole, rca_page, problems)
+    return conclude_report(RCAReport, whole, lambda report: rca_page(report, context), problems)
 
 
 def _label(fields: Mapping[str, Any]) -> str:

@@ -197,9 +197,8 @@ def fallback(gathered: Gathered) -> Conclusion:
         told = {**told, "primary_label": "instruction_failure", "summary": why, "evidence_refs": refs}
     shown = RCAReport.model_validate({**told, "findings": findings, "taxonomy": taxonomy.name})
     by_model = True if kept else spoken.by_model
-    return _covered(
-        replace(spoken, output=shown.model_dump(mode="json"), text=rca_page(shown), by_model=by_model), gathered
-    )
+    page = rca_page(shown, cast("TracesContext", gathered.context))
+    return _covered(replace(spoken, output=shown.model_dump(mode="json"), text=page, by_model=by_model), gathered)
 
 
 def _covered(conclusion: Conclusion, gathered: Gathered) -> Conclusion:

@@ -13,8 +13,8 @@ from sonde.contexts.controls import MAX_CONTROLS, ControlsLibrary, TraceScope
 from sonde.contexts.traces.inspection import Inspection
 from sonde.contexts.traces.store import TraceStore
 from sonde.contexts.traces.views import text_behind
-from sonde.core.canonical import hash_value
-from sonde.core.evidence import EvidenceKind, Excerpt, Observed
+from sonde.core.canonical import hash_value, sha256_text
+from sonde.core.evidence import EvidenceKind, EvidenceRef, Excerpt, Observed
 from sonde.errors import ConfigError, RunError, ToolFault
 from sonde.tools.spec import Tool, tool
 
@@ -152,6 +152,17 @@ class TracesContext:
             return text_behind(excerpt, self.store.span)
         except ToolFault:
             return None
+
+    def text_of(self, ref: EvidenceRef) -> str | None:
+        """The text behind a proved reference, read again; None when it is gone or has another hash."""
+        where = self.configs.compared(ref.ref) if ref.kind is EvidenceKind.CONFIG_DIFF else ""
+        try:
+            text = self.reread(
+                Excerpt(kind=ref.kind, ref=ref.ref, hash=ref.excerpt_hash, span_id=ref.span_id, path=where)
+            )
+        except RunError:  # a server that is gone
+            return None
+        return text if text is not None and sha256_text(text) == ref.excerpt_hash else None
 
     def fingerprint(self) -> str:
         """The hash of the data set: of the traces that the run is about, or of the whole store."""

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from cli_program import Shown, environment, sonde
 
+from engines.trace_cases import TRACE, failed_trace, write
 from sonde import ask
 from sonde.cli.text import middle_cut
 from sonde.testing import ScriptedModel, ScriptedReply, ScriptedServer
@@ -96,6 +97,18 @@ def test_runs_are_listed_newest_first_and_filtered(place: Place) -> None:
     assert place.data("runs", "list", "--text", first)["runs"][0]["run_id"] == first
     assert first in place.run("runs").stdout
     assert place.data("runs", "--text", "nothing like it")["runs"] == []
+
+
+def test_the_list_says_what_came_of_each_run(place: Place, tmp_path: Path) -> None:
+    write(tmp_path, failed_trace())
+    place.ask()
+    place.run("rca", TRACE, "--source", str(tmp_path / "traces.jsonl"))
+    place.run("comply", TRACE, "--source", str(tmp_path / "traces.jsonl"))
+
+    outcomes = {run["run_type"]: run["outcome"] for run in place.data("runs", "list")["runs"]}
+
+    assert outcomes == {"rca": "tool_failure", "policy_compliance": "non_compliant", "ask": "one"}
+    assert re.search(r"  tool_failure +no model  ", place.run("runs").stdout)
 
 
 def test_a_run_is_shown_by_id_beginning_or_last(place: Place) -> None:

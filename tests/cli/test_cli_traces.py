@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,9 @@ def test_a_model_drives_it_and_the_report_is_markdown(folder: Path) -> None:
         shown = sonde("rca", FIRST, "--source", "traces.jsonl", cwd=folder, **env)
 
     assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.startswith(f"# Root cause of `{FIRST}`\n\n**Tool failure** (confidence 0.50, judged by a model): it timed out\n")
+    assert shown.stdout.startswith(
+        f"# Root cause of `{FIRST}`\n\n**Tool failure** (confidence 0.50, judged by a model): it timed out\n"
+    )
     assert "judged by LLM · succeeded · 2 turns" in shown.stderr
     assert "sk-planted" not in shown.stdout + shown.stderr
 
@@ -108,7 +111,12 @@ def test_traces_can_be_looked_at_and_taken_along(folder: Path) -> None:
     hits = json.loads(sonde("traces", "search", "time.?out", "--trace", FIRST, *source, "--json", cwd=folder).stdout)
     assert [hit["span_id"] for hit in hits["hits"]] == [TOOL]
     assert "forced tool timeout" in sonde("traces", "search", "forced timeout", *source, cwd=folder).stdout
-    assert '"TOOL": 16' in sonde("traces", "overview", *source, "--limit", "100", cwd=folder).stdout
+    table = sonde("traces", "ls", *source, "--limit", "2", cwd=folder).stdout.splitlines()
+    assert table[0].split() == ["TRACE", "STARTED", "SPANS", "MS"]
+    assert [row.split()[0] for row in table[1:]] == [FIRST, SECOND]
+    glance = sonde("traces", "overview", *source, "--limit", "100", cwd=folder).stdout
+    assert glance.startswith("30 traces, ") and re.search(r"^TOOL +16$", glance, re.MULTILINE)
+    assert re.search(r"^FAILED  SPAN +FIRST +IN TRACE +MESSAGE\n +\d+  tool.call ", glance, re.MULTILINE)
     exported = sonde("traces", "export", FIRST, *source, "-o", "one.jsonl", cwd=folder)
     assert exported.returncode == 0, exported.stderr
     again = json.loads(sonde("rca", FIRST, "--source", "one.jsonl", "--json", cwd=folder).stdout)

@@ -30,6 +30,7 @@ from sonde.errors import ConfigError, RunError, ToolFault
 from sonde.models import open_model
 from sonde.models.base import SAMPLING, Model, suited_mode
 from sonde.publish.otel import TraceSender, otlp_exporter
+from sonde.runs.catalog import INVESTIGATIONS
 from sonde.runs.recorder import Recorder
 from sonde.runs.rundir import ANSWER, ARTIFACTS, SUMMARY, RunDir, artifacts_folder, new_run_id
 from sonde.runtime.engine import Engine
@@ -39,9 +40,6 @@ from sonde.runtime.prompts import taught
 from sonde.runtime.run import Mode, ModeChoice, OnEvent, OnText, Run, RunSpec
 from sonde.sandbox.policy import profile_named
 from sonde.tools import ToolRegistry
-
-REPORTS = frozenset({"rca", "policy_compliance", "incident_dossier"})
-"""Types of runs whose text is a report."""
 
 
 def sonde_version() -> str:
@@ -335,7 +333,7 @@ def summary_text(outcome: Outcome, record: RunRecord) -> str:
         lines += ["", "## Citations"]
         lines += [f"- {line(c.place)} {line(c.snippet)}" for c in conclusion.citations]
     # The text of a report shows its own evidence and gaps.
-    shown: Any = conclusion.output if conclusion.text and record.run_type in REPORTS else None
+    shown: Any = conclusion.output if conclusion.text and record.run_type in INVESTIGATIONS else None
     if conclusion.evidence and shown is None:
         lines += ["", "## Evidence"]
         lines += [f"- {e.kind.value} {line(e.ref)} ({e.excerpt_hash[:12]})" for e in conclusion.evidence]

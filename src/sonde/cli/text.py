@@ -8,10 +8,13 @@ which it could speak in our name. Whatever is printed goes through `printable` (
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TextIO
 from urllib.parse import quote
 
+CELL = 160
+"""The longest cell of a table."""
 _BIDI = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C]
 _HARMFUL = [code for code in [*range(0x20), *range(0x7F, 0xA0), *_BIDI] if chr(code) not in "\n\t"]
 _TABLE = dict.fromkeys([*_HARMFUL, 0x2028, 0x2029], "�")
@@ -43,6 +46,21 @@ def one_line(text: str, width: int) -> str:
     """The text on one line of at most `width` characters."""
     flat = " ".join(printable_lines(text).split())
     return flat if len(flat) <= width else flat[: max(1, width - 1)] + "…"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Rows below their heads; numbers stand to the right, cells are one line each. The last column is not padded."""
+    cells = [[each if isinstance(each, int | float) else one_line(str(each), CELL) for each in row] for row in rows]
+    texts = [[f"{each:,.0f}" if isinstance(each, int | float) else each for each in row] for row in cells]
+    right = [any(isinstance(row[at], int | float) for row in cells) for at in range(len(heads))]
+    widths = [max(map(len, column)) for column in zip(heads, *texts, strict=True)]
+    lines = [
+        "  ".join(
+            each.rjust(wide) if to else each.ljust(wide) for each, wide, to in zip(row, widths, right, strict=True)
+        )
+        for row in (heads, *texts)
+    ]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def middle_cut(text: str, width: int) -> str:

@@ -15,13 +15,19 @@ from pathlib import Path
 
 import msgspec
 
+from sonde.core.canonical import cut
 from sonde.core.events import RunStarted
 from sonde.core.record import moment
 from sonde.core.usage import Usage, used_by
 from sonde.disk import open_plain
 from sonde.errors import ConfigError
 from sonde.runs.journal import MAX_LINE, MAX_RECORD, JournalUnreadable, is_being_written, read_journal
-from sonde.runs.rundir import JOURNAL, RECORD, Places, places_of, run_ids
+from sonde.runs.rundir import ANSWER, JOURNAL, RECORD, RESULT, Places, places_of, run_ids
+
+OUTCOME = 200
+"""Characters of an answer in a list."""
+INVESTIGATIONS = frozenset({"rca", "policy_compliance", "incident_dossier"})
+"""Types of runs whose result is a report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +49,8 @@ class RunSummary:
     seconds: float = 0.0
     citations: int = 0
     unproved: bool = False
+    outcome: str = ""
+    """In a few words: the label or verdict of an investigation, the code of an error, otherwise the first line of the answer."""
 
 
 class _Runtime(msgspec.Struct):
@@ -60,6 +68,22 @@ class _Citation(msgspec.Struct):
     pass
 
 
+class _Error(msgspec.Struct):
+    code: str = ""
+
+
+class _Verdict(msgspec.Struct):
+    """What reports call their result."""
+
+    primary_label: str = ""
+    overall_verdict: str = ""
+    incident_summary: str = ""
+
+
+class _Result(msgspec.Struct):
+    output: _Verdict | None = None
+
+
 class _Head(msgspec.Struct):
     """The fields of a record that the list shows; the decoder skips all others without building them."""
 
@@ -72,10 +96,12 @@ class _Head(msgspec.Struct):
     completed_at: str | None = None
     metrics: _Metrics = msgspec.field(default_factory=_Metrics)
     citations: list[_Citation] = []
+    error: _Error | None = None
 
 
 _heads = msgspec.json.Decoder(_Head, dec_hook=lambda _kind, value: Usage.model_validate(value))
 _starts = msgspec.json.Decoder(RunStarted)
+_results = msgspec.json.Decoder(_Result)
 
 
 def list_runs(
@@ -128,6 +154,7 @@ def summarise(path: Path) -> RunSummary:
             seconds=head.metrics.total_latency_s,
             citations=len(head.citations),
             unproved=head.runtime_ref.unproved,
+            outcome=_outcome(path, head),
         )
     try:
         with open_plain(path / JOURNAL) as file:
@@ -150,6 +177,21 @@ def summarise(path: Path) -> RunSummary:
         tokens=usage.tokens_total,
         cost_usd=usage.cost,
     )
+
+
+def _outcome(path: Path, head: _Head) -> str:
+    """What came of a run, from its files; nothing if it has none."""
+    if head.completed_at is None or head.status == "failed":
+        return head.error.code if head.error else ""
+    with suppress(OSError, msgspec.MsgspecError, ValueError, RecursionError):
+        if head.run_type in INVESTIGATIONS:
+            with open_plain(path / RESULT) as file:
+                said = _results.decode(file.read(MAX_RECORD)).output or _Verdict()
+            return cut(said.primary_label or said.overall_verdict or " ".join(said.incident_summary.split()), OUTCOME)
+        with open_plain(path / ANSWER) as file:
+            text = file.read(4 * OUTCOME).decode("utf-8", "ignore").strip()
+        return cut(next(iter(text.splitlines()), ""), OUTCOME)
+    return ""
 
 
 def prune(

@@ -21,8 +21,9 @@ from sonde.errors import ConfigError
 if TYPE_CHECKING:
     from sonde.runs.catalog import RunSummary
 
-NARROW_MODEL, NARROW_QUESTION = 24, 20
+NARROW_MODEL, NARROW_QUESTION, NARROW_OUTCOME = 24, 20, 12
 """What a narrow terminal shows of them at least."""
+OUTCOME_WIDTH = 28
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Status = Annotated[
     Literal["succeeded", "partial", "failed", "running", "interrupted", "unreadable"] | None,
@@ -79,8 +80,9 @@ def list_(*, wanted: RunFilter, place: PlaceOptions) -> int:
         _print_json({"runs": [asdict(summary) | {"path": str(summary.path)} for summary in found]})
         return 0
     width = get_terminal_size().columns if sys.stdout.isatty() else 0
+    said = min(OUTCOME_WIDTH, max((len(summary.outcome) for summary in found), default=0))
     for summary in found:
-        print(_line(summary, width))
+        print(_line(summary, width, said))
     if not found:
         elsewhere = "" if wanted.all_ or settings.runs_dir else "; --all lists those of all projects"
         where = " or ".join(map(str, places_of(places)))
@@ -88,8 +90,10 @@ def list_(*, wanted: RunFilter, place: PlaceOptions) -> int:
     return 0
 
 
-def _line(summary: RunSummary, width: int = 0) -> str:
-    """One run on one line. On a terminal of this width the model's name loses its middle, then the question its end."""
+def _line(summary: RunSummary, width: int = 0, said: int = 0) -> str:
+    """One run on one line; its outcome takes `said` columns. On a terminal of this width the outcome gets shorter, then the model's
+    name loses its middle, then the question its end.
+    """
     spent = shown_cost(summary.cost_usd)
     turns = f"{summary.iterations:3} {'turn ' if summary.iterations == 1 else 'turns'}"
     line = (
@@ -98,6 +102,10 @@ def _line(summary: RunSummary, width: int = 0) -> str:
     )
     model, asked = printable(summary.model or "no model"), one_line(summary.objective, 60)
     asked = f"unproved: {asked}" if summary.unproved else asked
+    if said:
+        room = width - len(line) - len(model) - len(asked) - 4 if width else said
+        said = max(min(said, NARROW_OUTCOME), min(said, room))
+        line += f"{one_line(summary.outcome, said):{said}}  "
     if width and len(line) + len(model) + 2 + len(asked) > width:
         model = middle_cut(model, max(NARROW_MODEL, width - len(line) - len(asked) - 2))
         asked = one_line(asked, max(NARROW_QUESTION, width - len(line) - len(model) - 2))

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json as json_text
 import os
 import sys
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from sonde.cli.options import CommandList, SourceOptions, WindowOptions, filled, settings_of, spread
-from sonde.cli.text import escaped_json, one_line, printable
+from sonde.cli.text import escaped_json, one_line, printable, table
 from sonde.core.canonical import plural
 from sonde.errors import ConfigError, ToolFault
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from sonde.contexts.traces.store import TraceQuery, TraceStore
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+OVERVIEW_GROUPS = 20
 TraceId = Annotated[str, typer.Argument(metavar="TRACE_ID")]
 
 
@@ -115,10 +115,9 @@ def ls(*, where: SourceOptions, wanted: TraceListOptions) -> int:
     if wanted.json:
         _print_json({"traces": [row.row() for row in page.rows], "more": page.more})
         return 0
-    for row in page.rows:
-        shown = row.row()
-        spans = f"{row.span_count:6} {'span ' if row.span_count == 1 else 'spans'}"
-        print(printable(f"{row.trace_id}  {shown['start_time'][:19]}Z  {spans} {row.latency_ms:12,.0f} ms"))
+    if page.rows:
+        rows = [(row.trace_id, f"{row.row()['start_time'][:19]}Z", row.span_count, row.latency_ms) for row in page.rows]
+        print(table(("TRACE", "STARTED", "SPANS", "MS"), rows))
     print(printable(page.more or "") or plural(len(page.rows), "trace"), file=sys.stderr)
     return 0
 
@@ -184,13 +183,24 @@ def overview(*, where: SourceOptions, wanted: TraceListOptions) -> int:
     if wanted.json:
         _print_json(found)
         return 0
-    for name, value in found.items():
-        if isinstance(value, list):
-            print(f"{name}:")
-            for row in cast("list[Any]", value)[:20]:
-                print(f"  {one_line(json_text.dumps(row, ensure_ascii=False), 240)}")
-        else:
-            print(f"{name}: {one_line(json_text.dumps(value, ensure_ascii=False), 240)}")
+    traces, spans = plural(found["trace_count"], "trace"), plural(found["span_count"], "span")
+    print(f"{traces}, {found['failed_traces']:,} failed; {spans}")
+    if not found["span_count"]:
+        return 0
+    print("\n" + table([f"MS {name}" for name in found["latency_ms"]], [list(found["latency_ms"].values())]))
+    for head, name in (("KIND", "kinds"), ("STATUS", "statuses")):
+        print("\n" + table((head, "SPANS"), found[name].items()))
+    groups = found["error_groups"][:OVERVIEW_GROUPS]
+    if groups:
+        rows = [
+            (each["count"], each["name"], f"{each['first_time'][:19]}Z", each["trace_ids"][0], each["message"])
+            for each in groups
+        ]
+        print("\n" + table(("FAILED", "SPAN", "FIRST", "IN TRACE", "MESSAGE"), rows))
+    left = len(found["error_groups"]) - len(groups)
+    notes = [f"{plural(left, 'more group')} of errors: --json has them" if left else "", found["more"] or ""]
+    for note in filter(None, notes):
+        print(printable(note), file=sys.stderr)
     return 0
 
 

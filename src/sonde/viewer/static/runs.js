@@ -28,8 +28,8 @@ export class Runs {
         h(
           "tr",
           {},
-          ["", "Status", "Question", "Model", "Started", ...NUMBERS].map(
-            (name, place) => h("th", { scope: "col", class: place > 4 ? "number" : "" }, name),
+          ["", "Status", "Question", "Outcome", "Model", "Started", ...NUMBERS].map(
+            (name, place) => h("th", { scope: "col", class: place > 5 ? "number" : "" }, name),
           ),
         ),
       ),
@@ -65,7 +65,7 @@ export class Runs {
     const words = this.filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     const shown = this.all.filter((run) =>
       words.every((word) =>
-        `${run.run_id} ${run.objective} ${run.model} ${run.status} ${run.run_type}`.toLowerCase().includes(word),
+        `${run.run_id} ${run.objective} ${run.model} ${run.outcome ?? ""} ${run.status} ${run.run_type}`.toLowerCase().includes(word),
       ),
     );
     const said = !this.all.length
@@ -113,6 +113,7 @@ export class Runs {
         ),
         h("div", { class: "muted" }, `${run.unproved ? "unproved · " : ""}${run.run_type} · ${run.run_id}`),
       ),
+      h("td", { class: "outcome", title: run.outcome }, short(run.outcome ?? "", 60)),
       h("td", { class: "muted model", title: run.model }, run.model),
       h("td", { class: "muted" }, when(run.started_at)),
       numbers.map((value, place) => h("td", { class: "number", "data-name": NUMBERS[place] }, value)),

@@ -238,3 +238,12 @@ def test_a_guess_that_happens_to_be_in_the_line_is_asked_about(how: str) -> None
 
     assert "Do the lines below bear out" in prompts(model)[1]
     assert answer.status is RunStatus.SUCCEEDED
+
+
+def test_the_small_question_says_which_numbers_code_has_counted() -> None:
+    code = "rows = grep('gateway')\nFINAL(f'the gateway was asked {len(rows) + 3996} times, or 17 [app.log:{rows[0][\"line\"]}]')"
+    model = ScriptedModel([code, "yes"])
+
+    run_in_memory(model, "How often?", logs())
+
+    assert "Code counted 3998; that need not be in the lines." in prompts(model)[1]

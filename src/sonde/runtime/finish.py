@@ -33,13 +33,13 @@ from sonde.errors import (
 from sonde.runs.recording import NOTHING, Diverged
 from sonde.runtime.engine import Conclusion, Gathered, Problem, Prover
 from sonde.runtime.feedback import CONFIRM, was_shown
-from sonde.runtime.occurrence import is_computed
+from sonde.runtime.occurrence import counted, is_computed, literals_of
 
 if TYPE_CHECKING:
     from sonde.runtime.session import Session
 
 UNPROVED = "citations are switched off: nothing proves this answer"
-UNSEEN_CHARS, CLAIM_CHARS, CONFIRMED_CHARS = 800, 2_000, 6_000
+UNSEEN_CHARS, CLAIM_CHARS, CONFIRMED_CHARS, COUNTED = 800, 2_000, 6_000, 12
 _YES = re.compile(r"\W*yes\b", re.IGNORECASE)
 
 
@@ -133,7 +133,8 @@ def _doubt(session: Session, answer: str, unseen: Mapping[str, str]) -> str:
     lines = "\n".join(
         "\n".join([f"{place}:", *(f"| {line}" for line in text.splitlines())]) for place, text in unseen.items()
     )
-    if session.memory.coded and is_computed(answer, session.coder.code, lines):
+    literals = literals_of(session.coder.code) if session.memory.coded else None
+    if literals is not None and is_computed(answer, literals, lines):
         return ""
     if len(lines) > CONFIRMED_CHARS or instructions_in(lines):
         return "Read these lines before you rest an answer on them"
@@ -141,6 +142,9 @@ def _doubt(session: Session, answer: str, unseen: Mapping[str, str]) -> str:
     claims = [line for line in answer.splitlines() if any(place in line for place in places)]
     claim = clip("\n".join(claims) or answer, CLAIM_CHARS)
     assert session.model is not None, "a run without a model has no session"
+    numbers = counted(claim, literals, lines) if literals is not None else []
+    if numbers:
+        lines += f"\nCode counted {', '.join(numbers[:COUNTED])}; that need not be in the lines."
     prompt = CONFIRM.format(question=clip(session.objective, CLAIM_CHARS), claim=claim, lines=lines)
     reply = session.host.functions.confirm(prompt, session.model)
     if reply is None:

@@ -85,24 +85,38 @@ def _bearer(sentence: str, new: frozenset[str], asked: frozenset[str], lines: It
     return max(holding, key=lambda each: each[0])[1] if holding else None
 
 
-def is_computed(text: str, code: Sequence[str], lines: str) -> bool:
+def is_computed(text: str, literals: str, lines: str) -> bool:
     """Whether code made a text out of what it read: it says something that is in no literal of the code, every telling word that is in
     one is in these lines too, and no literal denies or affirms what the text says.
     """
-    literals: list[str] = []
-    for block in code:
-        tree = parse(block)
-        if isinstance(tree, Refusal):
-            return False
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
-                value = node.value
-                literals.append(value if isinstance(value, str) else value.decode("utf-8", "replace"))
-    written, said = (_REF.sub(" ", each).lower() for each in ("\n".join(literals), text))
+    written, said = (_REF.sub(" ", each).lower() for each in (literals, text))
     if {*_VERDICT.findall(written)} & {*_VERDICT.findall(said)}:
         return False
     by_hand = terms(written) & terms(said)
     return bool(terms(said) - by_hand) and by_hand <= terms(lines) | _FRAME
+
+
+def counted(text: str, literals: str, lines: str) -> list[str]:
+    """The numbers of a text that code computed: they are in no literal of it, and not in these lines."""
+    numbers = dict.fromkeys(word for word in _WORD.findall(_REF.sub(" ", text)) if word[0].isdigit())
+    known = {*_WORD.findall(literals), *_WORD.findall(lines)}
+    return [number for number in numbers if number not in known]
+
+
+def literals_of(code: Iterable[str]) -> str | None:
+    """All texts that are written out in code; None if some of it cannot be read."""
+    found: list[str] = []
+    for block in code:
+        tree = parse(block)
+        if isinstance(tree, Refusal):
+            return None
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
+                value = node.value
+                found.append(value if isinstance(value, str) else value.decode("utf-8", "replace"))
+            elif isinstance(node, ast.Constant):
+                found.append(str(node.value))
+    return "\n".join(found)
 
 
 def about(lines: Iterable[ShownLine], question: str, *, share: float) -> list[ShownLine]:

@@ -130,9 +130,13 @@ def _doubt(session: Session, answer: str, unseen: Mapping[str, str]) -> str:
 
     The question holds nothing but the claim and the lines, which are data like any other.
     """
-    lines = "\n".join(
-        "\n".join([f"{place}:", *(f"| {line}" for line in text.splitlines())]) for place, text in unseen.items()
-    )
+    shown: list[str] = []
+    for place, text in unseen.items():  # neither a name nor a line can begin another part of the question
+        shown += [
+            f"{place if place.isprintable() else json.dumps(place)}:",
+            *(f"| {line}" for line in text.splitlines()),
+        ]
+    lines = "\n".join(shown)
     literals = literals_of(session.coder.code) if session.memory.coded else None
     if literals is not None and is_computed(answer, literals, lines):
         return ""

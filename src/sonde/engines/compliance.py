@@ -334,6 +334,7 @@ COMPLIANCE = Engine(
     reply_form="schema",
     tools=(*LOOKING, "list_controls", "get_control", "required_evidence"),
     functions=("budget", "llm_query", "llm_batch", "delegate_subcall", "delegate_batch"),
+    unforgiving=True,
     delegation_keys=DELEGATION_KEYS,
     in_actions=prompt_file("engines/compliance_actions"),
     final_example=(

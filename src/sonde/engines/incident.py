@@ -228,6 +228,7 @@ INCIDENT = Engine(
     reply_form="schema",
     tools=(*LOOKING, "list_traces", "list_config_snapshots", "get_config_snapshot", "get_config_diff"),
     functions=("budget", "llm_query", "llm_batch", "delegate_subcall", "delegate_batch"),
+    unforgiving=True,
     delegation_keys=DELEGATION_KEYS,
     in_actions=prompt_file("engines/incident_actions"),
     final_example=(

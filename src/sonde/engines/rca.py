@@ -310,6 +310,7 @@ RCA = Engine(
     reply_form="schema",
     tools=LOOKING,
     functions=("budget", "llm_query", "llm_batch", "delegate_subcall", "delegate_batch"),
+    unforgiving=True,
     delegation_keys=DELEGATION_KEYS | {"findings", "span_ids"},
     in_actions=prompt_file("engines/rca_actions"),
     final_example=(

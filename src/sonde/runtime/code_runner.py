@@ -8,7 +8,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sonde.core.canonical import canonical_json, clip, hash_value, jsonable, sha256_text
-from sonde.core.events import ROOT, CodeRan, CodeStarted, HostReturned, RunStarted, ToolExecError, ToolIntercepted
+from sonde.core.events import (
+    ROOT,
+    CodeRan,
+    CodeStarted,
+    HostReturned,
+    RunStarted,
+    ToolExecError,
+    ToolIntercepted,
+    TurnStarted,
+)
 from sonde.core.redaction import is_same_but_for_keys
 from sonde.errors import ConfigError, SandboxViolation, ToolFault
 from sonde.runs.recording import NOT_RUN, Block, Diverged, EarlierRuns, Recording
@@ -61,6 +70,7 @@ class Coder:
         self.code: list[str] = []
         self._rebuilding: tuple[Recording, Block] | None = None
         self._calls = 0
+        self._refused = 0
 
     def execute(self, action: RunCode, turn: int) -> Ran:
         """Blocks in order, until one fails or finishes."""
@@ -105,6 +115,9 @@ class Coder:
         before = self.run.spec.recording.at(CodeRan, self.session, turn, number)
         if before is not None and (before.fault or {}).get("kind") != "timeout":
             wall_s = self._patience()  # it was in time when it was recorded: a slower machine is not a failure
+        # Older versions handed a PermissionError to the code: a block that was recorded runs as it did then.
+        recorded_otherwise = before is not None and (before.fault or {}).get("kind") != "violation"
+        box.fatal_files = self.run.spec.engine.unforgiving and not recorded_otherwise
         started = self.run.clock.now()
         result = box.execute(code, wall_s=wall_s)
         self._note_interception(code, result, turn, number)
@@ -117,6 +130,11 @@ class Coder:
             fault = ExecFault(**ran.fault) if same else fault
         if fault is not None and fault.kind == "violation":
             raise SandboxViolation(fault.message)
+        if fault is not None and fault.kind == "gate" and self.run.spec.engine.unforgiving:
+            self._refused += 1
+            went_on = self.run.spec.recording.at(TurnStarted, self.session, turn + 1) is not None
+            if self._refused > 1 and not went_on:
+                raise SandboxViolation(f"the gate refused code for the second time: {fault.message.splitlines()[0]}")
         return replace(result, stdout=ran.stdout, stderr=ran.stderr, fault=fault)
 
     def _ran(self, result: ExecResult, turn: int, number: int, duration: float) -> CodeRan:

@@ -259,7 +259,8 @@ class Engine:
     `thinks`: models may think before they reply, unless a setting says how much. Without `cites`, a final value needs no citation, and
     the record calls one without any unproved. `forgets`: old turns shrink to what later ones use.
     `rests_on_children`: a sub-call that a limit ended leaves the whole run partial. `confirms`: a claim whose lines its
-    author had not seen is confirmed by a small question of its own, instead of another turn.
+    author had not seen is confirmed by a small question of its own, instead of another turn. `unforgiving`: code that reaches for
+    a file, a socket or a process ends the run, and so does the second block of a session that the gate refuses.
     """
 
     name: str
@@ -292,5 +293,6 @@ class Engine:
     forgets: bool = False
     profile: str = "analysis"
     confirms: bool = False
+    unforgiving: bool = False
     final_example: str = 'FINAL("…")'
     in_actions: str = ""

@@ -113,6 +113,7 @@ class Sandbox(Box):
                 "inject": self._pending | prepared.injected,
                 "shares": [share.to_wire(number) for number, share in enumerate(new, FIRST_SHARE)],
                 "clock": (self.clock.start, self.clock.step) if self.clock is not None else None,
+                "fatal_files": self.fatal_files,
             }
         )
         with contextlib.ExitStack() as stack:

@@ -34,7 +34,7 @@ from sonde.sandbox.frames import BadFrame, CallBody, Channel, DoneBody, HungUp, 
 from sonde.sandbox.output import NOTHING, Captured, OutputReader, cut_output
 from sonde.sandbox.prepare import Prepared
 from sonde.sandbox.snapshots import State
-from sonde.sandbox.worker.report import MESSAGE_CHARS, SHOWN_VARIABLES, TOLD_NAMES
+from sonde.sandbox.worker.report import MESSAGE_CHARS, SHOWN_VARIABLES, TOLD_NAMES, VIOLATION_EXIT
 
 MEMORY_SLACK = 64 << 20
 MEMORY_EXIT = 99
@@ -263,6 +263,8 @@ def judge_death(fault: ExecFault, death: tuple[int, float, int] | None, cpu_limi
         code = os.WEXITSTATUS(status)
         if code == MEMORY_EXIT:
             return ExecFault(kind="memory", message="the code used up its memory and the turn was lost")
+        if code == VIOLATION_EXIT:
+            return ExecFault(kind="violation", message="the code reached for a file, a socket or a process")
         return ExecFault(kind="crash", message=f"the code ended its own process (exit status {code})")
     number = os.WTERMSIG(status)
     if number == signal.SIGSYS:

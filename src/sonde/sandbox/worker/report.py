@@ -12,6 +12,8 @@ MESSAGE_CHARS = 4000
 SHOWN_FRAMES = 24
 SHOWN_VARIABLES = 200
 TOLD_NAMES = 10_000
+VIOLATION_EXIT = 98
+"""How a worker ends whose code reached for a file where that is fatal."""
 type_of: Callable[[Any], type[Any]] = type
 SIZED = (str, bytes, bytearray, list, tuple, dict, set, frozenset, range, Counter, defaultdict, deque)
 

@@ -25,12 +25,14 @@ from .channel import Encoded
 from .clock import SettableClock, install, seed_everything
 from .language import called_names
 from .output import Capture
-from .report import Variables, describe
+from .report import VIOLATION_EXIT, Variables, describe
 from .views import Region, SharedText, SharedTexts
 
 UNFREEZE_EVERY = 64
 LIFTED = "__rlm_icpt_"
 MOST_DESCRIPTORS = 120
+OUTSIDE = ("open", "os.", "socket.", "subprocess.")
+"""Audit events of files, sockets and processes begin like this."""
 _all_signals = ctypes.create_string_buffer(b"\xff" * 8, 8)
 
 
@@ -54,6 +56,7 @@ class CodeSession:
         self._mute = False
         self._filename = ""
         self._gated = True
+        self._fatal_files: bool | None = None
         self._builtins = names
         self._fixed: dict[str, Any] = {"__name__": "__main__", "__builtins__": self._builtins, "ToolError": ToolError}
         self._fixed |= self._finish_functions()
@@ -90,6 +93,11 @@ class CodeSession:
                 self._clock = SettableClock(*request["clock"])
                 install(self._clock)
             self._clock.set(*request["clock"])
+        if request["fatal_files"] and self._fatal_files is None:
+            sys.addaudithook(self._audit)
+            self._fatal_files = False
+        if self._fatal_files is not None:
+            self._fatal_files = request["fatal_files"]
         for share in request["shares"]:
             region = Region(share["fd"], share["size"])
             entries: dict[str, tuple[int, int, bytes]] = share["entries"]
@@ -99,6 +107,14 @@ class CodeSession:
         self._namespace.update(request["inject"])
         self._variables.changed(self._namespace, self._hidden())
         self._done(self._execute(request["code"]), None)
+
+    def _audit(self, event: str, _args: tuple[Any, ...]) -> None:
+        """End the process if generated code itself, not the import system below it, reaches for a file: no handler can catch that."""
+        if not (self._fatal_files and event.startswith(OUTSIDE)):
+            return
+        here = inspect.currentframe()
+        if here is not None and here.f_back is not None and here.f_back.f_builtins is self._builtins:
+            os._exit(VIOLATION_EXIT)
 
     def _execute(self, source: str) -> dict[str, Any] | None:
         """Run the code; the fault that ended it, if one did."""

@@ -90,3 +90,19 @@ def test_the_same_for_a_file(tmp_path: Path) -> None:
         sonde.comply("f" * 32, write(tmp_path, failed_trace()), **options(runs_dir=tmp_path / "runs"))
 
     assert [record["status"] for record in records(tmp_path / "runs")] == ["failed"]
+
+
+def test_the_record_names_the_data(server: PhoenixDouble, tmp_path: Path) -> None:
+    source = write(tmp_path, failed_trace(), "checkout.jsonl")
+    place = server.url.partition("://")[2].rstrip("/")
+
+    for found in (
+        sonde.rca(TRACE, source, **options()),
+        sonde.comply(TRACE, source, **options()),
+        sonde.incident(source, project="shop", **options()),
+    ):
+        assert found.record.dataset_ref.dataset_id == "checkout.jsonl"
+    with pytest.raises(ConfigError):
+        sonde.rca("f" * 32, server.url, project="shop", **options(runs_dir=tmp_path / "runs"))
+    [record] = records(tmp_path / "runs")
+    assert record["dataset_ref"]["dataset_id"] == f"{place}/shop"

@@ -143,7 +143,9 @@ def test_the_same_trace_from_a_file_gives_the_same_report(url: str, tmp_path: Pa
     there = sonde.rca(TRACE, url, project=PROJECT, writeback=False, **quiet)
 
     assert here.report == there.report
-    assert here.record.dataset_ref == there.record.dataset_ref
+    assert here.record.dataset_ref.dataset_hash == there.record.dataset_ref.dataset_hash
+    assert here.record.dataset_ref.dataset_id == "traces.jsonl"
+    assert there.record.dataset_ref.dataset_id == f"{url.partition('://')[2]}/{PROJECT}"
 
 
 @pytest.mark.skipif(

@@ -176,6 +176,7 @@ def case_spec(case: Case, context: TracesContext, settings: Settings, options: R
         spec,
         params=params,
         input_ref=case.input_ref(),
+        dataset=case.place.dataset,
         recipe={**case.recipe(), **model_names(spec)},
         secrets=(*spec.secrets, *case.place.secrets()),
         writeback=writeback if case.writeback and case.place.server else None,

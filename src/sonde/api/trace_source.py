@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from sonde.api.consent import require_server, require_sources
 from sonde.api.settings import Settings
@@ -60,6 +60,13 @@ class Source:
     def name(self) -> str:
         """The address, or the absolute path."""
         return str(self.source) if self.server else str(Path(self.source).absolute())
+
+    @property
+    def dataset(self) -> str:
+        """What the record calls the data: the name of the file or folder, or the server (no user, no path) and the project."""
+        if not self.server:
+            return Path(self.source).absolute().name
+        return f"{urlsplit(str(self.source)).netloc.rpartition('@')[2]}/{self.project or DEFAULT_PROJECT}"
 
     def open(self) -> FileStore | PhoenixStore:
         """The store. Files keep the projects that their spans name; `project_in` says which one is meant."""

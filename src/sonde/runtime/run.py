@@ -81,6 +81,8 @@ class RunSpec:
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     input_ref: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    dataset: str = ""
+    """What the record calls the data; "": the engine's name."""
     mode: ModeChoice = "auto"
     profile: str = "analysis"
     packages: tuple[str, ...] = ()
@@ -306,6 +308,7 @@ class Run:
         packages = {"packages": list(spec.packages)} if spec.packages else {}
         sent = sampling_of(self.model, thinks=spec.engine.thinks)
         then = spec.recording.at(RunStarted)
+        dataset = then.dataset_ref.get("dataset_id") if then else spec.dataset or spec.engine.name
         return RunStarted(
             run_id=self.run_id,
             run_type=spec.engine.run_type,
@@ -321,7 +324,7 @@ class Run:
             budget=spec.budget.as_dict(),
             seed=self.seed,
             input_ref=dict(spec.input_ref),
-            dataset_ref={"dataset_id": spec.engine.name, "dataset_hash": self.dataset_hash},
+            dataset_ref={"dataset_id": dataset, "dataset_hash": self.dataset_hash},
             settings={"version": self.version, **packages, **spec.recipe},
             variables=sorted(spec.variables),
             context=spec.context.describe(),

@@ -37,7 +37,11 @@ def test_an_answer_needs_no_citation_and_is_recorded_as_unproved() -> None:
     assert (answer.status, answer.text, answer.gaps) == (RunStatus.SUCCEEDED, "Hello.", (GAP,))
     assert answer.record.runtime_ref.unproved
     prompt = "\n".join(message.content for message in model.requests[0].messages)
-    assert not [word for word in ("needs proof", "[path", "add_citation", "cite_tool", "{{") if word in prompt]
+    assert not [
+        word
+        for word in ("Prove each claim", "[path:", "[path/file", "add_citation", "cite_tool", "{{")
+        if word in prompt
+    ]
 
 
 def test_the_schema_binds_all_the_same() -> None:

@@ -398,7 +398,7 @@ def test_a_batch_keeps_its_order_and_one_failure_does_not_lose_the_others() -> N
 
 
 def test_a_batch_larger_than_what_is_left_is_refused_before_anything_is_spent() -> None:
-    model = ScriptedModel(["llm_batch(['x'] * 5)", CITED, "FINAL('beta')"])
+    model = ScriptedModel(["llm_batch(list('vwxyz'))", CITED, "FINAL('beta')"])
 
     answer = run_in_memory(model, "?", files(), budget=Budget(max_subcalls=4))
 

@@ -22,11 +22,12 @@ from sonde.engines.submission import fields_of, items_of
 from sonde.runs.export import is_replayable
 from sonde.runs.recording import EarlierRuns, Recording
 from sonde.runs.rundir import RunDir, run_ids
+from sonde.runtime.memory import Exchange
 from sonde.runtime.prompts import CARRIED
 from sonde.runtime.run import RunSpec
 from sonde.sandbox.policy import profile_named
 
-EARLIER_CHARS = 12_000
+EARLIER_CHARS, TURN_CHARS = 12_000, 1_200
 CITED_CHARS = 6_000
 MOST_CHANGED = 10
 MOST_NAMES = 60
@@ -150,16 +151,24 @@ def cited_lines(events: Sequence[AnyEvent], context: Context) -> str:
 
 
 def story(events: Sequence[AnyEvent], variables: str, changed: Sequence[str]) -> str:
-    """A run in words: question, what the root session ran and saw, answer."""
+    """A run in words: question, what the root session ran and saw, shortened to what came up again later, and the answer."""
     lines: list[str] = []
+    ended = next((event for event in events if isinstance(event, RunEnded)), None)
+    code = [event.code for event in events if isinstance(event, CodeStarted) and event.session == ROOT]
+    later = [*code, str(fields_of(ended.output).get("answer", "")) if ended is not None else ""]
+    ran = ""
     for event in events:
         match event:
             case RunStarted():
                 lines.append(f"Question: {event.objective}")
             case CodeStarted(session=session) if session == ROOT:
-                lines.append(f"turn {event.turn} ran:\n{clip(event.code, 600)}")
-            case CodeRan(session=session) if session == ROOT:
-                lines.append(f"-> {'ok' if event.ok else 'failed'}: {clip(event.stdout or event.stderr, 600)}")
+                ran, later = f"```python\n{event.code}\n```", later[1:]
+            case CodeRan(session=session) if session == ROOT and (
+                event.stdout or not event.final
+            ):  # the answer is told anyway
+                printed = (event.stdout if event.ok else f"failed\n{event.stderr}") or "ok"
+                turn = Exchange(number=event.turn, reply=ran, outcome=printed, observation="")
+                lines.append(clip(turn.shortened("\n".join(later)), TURN_CHARS))
             case RunEnded():
                 if variables:
                     lines.append(

@@ -37,6 +37,7 @@ from sonde.core.events import (
     RunStarted,
     StatusChanged,
     SubcallEnded,
+    SubcallStarted,
     TurnStarted,
     WroteBack,
 )
@@ -165,6 +166,16 @@ class Recording:
                 raise Diverged(where, *sides, (session, turn))
             self.differences.append(Difference(where, *sides))
         return found
+
+    def query(self, input_ref_hash: str) -> ModelReplied | None:
+        """The reply to a plain prompt, wherever in the run it was asked."""
+        return self._queries.get(input_ref_hash)
+
+    @cached_property
+    def _queries(self) -> dict[str, ModelReplied]:
+        asked = [event for event in self.events if isinstance(event, SubcallStarted) and event.mode == "query"]
+        replies = ((event.input_ref_hash, self.at(ModelReplied, event.session, 0, 0)) for event in asked)
+        return {name: reply for name, reply in replies if reply is not None}
 
     def failures(self, session: str, turn: int, ordinal: int) -> Sequence[ModelFailed]:
         """The attempts to ask a model here that got no reply."""

@@ -257,7 +257,8 @@ class Engine:
     value is an answer in words, so a guided session can check it. `in_actions` are its rules and its last action
     for models that work by typed actions. `profile` are the language rules of its sandbox unless others are set.
     `thinks`: models may think before they reply, unless a setting says how much. Without `cites`, a final value needs no citation, and
-    the record calls one without any unproved. `forgets`: old turns shrink to what later ones use.
+    the record calls one without any unproved. `frugal`: old turns shrink to what later ones use,
+    sub-calls carry few words of ours, and equal ones are asked once.
     `rests_on_children`: a sub-call that a limit ended leaves the whole run partial. `confirms`: a claim whose lines its
     author had not seen is confirmed by a small question of its own, instead of another turn. `unforgiving`: code that reaches for
     a file, a socket or a process ends the run, and so does the second block of a session that the gate refuses.
@@ -290,7 +291,7 @@ class Engine:
     rests_on_children: bool = True
     thinks: bool = False
     cites: bool = True
-    forgets: bool = False
+    frugal: bool = False
     profile: str = "analysis"
     confirms: bool = False
     unforgiving: bool = False

@@ -147,8 +147,7 @@ class Functions:
 
         Example: answers = llm_batch([f"Summarise in one line:\n{text}" for text in chunks])
         """
-        self.delegation.require_room(len(prompts))
-        found = self.delegation.many(prompts, lambda prompt, index: self.delegation.query(prompt, self._path(index)))
+        found = self.delegation.queries(prompts, self._path())
         answers = [f"[error] {each.message}" if isinstance(each, RunError | ToolFault) else each for each in found]
         failed = sum(isinstance(each, RunError | ToolFault) for each in found)
         if failed:

@@ -109,15 +109,14 @@ class Exchange:
         code = "\n".join(blocks)
         if len(code) > CODE_CHARS:
             named = ", ".join(dict.fromkeys(found or name for found, name in _SET.findall(code)))
-            lines = code.count("\n") + 1
-            code = (
-                f"{clip(code.partition(chr(10))[0], LINE_CHARS)} … ({lines} lines{f', set {named}' if named else ''})"
-            )
+            head, _, rest = code.partition("\n")
+            what = f" … ({rest.count(chr(10)) + 2} lines{f', set {named}' if named else ''})" if rest else ""
+            code = clip(head, LINE_CHARS) + what
         thought = _short(_CODE.sub("", self.reply) if blocks else self.reply, SHORT_CHARS)
         output = _CHANGED.sub("", self.outcome.removeprefix("ok\n").removeprefix("stdout:\n")).strip()
         if len(output) > SHORT_CHARS:
             output = _telling_lines(output, later)
-        return "\n".join(filter(None, (f"[turn {self.number}] {thought}", code, f"-> {output}")))
+        return "\n".join(filter(None, (f"[turn {self.number}] {thought}".strip(), code, f"-> {output}")))
 
 
 class Conversation:

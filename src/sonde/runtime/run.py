@@ -20,6 +20,7 @@ from sonde.core.deadline import Clock, Deadline, SystemClock
 from sonde.core.events import (
     ROOT,
     Event,
+    ModelReplied,
     Noted,
     RunEnded,
     RunStarted,
@@ -138,6 +139,8 @@ class Run:
     noted: set[str] = field(default_factory=set[str])
     sent: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """The texts of each session's last request, without the values of keys."""
+    replies: dict[str, ModelReplied] = field(default_factory=dict[str, ModelReplied])
+    """What sub-calls replied to plain prompts, by the prompt's hash."""
     status: RunStatus = RunStatus.INITIALIZED
 
     @property

@@ -350,7 +350,7 @@ class Session:
     def _shrink(self, *, live: bool) -> None:
         """Shorten old turns where that pays. A turn that was recorded is as it was then, also if older versions made other choices."""
         recorded = self.spec.recording.at(Compacted, self.path, self.memory.turn)
-        wanted = self.engine.forgets and self.form.forgets and self.memory.forced is None
+        wanted = self.engine.frugal and self.form.forgets and self.memory.forced is None
         if wanted if live else recorded is not None and recorded.shortened:
             before = self.history.tokens()
             self._compacted(before, self.history.shrink(), shortened=True)

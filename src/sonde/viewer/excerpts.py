@@ -25,6 +25,8 @@ from sonde.contexts.files.text import PAGE_SUFFIXES, LineIndex, open_archive, op
 from sonde.contexts.traces.cache import SUFFIXES
 from sonde.contexts.traces.catalog import is_server
 from sonde.contexts.traces.filestore import FileStore
+from sonde.contexts.traces.shape import Tree
+from sonde.contexts.traces.span import SpanSummary, us_of_text
 from sonde.contexts.traces.views import text_behind, texts_in
 from sonde.core.calls import CallRef, call_text, shown_text
 from sonde.core.canonical import clip, sha256_text
@@ -39,6 +41,7 @@ TRACE_FILES = 2_000
 CARD_CHARS = 100_000
 CALL_TEXT = 400
 CALLS_TRIED = 20
+SPANS = 300
 _NUMBERED = re.compile(r"^\d+: ", re.MULTILINE)
 
 ResultOf = Callable[[int], Any]
@@ -99,6 +102,87 @@ def shown_excerpts(
             card = _card(citation, sources, calls, result_of or (lambda _number: None))
             cards.setdefault(card.ref, card)
     return list(cards.values())
+
+
+def shown_trace(
+    events: Iterable[Mapping[str, Any]], result_of: ResultOf | None = None, *, cache: Path | None = None
+) -> dict[str, Any] | None:
+    """The trace that a report is about, for the page's picture: spans from the top down, at most SPANS of them. Failed and cited
+    spans come first, with those above them. Read like excerpts: from trace files, otherwise from what the run recorded.
+    """
+    listed = list(events)
+    start = next((event for event in listed if event.get("type") == "run_started"), cast("Mapping[str, Any]", {}))
+    output: Any = next((event.get("output") for event in listed if event.get("type") == "run_ended"), None)
+    trace_id = cast("dict[str, Any]", output).get("trace_id") if isinstance(output, dict) else None
+    if not isinstance(trace_id, str):
+        return None
+    calls = [event for event in listed if event.get("type") == "host_returned"]
+    found: Sequence[SpanSummary] = ()
+    with ExitStack() as opened:
+        store = _CitedSources(start, calls, opened, cache).traces
+        with suppress(SondeError):
+            found = store.summaries(trace_id) if store is not None else ()
+    state = "read"
+    if not found and result_of is not None:
+        state = "recorded"
+        recorded = (row for call in calls[:CALLS_TRIED] for row in _span_rows(result_of(int(call["n"])), trace_id))
+        found = list({row.span_id: row for row in islice(recorded, 100 * SPANS)}.values())
+    tree = Tree(found)
+    cited = {str(each.get("span_id")) for each in _pointers(output)}
+    told = [span for span in tree.by_id.values() if span.status == "ERROR" or span.span_id in cited]
+    kept: dict[str, SpanSummary] = {}
+    for span in (*told, *tree.by_id.values()):
+        path = {each.span_id: each for each in tree.path(span.span_id)} if len(kept) < SPANS else {}
+        if len(kept | path) <= SPANS:
+            kept |= path
+    began = min((span.start_us for span in kept.values()), default=0)
+    rows: list[dict[str, Any]] = []
+    left = [(span, 0) for span in reversed(tree.roots())]
+    while left:
+        span, depth = left.pop()
+        left += [(child, depth + 1) for child in reversed(tree.children(span.span_id))]
+        if span.span_id in kept:
+            rows.append(
+                {
+                    "span_id": span.span_id,
+                    "name": clip(span.name, CALL_TEXT),
+                    "kind": span.kind,
+                    "status": span.status,
+                    "message": clip(span.status_message, CALL_TEXT),
+                    "depth": depth,
+                    "start_ms": (span.start_us - began) / 1000,
+                    "latency_ms": span.latency_ms,
+                }
+            )
+    return (
+        {"trace_id": trace_id, "state": state, "spans": rows, "left_out": len(tree.by_id) - len(rows)} if rows else None
+    )
+
+
+def _span_rows(value: Any, trace_id: str) -> Iterator[SpanSummary]:
+    """The spans of a trace that a recorded result lists."""
+    if isinstance(value, list):
+        for item in cast("list[Any]", value):
+            yield from _span_rows(item, trace_id)
+    elif isinstance(value, dict):
+        row = cast("dict[str, Any]", value)
+        if row.get("trace_id") == trace_id and {"span_kind", "start_time", "latency_ms"} <= row.keys():
+            with suppress(ValueError, OverflowError, TypeError):
+                began = us_of_text(str(row["start_time"]))
+                yield SpanSummary(
+                    trace_id=trace_id,
+                    span_id=str(row.get("span_id")),
+                    parent_id=None if row.get("parent_id") is None else str(row["parent_id"]),
+                    name=str(row.get("name")),
+                    kind=str(row["span_kind"]),
+                    status=str(row.get("status_code")),
+                    status_message=str(row.get("status_message") or ""),
+                    start_us=began,
+                    end_us=began + int(float(row["latency_ms"]) * 1000),
+                )
+        else:
+            for item in row.values():
+                yield from _span_rows(item, trace_id)
 
 
 def _pointers(value: Any) -> Iterator[Mapping[str, Any]]:
@@ -224,7 +308,7 @@ class _CitedSources:
             if path.lower().endswith(PAGE_SUFFIXES):  # runs over source code cite the markup
                 found += [lines_of(file, start, end, as_it_is=True) for file in _candidates(path, self._roots)]
             return [text for text in found if text is not None] if found and start > 0 else None
-        if self._traces is None or citation.get("kind") not in {kind.value for kind in EvidenceKind}:
+        if self.traces is None or citation.get("kind") not in {kind.value for kind in EvidenceKind}:
             return None
         excerpt = Excerpt(
             kind=EvidenceKind(citation["kind"]),
@@ -233,13 +317,13 @@ class _CitedSources:
             span_id=str(citation.get("span_id")),
         )
         try:
-            text = text_behind(excerpt, self._traces.span)
+            text = text_behind(excerpt, self.traces.span)
         except SondeError:
             text = None
         return [] if text is None else [text]
 
     @cached_property
-    def _traces(self) -> FileStore | None:
+    def traces(self) -> FileStore | None:
         """The trace files, unless they are on a server, gone, or more than a page should wait for."""
         named = self._settings.get("source")
         if not isinstance(named, str) or is_server(named) or not os.path.isabs(named):  # noqa: PTH117  # text until it is known to be a path

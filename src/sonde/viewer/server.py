@@ -25,7 +25,7 @@ from sonde.errors import SondeError, UsageError
 from sonde.runs.catalog import list_runs, summarise
 from sonde.runs.compare import compare
 from sonde.runs.rundir import NoSuchRun, Places, RunDir, places_of, run_ids
-from sonde.viewer.excerpts import shown_excerpts
+from sonde.viewer.excerpts import shown_excerpts, shown_trace
 from sonde.viewer.stream import RunStream
 
 STATIC = files("sonde.viewer") / "static"
@@ -92,6 +92,11 @@ class Shelf:
         stream = self.stream(run_id)
         found = shown_excerpts(stream.light(), lambda number: stream.full([number])[0].get("result"), cache=self._cache)
         return [each.as_dict() for each in found]
+
+    def trace(self, run_id: str) -> dict[str, Any] | None:
+        """The trace that the run investigated."""
+        stream = self.stream(run_id)
+        return shown_trace(stream.light(), lambda number: stream.full([number])[0].get("result"), cache=self._cache)
 
     def compare(self, left: str, right: str) -> dict[str, Any]:
         """Two runs side by side."""
@@ -205,6 +210,8 @@ def route(shelf: Shelf, parts: Sequence[str], query: Query) -> Any:
             return shelf.stream(run_id).full([_number(part) for part in wanted if part])
         case ("runs", run_id, "excerpts"):
             return shelf.excerpts(run_id)
+        case ("runs", run_id, "trace"):
+            return shelf.trace(run_id)
         case ("compare", left, right):
             return shelf.compare(left, right)
         case _:

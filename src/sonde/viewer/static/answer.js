@@ -166,9 +166,13 @@ export class Answer {
       output && typeof output === "object" && !Array.isArray(output) && "value" in output && "citations" in output
         ? output.value
         : output;
+    const raw = h("details", { class: "raw" }, h("summary", {}, "as JSON"), json(output));
+    const headline = headlineOf(output);
+    if (!headline) return [h("div", { class: "claim wide report" }, this.tree(shown)), raw];
     return [
-      h("div", { class: "claim wide report" }, this.tree(shown)),
-      h("details", { class: "raw" }, h("summary", {}, "as JSON"), json(output)),
+      h("div", { class: "claim wide report" }, headline),
+      h("details", { class: "raw" }, h("summary", {}, "every field"), h("div", { class: "report" }, this.tree(shown))),
+      raw,
     ];
   }
 
@@ -352,6 +356,35 @@ export class Answer {
     for (const each of this.cards.values()) each.classList.toggle("on", each === card);
     card.focus({ preventScroll: true });
   }
+}
+
+// What the report of an investigation says, in sentences, and what to do; null for other data.
+function headlineOf(output) {
+  if (!output || typeof output !== "object") return null;
+  const { primary_label: label, overall_verdict: verdict, incident_summary: incident } = output;
+  const title = label || verdict || (incident && "incident");
+  if (typeof title !== "string" || !("schema_version" in output)) return null;
+  const rows = (name) => (Array.isArray(output[name]) ? output[name].filter(Boolean) : []);
+  const deciding = rows("controls_evaluated").filter((each) => each.pass_fail === "fail");
+  const said = output.summary || incident || deciding.map((each) => `${each.control_id}: ${each.rationale}`).join("; ");
+  const todo = [
+    ...rows("remediation"),
+    ...deciding.map((each) => each.remediation).filter(Boolean),
+    ...rows("recommended_actions").map((each) => `${each.priority}: ${each.action}`),
+  ];
+  const sure = output.confidence ?? output.overall_confidence;
+  return h(
+    "div",
+    {},
+    h(
+      "p",
+      { class: "headline" },
+      h("b", {}, title.charAt(0).toUpperCase() + title.slice(1).replace(/_/g, " ")),
+      typeof sure === "number" ? ` (confidence ${sure.toFixed(2)})` : "",
+      said ? `: ${short(said, 2000)}` : "",
+    ),
+    todo.length ? h("ul", {}, todo.slice(0, 10).map((each) => h("li", {}, short(each, 500)))) : null,
+  );
 }
 
 // The object or list that an answer is, written as JSON; null for words.

@@ -5,6 +5,7 @@ import { Compare } from "./compare.js";
 import { byId, h, put, short } from "./dom.js";
 import { Flame } from "./flame.js";
 import { RunModel } from "./model.js";
+import { Picture } from "./picture.js";
 import { Runs } from "./runs.js";
 import { fetchNews, listRuns, offline } from "./source.js";
 import { Steps } from "./steps.js";
@@ -18,15 +19,17 @@ class RunPage {
     this.wanted = step;
     this.warning = h("div", { class: "warnings", role: "alert" });
     this.answer = new Answer(this.run, (n) => this.jump(n));
+    this.picture = new Picture(this.run, this.answer);
     this.flame = new Flame(this.run, (chosen) => this.choose(chosen));
     this.steps = new Steps(this.run, (chosen) => this.chosen(chosen));
-    this.node = h("div", { class: "run" }, this.warning, this.answer.node, this.flame.node, this.steps.node);
+    this.node = h("div", { class: "run" }, this.warning, this.answer.node, this.picture.node, this.flame.node, this.steps.node);
   }
 
   async load() {
     try {
       await this.more();
       await this.answer.load();
+      await this.picture.load();
       if (this.wanted !== null) this.jump(this.wanted);
       else
         this.steps.choose(
@@ -46,7 +49,7 @@ class RunPage {
     this.run.add(news.events);
     this.warn(news);
     if (news.events.length || !this.painted) this.refresh();
-    if (this.run.end && !ended && this.painted) this.answer.load();
+    if (this.run.end && !ended && this.painted) this.answer.load().then(() => this.picture.load());
     this.painted = true;
     put(byId("live"), news.running ? h("span", { class: "live" }, h("i"), "live") : null);
     if (news.running && view === this)
@@ -107,6 +110,7 @@ class RunPage {
     clearTimeout(this.timer);
     put(byId("live"));
     this.flame.close();
+    this.picture.close();
     this.steps.close();
   }
 }

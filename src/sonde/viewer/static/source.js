@@ -34,6 +34,10 @@ export async function fetchExcerpts(id) {
   return held ? held.excerpts[id] : get(`api/runs/${encodeURIComponent(id)}/excerpts`);
 }
 
+export async function fetchTrace(id) {
+  return held ? held.trace[id] : get(`api/runs/${encodeURIComponent(id)}/trace`);
+}
+
 export async function fetchComparison(left, right) {
   return get(`api/compare/${encodeURIComponent(left)}/${encodeURIComponent(right)}`);
 }

@@ -1,0 +1,123 @@
+"""The pictures of investigations: the trace with findings on its spans, the controls, the events of an incident."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sonde
+from engines.trace_cases import IO, LOOK, ROOT, SPAN, TOOL, TRACE, failed_trace, model, options, write
+from sonde.runs.rundir import RunDir
+from sonde.viewer import ViewerServer, export_html
+from sonde.viewer.excerpts import SPANS
+from sonde.viewer.server import Shelf
+
+HERE = Path(__file__).resolve()
+TOOLS = HERE.parents[2] / ".tools" / "browser"
+HOSTILE = "<img src=x onerror=alert(1)>"
+FINDINGS = (
+    f"[{{'category': 'tool_failure', 'span_id': '{TOOL}', 'why': 'it timed out', 'first_failure': True, 'evidence_refs': [{SPAN}, {IO}]}}, "
+    f"{{'category': 'instruction_failure', 'span_id': '{ROOT}', 'why': 'it gave up', 'caused_by': 0, 'evidence_refs': ['{ROOT}']}}]"
+)
+SUBMIT = f"SUBMIT(primary_label='tool_failure', summary='it timed out', confidence=0.5, evidence_refs=[{SPAN}, {IO}], findings={FINDINGS})"
+
+
+def investigated(folder: Path, *names: str) -> Path:
+    """These of the runs `rca`, `comply` and `incident` over one failed trace."""
+    rows = failed_trace()
+    rows[0] |= {"status_code": "ERROR", "status_message": "no booking"}
+    rows[2]["name"] = HOSTILE
+    source, runs = write(folder, rows), folder / "runs"
+    for tag, when, pool in (("v1", "2025-12-31T23:00:00Z", 20), ("v2", "2026-01-01T00:00:00Z", 2)):
+        place = folder / "configs" / tag
+        place.mkdir(parents=True)
+        (place / "metadata.json").write_text(json.dumps({"created_at": when}))
+        (place / "app.yaml").write_text(f"pool: {pool}\n")
+    look = f"{LOOK}\nprint(get_span('{ROOT}')['summary'], list_spans('{TRACE}'))"
+    kinds = {
+        "rca": lambda: sonde.rca(TRACE, source, **options(model(look, SUBMIT), runs_dir=runs)),
+        "comply": lambda: sonde.comply(TRACE, source, **options(runs_dir=runs)),
+        "incident": lambda: sonde.incident(
+            source, project="shop", configs=folder / "configs", **options(runs_dir=runs)
+        ),
+    }
+    for name in names:
+        found = kinds[name]()
+        assert found.report is not None and found.run_dir is not None, found.record.error
+        found.run_dir.rename(runs / name)
+    return runs
+
+
+def test_the_investigated_trace_is_read_again_from_its_files(tmp_path: Path) -> None:
+    trace = Shelf(investigated(tmp_path, "rca")).trace("rca")
+
+    assert trace is not None
+    assert (trace["state"], trace["left_out"]) == ("read", 0)
+    assert [(row["name"], row["depth"], row["start_ms"]) for row in trace["spans"]] == [
+        ("agent.run", 0, 0),
+        ("plan", 1, 1000),
+        (HOSTILE, 1, 2000),
+        ("book.table", 1, 3000),
+    ]
+
+
+def test_without_its_files_the_trace_is_what_the_run_listed_and_an_incident_has_none(tmp_path: Path) -> None:
+    shelf = Shelf(investigated(tmp_path, "rca", "incident"))
+    (tmp_path / "traces.jsonl").unlink()
+
+    trace = shelf.trace("rca")
+
+    assert trace is not None
+    assert (trace["state"], {row["span_id"] for row in trace["spans"]} >= {ROOT, TOOL}) == ("recorded", True)
+    assert shelf.trace("incident") is None
+
+
+def test_of_a_large_trace_failed_and_cited_spans_are_drawn_with_those_above_them(tmp_path: Path) -> None:
+    runs = investigated(tmp_path, "rca")
+    many = [failed_trace()[1] | {"span_id": f"{number:016x}", "name": "step"} for number in range(100, 100 + 2 * SPANS)]
+    write(tmp_path, [*many, *failed_trace()])
+
+    trace = Shelf(runs).trace("rca")
+
+    assert trace is not None
+    assert len(trace["spans"]) == SPANS and trace["left_out"] == SPANS + 4
+    assert {ROOT, TOOL} <= {row["span_id"] for row in trace["spans"]}
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    if not (TOOLS / "node_modules").exists() or shutil.which("chromium") is None:
+        pytest.skip("run scripts/browser.sh first")
+    base, shots = tmp_path_factory.mktemp("pictures"), HERE.parents[2] / ".tools" / "shots" / "pictures"
+    shots.mkdir(parents=True, exist_ok=True)
+    runs = investigated(base, "rca", "comply", "incident")
+    page = export_html(RunDir(runs / "rca"), base / "one.html")
+    with ViewerServer(runs) as server:
+        script = ["node", str(HERE.with_name("pictures.mjs")), server.url, str(page), str(shots), str(TOOLS)]
+        return json.loads(subprocess.run(script, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+
+
+@pytest.mark.browser
+def test_pictures_show_failures_pins_arrows_controls_and_changes_in_every_look(seen: dict[str, Any]) -> None:
+    assert len(seen["looks"]) == 4
+    for look in seen["looks"]:
+        assert len(look["names"]) == 4 and look["failed"][0].startswith("agent") and len(look["failed"]) == 2
+        assert (look["pins"], look["arrows"], look["first"]) == (2, 1, ["tool failure"])
+        assert look["headline"] == "Tool failure (confidence 0.50): it timed out"
+        assert look["pointed"].endswith(TOOL)
+        assert look["verdicts"].count("fail") == 1 and "insufficient evidence" in look["verdicts"]
+        assert look["marks"] == 2 and look["changes"] == 1
+        assert look["fits"], look
+    light, dark = ({look["ink"] for look in seen["looks"] if look["scheme"] == each} for each in ("light", "dark"))
+    assert not light & dark
+
+
+@pytest.mark.browser
+def test_an_exported_page_carries_the_picture_and_nothing_in_it_is_markup(seen: dict[str, Any]) -> None:
+    assert len(seen["exported"]) == 4 and HOSTILE[:8] in seen["exported"][2]
+    assert (seen["problems"], seen["foreign"]) == ([], [])

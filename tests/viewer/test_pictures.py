@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,18 @@ def test_of_a_large_trace_failed_and_cited_spans_are_drawn_with_those_above_them
     assert trace is not None
     assert len(trace["spans"]) == SPANS and trace["left_out"] == SPANS + 4
     assert {ROOT, TOOL} <= {row["span_id"] for row in trace["spans"]}
+
+
+def test_a_trace_that_is_one_long_chain_is_drawn_in_part(tmp_path: Path) -> None:
+    runs = investigated(tmp_path, "rca")
+    ids = [ROOT, *(f"{number:016x}" for number in range(100, 2000)), TOOL]
+    chain = [failed_trace()[-1] | {"span_id": own, "parent_id": above} for above, own in pairwise([None, *ids])]
+    write(tmp_path, chain)
+
+    trace = Shelf(runs).trace("rca")
+
+    assert trace is not None
+    assert len(trace["spans"]) == SPANS and trace["left_out"] == len(ids) - SPANS
 
 
 @pytest.fixture(scope="module")

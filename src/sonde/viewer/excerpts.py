@@ -131,10 +131,15 @@ def shown_trace(
     cited = {str(each.get("span_id")) for each in _pointers(output)}
     told = [span for span in tree.by_id.values() if span.status == "ERROR" or span.span_id in cited]
     kept: dict[str, SpanSummary] = {}
-    for span in (*told, *tree.by_id.values()):
-        path = {each.span_id: each for each in tree.path(span.span_id)} if len(kept) < SPANS else {}
-        if len(kept | path) <= SPANS:
-            kept |= path
+    for span in islice((*told, *tree.by_id.values()), 10 * SPANS):  # a hostile trace may be one chain of all its spans
+        path: list[SpanSummary] = []
+        each: SpanSummary | None = span
+        while each is not None and each.span_id not in kept and len(path) <= SPANS:
+            path.append(each)
+            each = tree.parent(each)
+        fitting = path if len(kept) + len(path) <= SPANS else path[:1]
+        if len(kept) + len(fitting) <= SPANS:
+            kept |= {each.span_id: each for each in fitting}
     began = min((span.start_us for span in kept.values()), default=0)
     rows: list[dict[str, Any]] = []
     left = [(span, 0) for span in reversed(tree.roots())]

@@ -17,6 +17,7 @@ from cli_program import Shown, sonde
 
 from sonde.cli.approval import AtTerminal, approval
 from sonde.contexts.workspace import plan_patch
+from sonde.testing import ScriptedServer
 
 ROOT = Path(__file__).parents[2]
 MODEL = f"command:{sys.executable} {ROOT / 'tests/server/scripted_model.py'}"
@@ -72,6 +73,19 @@ def test_where_nobody_can_answer_it_says_so_before_it_begins_and_nothing_is_writ
     assert "--yes approves all changes" in done.stderr
     assert "normalizeWhitespace" not in (folder / "sample.ts").read_text()
     assert "changed: nothing" in done.stderr
+
+
+def test_a_quiet_edit_that_nobody_approved_does_not_read_as_done(folder: Path) -> None:
+    patch = "*** Begin Patch\\n*** Update File: sample.ts\\n@@\\n+// A note.\\n*** End Patch"
+    steps = [f"print(read_file('sample.ts', 1, 4)['content'])\nprint(apply_patch('{patch}')['summary'])"]
+    steps += ["FINAL('Added a note. [sample.ts:1-4]')"] * 2
+    with ScriptedServer([f"```python\n{step}\n```" for step in steps]) as server:
+        env = {"OPENAI_API_KEY": "sk-test", "OPENAI_BASE_URL": server.base_url}
+        done = sonde("edit", "Add a note", folder, "-q", cwd=folder.parent, **env)
+
+    assert done.stdout.startswith("Proposed, not written: Added a note.")
+    assert done.stderr == "sonde: nothing was written: nobody could be asked here; --yes approves all changes\n"
+    assert "A note" not in (folder / "sample.ts").read_text()
 
 
 def test_ctrl_c_at_the_question_ends_the_task_and_nothing_is_written(folder: Path) -> None:

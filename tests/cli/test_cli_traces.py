@@ -45,6 +45,16 @@ def test_several_traces_are_one_run_and_one_line_each(folder: Path) -> None:
     assert len({line["run_dir"] for line in told}) == 2
 
 
+def test_a_verdict_of_a_person_is_named_with_the_one_it_replaces(folder: Path) -> None:
+    words = ("--override", "execution.hard_failures=pass", "--reason", "a planned drill")
+    shown = sonde("comply", FIRST, "--source", "traces.jsonl", *words, cwd=folder)
+
+    assert "1 verdict by a person." in shown.stdout
+    (row,) = [line for line in shown.stdout.splitlines() if line.startswith("| execution.hard")]
+    assert "| pass | by a person | a planned drill. Before that it was fail, by rule, " in row
+    assert "judged by CODE and a person (1 verdict) · " in shown.stderr
+
+
 def test_a_model_drives_it_and_the_report_is_markdown(folder: Path) -> None:
     look = {"reasoning": "look", "code": f"print(get_span('{TOOL}')['summary'], get_tool_io('{TOOL}'))"}
     refs = f"[{{'kind': 'SPAN', 'ref': '{TOOL}'}}, {{'kind': 'TOOL_IO', 'ref': 'tool:{TOOL}'}}]"

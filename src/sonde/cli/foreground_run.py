@@ -171,6 +171,11 @@ def print_answer(
         )
         return
     text = printable_lines(answer.text)
+    if text and changed is not None:
+        from sonde.engines.edit import NOT_APPLIED
+
+        if any(gap.startswith(NOT_APPLIED) for gap in answer.gaps):
+            text = f"Proposed, not written: {text}"
     lines = text.rstrip("\n").split("\n")
     rows: list[str] = []
     linked = links_shown(sys.stdout)
@@ -231,7 +236,10 @@ def _print_report(found: Investigation, output: OutputOptions, *, several: bool,
         for gap in found.gaps:
             if gap not in (found.report or {}).get("gaps", ()) and found.status != "failed":
                 print(f"gap: {one_line(gap, 300)}", file=sys.stderr)
-        print(f"judged by {found.annotator_kind} · {_summary(found)}", file=sys.stderr)
+        controls = (found.report or {}).get("controls_evaluated", ())
+        people = sum(each["annotator_kind"] == "HUMAN" for each in controls)
+        by_people = f" and a person ({plural(people, 'verdict')})" if people else ""
+        print(f"judged by {found.annotator_kind}{by_people} · {_summary(found)}", file=sys.stderr)
         error = found.error
         if isinstance(error, BudgetExceeded) and not isinstance(error, Cancelled):
             print(f"a limit ended this run: raise it with {KEYS[error.limit].option}", file=sys.stderr)

@@ -54,6 +54,7 @@ EDIT_MAXIMA = Budget(
 
 
 MAX_CITED = 20
+NOT_APPLIED = "no proposed change was applied"
 
 
 def conclude(value: Any, gathered: Gathered) -> Conclusion:
@@ -70,7 +71,7 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
         for reason in (f"{path} was changed and not read again" for path in context.unverified())
     ]
     if context.rejected and not context.changed:
-        reason = f"no proposed change was applied: {context.rejected[-1]}"
+        reason = f"{NOT_APPLIED}: {context.rejected[-1]}"
         told = f"{reason}. Send a patch that applies, or finish again as it is"
         problems.append(Problem(gate="evidence", reason=reason, told=told, mendable=not context.by_user))
     return replace(conclusion, problems=(*conclusion.problems, *problems))

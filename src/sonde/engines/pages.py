@@ -122,12 +122,14 @@ def compliance_page(report: ComplianceReport, context: TracesContext | None = No
     unclear = [each for each in judged if each.pass_fail == "insufficient_evidence"]
     counts = [f"{len(failed)} of {plural(len(judged), 'control')} failed"]
     counts += [f"{len(unclear)} could not be judged"] if unclear else []
+    people = sum(each.annotator_kind == "HUMAN" for each in report.controls_evaluated)
+    by_people = f" {plural(people, 'verdict')} by a person." if people else ""
     trace = _linked(report.trace_id, link(report.trace_id, None))
     verdict = f"**{VERDICTS[report.overall_verdict]}** (confidence {report.overall_confidence:.2f})"
     lines = [
         f"# Compliance of {trace} with {inline(report.controls_version)}",
         "",
-        f"{verdict}: {' and '.join(counts) if judged else 'no control applies to this trace'}.",
+        f"{verdict}: {' and '.join(counts) if judged else 'no control applies to this trace'}.{by_people}",
     ]
     for each in failed:
         lines += ["", f"## {inline(each.control_id)} failed", "", f"{_verdict(each)} {_overridden(each)}".rstrip()]
@@ -142,7 +144,9 @@ def compliance_page(report: ComplianceReport, context: TracesContext | None = No
     lines += _titled("Could not be judged", [f"- {each}" for each in open_questions])
     lines += ["", "## All controls", "", "| control | severity | verdict | judged | why |", "|---|---|---|---|---|"]
     for each in report.controls_evaluated:
-        why = " ".join(filter(None, (inline(each.rationale, VALUE_CHARS), _overridden(each))))
+        why = inline(each.rationale, VALUE_CHARS)
+        if each.overridden is not None:
+            why = f"{_said(each.rationale, VALUE_CHARS)} {_overridden(each)}".strip()
         by = {"LLM": "by a model", "CODE": "by rule", "HUMAN": "by a person"}[each.annotator_kind]
         row = (inline(each.control_id), each.severity, each.pass_fail.replace("_", " "), by, why)
         lines.append(f"| {' | '.join(row)} |")

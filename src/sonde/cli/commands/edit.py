@@ -101,6 +101,8 @@ def edit(
             cancel=cancel,
         )
     print_answer(done, output, [path], changed=done.changed)
+    if output.quiet and not output.json and approve is reject and settings.model is not None and not done.changed:
+        print("sonde: nothing was written: nobody could be asked here; --yes approves all changes", file=sys.stderr)
     if not silent:
         print_way_on(done, typed.find_root().obj, limits, EDIT_MAXIMA)
     return cancel.exit_code(1 if done.status == "failed" else 0)

@@ -1,6 +1,7 @@
 """What a question costs in tokens, beside its peers: the same useful steps, played to each system on one scripted server.
 
     python benchmarks/tokens.py [--only sonde,dspy] [--tasks log,source] [--json]
+    python benchmarks/tokens.py --follow-up   # a question that continues a run, against the same question asked afresh
     python benchmarks/tokens.py --model M     # a real model instead of the fixed policies, any model that Sonde can open
 
 A fixed policy (tokens_tasks.py) is two or more steps of code and an answer, in each system's own dialect; what a system asks beyond them
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,42 @@ def sent_by_sonde() -> int:
     return sum(tokens_of(each.exchanged, pieces).sent for each in played)
 
 
+def follow_up(count: Counting) -> str:
+    """What a follow-up costs that the earlier run's lines answer, against the same question asked afresh."""
+    from sonde import ask
+    from sonde.api.settings import Settings
+
+    task, dialect = TASKS["log"], DIALECTS["sonde"]
+    question, answer = "When did it happen, and on which database host?", "At 11:16:15, on db-2 [app.log:18303]."
+    done = dialect.step("The line says it.", dialect.answer.format(repr(answer)))
+    exchanged: list[Exchanged] = []
+    with tempfile.TemporaryDirectory() as folder:
+        place = task.write(Path(folder))
+
+        def asked(words: str, policy: Callable[[SeenRequest], str], *context: Path, **options: Any) -> Any:
+            exchanged.clear()
+
+            def noted(seen: SeenRequest) -> str:
+                exchanged.append(Exchanged(sent=texts_of(seen), got=policy(seen)))
+                return exchanged[-1].got
+
+            with ScriptedServer(noted) as server:
+                settings = Settings(base_url=server.base_url)
+                options |= {"settings": settings, "runs_dir": Path(folder, "runs"), "model": "openai:scripted"}
+                return ask(words, *context, **options)
+
+        first = asked(task.question, Policy(dialect, task), place)
+        asked(question, Policy(dialect, replace(task, answer=answer)), place)
+        fresh = tokens_of(exchanged, count)
+        asked(question, lambda _seen: done, continue_from=first.run_dir)
+        follow = tokens_of(exchanged, count)
+    ratio = f"{follow.sent / fresh.sent:.2f}"
+    lines = ["| | calls | tokens in | tokens out | ratio |", "|---|---|---|---|---|"]
+    lines.append(f"| asked afresh | {fresh.calls} | {fresh.sent:,} | {fresh.got:,} | 1.00 |")
+    lines.append(f"| with --continue | {follow.calls} | {follow.sent:,} | {follow.got:,} | {ratio} |")
+    return "\n".join(lines)
+
+
 def is_right(task: Task, answer: str) -> bool:
     plain = answer.lower().replace(",", "")
     return all(need.lower() in plain for need in task.needs)
@@ -290,10 +327,14 @@ def main() -> None:
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--model", help="a real model instead of the fixed policies")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--follow-up", action="store_true", help="only a question that continues a run")
     parser.add_argument("--keep", type=Path, help="write every request and reply into this folder")
     chosen = parser.parse_args()
     systems = {name: python_of(name) or Path(sys.executable) for name in chosen.only.split(",")}
     tokenizer, count = counter()
+    if chosen.follow_up:
+        print(f"{follow_up(count)}\n\nTokens by {tokenizer}.")
+        return
     model = None if chosen.model is None else open_model(chosen.model)
     found: dict[str, dict[str, tuple[Played, Tokens]]] = {}
     for title in chosen.tasks.split(","):

@@ -24,9 +24,11 @@ from sonde.engines.controls_rule import JUDGEMENT, rule, see
 from sonde.engines.pages import compliance_page
 from sonde.engines.reports import ComplianceReport, ControlFinding, Overridden, Verdict
 from sonde.engines.submission import (
+    Counted,
     conclude_report,
     fields_of,
     items_of,
+    miscounted,
     number,
     prove_refs,
     prove_reply,
@@ -161,7 +163,7 @@ class Judgement:
             self.gaps.append(f"no control of {version} applies to this trace")
             none = {"control_id": NONE_APPLY, "pass_fail": "not_applicable", "severity": "low", "confidence": 0.4}
             findings = [ControlFinding.model_validate({"controls_version": version, **none})]
-        draft = {
+        draft: dict[str, Any] = {
             "trace_id": str(self.gathered.params["trace_id"]),
             "controls_version": version,
             "controls_evaluated": findings,
@@ -170,6 +172,14 @@ class Judgement:
             "gaps": report_gaps(self.gaps, self.gathered),
         }
         context = cast("TracesContext", self.gathered.context)
+        said = {
+            f"{each.control_id}: the rationale": each.rationale for each in findings if each.annotator_kind == "LLM"
+        }
+        fails = sum(each.pass_fail == "fail" for each in findings)
+        controls = Counted(kind="controls", total=len(findings), failed=(fails,))
+        self.problems += miscounted(
+            said, lambda: [Counted.of_spans(context.store.summaries(draft["trace_id"])), controls]
+        )
         concluded = conclude_report(
             ComplianceReport, draft, lambda report: compliance_page(report, context), self.problems
         )

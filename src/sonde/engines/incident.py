@@ -21,10 +21,12 @@ from sonde.engines.incident_window import prefilter, seconds
 from sonde.engines.pages import incident_page
 from sonde.engines.reports import ChangeType, IncidentDossier
 from sonde.engines.submission import (
+    Counted,
     conclude_report,
     fields_of,
     items_of,
     joined,
+    miscounted,
     number,
     prove_refs,
     prove_reply,
@@ -80,7 +82,7 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
                 "type": kind if kind in ("mitigation", "follow_up_fix") else "follow_up_fix",
             }
         )
-    draft = {
+    draft: dict[str, Any] = {
         "incident_id": str(gathered.params["incident_id"]),
         "incident_summary": str(fields.get("incident_summary") or fields.get("summary") or "").strip(),
         "impacted_components": texts(fields.get("impacted_components")),
@@ -101,6 +103,18 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
         "gaps": report_gaps(texts(fields.get("gaps")), gathered),
     }
     context = cast("TracesContext", gathered.context)
+    said = {"the summary": draft["incident_summary"]}
+    said |= {f"hypotheses[{each['rank']}]": each["statement"] for each in draft["hypotheses"]}
+    said |= {f"timeline[{at}]": each["event"] for at, each in enumerate(draft["timeline"])}
+
+    def count() -> list[Counted]:
+        spans = [context.store.summaries(each["trace_id"]) for each in draft["representative_traces"]]
+        each_trace = [Counted.of_spans(each) for each in spans]
+        failed = tuple(sum(each.failed[sense] > 0 for each in each_trace) for sense in (0, 1))
+        traces = Counted(kind="representative traces", total=len(spans), failed=failed)
+        return [*each_trace, Counted.of_spans([span for each in spans for span in each]), traces]
+
+    problems += miscounted(said, count)
     return conclude_report(IncidentDossier, draft, lambda report: incident_page(report, context), problems)
 
 

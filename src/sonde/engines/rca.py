@@ -23,9 +23,11 @@ from sonde.engines.findings import conclude_findings
 from sonde.engines.pages import rca_page
 from sonde.engines.reports import Alternative, Decisive, RCAReport
 from sonde.engines.submission import (
+    Counted,
     conclude_report,
     fields_of,
     items_of,
+    miscounted,
     number,
     prove_refs,
     prove_reply,
@@ -130,7 +132,7 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
         why = f"{read:.0%} of the failing branch was read" if read < HALF else "no other explanation was tested"
         gaps.append(f"the model's confidence of {confidence:g} is lowered to {SURE:g}: {why}")
         confidence = SURE
-    draft = {
+    draft: dict[str, Any] = {
         "primary_label": label,
         "summary": str(fields.get("summary") or "").strip(),
         "confidence": confidence,
@@ -143,6 +145,9 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
         "decisive": decisive,
         "annotator_kind": "LLM",
     }
+    said = {"the summary": draft["summary"]} | {f"findings[{at}]": each.why for at, each in enumerate(findings)}
+    store = cast("TracesContext", gathered.context).store
+    problems += miscounted(said, lambda: [Counted.of_spans(store.summaries(str(gathered.params["trace_id"])))])
     return _report(draft, gathered, problems)
 
 

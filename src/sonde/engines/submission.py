@@ -7,12 +7,14 @@ the same. Hashes that a model writes are ignored.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
+from sonde.contexts.traces.span import SpanSummary
 from sonde.core.canonical import clip
 from sonde.core.evidence import EvidenceKind, EvidenceRef, Refuted, merge
 from sonde.engines.reports import ComplianceReport, IncidentDossier, RCAReport
@@ -21,6 +23,11 @@ from sonde.runtime.engine import Conclusion, Gathered, Problem, Prover
 KINDS = frozenset(kind.value for kind in EvidenceKind)
 MAX_GAPS = 100
 GAP_CHARS = 500
+CLAIMED = re.compile(
+    r"(?<![\w.,/-])(\d[\d,]{0,8}) (?:out )?of (?:the |all )?(\d[\d,]{0,8}) (spans|controls|representative traces)"
+    r"(?: that| which)?(?: have| had| are| were)? (?:failed|fail|errored|in error)\b(?! to\b)",
+    re.IGNORECASE,
+)
 AnyReport = TypeVar("AnyReport", RCAReport, ComplianceReport, IncidentDossier)
 
 
@@ -113,6 +120,42 @@ def report_gaps(own: Iterable[str], gathered: Gathered) -> list[str]:
     gaps = dict.fromkeys(clip(gap, GAP_CHARS) for gap in (*own, *gathered.prefilter.gaps, *below))
     kept = list(gaps)[:MAX_GAPS]
     return kept if len(gaps) <= MAX_GAPS else [*kept, f"{len(gaps) - MAX_GAPS} more gaps are not listed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What the runtime counted: so many of a kind, and how many of them failed. What fails in two senses has two numbers."""
+
+    kind: str
+    total: int
+    failed: tuple[int, ...]
+
+    @classmethod
+    def of_spans(cls, spans: Sequence[SpanSummary]) -> Counted:
+        """By status, and with those that only have an exception."""
+        by_status = sum(span.status == "ERROR" for span in spans)
+        raised = sum(span.status == "ERROR" or bool(span.exception) for span in spans)
+        return cls(kind="spans", total=len(spans), failed=(by_status, raised))
+
+
+def miscounted(said: Mapping[str, str], count: Callable[[], Sequence[Counted]]) -> list[Problem]:
+    """Claims like "8 of 16 spans failed" that contradict a count; `said` maps where something is said to the text. `count`
+    is called if there is such a claim at all.
+
+    Silent unless kind and total are those of a count. A smaller number counts as wrong only at the end of its clause: "6 of 16 spans
+    failed with a time-out" may well be true if 7 failed.
+    """
+    wrong: dict[str, None] = {}
+    for where, text in said.items():
+        words = " ".join(text.split())
+        for claim in CLAIMED.finditer(words):
+            number_said, total = (int(claim[group].replace(",", "")) for group in (1, 2))
+            known = [each for each in count() if each.kind == claim[3].lower() and each.total == total]
+            failed = [number for each in known for number in each.failed]
+            ends = words[claim.end() : claim.end() + 1] in ("", *".,;:!?)")
+            if failed and number_said not in failed and (ends or number_said > max(failed)):
+                wrong[f'{where} says "{claim[0]}"; counted: {failed[0]} of {total}'] = None
+    return [Problem(gate="evidence", reason=reason, told=f"{reason}. Correct the number") for reason in wrong]
 
 
 def conclude_report(

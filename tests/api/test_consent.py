@@ -42,8 +42,9 @@ SPAN = {
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A home and a stranger's folder."""
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home and a stranger's folder; whoever stands around them lets a stranger's run read below."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "home/.config/sonde").mkdir(parents=True)
     (tmp_path / "strange").mkdir()
     return tmp_path

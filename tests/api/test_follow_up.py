@@ -168,6 +168,7 @@ def test_no_state_is_left_in_the_folder(data: Path) -> None:
         "result.json",
         "answer.md",
         "summary.md",
+        "seal",
     }
 
 
@@ -286,7 +287,7 @@ def test_an_imported_follow_up_finds_its_earlier_run_beside_it(data: Path) -> No
     shutil.rmtree(data.parent / "runs")
     runs = [unpack_run(file, moved).path for file in packed]
 
-    assert replay(runs[1], settings=Settings()).equal
+    assert replay(runs[1], settings=Settings(), trust_run=True).equal
 
 
 def test_an_earlier_run_is_not_looked_for_at_the_path_that_a_stranger_recorded(data: Path) -> None:

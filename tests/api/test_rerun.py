@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -165,4 +166,5 @@ def cut_before_the_end(run_dir: Path, tmp_path: Path) -> RunDir:
     cut = tmp_path / "runs" / "cut"
     cut.mkdir()
     (cut / "events.jsonl").write_bytes(b"".join(lines[:-8]))
+    shutil.copy(run_dir / "seal", cut)
     return RunDir(cut)

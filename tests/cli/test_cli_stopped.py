@@ -45,7 +45,7 @@ def test_a_resume_that_is_stopped_says_so_by_its_exit_code(folder: Path, number:
 
     with ScriptedServer(answer) as server:
         words = ("resume", "last", "--runs-dir", "runs", "--model", "openai:x", "--base-url", server.base_url)
-        shown = sonde(*words, cwd=folder)
+        shown = sonde(*words, "--trust-run", cwd=folder)
 
     assert shown.returncode == 128 + number, shown.stderr
     assert "partial" in shown.stderr
@@ -69,7 +69,7 @@ def test_a_replay_that_is_stopped_calls_nothing_different(
             os.kill(os.getpid(), number)
 
     monkeypatch.setattr(Lines, "on_event", stopping)
-    shown = sonde("replay", "last", "--runs-dir", "runs", cwd=folder)
+    shown = sonde("replay", "last", "--runs-dir", "runs", "--trust-run", cwd=folder)
 
     assert shown.returncode == 128 + number
     assert "different" not in shown.stdout

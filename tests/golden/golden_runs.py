@@ -103,13 +103,13 @@ class Scene:
 
 @contextlib.contextmanager
 def set_out(place: Path) -> Generator[Scene]:
-    """Lay out the scene in a folder; meanwhile that is the working folder and the home, and nothing else is in the environment."""
+    """Lay out the scene in a folder; meanwhile that is the working folder, the home beside it, and nothing else is in the environment."""
     shutil.copytree(KEPT / "material", place / "material")
     for name in NAMES:
         moved(KEPT / name, place / "runs" / name, PLACEHOLDER, str(place))
     before = dict(os.environ)
     os.environ.clear()
-    os.environ.update({"PATH": before["PATH"], "HOME": str(place), "TERM": "dumb", "OPENAI_API_KEY": "scripted"})
+    os.environ.update({"PATH": before["PATH"], "HOME": f"{place}-home", "TERM": "dumb", "OPENAI_API_KEY": "scripted"})
     try:
         with contextlib.chdir(place):
             yield Scene(place)

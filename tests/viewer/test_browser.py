@@ -44,8 +44,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     write_long_story(runs, 10_000, "long")
     tampered = write_story(runs, "tampered")
     tampered.journal_path.write_bytes(tampered.journal_path.read_bytes().replace(b"fetch module", b"other module", 1))
-    page = export_html(first, base / "one.html")
-    with ViewerServer(runs) as server:
+    page = export_html(first, base / "one.html", within=lambda _run: ["/"])
+    with ViewerServer(runs, within=lambda _run: ["/"]) as server:
         yield drive(server.url, page, shots, RunDir.create(runs, "live"))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sonde.api.consent import ANYWHERE
 from sonde.core.canonical import sha256_text
 from sonde.viewer.excerpts import Shown, shown_excerpts
 
@@ -21,7 +22,7 @@ def shown(root: Path | str, **citation: Any) -> Shown:
         "snippet": "snip",
     }
     start = {"type": "run_started", "input_ref": {}, "settings": {"sources": {"paths": [str(root)]}}}
-    (found,) = shown_excerpts([start, {"type": "cited", "citation": fields | citation}])
+    (found,) = shown_excerpts([start, {"type": "cited", "citation": fields | citation}], within=ANYWHERE)
     return found
 
 
@@ -103,9 +104,9 @@ def test_lines_of_a_file_that_is_gone_come_from_the_recording_if_they_have_the_h
         {"type": "cited", "citation": citation},
     ]
 
-    (plain,) = shown_excerpts(events, lambda _number: "one\ntwo\nthree\nfour")
-    (numbered,) = shown_excerpts(events, lambda _number: "1: one\n2: two\n3: three\n4: four")
-    (other,) = shown_excerpts(events, lambda _number: "one\nTWO\nthree\nfour")
+    (plain,) = shown_excerpts(events, lambda _number: "one\ntwo\nthree\nfour", within=ANYWHERE)
+    (numbered,) = shown_excerpts(events, lambda _number: "1: one\n2: two\n3: three\n4: four", within=ANYWHERE)
+    (other,) = shown_excerpts(events, lambda _number: "one\nTWO\nthree\nfour", within=ANYWHERE)
 
     assert (plain.state, plain.text) == (numbered.state, numbered.text) == ("recorded", "two\nthree")
     assert (other.state, other.text) == ("missing", "")
@@ -117,7 +118,7 @@ def test_a_recorded_result_with_another_hash_is_not_shown() -> None:
     call = {"type": "host_returned", "n": 7, "excerpts": [{"ref": "tool:s1", "path": ""}]}
 
     events = [call, {"type": "run_ended", "output": output}]
-    (found,) = shown_excerpts(events, lambda number: {"call": number, "output": "timeout"})
+    (found,) = shown_excerpts(events, lambda number: {"call": number, "output": "timeout"}, within=ANYWHERE)
 
     assert (found.ref, found.state, found.seen_at, found.text) == ("tool:s1", "missing", 7, "")
 
@@ -125,7 +126,9 @@ def test_a_recorded_result_with_another_hash_is_not_shown() -> None:
 def test_what_a_model_writes_under_the_names_of_a_citation_gets_no_card() -> None:
     forged = {"path": "a.txt", "start_line": 1, "end_line": 1, "excerpt_hash": "0" * 64, "snippet": "all is well"}
 
-    assert not shown_excerpts([{"type": "run_ended", "output": {"answer": "", "value": [forged], "citations": []}}])
+    assert not shown_excerpts(
+        [{"type": "run_ended", "output": {"answer": "", "value": [forged], "citations": []}}], within=ANYWHERE
+    )
 
 
 @pytest.mark.parametrize("source", ["http://127.0.0.1:9/", "relative.jsonl", "/dev/zero", "/proc", "/nowhere"])
@@ -133,6 +136,6 @@ def test_a_source_that_is_no_trace_file_here_is_not_read(source: str) -> None:
     ref = {"kind": "SPAN", "ref": "s1", "excerpt_hash": "h", "span_id": "s1", "trace_id": "t"}
     start = {"type": "run_started", "settings": {"source": source}}
 
-    (found,) = shown_excerpts([start, {"type": "run_ended", "output": {"evidence_refs": [ref]}}])
+    (found,) = shown_excerpts([start, {"type": "run_ended", "output": {"evidence_refs": [ref]}}], within=ANYWHERE)
 
     assert (found.state, found.text) == ("missing", "")

@@ -28,7 +28,7 @@ def server(tmp_path: Path) -> Iterator[ViewerServer]:
     write_story(tmp_path / "runs", "a", root=source)
     (tmp_path / "runs" / "secret.txt").write_text("outside any run")
     (tmp_path / "secret.txt").write_text("outside")
-    with ViewerServer(tmp_path / "runs") as running:
+    with ViewerServer(tmp_path / "runs", within=lambda _run: ["/"]) as running:
         yield running
 
 

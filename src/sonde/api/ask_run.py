@@ -35,6 +35,7 @@ def ask(
     code: bool = False,
     citations: bool = True,
     continue_from: str | Path | None = None,
+    trust_run: bool = False,
     limits: Limits | None = None,
     **options: Unpack[RunOptions],
 ) -> Answer:
@@ -50,6 +51,7 @@ def ask(
                    for Python), or of a dict of texts by file name
     citations      False: the answer needs no citation. One without is recorded and shown as unproved
     continue_from  a run (id, folder or "last") that this question follows up on
+    trust_run      let that run name files anywhere, even if it was not made here
     limits         what one block of code may use in the sandbox (seconds, memory, output)
 
     The keywords of every function that starts a run (`ask`, `edit`, `rca`, `comply`, `incident`, `run`):
@@ -84,7 +86,7 @@ def ask(
     off = {} if citations else {"citations": False}
     spec = replace(spec, tools=tools, limits=limits, citations=citations, recipe={**spec.recipe, **given, **off})
     if continue_from is not None:
-        spec = continued(spec, continue_from, settings, options.get("runs_dir"))
+        spec = continued(spec, continue_from, settings, options.get("runs_dir"), trust_run=trust_run)
     answer = launch(spec, settings)
     assert isinstance(answer, Answer)
     if isinstance(schema, type) and answer.value is not None:

@@ -7,23 +7,79 @@ config_file.py says what a file of settings that was merely found may do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from sonde.api.config_file import state_folder
 from sonde.api.keys import KEYS, KNOBS
-from sonde.disk import NotPlain, below
+from sonde.disk import AnyPath, NotPlain, below, open_plain, root_of
 from sonde.errors import ConfigError
 from sonde.sandbox.base import Limits
 
 if TYPE_CHECKING:
     from sonde.api.settings import Settings
     from sonde.core.events import RunStarted
+    from sonde.runs.rundir import RunDir
     from sonde.runtime.run import RunSpec
 
 
 ANYWHERE = ("/",)
 """Recorded paths may be anywhere, but they are not the words of the user: no pipe is waited for, and no secret read."""
+
+
+KEY_BYTES = 32
+
+
+def seal_key(environ: Mapping[str, str], *, make: bool = False) -> bytes | None:
+    """The user's key for the seals of their runs; None without a home, or if others can read it. `make` makes it on first use.
+
+    Settings that a program builds by hand hold no environment: then this process's own says where the state is.
+    """
+    folder = state_folder(environ or os.environ)
+    if folder is None:
+        return None
+    path = folder / "seal.key"
+    if make and not path.exists():
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            new = folder / f".seal-{secrets.token_hex(8)}.key"
+            try:
+                with open(
+                    new, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)
+                ) as file:  # Path.open takes no mode
+                    file.write(secrets.token_bytes(KEY_BYTES))
+                os.link(new, path)  # whole at once; of several processes the first one wins
+            finally:
+                new.unlink(missing_ok=True)
+    with suppress(OSError), open_plain(path) as file:
+        state = os.fstat(file.fileno())
+        key = file.read(KEY_BYTES + 1)
+        if state.st_uid == os.geteuid() and not stat.S_IMODE(state.st_mode) & 0o077 and len(key) == KEY_BYTES:
+            return key
+    return None
+
+
+def readable_places(
+    run: RunDir, environ: Mapping[str, str] = MappingProxyType({}), *, trust_run: bool = False
+) -> Sequence[AnyPath]:
+    """The folders in which files that a recorded run names may be read.
+
+    Anywhere for a run that this user made on this machine (its seal holds), or that they trust in this call. Otherwise only the run's own
+    folder and the working folder; not that either if it is the home folder or around it, because then it holds everything.
+    """
+    key = seal_key(environ)
+    if trust_run or (key is not None and run.is_sealed(key)):
+        return ANYWHERE
+    here, home = Path.cwd().resolve(), (environ or os.environ).get("HOME")
+    around_home = home is not None and Path(home).resolve().is_relative_to(here)
+    return (run.path.resolve(), *(() if around_home else (here,)))
 
 
 def require_model(spec: object, settings: Settings, flag: str) -> None:
@@ -65,10 +121,10 @@ def require_caps(spec: RunSpec, settings: Settings, limits: Limits) -> None:
         )
 
 
-def require_sources(paths: Iterable[str]) -> None:
-    """Refuse to read what looks like a secret because a recorded run names it: only the user can mean that.
+def require_sources(paths: Iterable[str], within: Sequence[AnyPath]) -> None:
+    """Refuse to read a path because a recorded run names it, if it looks like a secret or lies outside of `readable_places`.
 
-    Whoever expands a glob judges what it matches (`list_sources` with `ANYWHERE`).
+    Whoever expands a glob judges what it matches (`list_sources` with the same places).
     """
     for path in paths:
         if "\0" in path:
@@ -78,6 +134,13 @@ def require_sources(paths: Iterable[str]) -> None:
         except NotPlain as refused:
             raise ConfigError(
                 f"this run was asked about {path} ({refused.strerror}). If you mean it, name it again: --context {path}"
+            ) from None
+        try:
+            below(root_of(Path.cwd() / path, within), path)
+        except NotPlain:
+            raise ConfigError(
+                f"this run was not made here by you, and it names {path}, which is neither in its folder nor below the one you are "
+                "in: it is not read. If you trust the run, say --trust-run (in Python trust_run=True)"
             ) from None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from sonde.api.consent import ANYWHERE, require_sources
+from sonde.api.consent import readable_places, require_sources
 from sonde.api.recorded_run import changed_sources, check_recipe, open_run
 from sonde.api.settings import BY_DEFAULT, Settings
 from sonde.api.sources import open_context
@@ -36,7 +36,14 @@ EMPTY = frozenset({"variables", "evidence_refs", "hypothesis_candidates"})
 CHANGED = ". What tools returned is in them as it was then; changed since: {}"
 
 
-def continued(spec: RunSpec, run: str | Path, settings: Settings, runs_dir: str | Path | None = None) -> RunSpec:
+def continued(
+    spec: RunSpec,
+    run: str | Path,
+    settings: Settings,
+    runs_dir: str | Path | None = None,
+    *,
+    trust_run: bool = False,
+) -> RunSpec:
     """The spec with the earlier run's history, and its sources when none are given."""
     recorded = open_run(settings.find_run(run, runs_dir))
     events, started = recorded.events, recorded.started
@@ -45,8 +52,9 @@ def continued(spec: RunSpec, run: str | Path, settings: Settings, runs_dir: str 
         sources: dict[str, Any] = started.settings.get("sources") or {}
         paths = sources.get("paths")
         if paths:
-            require_sources(paths)
-            opened = open_context(paths, code=bool(sources.get("code")), within=ANYWHERE)
+            within = readable_places(recorded.run_dir, settings.environ, trust_run=trust_run)
+            require_sources(paths, within)
+            opened = open_context(paths, code=bool(sources.get("code")), within=within)
             context, recipe["sources"] = opened.context, opened.recipe
     recipe["continues"] = str(recorded.run_dir.path.resolve())
     runs = earlier_runs(recipe["continues"], recorded.beside(runs_dir or settings.run_places()))

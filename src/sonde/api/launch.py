@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from sonde.api.consent import seal_key
 from sonde.api.result import Answer, Edited, Investigation, Result
 from sonde.api.settings import Settings, load_settings
 from sonde.contexts import Context
@@ -21,7 +22,7 @@ from sonde.core.budget import Budget
 from sonde.core.cancellation import Stop, heeding
 from sonde.core.canonical import hash_value, plural, shown_cost
 from sonde.core.deadline import Clock, SystemClock
-from sonde.core.events import RunResumed
+from sonde.core.events import Event, RunResumed, RunStarted
 from sonde.core.markdown_safety import line, quiet
 from sonde.core.record import RunRecord
 from sonde.core.redaction import rewrite_value, secret_forms
@@ -177,7 +178,13 @@ def launch(spec: RunSpec, settings: Settings) -> Result:
             tracer = TraceSender(exporter, content=settings.otel_content, project=settings.otel_project)
         recording = spec.recording
         heard = recording.clock.hear if recording.clock is not None else None
-        listeners = tuple(each for each in (heard, spec.on_event, tracer) if each)
+        key = None if run_dir is None or recording.resumed or not spec.own else seal_key(settings.environ, make=True)
+
+        def seal(event: Event) -> None:
+            if isinstance(event, RunStarted) and run_dir is not None and key is not None:
+                run_dir.seal(key)
+
+        listeners = tuple(each for each in (heard, seal if key else None, spec.on_event, tracer) if each)
         recorder = Recorder(spec.clock, journal, listeners, recording if recording.resumed else None)
         this_run = Run(
             spec=spec,

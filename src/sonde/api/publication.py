@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from sonde.api.consent import readable_places
 from sonde.api.recorded_run import open_run
 from sonde.api.settings import Settings, load_settings
 from sonde.api.trace_source import ENGINES, Case, case_of
@@ -164,17 +165,22 @@ def publish_run(
     runs_dir: str | Path | None = None,
     source: str | None = None,
     replace_judgements: bool = False,
+    trust_run: bool = False,
     settings: Settings | None = None,
 ) -> Publication:
     """Write the annotations of a finished investigation, again or for the first time. `source` names another server;
-    `replace_judgements` lets a rule's verdict replace a model's or a person's.
+    `replace_judgements` lets a rule's verdict replace a model's or a person's; `trust_run` lets a run that was not made here name files
+    anywhere.
     """
     chosen = settings or load_settings()
     recorded = open_run(chosen.find_run(run, runs_dir))
     ended = recorded.ended
     if ended is None:
         raise ConfigError(f"run {recorded.run_dir.run_id} has not ended; `sonde resume` continues it")
-    case = replace(case_of(recorded.started.settings, chosen, source), replace_judgements=replace_judgements)
+    within = readable_places(recorded.run_dir, chosen.environ, trust_run=trust_run)
+    case = replace(
+        case_of(recorded.started.settings, chosen, source, within=within), replace_judgements=replace_judgements
+    )
     if ended.output is None:
         raise ConfigError(f"run {recorded.run_dir.run_id} ended without a report, so it has no annotations")
     if not case.place.server:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from sonde.api.consent import ANYWHERE, require_sources
+from sonde.api.consent import require_sources
 from sonde.api.follow_up import earlier_runs
 from sonde.api.investigations import case_spec
 from sonde.api.launch import RunOptions, spec_of
@@ -19,6 +19,7 @@ from sonde.contexts import Context
 from sonde.contexts.workspace import LocalWorkspace, Policy, WorkspaceContext, reject
 from sonde.core.budget import Budget
 from sonde.core.events import RunStarted
+from sonde.disk import AnyPath
 from sonde.engines.ask import ASK
 from sonde.engines.edit import EDIT
 from sonde.errors import ConfigError
@@ -32,17 +33,24 @@ Tools = Sequence[Callable[..., Any]]
 
 @contextmanager
 def rebuilt(
-    started: RunStarted, settings: Settings, *, context: Any = None, tools: Tools = (), beside: Sequence[Path] = ()
+    started: RunStarted,
+    settings: Settings,
+    *,
+    within: Sequence[AnyPath],
+    context: Any = None,
+    tools: Tools = (),
+    beside: Sequence[Path] = (),
 ) -> Generator[RunSpec]:
     """The same run: engine, question, context, budget, schema. The caller gives again what is not stored (data, functions).
 
-    `context` is the data of a question, the folder of a task, or where the traces of an investigation are now; `beside` are the folders
-    in which the runs that it continues may lie. What this opens it also closes.
+    `within` are the places in which it may read the paths that the recording names (`readable_places`). `context` is the data of a
+    question, the folder of a task, or where the traces of an investigation are now; `beside` are the folders in which the runs that it
+    continues may lie. What this opens it also closes.
     """
     recipe = started.settings
     match recipe.get("engine", started.run_type):
         case "ask":
-            opened = sources(started, context)
+            opened = sources(started, context, within)
             own, there = recipe.get("tools"), {tool(each).name for each in tools}  # the user's functions are not stored
             names = [str(name) for name in cast("list[Any]", own)] if isinstance(own, list) else []
             missing = [name for name in names if name not in there]
@@ -69,7 +77,7 @@ def rebuilt(
                     "this run worked in an editor's workspace, which is not stored: give the folder again"
                 )
             if context is None:
-                require_sources([str(root)])
+                require_sources([str(root)], within)
             # Nobody is there to approve, so nothing is written or run beyond what is recorded.
             workspace = LocalWorkspace(Path(root), approve=reject, policy=Policy())
             commands = tuple(recipe.get("commands", ()))
@@ -79,7 +87,7 @@ def rebuilt(
                 played=earlier_runs(recipe.get("continues"), beside),
             )
         case "rca" | "compliance" | "incident":
-            case = case_of(recipe, settings, context)
+            case = case_of(recipe, settings, context, within=within)
             traces = case.open()
             with closing(traces.store):
                 spec = case_spec(case, traces, settings, _options(started))
@@ -116,7 +124,7 @@ def _without_version(recipe: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in recipe.items() if key != "version"}
 
 
-def sources(started: RunStarted, context: Any) -> Opened:
+def sources(started: RunStarted, context: Any, within: Sequence[AnyPath]) -> Opened:
     """The context of a recorded run, from its paths or from what the caller gives again."""
     if context is not None:
         return open_context([context], code=bool(started.settings.get("code")))
@@ -127,10 +135,10 @@ def sources(started: RunStarted, context: Any) -> Opened:
             "with --context PATH (or - for standard input), in Python with context=…"
         )
     paths: list[str] = recorded.get("paths", [])
-    require_sources(paths)
+    require_sources(paths, within)
     gone = [path for path in paths if not is_there(path)]
     if gone:
         raise ConfigError(
             f"this run read {gone[0]}, which no longer exists: put it back, or say where it is now with --context PATH"
         )
-    return open_context(paths, code=bool(recorded.get("code")), within=ANYWHERE)
+    return open_context(paths, code=bool(recorded.get("code")), within=within)

@@ -5,7 +5,8 @@ journal and asks a model only for what is not recorded. Replay asks nobody. Bran
 turns before K.
 
 The folder may be a stranger's: its budget, limits and backend hold only within the caller's own settings (`**knobs`, `limits`),
-and nothing is written to a server without the caller's word.
+and nothing is written to a server without the caller's word. What a run that was not made here names is read only in its own folder and
+the working folder; `trust_run` is the caller's word for the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sonde.api.consent import require_caps, require_model, require_writeback
+from sonde.api.consent import ANYWHERE, readable_places, require_caps, require_model, require_writeback
 from sonde.api.launch import launch
 from sonde.api.recorded_run import changed_sources, open_run
 from sonde.api.recorded_spec import rebuilt
@@ -75,6 +76,7 @@ def resume(
     on_text: OnText | None = None,
     cancel: threading.Event | None = None,
     settings: Settings | None = None,
+    trust_run: bool = False,
     clock: Clock | None = None,
     limits: Limits | None = None,
     writeback: bool | None = None,
@@ -91,7 +93,8 @@ def resume(
         raise ConfigError(f"run {recorded.run_dir.run_id} is still running in another process")
     writes = require_writeback(recorded.started, context, writeback)
     beside = recorded.beside(runs_dir or chosen.run_places())
-    with rebuilt(recorded.started, chosen, context=context, tools=tools, beside=beside) as built:
+    within = readable_places(recorded.run_dir, chosen.environ, trust_run=trust_run)
+    with rebuilt(recorded.started, chosen, within=within, context=context, tools=tools, beside=beside) as built:
         require_caps(built, chosen, limits or Limits())
         spec = replace(
             _asking(built, model, sub_model, chosen),
@@ -158,6 +161,7 @@ def replay(
     on_event: OnEvent | None = None,
     cancel: threading.Event | None = None,
     settings: Settings | None = None,
+    trust_run: bool = False,
     limits: Limits | None = None,
     **knobs: float | None,
 ) -> Replayed:
@@ -171,7 +175,8 @@ def replay(
     model, sub_model = recorded.started.model, recorded.started.sub_model
     record: RunRecord | None = None
     beside = recorded.beside(runs_dir or chosen.run_places())
-    with rebuilt(recorded.started, chosen, context=context, tools=tools, beside=beside) as built:
+    within = readable_places(recorded.run_dir, chosen.environ, trust_run=trust_run)
+    with rebuilt(recorded.started, chosen, within=within, context=context, tools=tools, beside=beside) as built:
         require_caps(built, chosen, limits or Limits())
         if isinstance(built.context, WorkspaceContext):
             built.context.rehearsal = words_only
@@ -219,6 +224,7 @@ def branch(
     on_text: OnText | None = None,
     cancel: threading.Event | None = None,
     settings: Settings | None = None,
+    trust_run: bool = False,
     limits: Limits | None = None,
     **knobs: float | None,
 ) -> Result:
@@ -231,7 +237,8 @@ def branch(
         raise ConfigError(f"the run {which}; it cannot be branched at --turn {turn}")
     kept = before_turn(recorded.events, turn)
     beside = recorded.beside(runs_dir or chosen.run_places())
-    with rebuilt(recorded.started, chosen, context=context, tools=tools, beside=beside) as built:
+    within = readable_places(recorded.run_dir, chosen.environ, trust_run=trust_run)
+    with rebuilt(recorded.started, chosen, within=within, context=context, tools=tools, beside=beside) as built:
         require_caps(built, chosen, limits or Limits())
         spec = replace(
             _asking(built, model, sub_model, chosen),
@@ -242,5 +249,6 @@ def branch(
             on_text=on_text,
             cancel=cancel or Stop(),
             recording=Recording(kept),
+            own=within is ANYWHERE,
         )
         return launch(spec, chosen)

@@ -24,11 +24,12 @@ from sonde.contexts.traces.phoenixstore import PhoenixStore
 from sonde.contexts.traces.store import TraceQuery, TraceStore, UnknownTrace
 from sonde.core.canonical import hash_value
 from sonde.core.redaction import url_secrets
+from sonde.disk import AnyPath
 from sonde.engines.compliance import COMPLIANCE
 from sonde.engines.incident import INCIDENT
 from sonde.engines.rca import RCA
 from sonde.engines.reports import PassFail
-from sonde.engines.taxonomies import load_taxonomy
+from sonde.engines.taxonomies import load_taxonomy, shipped_taxonomy
 from sonde.errors import ConfigError, RunError, ToolCallFailed, ToolFault
 from sonde.phoenix import PhoenixRefused
 from sonde.runtime.engine import Engine
@@ -328,16 +329,20 @@ class Case:
         }
 
 
-def case_of(recipe: Mapping[str, Any], settings: Settings, source: str | Path | None = None) -> Case:
-    """The case of a recorded run; `source` when its traces are somewhere else now."""
+def case_of(
+    recipe: Mapping[str, Any], settings: Settings, source: str | Path | None = None, *, within: Sequence[AnyPath]
+) -> Case:
+    """The case of a recorded run; `source` when its traces are somewhere else now. It names no file outside of `within`."""
     engine = recipe.get("engine")
     if engine not in ENGINES:
         raise ConfigError(f"a run of the engine {engine!r} has no report about traces")
     if source is None and is_server(str(recipe["source"])):
         require_server(str(recipe["source"]), settings)
     own = () if source is not None or is_server(str(recipe["source"])) else (str(recipe["source"]),)
-    files = (*own, *recipe.get("controls_files", ()), recipe.get("configs"), recipe.get("taxonomy"))
-    require_sources(str(path) for path in files if path)
+    taxonomy = recipe.get("taxonomy")
+    files = [*own, *recipe.get("controls_files", ()), recipe.get("configs")]
+    files += [] if taxonomy is None or shipped_taxonomy(taxonomy) else [taxonomy]
+    require_sources((str(path) for path in files if path), within)
     place = source_of(
         source or str(recipe["source"]), recipe.get("project"), settings.environ, cache_gb=settings.trace_cache_gb
     )
@@ -345,7 +350,7 @@ def case_of(recipe: Mapping[str, Any], settings: Settings, source: str | Path | 
         engine=cast("EngineName", engine),
         place=place,
         trace_ids=tuple(recipe.get("trace_ids", ())),
-        taxonomy=recipe.get("taxonomy"),
+        taxonomy=taxonomy,
         controls_version=recipe.get("controls_version"),
         controls_files=tuple(recipe.get("controls_files", ())),
         overrides=tuple(recipe.get("overrides", ())),

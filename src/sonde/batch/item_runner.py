@@ -191,7 +191,7 @@ class Station:
                 run_dir.path,
                 model=model,
                 sub_model=sub_model,
-                context=place.source if place and place.server else None,
+                context=place.source if place else spec().context,  # what the item says, not the recording
                 go_live=True,
                 settings=settings,
                 on_event=ending,

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import msgspec
 
+from sonde.api.consent import ANYWHERE
 from sonde.api.launch import launch
 from sonde.api.recorded_spec import rebuilt
 from sonde.api.result import Result
@@ -124,7 +125,7 @@ def play(
         for reply in recording.replies
     ]
     words = Recording(replies, words_only=True)
-    with rebuilt(started, settings) as built:
+    with rebuilt(started, settings, within=ANYWHERE) as built:
         context = built.context
         if recording.started["run_type"] == "edit":
             context = WorkspaceContext(LocalWorkspace(Path(started.settings["workspace"]), approve=accept))
@@ -144,7 +145,7 @@ def play(
 def without_model(recording: DemoScript, folder: Path, *, settings: Settings, cancel: Stop | None = None) -> Result:
     """The same run with no model: what rules and search alone can say, marked CODE."""
     started = began(recording, prepare(str(recording.started["run_type"]), folder / "data"))
-    with rebuilt(started, settings) as spec:
+    with rebuilt(started, settings, within=ANYWHERE) as spec:
         alone = replace(spec, model=None, sub_model=None, runs_dir=folder / "runs", cancel=cancel or Stop())
         return launch(alone, settings)
 

@@ -48,6 +48,10 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run id, its begin
 TraceIds = Annotated[list[str], typer.Argument(metavar="TRACE_ID", help="One run per trace.")]
 GivenAgain = Annotated[str | None, typer.Option(metavar="PATH|-", help="The run's data, if the run did not store it.")]
 
+TrustRun = Annotated[
+    bool, typer.Option("--trust-run", help="Let a run that was not made here name files anywhere on this machine.")
+]
+
 
 def path(text: str | Path) -> Path:
     """The given path. An empty one is refused: it would quietly mean the current folder."""
@@ -141,6 +145,7 @@ class AllowedAgain:
         list[str] | None,
         typer.Option(metavar="NAME=N", help="Allow a sandbox limit, e.g. memory=4GiB; can be repeated."),
     ] = None
+    trust_run: TrustRun = False
 
     def limits(self) -> Limits:
         """The sandbox's limits, with the given ones."""

@@ -10,6 +10,7 @@ import os
 import re
 from dataclasses import dataclass
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, cast
 
@@ -61,10 +62,16 @@ def _plain(name: str) -> str:
     return re.sub(r"[\W_]+", " ", name.casefold()).strip()
 
 
+def shipped_taxonomy(name: str | Path) -> Traversable | None:
+    """The file of a shipped taxonomy; None if no shipped one has this name."""
+    shipped = resources.files("sonde.engines") / "taxonomy_files" / f"{name}.yaml"
+    return shipped if re.fullmatch(r"\w+", str(name)) and shipped.is_file() else None
+
+
 def load_taxonomy(name: str | Path) -> Taxonomy:
     """A shipped taxonomy by name (`sonde`, `trail`), or one from a YAML file."""
-    shipped = resources.files("sonde.engines") / "taxonomy_files" / f"{name}.yaml"
-    if re.fullmatch(r"\w+", str(name)) and shipped.is_file():
+    shipped = shipped_taxonomy(name)
+    if shipped is not None:
         return _parse(shipped.read_text("utf-8"), f"{name}.yaml")
     path = Path(name)
     if not path.is_file():

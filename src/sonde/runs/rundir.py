@@ -7,6 +7,8 @@ rename). A reader never sees half of one. Nothing here deletes a run; `catalog.p
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
 import os
 import re
 import tempfile
@@ -19,10 +21,10 @@ import msgspec
 
 from sonde.core.canonical import jsonable
 from sonde.core.deadline import Clock
-from sonde.core.events import AnyEvent
+from sonde.core.events import AnyEvent, RunStarted
 from sonde.core.record import RecordFold, RunRecord
 from sonde.core.redaction import rewrite_value, without_surrogates
-from sonde.disk import NotPlain, below, open_plain
+from sonde.disk import NotPlain, below, open_plain, read_plain
 from sonde.errors import ConfigError
 from sonde.runs.journal import (
     MAX_LINE,
@@ -40,6 +42,7 @@ RECORD = "run_record.json"
 RESULT = "result.json"
 SUMMARY = "summary.md"
 ANSWER = "answer.md"
+SEAL = "seal"
 ARTIFACTS = Path("artifacts/investigator_runs")
 """Where investigations leave their runs, below the working folder."""
 Places = str | Path | Sequence[str | Path]
@@ -102,6 +105,25 @@ class RunDir:
     def is_running(self) -> bool:
         """True while a process works on this run."""
         return is_being_written(self.journal_path)
+
+    def seal(self, key: bytes) -> None:
+        """Mark the run as made by the owner of this key: the mark covers its first event, which says what the run reads."""
+        # Without a seal a run is a stranger's to later commands, and no worse.
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            self._write(SEAL, self._mark(key).encode() + b"\n")
+
+    def is_sealed(self, key: bytes) -> bool:
+        """Whether `seal` was called with this key, and how the run began is what it was then."""
+        try:
+            return hmac.compare_digest(read_plain(self.path / SEAL, 100).strip(), self._mark(key).encode())
+        except (OSError, msgspec.MsgspecError, RecursionError):
+            return False
+
+    def _mark(self, key: bytes) -> str:
+        with open_plain(self.journal_path) as file:
+            line = file.readline(MAX_LINE)
+        msgspec.json.decode(line, type=RunStarted)  # anything else in its place says nothing about the run
+        return hmac.new(key, line, hashlib.sha256).hexdigest()
 
     def record(self) -> RunRecord:
         """The record as written, or folded from the journal when the run did not get that far."""

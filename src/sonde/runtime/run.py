@@ -104,6 +104,8 @@ class RunSpec:
     run_dir: RunDir | None = None
     """A folder that exists already; None: a new one in `runs_dir`, unless the run is in memory."""
     in_memory: bool = False
+    own: bool = True
+    """Whether the folder gets the user's seal: what the run reads was named by them, not by a stranger's recording."""
     needs_files: bool = False
     """Whether a full disk at the very end is an error. Otherwise it costs a gap, not the answer, which was paid for."""
     secrets: Sequence[str] = ()

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from sonde.api.consent import readable_places
 from sonde.core.canonical import clip
 from sonde.core.events import as_dict
 from sonde.core.redaction import redact_text, rewrite_value
@@ -22,7 +23,7 @@ from sonde.runs.catalog import summarise
 from sonde.runs.export import redact_events
 from sonde.runs.rundir import NoSuchRun, RunDir, write_atomically
 from sonde.viewer.excerpts import shown_excerpts, shown_trace
-from sonde.viewer.server import STATIC, ViewerServer
+from sonde.viewer.server import STATIC, ReadablePlaces, ViewerServer
 from sonde.viewer.stream import slim
 
 __all__ = ["ViewerServer", "export_html"]
@@ -46,14 +47,24 @@ MODULES = (
 TEXT = 20_000
 
 
-def export_html(run: RunDir, target: str | Path, *, redact: bool = False, cache: Path | None = None) -> Path:
-    """Write the run as one page; a name without a suffix gets .html. `cache` keeps indexes of trace files."""
+def export_html(
+    run: RunDir,
+    target: str | Path,
+    *,
+    within: ReadablePlaces = readable_places,
+    redact: bool = False,
+    cache: Path | None = None,
+) -> Path:
+    """Write the run as one page; a name without a suffix gets .html. `within` says in which folders the sources that it cites may be
+    read; `cache` keeps indexes of trace files.
+    """
     events = redact_events(run.events()) if redact else run.events()
     if not events:
         raise NoSuchRun(f"{run.path} was cut off before its first event, so it has nothing to show")
     full = [{**as_dict(event), "n": number} for number, event in enumerate(events)]
     summary = asdict(summarise(run.path)) | {"path": run.run_id}
-    shown = shown_excerpts(full, lambda number: full[number].get("result"), cache=cache)
+    places = within(run)
+    shown = shown_excerpts(full, lambda number: full[number].get("result"), within=places, cache=cache)
     excerpts = [replace(each, redacted=redact and redact_text(each.text) != each.text).as_dict() for each in shown]
     slimmed = [slim(event, number) for number, event in enumerate(full)]
     data = {  # everything that the page would ask a server for
@@ -61,7 +72,7 @@ def export_html(run: RunDir, target: str | Path, *, redact: bool = False, cache:
         "news": {run.run_id: {"events": slimmed, "total": len(slimmed), "running": False, "torn": False}},
         "full": {run.run_id: rewrite_value(full, lambda text: clip(text, TEXT))},
         "excerpts": {run.run_id: excerpts},
-        "trace": {run.run_id: shown_trace(full, lambda number: full[number].get("result"), cache=cache)},
+        "trace": {run.run_id: shown_trace(full, lambda number: full[number].get("result"), within=places, cache=cache)},
     }
     path = Path(target)
     path = path if path.suffix else path.with_suffix(".html")

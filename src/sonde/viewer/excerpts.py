@@ -31,7 +31,7 @@ from sonde.contexts.traces.views import text_behind, texts_in
 from sonde.core.calls import CallRef, call_text, shown_text
 from sonde.core.canonical import clip, sha256_text
 from sonde.core.evidence import EvidenceKind, Excerpt
-from sonde.disk import below, secret_reason
+from sonde.disk import AnyPath, below, secret_reason
 from sonde.errors import SondeError
 
 LONGEST_PATH = 4096
@@ -52,11 +52,12 @@ class Shown:
     """One evidence card. `text` has the cited hash or is empty; `left_out` counts the characters that did not fit on the card.
 
     `state`: verified (read again just now), changed (the source has another text now), recorded (the source was not read, the run's
-    recording has the text), missing (neither has it). `snippet` is what the runtime noted when it proved the citation; it is unchecked.
+    recording has the text), missing (neither has it), refused (the run was not made here, and the source lies outside of the places where
+    it may be read). `snippet` is what the runtime noted when it proved the citation; it is unchecked.
     """
 
     ref: str
-    state: Literal["verified", "changed", "recorded", "missing"]
+    state: Literal["verified", "changed", "recorded", "missing", "refused"]
     text: str = ""
     left_out: int = 0
     snippet: str = ""
@@ -77,10 +78,14 @@ class Shown:
 
 
 def shown_excerpts(
-    events: Iterable[Mapping[str, Any]], result_of: ResultOf | None = None, *, cache: Path | None = None
+    events: Iterable[Mapping[str, Any]],
+    result_of: ResultOf | None = None,
+    *,
+    within: Sequence[AnyPath],
+    cache: Path | None = None,
 ) -> list[Shown]:
-    """A card for every citation of a run. `result_of` gives the recorded result of a call by the number of its event; `cache` is
-    where indexes of trace files are kept.
+    """A card for every citation of a run. `result_of` gives the recorded result of a call by the number of its event; `within` are the
+    folders in which sources may be read (`consent.readable_places`); `cache` is where indexes of trace files are kept.
     """
     listed = list(events)
     calls = [event for event in listed if event.get("type") == "host_returned"]
@@ -97,7 +102,7 @@ def shown_excerpts(
             )  # the rest of an answer is the model's own words
     cards: dict[str, Shown] = {}
     with ExitStack() as opened:
-        sources = _CitedSources(start, calls, opened, cache)
+        sources = _CitedSources(start, calls, opened, within=within, cache=cache)
         for citation in cited:
             card = _card(citation, sources, calls, result_of or (lambda _number: None))
             cards.setdefault(card.ref, card)
@@ -105,7 +110,11 @@ def shown_excerpts(
 
 
 def shown_trace(
-    events: Iterable[Mapping[str, Any]], result_of: ResultOf | None = None, *, cache: Path | None = None
+    events: Iterable[Mapping[str, Any]],
+    result_of: ResultOf | None = None,
+    *,
+    within: Sequence[AnyPath],
+    cache: Path | None = None,
 ) -> dict[str, Any] | None:
     """The trace that a report is about, for the page's picture: spans from the top down, at most SPANS of them. Failed and cited
     spans come first, with those above them. Read like excerpts: from trace files, otherwise from what the run recorded.
@@ -119,7 +128,7 @@ def shown_trace(
     calls = [event for event in listed if event.get("type") == "host_returned"]
     found: Sequence[SpanSummary] = ()
     with ExitStack() as opened:
-        store = _CitedSources(start, calls, opened, cache).traces
+        store = _CitedSources(start, calls, opened, within=within, cache=cache).traces
         with suppress(SondeError):
             found = store.summaries(trace_id) if store is not None else ()
     state = "read"
@@ -240,6 +249,8 @@ def _card(
                 return _with(card, "verified", text)
         if found is not None:
             card = replace(card, state="changed")
+        elif sources.refused:
+            card = replace(card, state="refused")
     for call in showing[:CALLS_TRIED]:
         for text in _recorded(result_of(int(call["n"])), call, card):
             if sha256_text(text) == wanted:
@@ -290,13 +301,29 @@ class _CitedSources:
     """What the run looked at, as it is on this machine now. A source is opened when the first citation needs it."""
 
     def __init__(
-        self, start: Mapping[str, Any], calls: Iterable[Mapping[str, Any]], opened: ExitStack, cache: Path | None
+        self,
+        start: Mapping[str, Any],
+        calls: Iterable[Mapping[str, Any]],
+        opened: ExitStack,
+        *,
+        within: Sequence[AnyPath],
+        cache: Path | None,
     ) -> None:
         self._settings: Mapping[str, Any] = start.get("settings") or {}
-        self._roots = list(_roots([start.get("input_ref") or {}, self._settings]))
+        self._within = within
+        self.refused = False
+        """Whether a source was not read because it lies outside."""
+        self._roots = [each for each in _roots([start.get("input_ref") or {}, self._settings]) if self._allows(each)]
         self._calls = calls
         self._opened = opened
         self._cache = cache
+
+    def _allows(self, source: Path) -> bool:
+        allowed = False
+        with suppress(OSError, ValueError):  # no path at all, or one of links in a circle
+            allowed = any(source.resolve().is_relative_to(Path(place).resolve()) for place in self._within)
+        self.refused = self.refused or not allowed
+        return allowed
 
     def texts(self, citation: Mapping[str, Any]) -> list[str] | None:
         """What the cited place holds now, for each file that the path may mean; None if the source is not here."""
@@ -334,6 +361,8 @@ class _CitedSources:
         if not isinstance(named, str) or is_server(named) or not os.path.isabs(named):  # noqa: PTH117  # text until it is known to be a path
             return None
         source = Path(named)
+        if not self._allows(source):
+            return None
         with suppress(SondeError, OSError, ValueError):
             files = [source] if source.is_file() else list(islice(source.rglob("*"), TRACE_FILES + 1))
             sizes = [
@@ -346,7 +375,7 @@ class _CitedSources:
     def _diffs(self, ref: str) -> list[str] | None:
         """The diffs that this ref may mean: between the snapshots that the run compared, and between each and the next."""
         folder = self._settings.get("configs")
-        if not isinstance(folder, str):
+        if not isinstance(folder, str) or not self._allows(Path(folder)):
             return None
         try:
             configs = ConfigSnapshots(Path(folder), project_name=str(self._settings.get("project") or ""))

@@ -8,7 +8,7 @@ passwords: other users of this machine can read what it shows while it runs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from http import HTTPStatus
@@ -21,6 +21,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
+from sonde.api.consent import readable_places
+from sonde.disk import AnyPath
 from sonde.errors import SondeError, UsageError
 from sonde.runs.catalog import list_runs, summarise
 from sonde.runs.compare import compare
@@ -48,6 +50,7 @@ HEADERS = {
 MOST_EVENTS = 500
 OPEN_RUNS = 32
 Query = Mapping[str, Sequence[str]]
+ReadablePlaces = Callable[[RunDir], Sequence[AnyPath]]
 
 
 class Shelf:
@@ -56,8 +59,16 @@ class Shelf:
     Ids are names of existing folders, compared as text, so that no path can be smuggled in.
     """
 
-    def __init__(self, places: Places, named: Sequence[RunDir] = (), *, cache: Path | None = None) -> None:
+    def __init__(
+        self,
+        places: Places,
+        named: Sequence[RunDir] = (),
+        *,
+        within: ReadablePlaces = readable_places,
+        cache: Path | None = None,
+    ) -> None:
         self._places = places_of(places)
+        self._within = within
         self._cache = cache
         self._named = {run.run_id: run for run in named}
         self._streams: dict[str, RunStream] = {}
@@ -90,13 +101,23 @@ class Shelf:
     def excerpts(self, run_id: str) -> list[dict[str, Any]]:
         """The source texts that the run cites."""
         stream = self.stream(run_id)
-        found = shown_excerpts(stream.light(), lambda number: stream.full([number])[0].get("result"), cache=self._cache)
+        found = shown_excerpts(
+            stream.light(),
+            lambda number: stream.full([number])[0].get("result"),
+            within=self._within(self.find(run_id)),
+            cache=self._cache,
+        )
         return [each.as_dict() for each in found]
 
     def trace(self, run_id: str) -> dict[str, Any] | None:
         """The trace that the run investigated."""
         stream = self.stream(run_id)
-        return shown_trace(stream.light(), lambda number: stream.full([number])[0].get("result"), cache=self._cache)
+        return shown_trace(
+            stream.light(),
+            lambda number: stream.full([number])[0].get("result"),
+            within=self._within(self.find(run_id)),
+            cache=self._cache,
+        )
 
     def compare(self, left: str, right: str) -> dict[str, Any]:
         """Two runs side by side."""
@@ -104,12 +125,20 @@ class Shelf:
 
 
 class ViewerServer:
-    """Serves until closed, at `url`. Port 0 picks a free one; `cache` keeps indexes of trace files."""
+    """Serves until closed, at `url`. Port 0 picks a free one; `within` says of each run in which folders the sources that it cites may
+    be read; `cache` keeps indexes of trace files.
+    """
 
     def __init__(
-        self, places: Places, *, port: int = 0, named: Sequence[RunDir] = (), cache: Path | None = None
+        self,
+        places: Places,
+        *,
+        within: ReadablePlaces = readable_places,
+        port: int = 0,
+        named: Sequence[RunDir] = (),
+        cache: Path | None = None,
     ) -> None:
-        self.shelf = Shelf(places, named, cache=cache)
+        self.shelf = Shelf(places, named, within=within, cache=cache)
         self._http = _ViewerListener(self.shelf, port)
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
 

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sonde.cli.options import BudgetOptions, DryRun, ModelOptions, OutputOptions, PlaceOptions, settings_of, spread
+from sonde.cli.options import (
+    BudgetOptions,
+    DryRun,
+    ModelOptions,
+    OutputOptions,
+    PlaceOptions,
+    TrustRun,
+    settings_of,
+    spread,
+)
 from sonde.cli.text import printable
 from sonde.errors import ConfigError
 
@@ -46,6 +55,7 @@ class AskOptions:
             help="Ask a follow-up with the variables and history of that run: an id or last.",
         ),
     ] = None
+    trust_run: TrustRun = False
     mode: Annotated[
         str | None,
         typer.Option(
@@ -108,6 +118,8 @@ def ask(
         packages=how.packages,
         backend=how.backend,
     )
+    if how.trust_run and how.continue_from is None:
+        raise ConfigError("--trust-run is for --continue RUN")
     if how.continue_from is not None:
         settings = with_earlier_models(settings, how.continue_from)
     schema = read_schema(how.schema) if how.schema else None
@@ -140,7 +152,7 @@ def ask(
             code=how.code,
             schema=schema,
         )
-        spec = continued(spec, how.continue_from, settings) if how.continue_from else spec
+        spec = continued(spec, how.continue_from, settings, trust_run=how.trust_run) if how.continue_from else spec
         return print_estimate([estimate(spec, settings)], settings, spec.budget, as_json=output.json)
     roots = [Path(word) for word in words if word != "-"]
 
@@ -153,6 +165,7 @@ def ask(
             schema=schema,
             citations=not how.no_citations,
             continue_from=how.continue_from,
+            trust_run=how.trust_run,
             unsafe=how.unsafe,
             **hooks,
         )

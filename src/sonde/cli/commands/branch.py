@@ -57,6 +57,7 @@ def branch(
             context=one_source(context),
             settings=settings,
             limits=allowed.limits(),
+            trust_run=allowed.trust_run,
             on_event=hooks["on_event"],
             on_text=hooks["on_text"],
             cancel=hooks["cancel"],

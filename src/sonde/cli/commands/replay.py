@@ -61,6 +61,7 @@ def replay(
             cancel=cancel,
             settings=settings,
             limits=allowed.limits(),
+            trust_run=allowed.trust_run,
         )
     if cancel.is_set():  # the rest was not compared
         return cancel.exit_code(1)

@@ -59,6 +59,7 @@ def resume(
             go_live=live,
             settings=settings,
             limits=allowed.limits(),
+            trust_run=allowed.trust_run,
             writeback=writeback,
             on_event=hooks["on_event"],
             on_text=hooks["on_text"],

@@ -6,6 +6,7 @@ import re
 import sys
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from json import dumps
 from pathlib import Path
 from shutil import get_terminal_size
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sonde.cli.options import CommandList, PlaceOptions, RunName, filled, settings_of, spread
+from sonde.cli.options import CommandList, PlaceOptions, RunName, TrustRun, filled, settings_of, spread
 from sonde.cli.text import escaped_json, middle_cut, one_line, printable, printable_lines
 from sonde.core.canonical import plural, shown_cost
 from sonde.errors import ConfigError
@@ -187,21 +188,33 @@ def view(
     *,
     port: Annotated[int, typer.Option(metavar="N", help="The port on loopback; 0 picks a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    trust_run: TrustRun = False,
     place: PlaceOptions,
 ) -> None:
     """Look at runs in a local page, live while they run.
 
     It listens on this machine only, until Ctrl-C.
     """
+    from sonde.api.consent import readable_places
     from sonde.api.trace_source import cache_folder
     from sonde.cli.interrupt import soft_stop
     from sonde.viewer.server import ViewerServer
 
+    if trust_run and run is None:
+        raise ConfigError("--trust-run needs the run that you trust: sonde view RUN --trust-run")
     settings = settings_of(place)
     shown = settings.find_run(run) if run is not None else None
     named, cache = [shown] if shown else [], cache_folder(settings.environ)
     try:
-        server = ViewerServer(settings.run_places(), port=port, named=named, cache=cache)
+        server = ViewerServer(
+            settings.run_places(),
+            within=lambda each: readable_places(
+                each, settings.environ, trust_run=trust_run and shown is not None and each.path == shown.path
+            ),
+            port=port,
+            named=named,
+            cache=cache,
+        )
     except (OSError, OverflowError) as error:
         raise ConfigError(f"port {port} cannot be used: {error}; --port 0 picks a free one") from error
     with soft_stop(said=None) as stop, server:
@@ -221,6 +234,7 @@ def export(
         bool, typer.Option("--redact", help="Remove what looks like a secret; the run cannot be replayed then.")
     ] = False,
     html: Annotated[bool, typer.Option("--html", help="Write a page that shows the run in any browser.")] = False,
+    trust_run: TrustRun = False,
     place: PlaceOptions,
 ) -> None:
     """Write a run as one file to share.
@@ -230,16 +244,21 @@ def export(
     from sonde.runs.export import export_run
     from sonde.runs.rundir import artifacts_folder
 
+    if trust_run and not html:
+        raise ConfigError("--trust-run is for --html; without it nothing is read but the run's own files")
     settings = settings_of(place)
     found = settings.find_run(run)
     found.record()  # a run that cannot be read leaves no folder behind
     target = output or artifacts_folder("--output") / f"{found.run_id}{'.html' if html else '.tar.gz'}"
     try:
         if html:
+            from sonde.api.consent import readable_places
             from sonde.api.trace_source import cache_folder
             from sonde.viewer import export_html
 
-            print(printable(str(export_html(found, target, redact=redact, cache=cache_folder(settings.environ)))))
+            within = partial(readable_places, environ=settings.environ, trust_run=trust_run)
+            cache = cache_folder(settings.environ)
+            print(printable(str(export_html(found, target, within=within, redact=redact, cache=cache))))
         else:
             print(printable(str(export_run(found, target, redact=redact))))
     except OSError as error:
@@ -260,6 +279,7 @@ def publish(
             "--replace-judgements", help="Let annotations of a rule replace a model's, and those of a model a person's."
         ),
     ] = False,
+    trust_run: TrustRun = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     place: PlaceOptions,
 ) -> int:
@@ -269,7 +289,13 @@ def publish(
     """
     import sonde
 
-    done = sonde.publish_run(run, source=source, replace_judgements=replace_judgements, settings=settings_of(place))
+    done = sonde.publish_run(
+        run,
+        source=source,
+        replace_judgements=replace_judgements,
+        trust_run=trust_run,
+        settings=settings_of(place),
+    )
     if as_json:
         figures = {
             "writeback_status": done.status,

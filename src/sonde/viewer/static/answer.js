@@ -9,6 +9,7 @@ const STATES = {
   verified: ["verified", `Read again ${offline ? "when this page was exported" : "just now"}: this text has the cited hash`],
   changed: ["changed since", "The source has another text now; a text shown here is the recorded one and has the cited hash"],
   recorded: ["as recorded", "The source was not read again; this text is from the recording and has the cited hash"],
+  refused: ["not read", "This run was not made here, so a source outside of the working folder is not read; --trust-run reads it"],
   missing: ["cannot be checked", "Neither the source nor the recording has the text of this hash here"],
 };
 

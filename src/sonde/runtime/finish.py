@@ -12,10 +12,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from sonde.core.calls import CallRef, shown_text
-from sonde.core.canonical import clip, jsonable
+from sonde.core.canonical import clip, hash_value, jsonable
 from sonde.core.events import ROOT, GateChecked, TurnStarted
 from sonde.core.evidence import Excerpt
 from sonde.core.instructions import instructions_in, is_named
@@ -70,7 +70,7 @@ def conclude(session: Session, value: Any, *, asks: bool = False) -> Conclusion:
     confirms it; otherwise they are among the problems.
     """
     conclusion, doubt = _judged(session, value, {}), ""
-    unseen = _unseen(session, conclusion) if session.confirms else {}
+    unseen = _unseen(session, conclusion) if session.confirms and not _is_result(session, value) else {}
     if unseen and asks and not any(problem.mendable for problem in conclusion.problems):
         session.memory.draft = value
         doubt = _doubt(session, conclusion.text, unseen)
@@ -103,6 +103,13 @@ def _judged(session: Session, value: Any, denied: Mapping[str, str]) -> Conclusi
             unproved=not proved,
         )
     return replace(conclusion, problems=(*conclusion.problems, *instructed(ground.prover, value, conclusion)))
+
+
+def _is_result(session: Session, value: Any) -> bool:
+    """Whether an answer is exactly what a tool returned in this session: then nobody wrote a claim that could be wrong."""
+    results = gathered(session).results
+    answer = cast("Mapping[str, Any]", value).get("answer", value) if isinstance(value, Mapping) else value
+    return any(hash_value(jsonable(each)) in results for each in (value, answer))
 
 
 def _unseen(session: Session, conclusion: Conclusion) -> dict[str, str]:

@@ -10,6 +10,7 @@ import pytest
 from cli_program import sonde
 
 from sonde.bench import origin30
+from sonde.bench.seeded import generate
 from sonde.testing import ScriptedServer
 
 FIRST, SECOND = origin30.trace_id(0), origin30.trace_id(1)
@@ -53,6 +54,38 @@ def test_a_verdict_of_a_person_is_named_with_the_one_it_replaces(folder: Path) -
     (row,) = [line for line in shown.stdout.splitlines() if line.startswith("| execution.hard")]
     assert "| pass | by a person | a planned drill. Before that it was fail, by rule, " in row
     assert "judged by CODE and a person (1 verdict) · " in shown.stderr
+
+
+def test_broken_lines_are_counted_and_named_by_whoever_reads_the_file(folder: Path) -> None:
+    with (folder / "traces.jsonl").open("a") as file:
+        file.write('{"broken\n[]\n')
+    lines = len((folder / "traces.jsonl").read_text().splitlines())
+    told = f"2 malformed records skipped (traces.jsonl:{lines - 1}, traces.jsonl:{lines})"
+
+    for words in (("traces", "ls"), ("traces", "overview"), ("traces", "show", FIRST)):
+        assert f"gap: {told}" in sonde(*words, "--source", "traces.jsonl", cwd=folder).stderr
+    for words in (("rca", FIRST), ("comply", FIRST), ("incident",)):
+        assert told in sonde(*words, "--source", "traces.jsonl", cwd=folder).stdout
+
+
+def test_the_labels_beside_seeded_traces_are_no_broken_spans(folder: Path) -> None:
+    (folder / "seeded").mkdir()
+    generate(4).write(folder / "seeded/traces.jsonl", folder / "seeded/manifest.json")
+
+    assert "malformed" not in sonde("traces", "ls", "--source", "seeded", cwd=folder).stderr
+
+
+def test_the_beginning_of_an_id_is_enough_to_show_search_and_export_a_trace(folder: Path) -> None:
+    file, named = folder / "traces.jsonl", "128b2f33" + "0" * 24
+    file.write_text(file.read_text().replace(FIRST, named))
+    source = ("--source", "traces.jsonl")
+
+    shown = sonde("traces", "show", "128b2f33", *source, cwd=folder).stdout
+    assert shown and shown == sonde("traces", "show", named, *source, cwd=folder).stdout
+    assert named in sonde("traces", "search", "timeout", "--trace", "128b", *source, cwd=folder).stdout
+    assert named in sonde("traces", "export", "128b", *source, cwd=folder).stdout
+    unclear = sonde("traces", "show", "0000", *source, cwd=folder)
+    assert (unclear.returncode, "29 traces begin with 0000" in unclear.stderr) == (2, True)
 
 
 def test_a_model_drives_it_and_the_report_is_markdown(folder: Path) -> None:

@@ -120,6 +120,30 @@ def project_in(place: Source, store: TraceStore) -> str | None:
     raise ConfigError(f"{place.name} has no project {place.project!r}; there are: {', '.join(known[:20]) or 'none'}")
 
 
+def known_ids(place: Source, store: TraceStore) -> dict[str, None]:
+    """The ids of the traces there, at most LISTED."""
+    known: dict[str, None] = {}
+    query = TraceQuery(project=place.project if place.server else None, limit=1000)
+    while len(known) < LISTED:
+        page = store.traces(query)
+        known |= dict.fromkeys(row.trace_id for row in page.rows)
+        if not page.more or not page.rows:
+            break
+        query = replace(query, after=page.rows[-1].trace_id)
+    return known
+
+
+def whole_ids(given_ids: Sequence[str], known: Mapping[str, None]) -> list[str]:
+    """Trace ids, whole where the caller gave only the beginning of a known one."""
+    ids: list[str] = []
+    for given in given_ids:
+        found = [given] if given in known else [each for each in known if each.startswith(given)]
+        if len(found) > 1:
+            raise ConfigError(f"{len(found)} traces begin with {given}: {', '.join(found[:4])}; give more of the id")
+        ids += found or [given]
+    return ids
+
+
 def cache_folder(environ: Mapping[str, str]) -> Path | None:
     """Where indexes of trace files are kept between runs; None without a home: then an index lives as long as its run."""
     home = environ.get("HOME")
@@ -183,32 +207,12 @@ class Case:
             return self
         store = self.place.open()
         try:
-            known = self._known(store)
+            known = known_ids(self.place, store)
         except (RunError, ToolFault, ConfigError):  # the run fails with it, and its record says so
             return self
         finally:
             store.close()
-        ids: list[str] = []
-        for given in self.trace_ids:
-            found = [given] if given in known else [each for each in known if each.startswith(given)]
-            if len(found) > 1:
-                raise ConfigError(
-                    f"{len(found)} traces begin with {given}: {', '.join(found[:4])}; give more of the id"
-                )
-            ids += found or [given]
-        return replace(self, trace_ids=tuple(ids))
-
-    def _known(self, store: TraceStore) -> dict[str, None]:
-        """The ids of the traces there, at most LISTED."""
-        known: dict[str, None] = {}
-        query = TraceQuery(project=self.place.project if self.place.server else None, limit=1000)
-        while len(known) < LISTED:
-            page = store.traces(query)
-            known |= dict.fromkeys(row.trace_id for row in page.rows)
-            if not page.more or not page.rows:
-                break
-            query = replace(query, after=page.rows[-1].trace_id)
-        return known
+        return replace(self, trace_ids=tuple(whole_ids(self.trace_ids, known)))
 
     def open(self, *, recorded: bool = False) -> TracesContext:
         """The context of the run. Mistakes of the caller (ids, versions, times) raise here, before anything is spent. With `recorded`

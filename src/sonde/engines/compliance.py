@@ -94,7 +94,7 @@ def prefilter(gathered: Gathered) -> Prefilter:
         variables={"trace_id": trace_id, "controls": rows, "controls_version": gathered.params["controls_version"]},
         text=text,
         excerpts=tuple(excerpt for each in ruled for excerpt in each.excerpts),
-        gaps=(*unjudged, *seen.gaps, *context.store.gaps(trace_id)),
+        gaps=(*unjudged, *seen.gaps, *context.store.gaps(trace_id), *context.store.skipped()),
     )
 
 

@@ -30,7 +30,7 @@ CHANGES_SHOWN = 4
 def prefilter(gathered: Gathered) -> Prefilter:
     """Representatives, the first errors in time and the config changes of the window."""
     context = cast("TracesContext", gathered.context)
-    gaps: list[str] = []
+    gaps = context.store.skipped()
     found = {trace_id: context.store.summaries(trace_id) for trace_id in _trace_ids(context, gathered.params, gaps)}
     facts = [facts_of(trace_id, spans) for trace_id, spans in found.items() if spans]
     chosen = representatives(facts, cast("Sequence[str]", gathered.params.get("trace_ids", ())))

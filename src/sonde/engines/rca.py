@@ -81,7 +81,7 @@ def prefilter(gathered: Gathered) -> Prefilter:
         variables=found.variables(),
         text=text,
         excerpts=(*shown, *found.verdict.excerpts),
-        gaps=(*found.gaps, *store.gaps(trace_id)),
+        gaps=(*found.gaps, *store.gaps(trace_id), *store.skipped()),
     )
 
 

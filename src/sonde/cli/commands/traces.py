@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -18,6 +18,7 @@ from sonde.core.canonical import plural
 from sonde.errors import ConfigError, ToolFault
 
 if TYPE_CHECKING:
+    from sonde.api.trace_source import Source
     from sonde.contexts.traces.store import TraceQuery, TraceStore
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -48,8 +49,8 @@ def register(app: typer.Typer) -> None:
 
 
 @contextlib.contextmanager
-def _opened(where: SourceOptions) -> Generator[tuple[TraceStore, str | None]]:
-    """The store behind --source and its project. What the store cannot find is the caller's mistake."""
+def _opened(where: SourceOptions) -> Generator[tuple[TraceStore, Source]]:
+    """The store behind --source, and where that is, with the project to look in. What the store cannot find is the caller's mistake."""
     from sonde.api.trace_source import project_in, source_of
     from sonde.contexts.traces.store import UnknownTrace
 
@@ -57,13 +58,21 @@ def _opened(where: SourceOptions) -> Generator[tuple[TraceStore, str | None]]:
     place = source_of(settings.source, settings.project, settings.environ, cache_gb=settings.trace_cache_gb)
     store = place.open()
     try:
-        yield store, project_in(place, store)
+        yield store, replace(place, project=project_in(place, store))
     except UnknownTrace as unknown:
         raise ConfigError(f"{unknown.message.partition(';')[0]}; `sonde traces ls` lists them") from None
     except ToolFault as fault:
         raise ConfigError(fault.message) from None
     finally:
         store.close()
+
+
+def _whole(trace_ids: Sequence[str], place: Source, store: TraceStore) -> Sequence[str]:
+    """The ids of traces of which the caller may have given only the beginning."""
+    from sonde.api.trace_source import WHOLE_ID, known_ids, whole_ids
+
+    short = any(len(each) < WHOLE_ID for each in trace_ids)
+    return whole_ids(trace_ids, known_ids(place, store)) if short else trace_ids
 
 
 def _query(project: str | None, wanted: TraceListOptions) -> TraceQuery:
@@ -110,15 +119,17 @@ def clear() -> int:
 
 def ls(*, where: SourceOptions, wanted: TraceListOptions) -> int:
     """List traces in order of their start."""
-    with _opened(where) as (store, project):
-        page = store.traces(_query(project, wanted))
+    with _opened(where) as (store, place):
+        page, gaps = store.traces(_query(place.project, wanted)), store.skipped()
     if wanted.json:
-        _print_json({"traces": [row.row() for row in page.rows], "more": page.more})
+        _print_json({"traces": [row.row() for row in page.rows], "more": page.more, "gaps": gaps})
         return 0
     if page.rows:
         rows = [(row.trace_id, f"{row.row()['start_time'][:19]}Z", row.span_count, row.latency_ms) for row in page.rows]
         print(table(("TRACE", "STARTED", "SPANS", "MS"), rows))
     print(printable(page.more or "") or plural(len(page.rows), "trace"), file=sys.stderr)
+    for gap in gaps:
+        print(f"gap: {one_line(gap, 300)}", file=sys.stderr)
     return 0
 
 
@@ -126,7 +137,8 @@ def show(trace_id: TraceId, *, where: SourceOptions, json: AsJson = False) -> in
     """Show a trace as a tree of spans."""
     from sonde.contexts.traces.catalog import show_trace
 
-    with _opened(where) as (store, _):
+    with _opened(where) as (store, place):
+        (trace_id,) = _whole([trace_id], place, store)
         found = show_trace(store, trace_id)
         link = store.link(trace_id)
     if json:
@@ -161,7 +173,9 @@ def search(
     """Find text in one trace, or words in all traces of a file."""
     from sonde.contexts.traces.catalog import search_trace, search_words
 
-    with _opened(where) as (store, _):
+    with _opened(where) as (store, place):
+        if trace:
+            (trace,) = _whole([trace], place, store)
         found = search_trace(store, trace, pattern) if trace else search_words(store, pattern, deep=deep)
     if json:
         _print_json(found)
@@ -178,13 +192,15 @@ def overview(*, where: SourceOptions, wanted: TraceListOptions) -> int:
     """Traces at a glance: kinds, error groups, latency."""
     from sonde.contexts.traces.catalog import overview as look
 
-    with _opened(where) as (store, project):
-        found = look(store, _query(project, wanted))
+    with _opened(where) as (store, place):
+        found = look(store, _query(place.project, wanted))
     if wanted.json:
         _print_json(found)
         return 0
     traces, spans = plural(found["trace_count"], "trace"), plural(found["span_count"], "span")
     print(f"{traces}, {found['failed_traces']:,} failed; {spans}")
+    for gap in found["gaps"]:
+        print(f"gap: {one_line(gap, 300)}", file=sys.stderr)
     if not found["span_count"]:
         return 0
     print("\n" + table([f"MS {name}" for name in found["latency_ms"]], [list(found["latency_ms"].values())]))
@@ -213,9 +229,9 @@ def export(
     """Write traces as OTel JSON Lines, which every command here reads back with the same hashes."""
     from sonde.contexts.traces.catalog import export_traces
 
-    place = contextlib.nullcontext(sys.stdout) if output is None else _new_file(output)
-    with _opened(where) as (store, _), place as stream:
-        count = export_traces(store, trace_ids, stream)
+    target = contextlib.nullcontext(sys.stdout) if output is None else _new_file(output)
+    with _opened(where) as (store, place), target as stream:
+        count = export_traces(store, _whole(trace_ids, place, store), stream)
     print(plural(count, "span"), file=sys.stderr)
     return 0
 

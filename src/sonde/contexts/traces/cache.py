@@ -72,6 +72,8 @@ def files_of(source: Path) -> list[Path]:
         )
     found: list[Path] = []
     for path in sorted(path for path in source.rglob("*") if path.suffix in SUFFIXES):
+        if path.name == "manifest.json" and path.with_name("traces.jsonl").exists():
+            continue  # the labels that `sonde bench seeded` writes beside its traces
         with contextlib.suppress(NotPlain):
             found += [path] if Path(below(source, path)).is_file() else []
     if not found:

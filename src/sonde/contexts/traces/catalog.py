@@ -98,7 +98,7 @@ def show_trace(store: TraceStore, trace_id: str) -> Row:
         span, depth = stack.pop()
         rows.append({**span.row(), "depth": depth})
         stack.extend((child, depth + 1) for child in reversed(tree.children(span.span_id)))
-    return {"overview": trace_overview(trace_id, spans, store.gaps(trace_id)), "spans": rows}
+    return {"overview": trace_overview(trace_id, spans, [*store.gaps(trace_id), *store.skipped()]), "spans": rows}
 
 
 def overview(store: TraceStore, query: TraceQuery) -> Row:
@@ -122,6 +122,7 @@ def overview(store: TraceStore, query: TraceQuery) -> Row:
         "latency_ms": quantiles(durations),
         "error_groups": [group.row() for group in error_groups(spans)[:MAX_GROUPS]],
         "more": page.more,
+        "gaps": store.skipped(),
     }
 
 

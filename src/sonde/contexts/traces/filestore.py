@@ -171,6 +171,15 @@ class FileStore:
         ]
         return [*shape_gaps(self.summaries(trace_id)), *repeated, *inside]
 
+    def skipped(self) -> list[str]:
+        """How many records could not be read, and where the first of them are."""
+        count = self.malformed_count()
+        if not count:
+            return []
+        places = ", ".join(f"{row['file']}:{row['line']}" for row in self.malformed()[:3])
+        more = ", …" if count > 3 else ""
+        return [f"{plural(count, 'malformed record')} skipped ({places}{more}): `sonde traces import` says why"]
+
     def annotations(self, trace_id: str, span_id: str | None) -> list[dict[str, Any]]:
         """Files carry none; what a run adds lies in annotations.jsonl beside its report."""
         del trace_id, span_id

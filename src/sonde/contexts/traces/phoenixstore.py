@@ -162,6 +162,10 @@ class PhoenixStore:
         """What is wrong with the shape of the tree, and what was cut in its spans."""
         return [*shape_gaps(self.summaries(trace_id)), *self._gaps[trace_id]]
 
+    def skipped(self) -> list[str]:
+        """A server has read its spans itself."""
+        return []
+
     def annotations(self, trace_id: str, span_id: str | None) -> list[dict[str, Any]]:
         """Annotations as the server has them, by (name, identifier)."""
         level, target = ("trace", trace_id) if span_id is None else ("span", span_id)

@@ -119,6 +119,10 @@ class TraceStore(Protocol):
         """What is known to be missing or broken in this trace."""
         ...
 
+    def skipped(self) -> list[str]:
+        """What of the source could not be read, whichever trace it belongs to."""
+        ...
+
     def annotations(self, trace_id: str, span_id: str | None) -> list[dict[str, Any]]:
         """Annotations on a span, or on the trace itself, by (name, identifier)."""
         ...

@@ -218,7 +218,19 @@ def test_an_empty_window_fails_before_a_model_is_paid(traces: Path) -> None:
     found = sonde.incident(traces, start="2030-01-01T00:00:00Z", **options(scripted))
 
     assert (found.status, found.report, scripted.requests) == ("failed", None, [])
-    assert found.record.error is not None and "widen --from and --to" in found.record.error.message
+    assert found.record.error is not None
+    assert "widen --from and --to, or --last" in found.record.error.message
+    assert "(traces began between 2026-01-01T00:0" in found.record.error.message
+
+
+def test_failed_spans_beyond_the_timeline_are_counted_and_their_components_named(tmp_path: Path) -> None:
+    rows = [span(f"{n:016x}", f"step {n}", n, status_code="ERROR", status_message="it broke") for n in range(1, 10)]
+
+    found = dossier(sonde.incident(write(tmp_path, [span("f" * 16, "agent", 0, parent=None), *rows]), **options()))
+
+    assert len(found.timeline) == 6
+    assert "by rule, the timeline has only the first 6 of 9 failed spans" in found.gaps
+    assert found.impacted_components == [f"step {n}" for n in range(1, 10)]
 
 
 @pytest.mark.parametrize(

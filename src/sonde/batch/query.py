@@ -41,13 +41,13 @@ def since_time(text: str, now: datetime) -> str:
             return time_text(us_of_text(text))  # refuses a bare number: `24` would be a moment of 1970
         except (ValueError, OverflowError):
             raise ConfigError(
-                f"--since {text} is no span of time such as 24h or 7d, nor a time such as 2026-11-01T00:00Z"
+                f"--last (or --since) {text} is no span of time such as 24h or 7d, nor a time such as 2026-11-01T00:00Z"
             ) from None
     try:
         return (now - timedelta(seconds=float(found[1]) * _SECONDS[found[2]])).isoformat()
     except OverflowError:
         raise ConfigError(
-            f"--since {text} goes back before the first date; write 24h, 7d or 2026-11-01T00:00Z"
+            f"--last (or --since) {text} goes back before the first date; write 24h, 7d or 2026-11-01T00:00Z"
         ) from None
 
 

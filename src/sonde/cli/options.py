@@ -231,7 +231,7 @@ class WindowOptions:
         from sonde.batch.query import since_time
 
         if self.start is not None:
-            raise typer.BadParameter("--from and --since both say when the window begins; give one of them")
+            raise typer.BadParameter("--from and --last (or --since) both say when the window begins; give one of them")
         return since_time(self.since, datetime.now(UTC))
 
 

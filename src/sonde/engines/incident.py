@@ -213,10 +213,12 @@ def fallback(gathered: Gathered) -> Conclusion:
         }
         blamed = f"The {suspect['change_type']} change {suspect['change_ref']} may have caused it"
         hypotheses.append({"statement": blamed, "evidence_refs": suspect["evidence_refs"], "confidence": 0.35})
-    count = len(cast("Rows", variables.get("representatives", [])))
+    chosen = cast("Rows", variables.get("representatives", []))
+    store = cast("TracesContext", gathered.context).store
+    failed = {s.name for row in chosen for s in store.summaries(row["trace_id"]) if s.status == "ERROR"}
     value = {
-        "incident_summary": f"By rule, without a model: {plural(count, 'representative trace')}; {first}.",
-        "impacted_components": sorted({event["component"] for event in events}),
+        "incident_summary": f"By rule, without a model: {plural(len(chosen), 'representative trace')}; {first}.",
+        "impacted_components": sorted(failed),
         "timeline": events,
         "suspected_change": suspect,
         "hypotheses": hypotheses,

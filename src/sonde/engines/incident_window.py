@@ -35,12 +35,20 @@ def prefilter(gathered: Gathered) -> Prefilter:
     facts = [facts_of(trace_id, spans) for trace_id, spans in found.items() if spans]
     chosen = representatives(facts, cast("Sequence[str]", gathered.params.get("trace_ids", ())))
     if not chosen:
-        raise EvidenceValidationFailed("no trace lies in this window; widen --from and --to, or name trace ids")
+        query = cast("TraceQuery | None", gathered.params.get("query")) or TraceQuery()
+        every = context.store.traces(TraceQuery(project=query.project, limit=1000))
+        began = [seconds(row.start_us) for row in every.rows]
+        times = f" (traces began between {began[0]} and {began[-1]}{' or later' * bool(every.more)})" if began else ""
+        raise EvidenceValidationFailed(
+            f"no trace lies in this window{times}; widen --from and --to, or --last, or name trace ids"
+        )
     spans = {each.facts.trace_id: found[each.facts.trace_id] for each in chosen}
     for trace_id in spans:
         gaps += [f"{trace_id}: {gap}" for gap in context.store.gaps(trace_id)]
     failed = [span for each in spans.values() for span in each if span.status == "ERROR"]
     timeline = sorted(failed, key=lambda span: span.order)[:TIMELINE_SHOWN]
+    if len(failed) > len(timeline):
+        gaps.append(f"by rule, the timeline has only the first {len(timeline)} of {len(failed)} failed spans")
     changes, diffs = _changes(context, gathered.params, seconds(timeline[0].start_us) if timeline else "", gaps)
     roots = [span for each in chosen for span in spans[each.facts.trace_id] if span.span_id == each.facts.root_span_id]
     lines = ["Representative traces:", *(f"- {each.facts.trace_id}: {each.why_selected}" for each in chosen)]

@@ -135,15 +135,18 @@ class ToolResponseInvalid(RunError):
 
 
 class BudgetExceeded(RunError):
-    """A limit was reached. `limit` is the name of the setting. Retryable, because a larger budget may be enough."""
+    """A limit was reached. `limit` is the name of the setting, `needed` what it would have to be for the refused call, if that is known.
+    Retryable, because a larger budget may be enough.
+    """
 
     code = ErrorCode.RECURSION_LIMIT_REACHED
     stage = "runtime_budget"
     retryable = True
 
-    def __init__(self, message: str, *, limit: str) -> None:
+    def __init__(self, message: str, *, limit: str, needed: float = 0.0) -> None:
         super().__init__(message)
         self.limit = limit
+        self.needed = needed
 
 
 class RecursionLimitReached(BudgetExceeded):

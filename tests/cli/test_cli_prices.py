@@ -61,6 +61,25 @@ def test_a_cost_limit_holds_with_a_price_of_ones_own(home: Path) -> None:
     assert json.loads(shown.stdout)["error"]["message"].startswith("max_cost_usd of 0.01 would be passed")
 
 
+def test_after_a_cost_limit_the_offered_one_is_enough_for_the_refused_call(home: Path) -> None:
+    own_file(home, PRICED)
+
+    shown = asked(home, "--max-cost-usd", "0.0001")
+    (offered,) = [line for line in shown.stderr.splitlines() if line.startswith("to go on: ")]
+
+    again = asked(home, "--max-cost-usd", offered.split()[-1], "--json")
+
+    assert json.loads(again.stdout)["usage"]["tokens_out"] > 0  # twice the old limit paid for no call
+
+
+def test_json_and_a_model_that_never_replied_show_an_unknown_cost_as_such(home: Path) -> None:
+    assert json.loads(asked(home, "--json").stdout)["usage"]["cost_usd"] is None
+
+    failed = sonde("ask", "Which service?", "app.log", "--model", "command:false", cwd=home)
+    assert "$0.0" not in failed.stderr + sonde("runs", cwd=home).stdout
+    assert "cost unknown" in failed.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize("name", ["house/model-7b", "openai:house/model-7b"])
 @pytest.mark.parametrize("entry", ["house/model-7b", "openai:house/model-7b"])
 def test_an_entry_with_only_a_price_is_about_the_model_of_that_name(home: Path, name: str, entry: str) -> None:

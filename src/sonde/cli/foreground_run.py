@@ -160,7 +160,7 @@ def print_answer(
             **({"unproved": True} if record.runtime_ref.unproved else {}),
             "status": str(answer.status),
             "annotator_kind": answer.annotator_kind,
-            "usage": record.runtime_ref.usage.model_dump(mode="json"),
+            "usage": {**record.runtime_ref.usage.model_dump(mode="json"), "cost_usd": record.runtime_ref.cost},
             "model": record.runtime_ref.model_name,
             "error": record.error.model_dump(mode="json") if record.error else None,
             "run_id": record.run_id,
@@ -208,7 +208,7 @@ def print_way_on(ended: Result, words: Sequence[str], budget: Budget, maxima: Bu
     error = ended.error
     if not isinstance(error, BudgetExceeded) or isinstance(error, Cancelled):
         return
-    flag, raised = KEYS[error.limit].option, budget.raised(error.limit, maxima)
+    flag, raised = KEYS[error.limit].option, budget.raised(error.limit, maxima, needed=error.needed)
     at = words.index("--") if "--" in words else len(words)
     kept = [word for word in words[:at] if not word.startswith((f"{flag}=", "--continue="))]
     for given in (flag, "--continue"):
@@ -282,7 +282,7 @@ def _summary(answer: Result) -> str:
         plural(usage.iterations, "turn"),
         plural(usage.llm_subcalls, "sub-call"),
         plural(usage.tokens_total, "token") + cached,
-        shown_cost(usage.cost),
+        shown_cost(answer.record.runtime_ref.cost),
     ]
     where = f" · {printable(str(answer.run_dir))}" if answer.run_dir else ""
     return " · ".join(parts) + where

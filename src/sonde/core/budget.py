@@ -70,13 +70,16 @@ class Budget:
                     raise ConfigError(f"{name}={getattr(changed, name)} is above the contract's maximum of {top}")
         return changed
 
-    def raised(self, name: str, maxima: Budget | None = None) -> float | None:
-        """Twice this limit, at most the maximum; None for what is no limit or is at its maximum already."""
+    def raised(self, name: str, maxima: Budget | None = None, *, needed: float = 0.0) -> float | None:
+        """Twice this limit, or twice what is needed if that is more, at most the maximum; None for what is no limit or is at its maximum already."""
         limit = getattr(self, name, None)
         if limit is None or math.isinf(limit):
             return None
         top = getattr(maxima, name) if maxima is not None else None
-        twice = min(2 * limit or 1, math.inf if top is None else top)
+        twice = 2 * limit or 1
+        if needed > limit:
+            twice = max(twice, float(f"{2 * needed:.2g}"))  # dollars for a person to type
+        twice = min(twice, math.inf if top is None else top)
         return None if twice <= limit else int(twice) if twice == twice // 1 else twice
 
     def in_words(self) -> str:
@@ -186,7 +189,7 @@ class Scope:
                         continue
                     if used >= limit > 0 or used + cost_usd > limit * 1.0001:
                         text = f"max_cost_usd of {limit:g} would be passed: {used:.4f} is spent"
-                        raise RecursionLimitReached(text, limit="max_cost_usd")
+                        raise RecursionLimitReached(text, limit="max_cost_usd", needed=used + cost_usd)
                     if scope._reserved_tokens and used + scope._reserved_cost + cost_usd > limit:
                         affordable = False
                 tokens = tokens_in + output

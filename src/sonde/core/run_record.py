@@ -98,6 +98,12 @@ class RuntimeRef(Part):
     unproved: bool = False
     """Citations were switched off, and there are none."""
 
+    @property
+    def cost(self) -> float | None:
+        """US dollars; None when a part of it is not known, also if the model of unknown price never replied."""
+        unknown = self.price_source == "unknown" and self.usage.iterations and not self.usage.cost_usd
+        return None if unknown else self.usage.cost
+
     @model_serializer(mode="wrap")
     def _as_before(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """A record from before prices had a source, or of a run that is proved, looks as it always did."""

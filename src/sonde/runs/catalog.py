@@ -59,6 +59,12 @@ class _Runtime(msgspec.Struct):
     price_source: str | None = None
     unproved: bool = False
 
+    @property
+    def cost(self) -> float | None:
+        """As in a record. In runs of old versions, tokens that cost nothing came from a model without a known price."""
+        counted = {"unknown": self.usage.iterations, "": self.usage.tokens_total}.get(self.price_source or "")
+        return None if counted and not self.usage.cost_usd else self.usage.cost
+
 
 class _Metrics(msgspec.Struct):
     total_latency_s: float = 0.0
@@ -149,8 +155,7 @@ def summarise(path: Path) -> RunSummary:
             iterations=usage.iterations,
             subcalls=usage.llm_subcalls,
             tokens=usage.tokens_total,
-            # In runs of old versions, tokens that cost nothing came from a model without a known price.
-            cost_usd=usage.cost if head.runtime_ref.price_source or not usage.tokens_total else usage.cost_usd or None,
+            cost_usd=head.runtime_ref.cost,
             seconds=head.metrics.total_latency_s,
             citations=len(head.citations),
             unproved=head.runtime_ref.unproved,

@@ -71,7 +71,9 @@ class Budget:
         return changed
 
     def raised(self, name: str, maxima: Budget | None = None, *, needed: float = 0.0) -> float | None:
-        """Twice this limit, or twice what is needed if that is more, at most the maximum; None for what is no limit or is at its maximum already."""
+        """Twice this limit, or twice what is `needed` if that is more, at most the maximum; None for what is no limit or is at its
+        maximum already.
+        """
         limit = getattr(self, name, None)
         if limit is None or math.isinf(limit):
             return None

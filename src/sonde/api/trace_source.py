@@ -229,9 +229,10 @@ class Case:
         except BaseException:
             store.close()
             raise
-        if isinstance(context.refusal, ConfigError) and not recorded:
+        refused = isinstance(context.refusal, ConfigError) or type(context.refusal) is ToolCallFailed
+        if refused and not recorded:  # a server that does not answer is no mistake of the caller
             store.close()
-            raise context.refusal
+            raise ConfigError(str(context.refusal))
         return context
 
     def _check(self, context: TracesContext) -> None:

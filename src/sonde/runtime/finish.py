@@ -108,8 +108,10 @@ def _judged(session: Session, value: Any, denied: Mapping[str, str]) -> Conclusi
 def _is_result(session: Session, value: Any) -> bool:
     """Whether an answer is exactly what a tool returned in this session: then nobody wrote a claim that could be wrong."""
     results = gathered(session).results
-    answer = cast("Mapping[str, Any]", value).get("answer", value) if isinstance(value, Mapping) else value
-    return any(hash_value(jsonable(each)) in results for each in (value, answer))
+    written = [jsonable(value)]
+    if isinstance(value, Mapping):
+        written.append(jsonable(cast("Mapping[str, Any]", value).get("answer", value)))
+    return any(hash_value(each) in results for each in written)
 
 
 def _unseen(session: Session, conclusion: Conclusion) -> dict[str, str]:

@@ -13,7 +13,9 @@ from victim import Victim, one_in_make_test
 
 from sonde.api.ask_run import ask
 from sonde.api.edit_run import edit
+from sonde.api.recorded_run import open_run
 from sonde.api.settings import Settings
+from sonde.runs.rundir import RunDir
 from sonde.testing import ScriptedModel
 from sonde.viewer.server import Shelf
 
@@ -196,7 +198,7 @@ def test_a_branch_of_a_strangers_run_is_a_strangers_too(victim: Victim, notes: P
     (mine,) = (victim.folder / "own-runs").iterdir()
 
     assert branched.returncode == 0
-    assert victim.call("ask", QUESTION, "--continue", mine).returncode == 2
+    assert not (mine / "seal").exists()
 
 
 def test_a_key_that_others_can_read_seals_nothing(victim: Victim, notes: Path) -> None:
@@ -221,3 +223,32 @@ def test_an_imported_run_needs_the_word_and_a_run_in_the_folder_does_not(victim:
 
     assert [typed(victim, run, "replay").returncode for run in runs] == [0, 2]
     assert typed(victim, runs[1], "replay", "--trust-run").returncode == 0
+
+
+SAID: dict[str, dict[str, Any]] = {
+    "model": {"model": "command:/usr/bin/touch {marker}"},
+    "sub-model": {"sub_model": "command:/usr/bin/touch {marker}"},
+    "commands": {"commands": ["touch {marker}"], "tools": [], "writeback": True, "anything": "else"},
+}
+
+
+@pytest.mark.parametrize("said", one_in_make_test(SAID))
+@pytest.mark.parametrize("trust", [(), ("--trust-run",)], ids=["unknown", "trusted"])
+def test_a_branch_records_what_it_used_and_not_what_the_stranger_said(
+    victim: Victim, notes: Path, said: dict[str, Any], trust: tuple[str, ...]
+) -> None:
+    run = planted(victim, notes)
+    given = str(victim.folder / "data/notes.txt")
+    forged(run, json.loads(json.dumps(said).replace("{marker}", str(victim.marker))))
+    model = victim.model(*["FINAL('on the ninth [notes.txt:1]')"] * 4).name
+    more = ("--model", model, *(("--sub-model", model) if "sub_model" in said else ()))
+
+    branched = typed(victim, run, "branch", "--context", given, *more, *trust)
+    (mine,) = (victim.home / ".local/state/sonde/runs").glob("*/*")
+    recipe = open_run(RunDir(mine)).started.settings
+    again = victim.call("ask", "And where?", "--continue", "last")
+
+    assert branched.returncode == 0 and again.returncode in (0, 1), (branched, again)
+    assert not victim.marker.exists()
+    assert str(victim.marker) not in json.dumps(recipe) and str(notes) not in json.dumps(recipe)
+    assert recipe["model"] == model and recipe["sources"]["paths"] == [given] and "anything" not in recipe

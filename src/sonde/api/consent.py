@@ -66,6 +66,12 @@ def seal_key(environ: Mapping[str, str], *, make: bool = False) -> bytes | None:
     return None
 
 
+def is_own(run: RunDir, environ: Mapping[str, str]) -> bool:
+    """Whether this user made the run on this machine: its seal holds."""
+    key = seal_key(environ)
+    return key is not None and run.is_sealed(key)
+
+
 def readable_places(
     run: RunDir, environ: Mapping[str, str] = MappingProxyType({}), *, trust_run: bool = False
 ) -> Sequence[AnyPath]:
@@ -74,8 +80,7 @@ def readable_places(
     Anywhere for a run that this user made on this machine (its seal holds), or that they trust in this call. Otherwise only the run's own
     folder and the working folder; not that either if it is the home folder or around it, because then it holds everything.
     """
-    key = seal_key(environ)
-    if trust_run or (key is not None and run.is_sealed(key)):
+    if trust_run or is_own(run, environ):
         return ANYWHERE
     here, home = Path.cwd().resolve(), (environ or os.environ).get("HOME")
     around_home = home is not None and Path(home).resolve().is_relative_to(here)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from sonde.api.consent import readable_places, require_sources
+from sonde.api.consent import ANYWHERE, is_own, readable_places, require_sources
 from sonde.api.recorded_run import changed_sources, check_recipe, open_run
 from sonde.api.settings import BY_DEFAULT, Settings
 from sonde.api.sources import open_context
@@ -56,6 +56,7 @@ def continued(
             require_sources(paths, within)
             opened = open_context(paths, code=bool(sources.get("code")), within=within)
             context, recipe["sources"] = opened.context, opened.recipe
+            spec = replace(spec, own=within is ANYWHERE)
     recipe["continues"] = str(recorded.run_dir.path.resolve())
     runs = earlier_runs(recipe["continues"], recorded.beside(runs_dir or settings.run_places()))
     read = [event for recording in runs.recordings for event in recording.events]
@@ -83,7 +84,9 @@ def with_earlier_models(settings: Settings, run: str | Path) -> Settings:
         return settings
     recorded = open_run(settings.find_run(run))
     made_here = (
-        settings.state_runs is not None and recorded.run_dir.path.resolve().parent == settings.state_runs.resolve()
+        settings.state_runs is not None
+        and recorded.run_dir.path.resolve().parent == settings.state_runs.resolve()
+        and is_own(recorded.run_dir, settings.environ)  # the folder may hold imported runs, and branches of them
     )
     models = {name: recorded.started.settings.get(name) for name in ("model", "sub_model")}
     source = f"as in run {recorded.run_dir.run_id}"

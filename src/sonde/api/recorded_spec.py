@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
 from sonde.api.consent import require_sources
 from sonde.api.follow_up import earlier_runs
 from sonde.api.investigations import case_spec
-from sonde.api.launch import RunOptions, spec_of
+from sonde.api.launch import RunOptions, model_names, spec_of
 from sonde.api.settings import Settings
 from sonde.api.sources import Opened, is_there, open_context
 from sonde.api.trace_source import case_of
@@ -59,15 +59,21 @@ def rebuilt(
                     f"this run had tools of your own ({', '.join(missing)}), which are not stored: do it from Python and give "
                     f"them again, for example sonde.replay(RUN, tools=[{missing[0]}])"
                 )
+            limits, schema = Limits(**recipe.get("limits", {})), recipe.get("schema")
+            used = {
+                "sources": opened.recipe,
+                "code": bool(recipe.get("code")),
+                "schema": schema,
+                "tools": sorted(there),
+            }
             yield replace(
-                _recorded(started, ASK, opened.context, settings),
+                _recorded(started, ASK, opened.context, settings, {**used, "limits": asdict(limits)}),
                 tools=tools,
-                schema=recipe.get("schema"),
+                schema=schema,
                 citations=recipe.get("citations", True),
                 variables=opened.variables,
                 input_ref=started.input_ref,
-                limits=Limits(**recipe.get("limits", {})),
-                earlier=recipe.get("earlier", ""),
+                limits=limits,
                 played=earlier_runs(recipe.get("continues"), beside),
             )
         case "edit":
@@ -80,10 +86,10 @@ def rebuilt(
                 require_sources([str(root)], within)
             # Nobody is there to approve, so nothing is written or run beyond what is recorded.
             workspace = LocalWorkspace(Path(root), approve=reject, policy=Policy())
-            commands = tuple(recipe.get("commands", ()))
+            commands = tuple(recipe.get("commands", ()))  # only what the prompt says; the policy allows none
+            used = {"workspace": str(Path(root).absolute()), "commands": list(commands)}
             yield replace(
-                _recorded(started, EDIT, WorkspaceContext(workspace, commands=commands), settings),
-                earlier=recipe.get("earlier", ""),
+                _recorded(started, EDIT, WorkspaceContext(workspace, commands=commands), settings, used),
                 played=earlier_runs(recipe.get("continues"), beside),
             )
         case "rca" | "compliance" | "incident":
@@ -91,14 +97,23 @@ def rebuilt(
             traces = case.open()
             with closing(traces.store):
                 spec = case_spec(case, traces, settings, _options(started))
-                yield replace(spec, recipe=_without_version(recipe), backend=_backend(started))
+                yield replace(spec, backend=_backend(started))
         case engine:
             raise ConfigError(f"this version cannot continue a run of the engine {engine!r}")
 
 
-def _recorded(started: RunStarted, engine: Engine, context: Context, settings: Settings) -> RunSpec:
+def _recorded(
+    started: RunStarted, engine: Engine, context: Context, settings: Settings, used: Mapping[str, Any]
+) -> RunSpec:
+    """The spec with a recipe of what this call uses: a new run must not pass on what a stranger's recording merely says."""
     spec = spec_of(engine, started.objective, context, settings, _options(started))
-    return replace(spec, backend=_backend(started), recipe=_without_version(started.settings))
+    told = {key: started.settings[key] for key in ("earlier", "continues", "citations") if key in started.settings}
+    return replace(
+        spec,
+        backend=_backend(started),
+        recipe={"engine": engine.name, **used, **told, **model_names(spec)},
+        earlier=told.get("earlier", ""),
+    )
 
 
 def _options(started: RunStarted) -> RunOptions:
@@ -118,10 +133,6 @@ def _backend(started: RunStarted) -> str:
     """The backend of the recorded run: code that ran in one may not run in another."""
     named = (layer.removeprefix("backend: ") for layer in started.layers if layer.startswith("backend: "))
     return next(named, "kernel")
-
-
-def _without_version(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in recipe.items() if key != "version"}
 
 
 def sources(started: RunStarted, context: Any, within: Sequence[AnyPath]) -> Opened:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.api.consent import ANYWHERE, readable_places, require_caps, require_model, require_writeback
-from sonde.api.launch import launch
+from sonde.api.launch import launch, model_names
 from sonde.api.recorded_run import changed_sources, open_run
 from sonde.api.recorded_spec import rebuilt
 from sonde.api.result import Result
@@ -120,11 +120,12 @@ def _allowing(settings: Settings | None, knobs: Mapping[str, float | None]) -> S
 
 
 def _asking(spec: RunSpec, model: str | Model | None, sub_model: str | Model | None, settings: Settings) -> RunSpec:
-    """The spec with the given models, else with the recorded ones if the user's settings allow them."""
+    """The spec with the given models, else with the recorded ones if the user's settings allow them; its recipe names the same."""
     for given, recorded, flag in ((model, spec.model, "--model"), (sub_model, spec.sub_model, "--sub-model")):
         if not given:
             require_model(recorded, settings, flag)
-    return replace(spec, model=model or spec.model, sub_model=sub_model or spec.sub_model)
+    asking = replace(spec, model=model or spec.model, sub_model=sub_model or spec.sub_model)
+    return replace(asking, recipe={**spec.recipe, **model_names(asking)})
 
 
 def _resumed(spec: RunSpec, settings: Settings, events: Sequence[AnyEvent], *, go_live: bool) -> Result:
@@ -240,9 +241,10 @@ def branch(
     within = readable_places(recorded.run_dir, chosen.environ, trust_run=trust_run)
     with rebuilt(recorded.started, chosen, within=within, context=context, tools=tools, beside=beside) as built:
         require_caps(built, chosen, limits or Limits())
+        asking = _asking(built, model, sub_model, chosen)
         spec = replace(
-            _asking(built, model, sub_model, chosen),
-            recipe={**built.recipe, "branched_from": recorded.run_dir.run_id, "branched_at": turn, "writeback": False},
+            asking,
+            recipe={**asking.recipe, "branched_from": recorded.run_dir.run_id, "branched_at": turn, "writeback": False},
             writeback=None,  # trying something else must not replace what the run said; `publish` does when wanted
             runs_dir=Path(runs_dir or chosen.runs_home(built.engine.name)),
             on_event=on_event,

@@ -22,6 +22,11 @@ HOOKS = [
     "lefthook-local.yml",
     ".husky/pre-commit",
     ".githooks/x",
+    ".git-hooks/x",
+    ".pre-commit-config.yml",
+    "prek.toml",
+    ".simple-git-hooks.json",
+    "simple-git-hooks.cjs",
 ]
 EDITORS = [
     ".helix/config.toml",
@@ -29,10 +34,14 @@ EDITORS = [
     ".vscode/tasks.json",
     ".idea/x.xml",
     ".devcontainer/devcontainer.json",
+    ".theia/tasks.json",
+    ".externalToolBuilders/x.launch",
 ]
 ASSISTANTS = [
     *(".aider.conf.yml", ".roo/mcp.json", ".kiro/settings/mcp.json", "opencode.json", "mcp.json", "sub/.mcp.json"),
     *(".cursor/mcp.json", ".claude/settings.json", ".continue/config.yaml"),
+    *(".crush.json", "crush.json", ".amp/settings.json", ".factory/mcp.json", ".augment/x", ".copilot/mcp-config.json"),
+    *("my-mcp-servers.json", "gemini-extension.json"),
 ]
 STARTERS = [
     *("x.pth", "lib/sitecustomize.py", "usercustomize.py", "node_modules/.bin/eslint", ".venv/bin/python", ".envrc"),
@@ -46,6 +55,8 @@ STARTERS = [
         ".gdbinit",
         "mise.toml",
     ),
+    *("mise.local.toml", ".mise.toml", ".config/mise/config.toml", ".pnp.cjs", ".pnp.loader.mjs", "binding.gyp"),
+    *(".mvn/jvm.config", ".pylintrc", "env/lib/x.py", ".pixi/envs/x", ".bashrc", ".zshrc", ".profile", ".gitconfig"),
 ]
 SPELLINGS = [
     ".VSCODE/tasks.json",
@@ -54,19 +65,22 @@ SPELLINGS = [
     ".mcp.json ",
     ".vscode:x/tasks.json",
     ".hu\u200csky/pre-commit",
+    "VSCODE~1/tasks.json",
+    "HUSKY~12/pre-commit",
+    "MCP~1.JSO",
 ]
 
 
 @pytest.mark.parametrize("paths", [HOOKS, EDITORS, ASSISTANTS, STARTERS, SPELLINGS])
 def test_no_patch_writes_what_starts_by_itself(victim: Victim, paths: Sequence[str]) -> None:
     victim.write("a.txt", "one\n")
-    model = victim.model(TRY.format(paths=[*paths, "b.txt"]), "FINAL('done')")
+    model = victim.model(TRY.format(paths=[*paths, "b.txt", "env/b.txt", "mise/b.txt", "b~"]), "FINAL('done')")
 
     done = victim.call("edit", "Add b", ".", "--yes", "--large", "--runs-dir", victim.own, "--model", model.name)
 
     assert done.returncode == 0, done.stderr
     left = {path.relative_to(victim.folder).as_posix() for path in victim.folder.rglob("*") if path.is_file()}
-    assert left == {"a.txt", "b.txt"}
+    assert left == {"a.txt", "b.txt", "env/b.txt", "mise/b.txt", "b~"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of somebody else")

@@ -32,9 +32,14 @@ const STARTS_PROGRAMS = [
   ...[".continue", ".amazonq", ".junie", ".opencode", "opencode.json*", ".qwen", "mcp.json", ".mcp.json", ".idx"],
   ...[".gitpod.yml", ".cargo", ".yarn", ".yarnrc*", ".pnpmfile.*", ".direnv"],
   ...["mise.toml", ".mise*", "bunfig.toml", "crush.json"],
-  ...[".jj", ".bzr", ".sl", ".gdbinit", ".lldbinit", ".emacs.d"],
+  ...[".jj", ".bzr", ".sl", ".gdbinit", ".lldbinit", ".emacs.d", ".theia", ".externaltoolbuilders", ".mvn"],
+  ...[".crush.json", ".amp", ".factory", ".augment", ".copilot", "*mcp*.json", "gemini-extension.json"],
+  ...[".git-hooks", ".pre-commit-config.yml", "prek.toml", ".simple-git-hooks*", "simple-git-hooks*"],
+  ...[".pnp.cjs", ".pnp.loader.mjs", "binding.gyp", "mise.*.toml", ".config/mise", ".pixi", ".pylintrc", "env/lib"],
+  ...[".bashrc", ".zshrc", ".profile", ".gitconfig"],
   ...["*.pth", "sitecustomize.py", "usercustomize.py", "node_modules", ".venv", "venv", "site-packages"],
 ];
+const SHORT_NAME = /^[^.~]{1,8}~[0-9]+(\.[^.]{0,3})?$/; // `VSCODE~1` is `.vscode` to Windows
 const SKIPPED = [
   "node_modules",
   "__pycache__",
@@ -59,8 +64,9 @@ export class Policy {
 
   checkWrite(path: string): void {
     this.checkRead(path);
+    const parts = partsOf(path);
     // HEAD makes a folder a repository of git.
-    if (hit(path, STARTS_PROGRAMS) || hit(path.slice(path.lastIndexOf("/") + 1), ["head"])) {
+    if (hit(path, STARTS_PROGRAMS) || parts.some((part) => SHORT_NAME.test(part)) || parts.at(-1) === "head") {
       throw new Refusal(
         "PATH_REFUSED",
         `${path} holds or configures what an editor or git starts and is never written by a patch; ask the user to change it`,
@@ -92,20 +98,26 @@ export class Policy {
   }
 }
 
-function hit(path: string, patterns: readonly string[]): boolean {
+function partsOf(path: string): string[] {
   return path
     .split("/")
-    .map((part) => (part.replace(HIDDEN, "").toLowerCase().split(":")[0] ?? "").replace(/[. ]+$/, ""))
-    .some((part) => patterns.some((p) => matches(part, p)) && !HARMLESS.some((p) => matches(part, p)));
+    .map((part) => (part.replace(HIDDEN, "").toLowerCase().split(":")[0] ?? "").replace(/[. ]+$/, ""));
+}
+
+/** Whether a name on the way matches, or two in a row where the pattern has two. */
+function hit(path: string, patterns: readonly string[]): boolean {
+  const parts = partsOf(path);
+  const inARow = parts.slice(1).map((part, n) => `${parts[n]}/${part}`);
+  return patterns.some((pattern) =>
+    (pattern.includes("/") ? inARow : parts).some(
+      (name) => matches(name, pattern) && !HARMLESS.some((fine) => matches(name, fine)),
+    ),
+  );
 }
 
 function matches(name: string, pattern: string): boolean {
-  const star = pattern.indexOf("*");
-  if (star === -1) {
-    return name === pattern;
-  }
-  const [head, tail] = [pattern.slice(0, star), pattern.slice(star + 1)];
-  return name.length >= head.length + tail.length && name.startsWith(head) && name.endsWith(tail);
+  const words = pattern.split("*").map((word) => word.replace(/[.+?^${}()|[\]\\]/g, "\\$&"));
+  return new RegExp(`^${words.join("[^]*")}$`).test(name);
 }
 
 /** Words as a POSIX shell would see them, with quotes but without anything that a shell does. */

@@ -9,9 +9,11 @@ An allowed command is a prefix, `npm test`, or with `=` before it exact, `=npm t
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import pairwise
 
 from sonde.contexts.workspace import git
 from sonde.contexts.workspace.base import PathRefused
@@ -90,9 +92,14 @@ STARTS_PROGRAMS = (
         "bunfig.toml",
         "crush.json",
     ),
-    *(".jj", ".bzr", ".sl", ".gdbinit", ".lldbinit", ".emacs.d"),
+    *(".jj", ".bzr", ".sl", ".gdbinit", ".lldbinit", ".emacs.d", ".theia", ".externaltoolbuilders", ".mvn"),
+    *(".crush.json", ".amp", ".factory", ".augment", ".copilot", "*mcp*.json", "gemini-extension.json"),
+    *(".git-hooks", ".pre-commit-config.yml", "prek.toml", ".simple-git-hooks*", "simple-git-hooks*"),
+    *(".pnp.cjs", ".pnp.loader.mjs", "binding.gyp", "mise.*.toml", ".config/mise", ".pixi", ".pylintrc", "env/lib"),
+    *(".bashrc", ".zshrc", ".profile", ".gitconfig"),
     *("*.pth", "sitecustomize.py", "usercustomize.py", "node_modules", ".venv", "venv", "site-packages"),
 )  # editors, assistants, package managers and git start what these hold or name, without asking again
+SHORT_NAME = re.compile(r"[^.~]{1,8}~[0-9]+(\.[^.]{0,3})?")  # `VSCODE~1` is `.vscode` to Windows
 SKIPPED = (
     "node_modules",
     "__pycache__",
@@ -130,9 +137,9 @@ class Policy:
     def check_write(self, path: str) -> None:
         """Raise where the path is protected or could start a program in an editor."""
         self.check_read(path)
-        if _hit(path, self.deny_write) or _hit(
-            path.rpartition("/")[2], ("head",)
-        ):  # HEAD makes a folder a repository of git
+        parts = _parts(path)
+        short = any(map(SHORT_NAME.fullmatch, parts))
+        if _hit(path, self.deny_write) or short or parts[-1] == "head":  # HEAD makes a folder a repository of git
             raise PathRefused(
                 f"{path} holds or configures what an editor or git starts and is never written by a patch; ask the user to change it"
             )
@@ -180,11 +187,17 @@ def named(allowed: str) -> str:
     return f"exactly {allowed[1:]}" if allowed.startswith("=") else allowed
 
 
+def _parts(path: str) -> list[str]:
+    """The names on the way, as Windows and macOS compare them too: `.VSCode. `, `.vscode:x`, `.g\u200cit`."""
+    return [HIDDEN.sub("", part).casefold().split(":")[0].rstrip(". ") for part in path.split("/")]
+
+
 def _hit(path: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a name on the way matches, as Windows and macOS compare names too: `.VSCode. `, `.vscode:x`, `.g\u200cit`."""
-    parts = [HIDDEN.sub("", part).casefold().split(":")[0].rstrip(". ") for part in path.split("/")]
+    """Whether a name on the way matches, or two in a row where the pattern has two."""
+    parts = _parts(path)
+    in_a_row = ["/".join(two) for two in pairwise(parts)]
     return any(
-        fnmatchcase(part, pattern) and not any(fnmatchcase(part, fine) for fine in HARMLESS)
-        for part in parts
+        fnmatchcase(name, pattern) and not any(fnmatchcase(name, fine) for fine in HARMLESS)
         for pattern in patterns
+        for name in (in_a_row if "/" in pattern else parts)
     )

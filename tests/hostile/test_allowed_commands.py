@@ -105,6 +105,10 @@ def test_git_starts_no_program_that_the_settings_of_the_repository_name(
         pytest.param("git", "grep -1O'touch {};' three", marks=pytest.mark.hostile_long),
         pytest.param("git ls-remote", "--upload-pack='touch {};' .", marks=pytest.mark.hostile_long),
         pytest.param("git ls-remote", "'ext::touch {}'", marks=pytest.mark.hostile_long),
+        pytest.param("git bisect", "run touch {}", marks=pytest.mark.hostile_long),
+        pytest.param("git submodule", "foreach touch {}", marks=pytest.mark.hostile_long),
+        pytest.param("git filter-branch", "-f --tree-filter 'touch {}'", marks=pytest.mark.hostile_long),
+        pytest.param("git rebase", "other --exe 'touch {}'", marks=pytest.mark.hostile_long),
     ],
 )
 def test_what_a_model_adds_to_an_allowed_git_command_neither_writes_nor_runs(
@@ -197,6 +201,104 @@ def test_git_starts_no_program_from_settings_that_hold_only_later_or_in_a_submod
     edit(victim, ["git"], command)
 
     assert not victim.marker.exists()
+
+
+def receiving_repository(victim: Victim, script: str) -> None:
+    """A bare repository in the work tree, with a hook for whoever pushes to it."""
+    victim.run("git", "init", "-q", "--bare", "evil.git")
+    hook = victim.write("evil.git/hooks/pre-receive", script)
+    hook.chmod(0o755)
+    victim.run("git", "remote", "add", "origin", "./evil.git")
+
+
+def stopped_rebase(victim: Victim, script: str) -> None:
+    """A rebase under way, whose next step is a program."""
+    victim.run("git", "stash", "-q")
+    victim.run("git", "rebase", "-q", "other")
+    victim.write("a.txt", "solved\n")
+    victim.run("git", "add", "a.txt")
+    victim.run("git", "config", "core.editor", "true")
+    victim.write("run.sh", script).chmod(0o755)
+    victim.write(".git/rebase-merge/git-rebase-todo", "exec ./run.sh\n")
+
+
+def lines_in_a_format(victim: Victim, script: str) -> None:
+    """A setting that puts a line into the list of steps of every rebase."""
+    victim.run("git", "stash", "-q")
+    victim.run("git", "checkout", "-qb", "third", "main~1")
+    victim.run("git", "commit", "-q", "--allow-empty", "-m", "third")
+    victim.write("run.sh", script).chmod(0o755)
+    victim.write("c.txt", "c\n")
+    victim.run("git", "add", "c.txt")
+    victim.run("git", "commit", "-qm", "c")
+    victim.run("git", "config", "rebase.instructionFormat", "%s%nexec ./run.sh")
+
+
+def strategy_in_the_work_tree(victim: Victim, script: str) -> None:
+    """A program that git takes for a way to merge."""
+    victim.write("git-merge-x/y", script).chmod(0o755)
+    victim.run("git", "stash", "-q")
+
+
+def tool_in_the_work_tree(victim: Victim, script: str) -> None:
+    """A file that `difftool` reads as one of its own."""
+    victim.write("tool", script)
+    victim.run("git", "config", "diff.tool", "../" * 20 + str(victim.folder / "tool").lstrip("/"))
+    victim.run("git", "config", "difftool.prompt", "false")
+
+
+@pytest.mark.parametrize(
+    ("plant", "command"),
+    [
+        pytest.param(receiving_repository, "git push ./evil.git HEAD:refs/heads/x", id="push"),
+        pytest.param(receiving_repository, "git push origin HEAD:refs/heads/x", id="remote", marks=pytest.mark.hostile_long),
+        pytest.param(stopped_rebase, "git rebase --continue", id="exec"),
+        pytest.param(lines_in_a_format, "git rebase main", id="format", marks=pytest.mark.hostile_long),
+        pytest.param(strategy_in_the_work_tree, "git cherry-pick --strategy=x/y other", id="strategy",
+                     marks=pytest.mark.hostile_long),
+        pytest.param(tool_in_the_work_tree, "git difftool", id="difftool", marks=pytest.mark.hostile_long),
+    ],
+)  # fmt: skip
+def test_git_starts_no_program_that_lies_where_it_works(
+    victim: Victim, plant: Callable[[Victim, str], None], command: str
+) -> None:
+    repository(victim)
+    plant(victim, f"#!/bin/sh\ntouch {victim.marker}\n")
+    victim.run("cp", "-r", ".", victim.own / "copy")
+    victim.run("git", "-C", victim.own / "copy", *command.split()[1:])
+    assert victim.marker.exists(), "the attack works against plain git"
+    victim.marker.unlink()
+
+    edit(victim, [" ".join(command.split()[:2])], command)
+
+    assert not victim.marker.exists()
+
+
+@pytest.mark.hostile_long
+def test_settings_that_include_each_other_thousandfold_end_git_at_once(victim: Victim) -> None:
+    repository(victim)
+    victim.write(".git/c0", "[x]\n\ty = " + "z" * 1_000_000 + "\n")
+    for n in range(1, 3):
+        victim.write(f".git/c{n}", "[include]\n" + f"\tpath = c{n - 1}\n" * 10)
+    victim.run("git", "config", "include.path", "c2")
+
+    model = edit(victim, ["git status"], "git status")
+
+    assert "its settings here take more than" in model.prompts[1]
+
+
+@pytest.mark.hostile_long
+def test_a_rebase_that_only_picks_goes_on(victim: Victim) -> None:
+    repository(victim)
+    victim.run("git", "stash", "-q")
+    victim.run("git", "rebase", "-q", "other")
+    victim.write("a.txt", "solved\n")
+    victim.run("git", "commit", "-qam", "solved")
+    assert (victim.folder / ".git/rebase-merge").exists()
+
+    edit(victim, ["git rebase"], "git rebase --continue")
+
+    assert not (victim.folder / ".git/rebase-merge").exists()
 
 
 @pytest.mark.hostile_long

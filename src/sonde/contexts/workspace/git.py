@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from sonde.errors import ToolFault
 LIST_S = 30.0
 MAX_INCLUDE_DEPTH = 10
 MAX_LINE = 1 << 20  # git takes no longer `.git` file either
+MAX_LISTED = 1 << 22  # a few lines can include a file thousands of times
 MAX_SETTINGS_FILES = 1000
 COMMAND_LINE = "command line:"
 FIXED = {
@@ -32,6 +34,7 @@ FIXED = {
     "core.askPass": "false",
     "credential.helper": "",
     "protocol.ext.allow": "never",
+    "rebase.instructionFormat": "%s",  # a line end in it begins a line that may say `exec`
     "log.showSignature": "false",
     "commit.gpgSign": "false",
     "tag.gpgSign": "false",
@@ -44,6 +47,9 @@ FIXED = {
     "status.submoduleSummary": "false",
     "diff.submodule": "short",
     "diff.ignoreSubmodules": "all",  # git would run in each of them, with its settings
+}
+FIXED_FOR_GIT = {  # not for git that another program starts: its tests may clone and push in a folder of their own
+    "protocol.file.allow": "never",  # git drops our settings when it starts to receive, so the hooks there would run
 }
 FIXED_VARIABLES = {
     "GIT_PAGER": "cat",
@@ -80,6 +86,7 @@ ONLY_BY_THE_USER = (  # in full; git takes any beginning of them as well
     *("--no-index", "--output", "--output-directory", "--ext-diff", "--textconv", "--filters", "--contents"),
     *("--exec-path", "--git-dir", "--work-tree", "--config", "--config-env", "--exec", "--extcmd", "--tool"),
     *("--upload-pack", "--receive-pack", "--open-files-in-pager", "--template", "--separate-git-dir", "--remote"),
+    "--strategy",  # `x/y` starts the file git-merge-x/y of the work tree
     *(
         "--show-signature",
         "--gpg-sign",
@@ -98,8 +105,17 @@ SHORT_ONLY_BY_THE_USER = {  # letters that mean the same as one of the above
     "grep": "O",
     "ls-remote": "u",
     "mergetool": "t",
-    "rebase": "Sx",
+    "pull": "s",
+    "rebase": "Ssx",
 }
+RUNS_ITS_WORDS = {"bisect": "run", "submodule": "foreach"}  # what follows is a program
+NEVER_STARTED = ("citool", "difftool", "filter-branch", "gui", "instaweb", "mergetool")
+GOES_ON = ("am", "cherry-pick", "rebase", "revert")  # with what files in `.git` say, which may come with the repository
+STEPS = (  # of a rebase, all but `exec`
+    *("p", "pick", "r", "reword", "e", "edit", "s", "squash", "f", "fixup", "d", "drop", "b", "break", "noop"),
+    *("l", "label", "t", "reset", "m", "merge", "u", "update-ref"),
+)
+STRATEGIES = ("", "octopus", "ort", "ours", "recursive", "resolve", "subtree")
 PLAIN_COMMANDS = (  # what an allowed `git` without a subcommand means
     *(
         "add",
@@ -187,6 +203,8 @@ def check_added(words: Sequence[str], typed: int) -> None:
             raise ToolFault(
                 f"git {subcommand or '(nothing)'} is not allowed by {' '.join(words[:typed])!r}; the user must list it"
             )
+    if RUNS_ITS_WORDS.get(subcommand) in words[typed:]:
+        raise ToolFault(f"git {subcommand} {RUNS_ITS_WORDS[subcommand]} runs a program; the user must list it in full")
     letters = SHORT_ONLY_BY_THE_USER.get(subcommand, "")
     for word in words[typed:]:
         name = word.partition("=")[0]
@@ -242,27 +260,21 @@ def settings_for(program: str, words: Sequence[str], folder: Path, environment: 
     env = {**environment, **variables()}
     at = subcommand_at(words)
     subcommand = words[at] if at < len(words) else ""
+    if subcommand in NEVER_STARTED:
+        raise ToolFault(f"git {subcommand} is not started: it runs programs that the repository may choose")
 
     def asked(*question: str, may_fail: bool = False) -> str:
-        ask = [program, *words[1:at], *question]
-        try:
-            done = subprocess.run(
-                ask,
-                check=not may_fail,
-                cwd=folder,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=LIST_S,
-            )
-        except (subprocess.SubprocessError, OSError) as error:
-            raise ToolFault(f"git is not started, since its settings could not be read: {error}") from error
-        return os.fsdecode(done.stdout)
+        answer = _answer([program, *words[1:at], *question], folder, env)
+        if answer is None and not may_fail:
+            raise ToolFault("git is not started, since its settings could not be read")
+        return answer or ""
 
     places = asked(
         "rev-parse", "--path-format=absolute", "--git-common-dir", "--git-dir", "--show-toplevel", may_fail=True
     )
     common, own, top, *_ = [*map(Path, places.split("\n")[:-1]), None, None, None]  # there is none before `git init`
+    if own and subcommand in GOES_ON and list(words[at + 1 :]) not in (["--abort"], ["--quit"]):
+        _check_under_way(own, subcommand)
     files = _settings_files(own) if own else []
     if common and top and subcommand not in ONLY_HISTORY:
         files += [each for found in _repositories(top, common) for each in _settings_files(found)]
@@ -284,8 +296,8 @@ def settings_for(program: str, words: Sequence[str], folder: Path, environment: 
         for file in files:
             if _may_change(Path(os.path.realpath(os.path.expanduser(file))), inside):  # noqa: PTH111 - pathlib raises for an unknown user
                 raise ToolFault(f"git {subcommand} is not started: it could change {file}, which has settings of git")
-    settings = dict(FIXED)
-    fixed = {name.lower() for name in FIXED}
+    settings = {**FIXED, **FIXED_FOR_GIT}
+    fixed = {name.lower() for name in settings}
     for name in strange:
         if name.lower() in fixed:
             continue
@@ -295,6 +307,45 @@ def settings_for(program: str, words: Sequence[str], folder: Path, environment: 
         elif name.startswith("filter.") and name.endswith(".required"):
             settings[name] = mine.get(name, "false")
     return settings
+
+
+def _answer(ask: Sequence[str], folder: Path, env: Mapping[str, str]) -> str | None:
+    """What git prints; none if it fails or takes too long."""
+    try:
+        with subprocess.Popen(
+            ask, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as process:
+            assert process.stdout is not None  # it is a pipe
+            clock = threading.Timer(LIST_S, process.kill)
+            clock.start()
+            try:
+                printed = process.stdout.read(MAX_LISTED + 1)
+                if len(printed) > MAX_LISTED:
+                    process.kill()
+                done = process.wait() == 0
+            finally:
+                clock.cancel()
+    except OSError as error:
+        raise ToolFault(f"git is not started, since its settings could not be read: {error}") from error
+    if len(printed) > MAX_LISTED:
+        raise ToolFault(f"git is not started: its settings here take more than {MAX_LISTED >> 20} MiB")
+    return os.fsdecode(printed) if done else None
+
+
+def _check_under_way(own: Path, subcommand: str) -> None:
+    """Raise if a rebase or the like that has stopped in this repository would start a program when it goes on."""
+    steps = [line.split() for line in _line(own / "rebase-merge/git-rebase-todo").split("\n")]
+    strange = [
+        *(words[0] for words in steps if words and not words[0].startswith("#") and words[0] not in STEPS),
+        *([] if _line(own / "rebase-merge/strategy").strip() in STRATEGIES else ["a strategy of its own"]),
+        *re.findall(r"strategy(?=\s*=)", _line(own / "sequencer/opts"), re.IGNORECASE),
+        *(["the files in rebase-apply"] if (own / "rebase-apply").exists() else []),
+    ]
+    if strange:
+        raise ToolFault(
+            f"git {subcommand} is not started: what is under way in {own} could run a program ({strange[0][:40]}); "
+            "--abort ends it, or the user goes on with it"
+        )
 
 
 def _all_settings(asked: Callable[..., str], files: list[str]) -> tuple[list[tuple[str, str, str, str]], list[str]]:

@@ -90,3 +90,26 @@ def test_a_value_is_judged_by_all_of_its_schema(schema: dict[str, Any], good: An
 
     assert violations(good, loaded) == []
     assert violations(bad, loaded)
+
+
+def test_a_schema_that_says_the_same_thing_a_trillion_times_is_judged_once() -> None:
+    twice = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"$ref": f"#/$defs/d{n + 1}"}]} for n in range(40)}
+    schema = load_schema({"$defs": {**twice, "d40": {"type": "string"}}, "$ref": "#/$defs/d0"})
+
+    assert violations("x", schema) == []
+    assert violations(3, schema) == ["value must be string, not 3"]
+
+
+def test_a_value_that_takes_too_many_steps_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sonde.core.schema.MOST_STEPS", 1_000)
+    schema = load_schema({"items": {"enum": [str(number) for number in range(100)]}})
+
+    assert violations(["1"], schema) == []
+    assert "takes too long" in violations(["1"] * 50, schema)[0]
+
+
+def test_a_chain_of_refs_without_end_is_refused() -> None:
+    chain = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(5_000)}
+
+    with pytest.raises(ConfigError):
+        load_schema({"$defs": {**chain, "d5000": {}}, "$ref": "#/$defs/d0"})

@@ -4,8 +4,8 @@ It knows type, enum, const, properties, required, additionalProperties, items, p
 uniqueItems, minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf, minLength, maxLength, pattern, anyOf,
 oneOf, allOf, not, and local $ref. Loading a schema refuses an unknown keyword, a rule that makes no sense (an unknown
 type, a pattern that does not compile) and a $ref that leads nowhere or in a circle, so that nothing is ignored later when
-a value is judged. Patterns are RE2's, so no value takes long to judge. Keywords that only describe (title, format, …)
-are allowed.
+a value is judged. A schema may be a stranger's: each $ref is followed once and judges a value once, patterns are RE2's, and a
+value that would still take more than `MOST_STEPS` does not fit. Keywords that only describe (title, format, …) are allowed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from sonde.core.canonical import canonical_json, clip
@@ -20,6 +21,9 @@ from sonde.core.patterns import compiled
 from sonde.errors import ConfigError
 
 Schema = Mapping[str, Any]
+MOST_STEPS = 2_000_000
+"""Of judging one value: a few seconds."""
+MOST_LINES = 100
 
 _WORDS = frozenset(
     {"$schema", "$id", "$defs", "definitions", "$comment", "title", "description", "default", "examples", "format"}
@@ -113,8 +117,11 @@ def load_schema(schema: Any) -> dict[str, Any]:
     if not isinstance(schema, dict):
         raise ConfigError(f"a JSON schema is an object, not {type(schema).__name__}")
     found = cast("dict[str, Any]", schema)
-    _check_keywords(found, "#")
-    _check_refs(found, found)
+    try:
+        _check_keywords(found, "#")
+        _check_refs(found, found, set())
+    except RecursionError:
+        raise ConfigError("this JSON schema is nested too deeply, or its $refs lead through too many others") from None
     return found
 
 
@@ -134,16 +141,16 @@ def _check_keywords(schema: Any, where: str) -> None:
             _check_keywords(part, f"{where}/{key}{name}")
 
 
-def _check_refs(schema: Any, root: Schema) -> None:
+def _check_refs(schema: Any, root: Schema, followed: set[str]) -> None:
     """Check that every $ref leads to a schema and not back to itself."""
     if isinstance(schema, dict):
-        _follow(schema, root, ())
+        _follow(schema, root, (), followed)
         for key, value in cast("dict[str, Any]", schema).items():
             for _, part in _subschemas(key, value):
-                _check_refs(part, root)
+                _check_refs(part, root, followed)
 
 
-def _follow(schema: Any, root: Schema, above: tuple[str, ...]) -> None:
+def _follow(schema: Any, root: Schema, above: tuple[str, ...], followed: set[str]) -> None:
     """Follow all that judges the same value. Only there can a circle be endless: whatever goes deeper into a value ends with it."""
     if isinstance(schema, bool):
         return
@@ -154,10 +161,12 @@ def _follow(schema: Any, root: Schema, above: tuple[str, ...]) -> None:
     if ref is not None:
         if ref in above:
             raise ConfigError(f"$ref {ref!r} leads in a circle: that schema means itself and nothing else")
-        _follow(_resolve(ref, root), root, (*above, ref))
+        if ref not in followed:
+            _follow(_resolve(ref, root), root, (*above, ref), followed)
+            followed.add(ref)
     for key in ("anyOf", "oneOf", "allOf", "not"):
         for _, part in _subschemas(key, parts.get(key)) if key in parts else ():
-            _follow(part, root, above)
+            _follow(part, root, above, followed)
 
 
 def _subschemas(key: str, value: Any) -> list[tuple[str, Any]]:
@@ -172,15 +181,40 @@ def _subschemas(key: str, value: Any) -> list[tuple[str, Any]]:
 
 def violations(value: Any, schema: Schema, limit: int = 8) -> list[str]:
     """What is wrong with a value, each with its place; empty when it fits. The model reads these lines."""
-    return _judge(value, schema, schema, "value")[:limit]
+    try:
+        return _judge(value, schema, _Judging(schema), "value")[:limit]
+    except _TooManySteps:
+        return ["value takes too long to check against the schema: give a smaller one"]
 
 
-def _judge(value: Any, schema: Any, root: Schema, where: str) -> list[str]:
+class _TooManySteps(Exception):
+    pass
+
+
+@dataclass(slots=True)
+class _Judging:
+    """One value and its schema: the steps so far, and what each $ref said about each place."""
+
+    root: Schema
+    steps: int = 0
+    said: dict[tuple[str, int, str], list[str]] = field(default_factory=dict[tuple[str, int, str], list[str]])
+
+
+def _judge(value: Any, schema: Any, judging: _Judging, where: str) -> list[str]:
+    rules = [] if isinstance(schema, bool) else [*schema.values(), value]
+    judging.steps += 1 + sum(len(cast("Any", each)) for each in rules if isinstance(each, list | dict))
+    if judging.steps > MOST_STEPS:
+        raise _TooManySteps
     if schema is True:
         return []
     if schema is False:
         return [f"{where} is not allowed"]
-    found = _judge(value, _resolve(schema["$ref"], root), root, where) if "$ref" in schema else list[str]()
+    found: list[str] = []
+    if "$ref" in schema:
+        known = (where, id(value), schema["$ref"])
+        if known not in judging.said:
+            judging.said[known] = _judge(value, _resolve(schema["$ref"], judging.root), judging, where)
+        found += judging.said[known]
     for key, rule in schema.items():
         match key:
             case "type":
@@ -189,22 +223,23 @@ def _judge(value: Any, schema: Any, root: Schema, where: str) -> list[str]:
                     found.append(f"{where} must be {' or '.join(wanted)}{_instead_of(value)}")
             case "enum" | "const":
                 allowed = rule if key == "enum" else [rule]
-                if not any(canonical_json(each) == canonical_json(value) for each in allowed):
+                given = canonical_json(value)
+                if not any(canonical_json(each) == given for each in allowed):
                     found.append(f"{where} must be one of {canonical_json(allowed)}{_instead_of(value)}")
             case "pattern" if isinstance(value, str):
                 if not compiled(rule).search(value.encode("utf-8", "replace").decode()):
                     found.append(f"{where} does not match {rule!r}")
             case "anyOf":
-                tries = [_judge(value, part, root, where) for part in rule]
+                tries = [_judge(value, part, judging, where) for part in rule]
                 found.extend(min(tries, key=len))
             case "oneOf":
-                fitting = sum(not _judge(value, part, root, where) for part in rule)
+                fitting = sum(not _judge(value, part, judging, where) for part in rule)
                 if fitting != 1:
                     found.append(f"{where} fits {fitting} of the alternatives, it must fit exactly one")
             case "allOf":
-                found.extend(line for part in rule for line in _judge(value, part, root, where))
+                found.extend(line for part in rule for line in _judge(value, part, judging, where))
             case "not":
-                if not _judge(value, rule, root, where):
+                if not _judge(value, rule, judging, where):
                     found.append(f"{where} is of a form that the schema excludes")
             case _ if key in _BOUNDS:
                 kind, fits, words = _BOUNDS[key]
@@ -212,19 +247,19 @@ def _judge(value: Any, schema: Any, root: Schema, where: str) -> list[str]:
                 if applies and not fits(len(cast("Any", value)) if isinstance(value, str | list) else value, rule):
                     found.append(f"{where} must be {words} {rule}")
             case _ if isinstance(value, dict):
-                found.extend(_judge_fields(cast("dict[str, Any]", value), key, schema, root, where))
+                found.extend(_judge_fields(cast("dict[str, Any]", value), key, schema, judging, where))
             case _ if isinstance(value, list):
-                found.extend(_judge_items(cast("list[Any]", value), key, schema, root, where))
+                found.extend(_judge_items(cast("list[Any]", value), key, schema, judging, where))
             case _:
                 pass
-    return found
+    return list(dict.fromkeys(found))[:MOST_LINES]  # two $refs to one schema say everything twice
 
 
 def _instead_of(value: Any) -> str:
     return f", not {clip(repr(value), 80)}"
 
 
-def _judge_fields(value: dict[str, Any], key: str, schema: Schema, root: Schema, where: str) -> list[str]:
+def _judge_fields(value: dict[str, Any], key: str, schema: Schema, judging: _Judging, where: str) -> list[str]:
     rule = schema[key]
     match key:
         case "properties":
@@ -232,7 +267,7 @@ def _judge_fields(value: dict[str, Any], key: str, schema: Schema, root: Schema,
                 line
                 for name in rule
                 if name in value
-                for line in _judge(value[name], rule[name], root, f"{where}.{name}")
+                for line in _judge(value[name], rule[name], judging, f"{where}.{name}")
             ]
         case "required":
             return [f"{where} lacks the field {name!r}" for name in rule if name not in value]
@@ -240,12 +275,12 @@ def _judge_fields(value: dict[str, Any], key: str, schema: Schema, root: Schema,
             extra = [name for name in value if name not in schema.get("properties", {})]
             if rule is False:
                 return [f"{where} has a field {name!r} that the schema does not have" for name in extra]
-            return [line for name in extra for line in _judge(value[name], rule, root, f"{where}.{name}")]
+            return [line for name in extra for line in _judge(value[name], rule, judging, f"{where}.{name}")]
         case _:
             return []
 
 
-def _judge_items(value: list[Any], key: str, schema: Schema, root: Schema, where: str) -> list[str]:
+def _judge_items(value: list[Any], key: str, schema: Schema, judging: _Judging, where: str) -> list[str]:
     rule = schema[key]
     match key:
         case "items":
@@ -260,7 +295,7 @@ def _judge_items(value: list[Any], key: str, schema: Schema, root: Schema, where
     return [
         line
         for index, (each, part) in enumerate(pairs, first)
-        for line in _judge(each, part, root, f"{where}[{index}]")
+        for line in _judge(each, part, judging, f"{where}[{index}]")
     ]
 
 

@@ -272,6 +272,18 @@ def test_a_program_that_the_user_names_goes_on_with_a_run(asked: Path) -> None:
     assert branch(run, 2, settings=Settings(model=program)).run_dir is not None
 
 
+def test_a_run_of_ones_own_starts_its_program_again_and_a_changed_copy_does_not(place: Path) -> None:
+    (place / "a.txt").write_text("one\n")
+    mine = Settings(environ={"HOME": str(place / "home")}, state_runs=place / "runs")
+    program = f"command:{sys.executable} -c \"print('FINAL(1)')\""
+    answer = ask("?", place / "a.txt", model=program, settings=mine, runs_dir=place / "runs")
+    assert answer.run_dir is not None
+
+    assert branch(answer.run_dir, 1, settings=mine).record.runtime_ref.usage.iterations > 0
+    with pytest.raises(ConfigError, match="a recorded run may not by itself"):
+        branch(forged(answer.run_dir, model=f"{program} more"), 1, settings=mine, trust_run=True)
+
+
 def test_the_commands_of_a_recorded_edit_are_not_run_again(place: Path) -> None:
     folder, marker = place / "work", place / "work/started"
     folder.mkdir()

@@ -72,6 +72,12 @@ def is_own(run: RunDir, environ: Mapping[str, str]) -> bool:
     return key is not None and run.is_sealed(key)
 
 
+def is_made_here(run: RunDir, settings: Settings) -> bool:
+    """Whether it is the user's own and lies in their state folder, where no stranger can add to it: then it may start its program."""
+    kept = settings.state_runs
+    return kept is not None and run.path.resolve().parent == kept.resolve() and is_own(run, settings.environ)
+
+
 def readable_places(
     run: RunDir, environ: Mapping[str, str] = MappingProxyType({}), *, trust_run: bool = False
 ) -> Sequence[AnyPath]:

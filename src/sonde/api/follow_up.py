@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from sonde.api.consent import ANYWHERE, is_own, readable_places, require_sources
+from sonde.api.consent import ANYWHERE, is_made_here, readable_places, require_sources
 from sonde.api.recorded_run import changed_sources, check_recipe, open_run
 from sonde.api.settings import BY_DEFAULT, Settings
 from sonde.api.sources import open_context
@@ -83,11 +83,7 @@ def with_earlier_models(settings: Settings, run: str | Path) -> Settings:
     if settings.model is not None and not settings.sources.get("model", "").startswith(BY_DEFAULT):
         return settings
     recorded = open_run(settings.find_run(run))
-    made_here = (
-        settings.state_runs is not None
-        and recorded.run_dir.path.resolve().parent == settings.state_runs.resolve()
-        and is_own(recorded.run_dir, settings.environ)  # the folder may hold imported runs, and branches of them
-    )
+    made_here = is_made_here(recorded.run_dir, settings)  # the folder may hold imported runs, and branches of them
     models = {name: recorded.started.settings.get(name) for name in ("model", "sub_model")}
     source = f"as in run {recorded.run_dir.run_id}"
     for name in filter(None, models.values()):

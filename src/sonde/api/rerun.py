@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sonde.api.consent import ANYWHERE, readable_places, require_caps, require_model, require_writeback
+from sonde.api.consent import ANYWHERE, is_made_here, readable_places, require_caps, require_model, require_writeback
 from sonde.api.launch import launch, model_names
 from sonde.api.recorded_run import changed_sources, open_run
 from sonde.api.recorded_spec import rebuilt
@@ -97,7 +97,7 @@ def resume(
     with rebuilt(recorded.started, chosen, within=within, context=context, tools=tools, beside=beside) as built:
         require_caps(built, chosen, limits or Limits())
         spec = replace(
-            _asking(built, model, sub_model, chosen),
+            _asking(built, model, sub_model, chosen, own=is_made_here(recorded.run_dir, chosen)),
             writeback=built.writeback if writes else None,
             on_event=on_event,
             on_text=on_text,
@@ -119,10 +119,14 @@ def _allowing(settings: Settings | None, knobs: Mapping[str, float | None]) -> S
     return replace(chosen, knobs={**chosen.knobs, **given})
 
 
-def _asking(spec: RunSpec, model: str | Model | None, sub_model: str | Model | None, settings: Settings) -> RunSpec:
-    """The spec with the given models, else with the recorded ones if the user's settings allow them; its recipe names the same."""
+def _asking(
+    spec: RunSpec, model: str | Model | None, sub_model: str | Model | None, settings: Settings, *, own: bool
+) -> RunSpec:
+    """The spec with the given models, else with the recorded ones if the user's settings allow them or the run is their own; its recipe
+    names the same.
+    """
     for given, recorded, flag in ((model, spec.model, "--model"), (sub_model, spec.sub_model, "--sub-model")):
-        if not given:
+        if not given and not own:
             require_model(recorded, settings, flag)
     asking = replace(spec, model=model or spec.model, sub_model=sub_model or spec.sub_model)
     return replace(asking, recipe={**spec.recipe, **model_names(asking)})
@@ -241,7 +245,7 @@ def branch(
     within = readable_places(recorded.run_dir, chosen.environ, trust_run=trust_run)
     with rebuilt(recorded.started, chosen, within=within, context=context, tools=tools, beside=beside) as built:
         require_caps(built, chosen, limits or Limits())
-        asking = _asking(built, model, sub_model, chosen)
+        asking = _asking(built, model, sub_model, chosen, own=is_made_here(recorded.run_dir, chosen))
         spec = replace(
             asking,
             recipe={**asking.recipe, "branched_from": recorded.run_dir.run_id, "branched_at": turn, "writeback": False},

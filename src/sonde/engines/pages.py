@@ -28,7 +28,7 @@ SHOWN_EVENTS = 20
 VALUE_CHARS = 300
 DIFF_LINES, DIFF_CHARS = 60, 4000
 ALIKE = re.compile(r"\b[0-9a-f]{8,}\b|\d+")
-BRANCH = re.compile(r"branch of (\S+): (\d+) spans left out")
+BRANCH = re.compile(r"branch of (\S+): (\d+) spans? left out")
 BY = {"LLM": "judged by a model", "CODE": "by rule, without a model", "HUMAN": "decided by a person"}
 VERDICTS = {"compliant": "Compliant", "non_compliant": "Not compliant", "needs_review": "Needs review"}
 

@@ -274,9 +274,9 @@ def test_a_program_that_the_user_names_goes_on_with_a_run(asked: Path) -> None:
 
 def test_a_run_of_ones_own_starts_its_program_again_and_a_changed_copy_does_not(place: Path) -> None:
     (place / "a.txt").write_text("one\n")
-    mine = Settings(environ={"HOME": str(place / "home")}, state_runs=place / "runs")
+    mine = Settings(environ={"HOME": str(place / "home")}, root=place)
     program = f"command:{sys.executable} -c \"print('FINAL(1)')\""
-    answer = ask("?", place / "a.txt", model=program, settings=mine, runs_dir=place / "runs")
+    answer = ask("?", place / "a.txt", model=program, settings=mine, runs_dir=mine.state_runs)
     assert answer.run_dir is not None
 
     assert branch(answer.run_dir, 1, settings=mine).record.runtime_ref.usage.iterations > 0

@@ -70,7 +70,10 @@ def prefilter(trace_id: str, spans: Sequence[SpanSummary], read: Callable[[str],
     hot = hot_spans(spans)
     branches = tuple(branch_of(tree, span) for span in hot)
     cut = [branch for branch in branches if branch.left_out]
-    gaps = [f"branch of {branch.hot_span_id}: {branch.left_out} span{'s' * (branch.left_out != 1)} left out" for branch in cut]
+    gaps = [
+        f"branch of {branch.hot_span_id}: {branch.left_out} span{'s' * (branch.left_out != 1)} left out"
+        for branch in cut
+    ]
     # Worth opening for a label: failed spans, retrievers and tools, then models, the earliest of each first.
     ranked: list[tuple[int, tuple[int, str], str]] = []
     for span in tree.by_id.values():

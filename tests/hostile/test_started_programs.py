@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -66,6 +67,27 @@ if os.fork() == 0:
 os.wait()
 while not os.path.exists("left"):
     os.sched_yield()
+"""
+DATAGRAMS = """\
+import socket, sys
+
+for kind in (socket.SOCK_DGRAM, socket.SOCK_RAW, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK):
+    try:
+        socket.socketpair(socket.AF_UNIX, kind)[0].sendto(b"an order", sys.argv[1])
+        print("REACHED")
+    except PermissionError:
+        print("REFUSED")
+for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
+    near, far = socket.socketpair(socket.AF_UNIX, kind)
+    near.send(b"hello")
+    assert far.recv(9) == b"hello"
+    far.close()
+    for reach in (lambda: near.connect(sys.argv[1]), lambda: near.sendto(b"an order", sys.argv[1])):
+        try:
+            reach()
+            print("REACHED")
+        except OSError:
+            print("REFUSED")
 """
 NO_LANDLOCK = """\
 import errno
@@ -184,6 +206,27 @@ def test_an_allowed_command_changes_no_process_outside(victim: Victim) -> None:
     assert "MEDDLED" not in model.prompts[1]
     assert after == before
     assert has_ended(int((victim.folder / "left").read_text()))
+
+
+@pytest.mark.hostile_long
+@pytest.mark.skipif(not confinable(), reason="this kernel has no landlock")
+def test_an_allowed_command_sends_nothing_to_a_socket_of_another_program(victim: Victim) -> None:
+    victim.write("b.md", "start\n")
+    victim.write("work.py", DATAGRAMS)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
+        door.bind(str(victim.folder / "door"))
+        door.setblocking(False)
+        model = victim.model(
+            "print(execute_command('python3 work.py door'))\nprint(read_file('b.md')['content'])",
+            "FINAL('Done. [b.md:1-1]')",
+        )
+        flags = ("--allow-command", "=python3 work.py door", "--large", "--runs-dir", victim.own, "--model", model.name)
+
+        victim.sonde("edit", "Work", ".", *flags)
+
+        with pytest.raises(BlockingIOError):
+            door.recv(100)
+    assert model.prompts[1].count("REFUSED") == 7 and "REACHED" not in model.prompts[1]
 
 
 def test_a_kernel_without_landlock_is_not_passed_over_in_silence(victim: Victim) -> None:

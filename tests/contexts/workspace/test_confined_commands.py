@@ -215,11 +215,12 @@ def test_a_command_reads_outside_where_the_user_says(root: Path, home: Path) -> 
     ("code", "error"),
     [
         ("import socket; socket.socket(socket.AF_UNIX).connect('{home}/door')", "PermissionError"),
+        ("import socket; socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)", "PermissionError"),
         ("import socket; socket.socket(socket.AF_VSOCK)", "PermissionError"),
         ("import os; os.kill({pid}, 0)", "PermissionError"),
         ("import ctypes; print('errno', ctypes.CDLL(None).mount(b'none', b'{root}', b'tmpfs', 0, None))", "errno -1"),
     ],
-    ids=["socket of another program", "socket of the machine below", "signal", "mount"],
+    ids=["socket of another program", "pair of datagrams", "socket of the machine below", "signal", "mount"],
 )  # fmt: skip
 def test_a_command_has_no_way_to_other_programs(root: Path, home: Path, code: str, error: str) -> None:
     (root / "attack.py").write_text(code.format(home=home, pid=os.getpid(), root=root))

@@ -67,6 +67,9 @@ def install_command_filter(machine: str) -> None:
     for family in tables.FAMILIES_OF_COMMANDS:
         code += _when(numbers["socket"], ((0, "low", family),), ALLOW, None)
     code += _when(numbers["socket"], (), refuse(errno.EACCES), ALLOW)
+    for kind in tables.PAIRS_OF_COMMANDS:
+        code += _when(numbers["socketpair"], ((0, "low", tables.AF_UNIX), (1, "low", kind)), ALLOW, None)
+    code += _when(numbers["socketpair"], (), refuse(errno.EACCES), ALLOW)
     code += _when(numbers["prlimit64"], (_is(2, 0),), ALLOW, None)  # no new limit: it only reads
     for name, (kinds, process) in tables.OF_ITSELF_TO_COMMANDS.items():
         itself = (process, "low", 0)

@@ -17,6 +17,10 @@ FORK_FLAGS = CLONE_PARENT | SIGCHLD
 """The one clone the gate passes on to the supervisor: a plain fork whose child belongs to the zygote."""
 
 FAMILIES_OF_COMMANDS = (2, 10, 16)  # IPv4, IPv6, netlink; not AF_UNIX and not the host of a virtual machine
+AF_UNIX = 1
+PAIRS_OF_COMMANDS = tuple(kind | flags for kind in (1, 5) for flags in (0, 0o4000, 0o2000000, 0o2004000))
+"""SOCK_STREAM and SOCK_SEQPACKET, with NONBLOCK and CLOEXEC: an end of these stays with the other end. One of datagrams (also
+SOCK_RAW, which the kernel takes for one) could be connected to the socket of any program."""
 X32_BIT = 0x40000000
 PR_SET_PDEATHSIG = 1
 PR_CAPBSET_DROP = 24
@@ -181,6 +185,7 @@ NUMBERS: dict[str, dict[str, int]] = {
         "landlock_add_rule": 445,
         "landlock_restrict_self": 446,
         "socket": 41,
+        "socketpair": 53,
         "add_key": 248,
         "request_key": 249,
         "keyctl": 250,
@@ -275,6 +280,7 @@ NUMBERS: dict[str, dict[str, int]] = {
         "landlock_add_rule": 445,
         "landlock_restrict_self": 446,
         "socket": 198,
+        "socketpair": 199,
         "add_key": 217,
         "request_key": 218,
         "keyctl": 219,

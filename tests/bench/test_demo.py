@@ -9,7 +9,7 @@ import pytest
 from sonde.api.result import Result
 from sonde.api.settings import Settings
 from sonde.bench.demo import load, names, play, without_model
-from sonde.core.events import CodeRan, Event, SubcallStarted
+from sonde.core.events import CodeRan, Event, GateChecked, ModelFailed, RunStarted, SubcallEnded, SubcallStarted
 from sonde.errors import ConfigError
 from sonde.viewer.server import Shelf
 
@@ -55,6 +55,21 @@ def test_one_recording_has_parallel_sub_calls_and_one_survives_a_fault_of_its_ow
 
     assert sum(isinstance(event, SubcallStarted) for event in events) >= 4
     assert any(isinstance(event, CodeRan) and not event.ok for event in events)
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_recording_plays_without_a_failed_call_or_a_refused_answer_and_costs_nothing_from_its_first_turn(
+    name: str, folder: Path
+) -> None:
+    events: list[Event] = []
+
+    play(load(name), folder, settings=Settings(), on_event=events.append)
+
+    assert not [event for event in events if isinstance(event, ModelFailed)]
+    assert not [event for event in events if isinstance(event, SubcallEnded) and event.status != "succeeded"]
+    assert not [event.reason for event in events if isinstance(event, GateChecked) and not event.ok]
+    started = next(event for event in events if isinstance(event, RunStarted))
+    assert started.price_source == "free: it is a recording"
 
 
 def test_the_families_are_covered_and_the_model_is_named() -> None:

@@ -57,13 +57,76 @@ def test_a_claim_that_is_not_confirmed_comes_back_with_its_lines_and_the_reason(
     assert not answer.citations
 
 
-def test_a_claim_that_was_doubted_may_be_upheld_once_its_author_has_seen_the_lines() -> None:
-    model = ScriptedModel([CLAIM, "no, they say nothing about orders", "FINAL(held_final)"])
+@pytest.mark.parametrize("again", [CLAIM, "FINAL(held_final)", f"print(CONTEXT['app.log'])\n{CLAIM}"])
+def test_a_claim_that_was_refuted_does_not_pass_when_it_is_repeated(again: str) -> None:
+    model = ScriptedModel(["t = CONTEXT['app.log']", CLAIM, "no, they say nothing about orders", again])
+
+    answer = run_in_memory(model, "What happened?", logs())
+
+    assert answer.status is RunStatus.PARTIAL
+    assert not answer.citations
+    assert any("app.log:2-3" in gap and "they say nothing about orders" in gap for gap in answer.gaps)
+    assert len(model.requests) == 4  # the same question is not asked twice
+
+
+def test_a_claim_that_was_refuted_may_be_upheld_once_its_author_has_printed_the_lines() -> None:
+    look = "print(read_file('app.log', 2, 3))"
+    model = ScriptedModel([CLAIM, "no, they say nothing about orders", look, "FINAL(held_final)"])
 
     answer = run_in_memory(model, "What happened?", logs())
 
     assert answer.status is RunStatus.SUCCEEDED
-    assert len(model.requests) == 3
+    assert len(model.requests) == 4
+
+
+def test_in_typed_actions_a_refuted_claim_is_upheld_after_reading_its_lines() -> None:
+    said = {"answer": "disk 7 is full", "citations": [{"path": "app.log", "start_line": 2, "end_line": 2}]}
+    final = json.dumps({"type": "finalize", "output": said})
+    look = json.dumps({"type": "tool_call", "tool_name": "read_file", "args": {"path": "app.log"}})
+
+    upheld = run_in_memory(ScriptedModel([final, "no", look, final]), "?", logs(), mode="actions")
+    repeated = run_in_memory(ScriptedModel([final, "no", final]), "?", logs(), mode="actions")
+
+    assert upheld.status is RunStatus.SUCCEEDED
+    assert repeated.status is RunStatus.PARTIAL
+
+
+def test_a_mended_claim_about_refuted_lines_is_asked_about_anew() -> None:
+    model = ScriptedModel([CLAIM, "no", "FINAL('disk 7 is full [app.log:2-3]')", "yes"])
+
+    answer = run_in_memory(model, "What happened?", logs())
+
+    assert "disk 7 is full [app.log:2-3]" in prompts(model)[3]
+    assert answer.status is RunStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize("read", ["t = read_file('app.log')", "t = CONTEXT['app.log']", "t = grep('disk|order')"])
+def test_prose_about_lines_that_only_code_has_read_is_asked_about(read: str) -> None:
+    model = ScriptedModel([f"{read}\nprint('ok')", CLAIM, "yes"])
+
+    answer = run_in_memory(model, "What happened?", logs())
+
+    assert "Do the lines below bear out" in prompts(model)[2]
+    assert answer.status is RunStatus.SUCCEEDED
+
+
+def test_a_value_that_code_computes_from_what_an_earlier_turn_read_is_not_asked_about() -> None:
+    model = ScriptedModel(["t = read_file('app.log', 2, 2)", "FINAL(f'{t} [app.log:2]')"])
+
+    answer = run_in_memory(model, "What happened?", logs())
+
+    assert answer.status is RunStatus.SUCCEEDED
+    assert len(model.requests) == 2
+
+
+def test_the_small_question_holds_the_whole_of_a_short_answer_and_the_claims_of_a_long_one() -> None:
+    how = "Counted by code over all lines."
+    for filler, carried in (("", True), ("And so on. " * 200, False)):
+        model = ScriptedModel([f"FINAL('a disk [app.log:2]\\n\\n{how} {filler}')", "yes"])
+
+        run_in_memory(model, "What happened?", logs())
+
+        assert (how in prompts(model)[1]) is carried
 
 
 def test_an_answer_that_code_computed_from_the_lines_it_read_needs_no_question() -> None:
@@ -246,7 +309,7 @@ def test_the_small_question_says_which_numbers_code_has_counted() -> None:
 
     run_in_memory(model, "How often?", logs())
 
-    assert "Code counted 3998; that need not be in the lines." in prompts(model)[1]
+    assert "Code counted 3998: examples suffice for that, it need not be in the lines." in prompts(model)[1]
 
 
 @pytest.mark.parametrize("character", ["\r", "\x0b", "\x85", "\u2028"])

@@ -29,7 +29,7 @@ from sonde.contexts.workspace import LocalWorkspace, WorkspaceContext, accept
 from sonde.core.cancellation import Stop
 from sonde.core.events import AnyEvent, ModelReplied, RunStarted
 from sonde.errors import ConfigError
-from sonde.models.base import RecordedModel
+from sonde.models.base import Price, RecordedModel
 from sonde.runs.recording import Recording
 from sonde.runs.rundir import RunDir
 from sonde.runtime.run import OnEvent
@@ -119,7 +119,8 @@ def play(
 ) -> Result:
     """Run a recording again below a folder: data in `data/`, the run in `runs/`."""
     started = began(recording, prepare(str(recording.started["run_type"]), folder / "data"))
-    silent = RecordedModel(f"{recording.model} (recorded)", [])
+    free = Price(input=0.0, output=0.0, source="free: it is a recording")
+    silent = RecordedModel(f"{recording.model} (recorded)", [], price=free)
     replies: list[AnyEvent] = [
         ModelReplied(**reply, request_hash="", model=recording.model, estimated=True, cost_usd=0.0)
         for reply in recording.replies

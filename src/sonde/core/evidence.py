@@ -183,42 +183,37 @@ class EvidenceLog:
     def __init__(self) -> None:
         self._by_ref: dict[tuple[str, str], Excerpt] = {}
         self._lines: dict[str, list[Excerpt]] = {}
-        self._fresh: set[tuple[str, str]] = set()
+        self._shown: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._by_ref)
 
-    def begin_turn(self) -> None:
-        """From now on, what is noted was returned in this turn."""
-        with self._lock:
-            self._fresh.clear()
+    def is_shown(self, excerpt: Excerpt) -> bool:
+        """Whether somebody read it, not only code."""
+        return (excerpt.kind.value, excerpt.ref) in self._shown
 
-    def is_fresh(self, excerpt: Excerpt) -> bool:
-        """Whether it was first returned in this turn, after the model had written what runs now."""
-        return (excerpt.kind.value, excerpt.ref) in self._fresh
-
-    def was_read(self, path: str, start_line: int, end_line: int) -> bool:
-        """Whether tools returned all these lines before this turn."""
+    def shows(self, path: str, start_line: int, end_line: int) -> bool:
+        """Whether all these lines were read by somebody, not only by code."""
         with self._lock:
-            older = [each for each in self._lines.get(path, ()) if not self.is_fresh(each)]
+            shown = [each for each in self._lines.get(path, ()) if self.is_shown(each)]
         line = start_line
         while line <= end_line:
-            ends = [each.end_line for each in older if each.start_line <= line <= each.end_line]
+            ends = [each.end_line for each in shown if each.start_line <= line <= each.end_line]
             if not ends:
                 return False
             line = max(ends) + 1
         return True
 
-    def note(self, excerpts: Iterable[Excerpt], *, fresh: bool = True) -> None:
-        """Remember what a tool has just returned, or what somebody else has read; a later look at the same place replaces the
-        earlier one.
+    def note(self, excerpts: Iterable[Excerpt], *, shown: bool = False) -> None:
+        """Remember what a tool has returned to code, or what was `shown` in a prompt or to a sub-call; a later look at the same place
+        replaces the earlier one.
         """
         with self._lock:
             for excerpt in excerpts:
                 known = self._by_ref.get((excerpt.kind.value, excerpt.ref))
-                if known is None and fresh:
-                    self._fresh.add((excerpt.kind.value, excerpt.ref))
+                if shown:
+                    self._shown.add((excerpt.kind.value, excerpt.ref))
                 self._by_ref[(excerpt.kind.value, excerpt.ref)] = excerpt
                 if excerpt.kind is EvidenceKind.FILE:
                     places = self._lines.setdefault(excerpt.path, [])
@@ -231,6 +226,7 @@ class EvidenceLog:
         other = EvidenceLog()
         with self._lock:
             other._by_ref = dict(self._by_ref)
+            other._shown = set(self._by_ref)  # a sub-call may rest on what its parent has read
             other._lines = {path: list(places) for path, places in self._lines.items()}
         return other
 

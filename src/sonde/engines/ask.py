@@ -213,7 +213,7 @@ def _prove(pointers: Iterable[Pointer], gathered: Gathered, *, look: bool) -> tu
             elif isinstance(found, Refuted) and found.unseen and look:
                 found = _looked_up(pointer, found, gathered)
         if isinstance(found, Citation) and (why := gathered.denied.get(found.place)):
-            found = Refuted(f"the model cited {found.place} without having read it", why)
+            found = why
         if isinstance(found, Refuted):
             refuted.append(found)
         else:

@@ -202,8 +202,11 @@ class ModelSettings:
 class RecordedModel:
     """Gives each recorded reply once, in order, also to several threads; a recorded failure is raised again."""
 
-    def __init__(self, name: str, replies: Iterable[ModelReply | ModelCallFailed]) -> None:
+    def __init__(
+        self, name: str, replies: Iterable[ModelReply | ModelCallFailed], *, price: Price | None = None
+    ) -> None:
         self.name = name
+        self.price = price
         self._replies = iter(replies)
         self._lock = threading.Lock()
 

@@ -231,7 +231,7 @@ class Gathered:
     printed: str = ""
     confirms: bool = False
     """Whether cited lines that nobody has seen yet may pass for now, because the session will ask about them."""
-    denied: Mapping[str, str] = field(default_factory=dict[str, str])
+    denied: Mapping[str, Refuted] = field(default_factory=dict[str, Refuted])
     """Places that do not count as proof, with the reason."""
     room: int = 0
     """How many characters of the data the first prompt may show."""

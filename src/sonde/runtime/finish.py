@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from sonde.core.calls import CallRef, shown_text
 from sonde.core.canonical import clip, hash_value, jsonable
 from sonde.core.events import ROOT, GateChecked, TurnStarted
-from sonde.core.evidence import Excerpt
+from sonde.core.evidence import Excerpt, Refuted
 from sonde.core.instructions import instructions_in, is_named
 from sonde.core.status import RunStatus
 from sonde.errors import (
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sonde.runtime.session import Session
 
 UNPROVED = "citations are switched off: nothing proves this answer"
-UNSEEN_CHARS, CLAIM_CHARS, CONFIRMED_CHARS, COUNTED = 800, 2_000, 6_000, 12
+UNSEEN_CHARS, WHOLE_CHARS, CLAIM_CHARS, CONFIRMED_CHARS, COUNTED = 800, 1_500, 2_000, 6_000, 12
 _YES = re.compile(r"\W*yes\b", re.IGNORECASE)
 
 
@@ -67,28 +67,36 @@ def conclude(session: Session, value: Any, *, asks: bool = False) -> Conclusion:
     """What a final value amounts to by the engine's gates; each judgement goes on the stream.
 
     Lines that the model had not seen when it wrote the value prove it if code computed it from them or, with `asks`, if the model
-    confirms it; otherwise they are among the problems.
+    confirms it; otherwise they are among the problems. Lines that it did not confirm count as seen only when they are printed again.
     """
-    conclusion, doubt = _judged(session, value, {}), ""
+    conclusion, doubt, refuted = _judged(session, value, {}), "", None
     unseen = _unseen(session, conclusion) if session.confirms and not _is_result(session, value) else {}
     if unseen and asks and not any(problem.mendable for problem in conclusion.problems):
         session.memory.draft = value
-        doubt = _doubt(session, conclusion.text, unseen)
+        doubt, refuted = _doubt(session, conclusion.text, unseen)
         gate_checked(session, "seen", [doubt] if doubt else [])
         unseen = unseen if doubt else {}
     if unseen:
         told = [
             f"{place} was not shown to you yet. It reads: {clip(text, UNSEEN_CHARS)}" for place, text in unseen.items()
         ]
-        told[-1] = f"{told[-1]}\n{doubt}".strip()
-        denied = dict(zip(unseen, told, strict=True))
+        session.coder.printed += told
+        how = "\nTo uphold it, print these lines and read them, then finish" if refuted is not None else ""
+        told[-1] = f"{told[-1]}\n{doubt}{how}".strip()
+        denied: dict[str, Refuted] = {}
+        for place, words in zip(unseen, told, strict=True):
+            reason = f"the model cited {place} without having read it"
+            if refuted is not None:
+                session.memory.refuted[place] = len(session.coder.printed)
+                reason = f"a check said that {place} does not bear the answer out: {refuted}"
+            denied[place] = Refuted(reason, words)
         conclusion = _judged(session, value, denied)
     for gate in ("schema", "evidence", "citations"):
         gate_checked(session, gate, [problem.reason for problem in conclusion.problems if problem.gate == gate])
     return conclusion
 
 
-def _judged(session: Session, value: Any, denied: Mapping[str, str]) -> Conclusion:
+def _judged(session: Session, value: Any, denied: Mapping[str, Refuted]) -> Conclusion:
     judge = session.engine.conclude
     if session.errand is not None and session.engine.conclude_child is not None:
         judge = session.engine.conclude_child
@@ -115,27 +123,30 @@ def _is_result(session: Session, value: Any) -> bool:
 
 
 def _unseen(session: Session, conclusion: Conclusion) -> dict[str, str]:
-    """Cited text that the model had neither read nor printed before the turn in which it finishes, by its place."""
+    """Cited text that no prompt and no output had shown before the turn in which the model finishes, by its place."""
     prover, log = session.shared.prover, session.shared.log
-    printed = "\n".join(session.coder.printed[: session.memory.shown])
     found: dict[str, str] = {}
     for citation in conclusion.citations:
+        since = session.memory.refuted.get(citation.place, 0)
+        printed = "\n".join(session.coder.printed[since : session.memory.shown])
         pointer = CallRef.read(citation.ref)
         if pointer is None:
-            seen = log.was_read(citation.path, citation.start_line, citation.end_line)
+            seen = log.shows(citation.path, citation.start_line, citation.end_line)
             text = prover.reread(Excerpt.of_lines(citation.path, citation.start_line, citation.end_line, "")) or ""
         else:
             excerpt, event = log.find(citation.kind.value, pointer.base), prover.returned(pointer.base)
-            seen = excerpt is None or not log.is_fresh(excerpt)
+            seen = excerpt is None or log.is_shown(excerpt)
             text = "" if event is None else pointer.cut(shown_text(event.result)) or ""
-            seen = seen or (event is not None and repr(event.result) in printed)
-        if not seen and not was_shown(text, printed):
+            if event is not None and repr(event.result) in printed:
+                continue
+        if (since or not seen) and not was_shown(text, printed):
             found[citation.place] = text
     return found
 
 
-def _doubt(session: Session, answer: str, unseen: Mapping[str, str]) -> str:
-    """Why unseen lines do not prove an answer; "" if it was computed from them, or if the model confirms it when it sees them.
+def _doubt(session: Session, answer: str, unseen: Mapping[str, str]) -> tuple[str, str | None]:
+    """Why unseen lines do not prove an answer, "" if it was computed from them or if the model confirms it when it sees them; and what
+    the model replied instead of yes.
 
     The question holds nothing but the claim and the lines, which are data like any other.
     """
@@ -148,21 +159,26 @@ def _doubt(session: Session, answer: str, unseen: Mapping[str, str]) -> str:
     lines = "\n".join(shown)
     literals = literals_of(session.coder.code) if session.memory.coded else None
     if literals is not None and is_computed(answer, literals, lines):
-        return ""
+        return "", None
     if len(lines) > CONFIRMED_CHARS or instructions_in(lines):
-        return "Read these lines before you rest an answer on them"
+        return "Print and read these lines before you rest an answer on them", None
     places = {place.rpartition(":")[0] for place in unseen}
     claims = [line for line in answer.splitlines() if any(place in line for place in places)]
-    claim = clip("\n".join(claims) or answer, CLAIM_CHARS)
+    claim = answer if len(answer) <= WHOLE_CHARS else clip("\n".join(claims) or answer, CLAIM_CHARS)
     assert session.model is not None, "a run without a model has no session"
     numbers = counted(claim, literals, lines) if literals is not None else []
     if numbers:
-        lines += f"\nCode counted {', '.join(numbers[:COUNTED])}; that need not be in the lines."
+        lines += (
+            f"\nCode counted {', '.join(numbers[:COUNTED])}: examples suffice for that, it need not be in the lines."
+        )
     prompt = CONFIRM.format(question=clip(session.objective, CLAIM_CHARS), claim=claim, lines=lines)
-    reply = session.host.functions.confirm(prompt, session.model)
+    checks = session.memory.checks
+    reply = checks[prompt] if prompt in checks else session.host.functions.confirm(prompt, session.model)
     if reply is None:
-        return "Look at it"
-    return "" if _YES.match(reply) else f"They do not bear the answer out: {clip(reply.strip(), 300)}"
+        return "Look at it", None
+    checks[prompt] = reply
+    said = clip(reply.strip(), 300)
+    return ("", None) if _YES.match(reply) else (f"They do not bear the answer out: {said}", said)
 
 
 def instructed(prover: Prover, value: Any, conclusion: Conclusion) -> list[Problem]:

@@ -285,7 +285,7 @@ class Functions:
 
     def _absorb(self, result: SubcallResult) -> SubcallResult:
         self.subcalls.append(result.as_dict())
-        self.run.log.note(result.seen, fresh=False)
+        self.run.log.note(result.seen, shown=True)
         self.citations.merge(ref for ref in result.evidence_refs if isinstance(ref, Citation) and not ref.fallback)
         return result
 

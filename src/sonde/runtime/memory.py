@@ -60,6 +60,10 @@ class Memory:
     """How often the model was asked to mend its value, by gate."""
     refused: str = ""
     """The value that was last refused, as canonical JSON."""
+    refuted: dict[str, int] = field(default_factory=dict[str, int])
+    """Places that a check found not to bear the answer out, and how many outputs there were then."""
+    checks: dict[str, str] = field(default_factory=dict[str, str])
+    """The questions of such checks, and what was replied."""
     forced: str | None = None
     elapsed_s: float = 0.0
     call_s: float = 0.0

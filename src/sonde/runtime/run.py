@@ -208,7 +208,7 @@ class Run:
                 prefilter = NO_PREFILTER
                 if engine.prefilter is not None:
                     prefilter = engine.prefilter(self._gathered(prefilter, ""))
-                    self.log.note(prefilter.excerpts)
+                    self.log.note(prefilter.excerpts, shown=True)
                 if self.model is None:
                     spoken = engine.fallback(self._gathered(prefilter, NO_MODEL))
                     gaps = tuple(dict.fromkeys((*spoken.gaps, *prefilter.gaps, NO_MODEL)))

@@ -173,7 +173,6 @@ class Session:
         self.scope.charge(iterations=1)
         memory.turn += 1
         self.host.begin(memory.turn)
-        self.shared.log.begin_turn()
         memory.shown = len(self.coder.printed)
         if started is None:
             left, call_s = self.scope.left(), round(memory.expected_s(), 3)
@@ -247,6 +246,7 @@ class Session:
                 cited = self.host.citations.unseen
                 unseen += [f"it cites what you have not read yet: {each}" for each in cited]
                 shown = [f"Cited: {each}" for each in cited] if self.confirms and ran.final is None else []
+                self.coder.printed += shown
                 observation = Observation(
                     text="\n".join([*ran.texts, *shown, feedback.notes_text(self.host.site.notes)]).strip(),
                     final=None if ran.final is None else Finalize(output=ran.final.value),
@@ -255,6 +255,7 @@ class Session:
             case CallTool():
                 self.advance(LoopState.ACTING)
                 observation = self.form.call(action)
+                self.coder.printed.append(observation.text)
             case Delegate():
                 self.advance(LoopState.DELEGATING)
                 actions = None if action.use_planner else action.actions

@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sonde.contexts import Narrowable
+from sonde.core.canonical import clip
 from sonde.errors import Fault, FormatFault, ModelOutputInvalid
 from sonde.models.base import Message, Role, output_limit, suited_mode
 from sonde.runtime import feedback, guided
@@ -100,6 +101,7 @@ class ReplyForm(Protocol):
         except Fault as fault:
             return Observation(text=f"{action.tool_name} failed: {fault.message}")
         text = feedback.value_text(action.tool_name, value)
+        self.session.coder.printed.append(clip(repr(value), feedback.SHOWN_CHARS))
         return Observation(text="\n".join([text, feedback.notes_text(host.site.notes)]).strip())
 
     def judged(self, value: Any, ground: Gathered, judge: Judge) -> Conclusion:

@@ -239,6 +239,8 @@ def _run(plan: BenchPlan, model: ModelOptions, place: UseOptions, budget: Budget
     summaries = summarise(plan.suite, results)
     table = markdown(plan.suite, summaries) + compared(plan.suite, results)
     title = f"{plan.suite.name}: {settings.model or 'no model'}"
+    if plan.out.parent == OUT:  # our choice of a folder, so not one for the user's repository
+        (OUT / ".gitignore").write_text("*\n", encoding="utf-8")
     (plan.out / "results.md").write_text(table, encoding="utf-8")
     (plan.out / "results.html").write_text(page(plan.suite, summaries, results, title), encoding="utf-8")
     typer.echo(table)

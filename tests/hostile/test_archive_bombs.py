@@ -50,6 +50,21 @@ def test_a_zip_whose_members_share_one_bomb_costs_no_more_than_its_limit(victim:
     assert "in an archive" in ask(victim)
 
 
+@pytest.mark.hostile_long
+def test_a_tar_whose_header_makes_no_sense_is_left_out_with_words(victim: Victim) -> None:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("service.txt")
+        info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(1 << 50)}
+        archive.addfile(info)
+    victim.write("logs.tar", file.getvalue())
+
+    told = ask(victim)
+
+    assert "left out: logs.tar" in told
+    assert "not a readable tar" in told
+
+
 def test_links_and_names_in_a_tar_lead_nowhere(victim: Victim) -> None:
     (victim.home / "secret.txt").write_text("hush-hush\n")
     file = io.BytesIO()

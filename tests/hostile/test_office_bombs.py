@@ -117,4 +117,6 @@ def test_a_sheet_that_says_it_is_enormous_does_not_fill_memory(victim: Victim) -
         ),
     )
 
-    assert "left out: service.xlsx" in ask(victim)
+    told = ask(victim)
+    assert "left out: service.xlsx" in told
+    assert "too large a sheet" in told

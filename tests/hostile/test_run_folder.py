@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from victim import Listener, Victim, one_in_make_test
 
+from runs.streams import write_story
 from sonde.core.budget import Budget
 from sonde.core.events import RunEnded, RunStarted
 from sonde.runs.export import journal_bytes
@@ -126,3 +127,17 @@ def test_a_recording_writes_nothing_to_a_server_and_sends_no_key(victim: Victim,
     told = victim.sonde("resume", run)
     assert told.returncode == 2 and "--writeback" in told.stderr
     assert not any(request.startswith("POST") for request in listener.heard)
+
+
+def test_an_import_from_the_future_is_not_the_last_run(victim: Victim) -> None:
+    victim.write("notes.txt", "the service is payments\n")
+    victim.call("ask", "Which service?", "notes.txt", "--runs-dir", victim.own)
+    (mine,) = (path.parent.name for path in victim.own.glob("*/events.jsonl"))
+    theirs = write_story(victim.folder / "theirs", "20991231-235959-000000000")
+    victim.call("export", theirs.path, "-o", "x.tar.gz")
+
+    imported = victim.call("runs", "import", "x.tar.gz", "--runs-dir", victim.own)
+    shown = victim.call("runs", "show", "last", "--json", "--runs-dir", victim.own)
+
+    assert theirs.run_id in imported.stdout
+    assert json.loads(shown.stdout)["run_id"] == mine

@@ -15,7 +15,7 @@ import lzma
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib import import_module
 from typing import IO, Any, BinaryIO, cast
 
@@ -91,13 +91,28 @@ def _zip_members(document: BinaryIO) -> Iterator[tuple[str, str, IO[bytes] | Non
 
 
 def _tar_members(stream: IO[bytes]) -> Iterator[tuple[str, str, IO[bytes] | None]]:
-    with tarfile.open(fileobj=stream, mode="r|", errorlevel=2) as archive:
-        for info in archive:
+    with _header_of_tar():
+        opened = tarfile.open(fileobj=stream, mode="r|", errorlevel=2)  # noqa: SIM115 - closed below
+    with opened as archive:
+        while True:
+            with _header_of_tar():
+                info = archive.next()
+            if info is None:
+                return
             cast("Any", archive).members = []  # it would keep every header
             if info.isreg():
                 yield info.name, "", archive.extractfile(info)
             elif not info.isdir():
                 yield info.name, LINK, None
+
+
+@contextlib.contextmanager
+def _header_of_tar() -> Generator[None]:
+    """What tarfile raises for a header that makes no sense becomes a ValueError with words."""
+    try:
+        yield
+    except (ValueError, TypeError, IndexError, KeyError, ArithmeticError) as error:  # tarfile trusts numbers in headers
+        raise ValueError("it is not a readable tar: a header makes no sense") from error
 
 
 def _decompressed(document: BinaryIO) -> IO[bytes]:

@@ -7,6 +7,7 @@ rename). A reader never sees half of one. Nothing here deletes a run; `catalog.p
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import hashlib
 import hmac
 import os
@@ -45,6 +46,7 @@ ANSWER = "answer.md"
 SEAL = "seal"
 ARTIFACTS = Path("artifacts/investigator_runs")
 """Where investigations leave their runs, below the working folder."""
+CLOCK_SLACK_S = 60.0
 Places = str | Path | Sequence[str | Path]
 """One folder of runs, or several; the first ones win."""
 _TIMED_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{9}")
@@ -285,16 +287,22 @@ class _Started(msgspec.Struct):
 
 
 def _newest(runs: Mapping[str, Path]) -> str:
-    """The run that started last. Ids sort by time, except those of a batch, which are named after its items."""
-    if all(_TIMED_ID.fullmatch(run_id) for run_id in runs):
-        return max(runs)
+    """The run that started last. Ids say when, except those of a batch, which are named after its items.
+
+    A run that says it started after its journal was written lies, as an import may: it counts as the oldest.
+    """
 
     def started(run_id: str) -> tuple[float, str]:
         try:
             with open_plain(runs[run_id] / JOURNAL) as file:
-                return msgspec.json.decode(file.readline(MAX_LINE), type=_Started).at, run_id
-        except (OSError, msgspec.DecodeError, RecursionError):
+                if _TIMED_ID.fullmatch(run_id):
+                    at = dt.datetime.strptime(f"{run_id[:15]}+0000", "%Y%m%d-%H%M%S%z").timestamp()
+                else:
+                    at = msgspec.json.decode(file.readline(MAX_LINE), type=_Started).at
+                written = os.fstat(file.fileno()).st_mtime
+        except (OSError, ValueError, RecursionError):  # ValueError: no such day, or no JSON
             return 0.0, run_id
+        return at if at < written + CLOCK_SLACK_S else 0.0, run_id
 
     return max(runs, key=started)
 

@@ -117,7 +117,7 @@ def test_the_report_of_a_stopped_batch_tells_what_was_paid_for_items_that_wait(t
     scene.write(30)
     flags = ["--concurrency", "8"]
     with counting_server(0.02) as server:
-        stopped = scene.run(server.base_url, *flags, "--max-cost-usd", "0.008")
+        stopped = scene.run(server.base_url, *flags, "--max-cost-usd", "0.005")
         replies = sum(server.counts().values())
         report = json.loads((scene.folder.path / "report.json").read_text())
         scene.run(server.base_url, *flags)

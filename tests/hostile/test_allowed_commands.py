@@ -34,7 +34,7 @@ def repository(victim: Victim) -> None:
 def edit(victim: Victim, allowed: Sequence[str], command: str, *flags: str) -> PlayedModel:
     """A task whose model runs one command and shows what came of it."""
     model = victim.model(
-        f"try:\n    print(execute_command({command!r}))\nexcept Exception as refused:\n    print('REFUSED', refused)",
+        f"try:\n    print(execute_command({command!r}))\nexcept Exception as refused:\n    print('refused'.upper(), refused)",
         "print(read_file('b.md')['content'])\nFINAL('Looked. [b.md:1-1]')",
     )
     words = [word for each in allowed for word in ("--allow-command", each)]

@@ -73,6 +73,9 @@ def asked(model: Model | None, cancel: threading.Event, tmp_path: Path, **option
         **options,
     )
     assert time.monotonic() - started < SOON_S
+    for each in threading.enumerate():  # a cancelled timer takes a moment to end
+        if isinstance(each, threading.Timer) and each.finished.is_set():
+            each.join(60)
     assert threads() <= before
     return answer, events
 

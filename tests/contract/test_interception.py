@@ -85,6 +85,8 @@ def test_what_a_tool_returned_is_cited_by_its_call_in_words_of_the_model(shop: P
     """Issue 20: "what a tool returned can be cited by its call" """
 
     def reply(request: ModelRequest) -> str:
+        if "nav_info() was not shown to you yet. It reads:" in request.messages[-1].content:
+            return "FINAL(held_final)"
         if len(request.messages) == 2:
             return "info = nav_info()\nFINAL('It is Python.')"
         return f"FINAL('It is Python. {REF.findall(request.messages[-1].content)[-1]}')"

@@ -72,7 +72,9 @@ def options(submit: str, runs_dir: Path) -> sonde.RunOptions:
 
 
 def rca(url: str, runs_dir: Path, confidence: float = 0.8) -> sonde.Investigation:
-    submit = f"SUBMIT(primary_label='tool_failure', summary='book timed out', confidence={confidence}, evidence_refs={EVIDENCE})"
+    other = "alternatives=[{'hypothesis': 'the prompt drifted', 'why_rejected': 'the plan names the right tool'}]"
+    judged = f"primary_label='tool_failure', summary='book timed out', confidence={confidence}"
+    submit = f"SUBMIT({judged}, evidence_refs={EVIDENCE}, {other})"
     return sonde.rca(TRACE, url, project=PROJECT, **options(submit, runs_dir))
 
 

@@ -175,6 +175,7 @@ def numbers() -> list[int]:
     return [7] * 900_000
 
 
+@pytest.mark.long
 @pytest.mark.requirement(22)
 @pytest.mark.parametrize("profile", ["assign-only", "general"])
 def test_a_result_that_is_too_large_is_warned_about_once(shop: Path, profile: str) -> None:

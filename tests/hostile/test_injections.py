@@ -50,6 +50,7 @@ def test_every_prompt_says_that_data_gives_no_instructions() -> None:
     assert [name for name, text in prompts.items() if not ("data" in text and "instructions" in text)] == []
 
 
+@pytest.mark.hostile_long
 def test_an_answer_that_rests_on_an_instruction_is_refused_and_ends_partial(victim: Victim) -> None:
     NAMED["override"].write(victim.folder)
     obeys = "FINAL('Backups are kept for 365 days. [docs/retention.md:6-6]')"

@@ -98,6 +98,7 @@ def test_a_hole_in_a_batch_folder(victim: Victim) -> None:
     assert compared.returncode == 2 and "it has more than" in compared.stderr
 
 
+@pytest.mark.hostile_long
 def test_pipes_and_holes_in_place_of_gits_own_files(victim: Victim) -> None:
     victim.write(".git", "gitdir: planted\n")
     victim.write("planted/HEAD", "ref: refs/heads/main\n")

@@ -116,6 +116,7 @@ def test_a_page_of_a_planted_run_shows_nothing_from_outside(
     assert '"state":"verified"' in (victim.own / "trusted.html").read_text()
 
 
+@pytest.mark.hostile_long
 @pytest.mark.parametrize(
     "field", one_in_make_test({each: each for each in ("source", "configs", "controls_files", "taxonomy")})
 )

@@ -14,9 +14,9 @@ import pytest
 from victim import Victim
 
 from sonde.core.deadline import Deadline, SystemClock
-from sonde.errors import ModelCallFailed
+from sonde.errors import ModelCallFailed, ToolResponseInvalid
 from sonde.models import Message, ModelRequest, ModelSettings, open_model
-from sonde.phoenix import PhoenixClient, PhoenixRefused, PhoenixUnavailable
+from sonde.phoenix import PhoenixClient, ServerUnavailable
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 PATIENCE_S = 200
@@ -72,15 +72,15 @@ def test_a_trace_server_that_drips_is_given_up(part: str) -> None:
     head = HEAD if part == "headers" else HEAD + b"content-length: 1000000\r\n\r\n"
     with server(head, b"x-a: 1\r\n" if part == "headers" else b" ") as url:
         client = PhoenixClient(url, timeout_s=1.0, attempts=1)
-        with pytest.raises(PhoenixUnavailable):
+        with pytest.raises(ServerUnavailable):
             client.get("/v1/projects")
 
 
 def test_a_small_reply_that_swells_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sonde.phoenix.client.MAX_REPLY_BYTES", 1 << 20)
+    monkeypatch.setattr("sonde.trace_client.MAX_REPLY_BYTES", 1 << 20)
     body = gzip.compress(b" " * (64 << 20))
     head = HEAD + f"content-encoding: gzip\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
-    with server(head, b"") as url, pytest.raises(PhoenixRefused, match="larger than 1 MiB"):
+    with server(head, b"") as url, pytest.raises(ToolResponseInvalid, match="larger than 1 MiB"):
         PhoenixClient(url, attempts=1).get("/v1/projects")
 
 

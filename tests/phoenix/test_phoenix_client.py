@@ -18,8 +18,8 @@ from sonde.phoenix import (
     Annotation,
     PhoenixClient,
     PhoenixReads,
-    PhoenixRefused,
-    PhoenixUnavailable,
+    ServerRefused,
+    ServerUnavailable,
     write_annotations,
 )
 from sonde.testing import FrozenClock
@@ -72,7 +72,7 @@ def test_what_may_pass_is_tried_again_with_growing_pauses() -> None:
 def test_a_server_that_stays_away_is_unavailable_and_the_run_may_be_tried_again() -> None:
     server = Server(lambda _: reply({"detail": "queue is full"}, 503), attempts=3)
 
-    with pytest.raises(PhoenixUnavailable) as raised:
+    with pytest.raises(ServerUnavailable) as raised:
         server.client.get("/v1/projects")
 
     assert raised.value.retryable
@@ -85,7 +85,7 @@ def test_a_server_that_stayed_away_is_asked_only_once_until_it_is_back() -> None
     server = Server(in_turn(*away, reply({"data": []}), reply({}, 503), reply({"data": [1]})))
 
     for _ in range(2):
-        with pytest.raises(PhoenixUnavailable):
+        with pytest.raises(ServerUnavailable):
             server.client.get("/v1/projects")
     assert (len(server.requests), len(server.pauses)) == (5, 3)
 
@@ -96,7 +96,7 @@ def test_a_server_that_stayed_away_is_asked_only_once_until_it_is_back() -> None
 def test_a_refusal_is_not_repeated() -> None:
     server = Server(lambda _: reply({"detail": "no"}, 422))
 
-    with pytest.raises(PhoenixRefused) as raised:
+    with pytest.raises(ServerRefused) as raised:
         server.client.get("/v1/x")
 
     assert (raised.value.status, len(server.requests)) == (422, 1)
@@ -107,7 +107,7 @@ def test_no_request_goes_out_after_the_deadline() -> None:
     server = Server(lambda _: reply({}), deadline=Deadline(clock, 10))
     clock.advance(11)
 
-    with pytest.raises(PhoenixUnavailable):
+    with pytest.raises(ServerUnavailable):
         server.client.get("/v1/projects")
     assert server.requests == []
 
@@ -115,7 +115,7 @@ def test_no_request_goes_out_after_the_deadline() -> None:
 def test_keys_and_headers_are_sent_and_never_shown() -> None:
     server = Server(lambda _: reply({"detail": "bad key"}, 401), api_key=KEY, headers={"x-tenant": "t-secret"})
 
-    with pytest.raises(PhoenixRefused) as raised:
+    with pytest.raises(ServerRefused) as raised:
         server.client.get("/v1/projects")
 
     assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
@@ -131,7 +131,7 @@ def test_a_server_that_repeats_what_it_was_sent_does_not_show_the_key(status: in
 
     server = Server(repeat, api_key=KEY, headers={"x-tenant": "t-secret"})
 
-    with pytest.raises((PhoenixRefused, PhoenixUnavailable)) as raised:
+    with pytest.raises((ServerRefused, ServerUnavailable)) as raised:
         server.client.get("/v1/projects")
 
     assert "no: [key removed]" in str(raised.value)
@@ -150,7 +150,7 @@ def test_a_reply_that_cannot_be_unpacked_is_tried_again_and_then_said() -> None:
     garbled = {"content-encoding": "gzip"}
     server = Server(lambda _: httpx2.Response(200, content=b"no gzip", headers=garbled), attempts=2)
 
-    with pytest.raises(PhoenixUnavailable):
+    with pytest.raises(ServerUnavailable):
         server.client.get("/v1/projects")
 
     assert len(server.requests) == 2

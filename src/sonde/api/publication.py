@@ -28,11 +28,11 @@ from sonde.engines.annotations import EVIDENCE, SUPERSEDED, Provenance, annotati
 from sonde.engines.pages import page_of
 from sonde.errors import ConfigError, RunError, ToolFault, WritebackFailed
 from sonde.phoenix import Annotation, PhoenixClient, PhoenixReads, Written, write_annotations
-from sonde.phoenix.client import Json
 from sonde.runs.recorder import Recorder
 from sonde.runs.recording import Recording
 from sonde.runs.rundir import RESULT
 from sonde.runtime.finish import Outcome
+from sonde.trace_client import Json
 
 Judge = Literal["LLM", "CODE"]
 REPORT = "report.md"

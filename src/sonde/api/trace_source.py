@@ -31,7 +31,7 @@ from sonde.engines.rca import RCA
 from sonde.engines.reports import PassFail
 from sonde.engines.taxonomies import load_taxonomy, shipped_taxonomy
 from sonde.errors import ConfigError, RunError, ToolCallFailed, ToolFault
-from sonde.phoenix import PhoenixRefused
+from sonde.phoenix import ServerRefused
 from sonde.runtime.engine import Engine
 
 EngineName = Literal["rca", "compliance", "incident"]
@@ -261,7 +261,7 @@ class Case:
                     return ConfigError(f"{where}; it begins with: {known or 'none'} (`sonde traces ls` lists them)")
             if self.engine == "incident" or (self.place.server and self.place.project):
                 project_in(self.place, store)
-        except PhoenixRefused as refused:
+        except ServerRefused as refused:
             return ToolCallFailed(refused.message)
         except ToolFault as fault:
             return ConfigError(fault.message)

@@ -14,7 +14,7 @@ from sonde.contexts.traces.phoenixstore import PhoenixStore
 from sonde.contexts.traces.store import TraceQuery
 from sonde.engines.annotations import SUPERSEDED
 from sonde.phoenix import PhoenixReads
-from sonde.phoenix.client import Json
+from sonde.trace_client import Json
 
 OWN = "sonde:"
 """How identifiers of Sonde's annotations begin."""

@@ -13,16 +13,16 @@ from typing import Any, Literal
 
 from sonde.core.canonical import canonical_json
 from sonde.errors import ConfigError
-from sonde.phoenix.client import Json, PhoenixClient, PhoenixRefused, PhoenixUnavailable
-from sonde.phoenix.reads import PhoenixReads
+from sonde.phoenix.reads import PhoenixClient, PhoenixReads
+from sonde.trace_client import Json, ServerRefused, ServerUnavailable
 
 __all__ = [
     "Annotation",
     "Level",
     "PhoenixClient",
     "PhoenixReads",
-    "PhoenixRefused",
-    "PhoenixUnavailable",
+    "ServerRefused",
+    "ServerUnavailable",
     "Written",
     "write_annotations",
 ]
@@ -128,7 +128,7 @@ def write_annotations(annotations: Sequence[Annotation], client: PhoenixClient) 
         for at in range(0, len(rows), AT_ONCE):
             try:
                 written += _write(client, level, rows[at : at + AT_ONCE])
-            except (PhoenixUnavailable, PhoenixRefused) as error:
+            except (ServerUnavailable, ServerRefused) as error:
                 return replace(written, error=str(error))
     return written
 
@@ -136,7 +136,7 @@ def write_annotations(annotations: Sequence[Annotation], client: PhoenixClient) 
 def _write(client: PhoenixClient, level: Level, rows: list[Json]) -> Written:
     try:
         reply = client.post(f"/v1/{level}_annotations", {"data": rows}, {"sync": "true"})
-    except PhoenixRefused as refused:
+    except ServerRefused as refused:
         if refused.status != 404:
             raise
         if len(rows) == 1:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 from urllib.parse import quote
 
-from sonde.errors import ConfigError, ToolResponseInvalid
-from sonde.phoenix.client import Json, Params, PhoenixClient, PhoenixRefused
+from sonde.errors import ConfigError
+from sonde.trace_client import Json, Params, ServerRefused, TraceClient
 
 SPANS_A_PAGE = 200
 TRACES_A_PAGE = 100
 IDS_A_REQUEST = 40
 ANNOTATIONS_A_PAGE = 1000
 _LEVELS = {"span": "span_ids", "trace": "trace_ids", "session": "session_ids"}
+
+
+class PhoenixClient(TraceClient):
+    """A Phoenix server; its key goes as a bearer token."""
+
+    def __init__(
+        self, base_url: str, *, api_key: str | None = None, headers: Mapping[str, str] | None = None, **options: Any
+    ) -> None:
+        key = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        super().__init__("Phoenix", base_url, headers=key | dict(headers or {}), secrets=[api_key or ""], **options)
 
 
 class PhoenixReads:
@@ -75,7 +85,7 @@ class PhoenixReads:
             params: Params = {_LEVELS[level]: group, "limit": ANNOTATIONS_A_PAGE}
             try:
                 found.extend(self._pages(f"{self._project_path()}/{level}_annotations", params))
-            except PhoenixRefused as refused:
+            except ServerRefused as refused:
                 if refused.status != 404:  # the server's word for: none of these is in the project
                     raise
         return found
@@ -85,22 +95,16 @@ class PhoenixReads:
             yield from page
 
     def _each_page(self, path: str, params: Params) -> Iterator[list[Json]]:
-        cursor: str | None = None
-        while True:
+        def ask(cursor: str | None) -> tuple[Any, Any]:
             try:
                 reply = self.client.get(path, {**params, "cursor": cursor})
-            except PhoenixRefused as refused:
+            except ServerRefused as refused:
                 if refused.status == 404 and path.startswith("/v1/projects/") and self.project not in self.projects():
                     raise self._unknown_project() from None
                 raise
-            rows = cast("list[Any]", reply.get("data") or [])
-            if not isinstance(reply.get("data") or [], list):
-                raise ToolResponseInvalid(f"the reply of Phoenix at {path} holds no list; is this a Phoenix server?")
-            yield [cast("Json", row) for row in rows if isinstance(row, dict)]
-            following = reply.get("next_cursor")
-            if not following or following == cursor:
-                return
-            cursor = str(following)
+            return reply.get("data") or [], reply.get("next_cursor")
+
+        return self.client.pages(path, ask)
 
     def _project_path(self) -> str:
         """By name; by id where the name holds what a path cannot."""

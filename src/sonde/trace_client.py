@@ -1,7 +1,8 @@
-"""HTTP to a Phoenix server: time-outs, retries on what may pass, and keys that never reach a message or a log.
+"""HTTP to a server that keeps traces: time-outs, retries on what may pass, and keys that never reach a message or a log.
 
-A request is tried again after connection failures, read time-outs, 429 and 5xx, with growing pauses and never past the deadline. Writes are
-upserts by identifier, so trying again does no harm. Redirects are not followed: a key must not travel to another host.
+A request is tried again after connection failures, read time-outs, 429 and 5xx, with growing pauses (or the one that the server asks for)
+and never past the deadline. Writes are upserts by identifier, so trying again does no harm. Redirects are not followed: a key must not
+travel to another host.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -25,18 +26,20 @@ TIMEOUT_S = 30.0
 ATTEMPTS = 4
 FIRST_PAUSE_S = 0.5
 MAX_PAUSE_S = 8.0
+MAX_ASKED_PAUSE_S = 60.0  # of what a server asks for with Retry-After
 MAX_REPLY_BYTES = 512 * 1024 * 1024
+MAX_PAGES = 5000
 Json = dict[str, Any]
 Params = Mapping[str, str | int | Sequence[str] | None]
 
 
-class PhoenixUnavailable(ToolCallFailed):
+class ServerUnavailable(ToolCallFailed):
     """The server did not answer, also after trying again; a later run may succeed."""
 
     retryable = True
 
 
-class PhoenixRefused(ToolFault):
+class ServerRefused(ToolFault):
     """The server said no (4xx) or pointed elsewhere (3xx); `status` is its code."""
 
     def __init__(self, message: str, status: int) -> None:
@@ -44,39 +47,41 @@ class PhoenixRefused(ToolFault):
         self.status = status
 
 
-class PhoenixClient:
-    """One server. `wait` is how it pauses between attempts; tests pass one that does not."""
+class TraceClient:
+    """One server of a product. `headers` carry the key; no message holds them, or any of the `secrets`.
+
+    `wait` is how it pauses between attempts; tests pass one that does not.
+    """
 
     def __init__(
         self,
+        product: str,
         base_url: str,
         *,
-        api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        secrets: Sequence[str] = (),
         timeout_s: float = TIMEOUT_S,
         attempts: int = ATTEMPTS,
         deadline: Deadline | None = None,
         transport: httpx2.BaseTransport | None = None,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.base_url = _checked_url(base_url)
+        self.product = product
+        self.base_url = _checked_url(product, base_url)
         self._timeout_s = timeout_s
         self._attempts = max(1, attempts)
         self._deadline = deadline
         self._wait = wait
         self._in_vain = 0
         self._lines: list[socket.socket] = []
-        secret = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        given = {**secret, **dict(headers or {})}
-        for name, value in given.items():
+        for name, value in (headers or {}).items():
             if not (name + value).isascii() or "\n" in value.strip():
-                shown = "the API key" if name == "authorization" else f"the header {name!r}"
+                shown = "the API key" if name in {"authorization", "x-api-key"} else f"the header {name!r}"
                 raise ConfigError(
-                    f"{shown} for Phoenix holds a character that cannot be sent, such as a curly quote; copy it again"
+                    f"{shown} for {product} holds a character that cannot be sent, such as a curly quote; copy it again"
                 )
-        sent = {name: value.strip() for name, value in given.items()}
-        held = {api_key or "", *sent.values()}
-        self._keys = secret_forms([*held, *url_secrets(base_url)])
+        sent = {name: value.strip() for name, value in (headers or {}).items()}
+        self._keys = secret_forms([*sent.values(), *secrets, *url_secrets(base_url)])
         self._http = httpx2.Client(
             base_url=self.base_url,
             headers={**sent, "accept": "application/json"},
@@ -86,7 +91,7 @@ class PhoenixClient:
         )
 
     def __repr__(self) -> str:
-        return f"PhoenixClient({self.base_url!r})"
+        return f"TraceClient({self.product!r}, {self.base_url!r})"
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -107,11 +112,13 @@ class PhoenixClient:
                 values = [str(value)] if isinstance(value, (str, int)) else value
                 query.extend((name, item) for item in values)
         sent = httpx2.QueryParams(tuple(query))
-        problem = ""
+        problem, asked = "", 0.0
         patience = 1 if self._in_vain >= self._attempts else self._attempts  # a server silent for so long is asked once
         for attempt in range(patience):
             if attempt:
-                self._wait(min(FIRST_PAUSE_S * 2 ** (attempt - 1), MAX_PAUSE_S, self._timeout(problem)))
+                usual = min(FIRST_PAUSE_S * 2 ** (attempt - 1), MAX_PAUSE_S, self._timeout(problem))
+                left = self._deadline.remaining() if self._deadline is not None else MAX_ASKED_PAUSE_S
+                self._wait(max(usual, min(asked, MAX_ASKED_PAUSE_S, left)))
             self._in_vain += 1
             try:
                 reply = self._reply(method, path, sent, body, self._timeout(problem))
@@ -120,14 +127,16 @@ class PhoenixClient:
                 continue
             if reply.status_code < 300:
                 self._in_vain = 0
-                return _decoded(reply, path)
+                return self._decoded(reply, path)
             said = self._keys.remove(reply.text[:4_000])  # some servers repeat what was sent in the headers
             problem = f"{reply.status_code} at {method} {path}: {' '.join(said[:300].split())}"
             if reply.status_code != 429 and reply.status_code < 500:
                 self._in_vain = 0
-                raise PhoenixRefused(f"Phoenix refused: {problem}", reply.status_code)
-        raise PhoenixUnavailable(
-            f"Phoenix at {self.base_url} did not answer after {self._in_vain} attempts: {problem}; "
+                raise ServerRefused(f"{self.product} refused: {problem}", reply.status_code)
+            pause = reply.headers.get("retry-after", "")
+            asked = float(pause) if pause.isdecimal() and len(pause) < 10 else 0.0
+        raise ServerUnavailable(
+            f"{self.product} at {self.base_url} did not answer after {self._in_vain} attempts: {problem}; "
             "is it running, and is --source right? Files work too: --source traces.jsonl"
         )
 
@@ -159,43 +168,66 @@ class PhoenixClient:
                 for chunk in reply.iter_bytes():
                     content += chunk
                     if len(content) > MAX_REPLY_BYTES:
-                        largest = f"the reply at {path} is larger than {MAX_REPLY_BYTES >> 20} MiB"
-                        raise PhoenixRefused(largest, reply.status_code)
+                        raise ToolResponseInvalid(f"the reply at {path} is larger than {MAX_REPLY_BYTES >> 20} MiB")
                     if time.monotonic() - began > seconds:
                         raise httpx2.ReadTimeout(f"the reply took longer than {seconds:g} s")
-                return httpx2.Response(reply.status_code, content=bytes(content))
+                asked = {name: reply.headers[name] for name in ("retry-after",) if name in reply.headers}
+                return httpx2.Response(reply.status_code, content=bytes(content), headers=asked)
         finally:
             timer.cancel()
 
     def _timeout(self, problem: str) -> float:
         left = self._deadline.remaining() if self._deadline is not None else self._timeout_s
         if left <= 0:
-            raise PhoenixUnavailable(
-                f"no time left to ask Phoenix at {self.base_url}{f' (before: {problem})' if problem else ''}"
+            raise ServerUnavailable(
+                f"no time left to ask {self.product} at {self.base_url}{f' (before: {problem})' if problem else ''}"
             )
         return min(self._timeout_s, left)
 
+    def _decoded(self, reply: httpx2.Response, path: str) -> Json:
+        try:
+            try:
+                value = msgspec.json.decode(reply.content or b"{}")
+            except (msgspec.DecodeError, UnicodeDecodeError):  # it refuses NaN and bytes that are not UTF-8
+                value = json.loads(reply.content.decode("utf-8", "replace"))
+        except (ValueError, RecursionError):
+            raise ToolResponseInvalid(f"the reply at {path} is not JSON; is this a {self.product} server?") from None
+        return cast("Json", value) if isinstance(value, dict) else {"data": value}
 
-def _checked_url(text: str) -> str:
+    def pages(self, what: str, ask: Callable[[str | None], tuple[Any, Any]]) -> Iterator[list[Json]]:
+        """Pages of rows up to the last one. `ask` gets a cursor and gives the rows with the next cursor.
+
+        ToolResponseInvalid if the rows are no list, or if the pages go round in a circle or never end.
+        """
+        cursor: str | None = None
+        seen: set[str] = set()
+        for _ in range(MAX_PAGES):
+            rows, following = ask(cursor)
+            if not isinstance(rows, list):
+                raise ToolResponseInvalid(
+                    f"the reply of {self.product} at {what} holds no list; is this a {self.product} server?"
+                )
+            yield [cast("Json", row) for row in cast("list[Any]", rows) if isinstance(row, dict)]
+            if not following:
+                return
+            cursor = str(following)
+            if cursor in seen:
+                raise ToolResponseInvalid(
+                    f"{self.product} at {self.base_url} gives the same page of {what} again and again"
+                )
+            seen.add(cursor)
+        raise ToolResponseInvalid(f"{self.product} at {self.base_url} gave {MAX_PAGES} pages of {what}, and no end")
+
+
+def _checked_url(product: str, text: str) -> str:
     try:
         url = httpx2.URL(text)
     except httpx2.InvalidURL:
-        raise ConfigError("the address of Phoenix is not a URL; for example: http://localhost:6006") from None
+        raise ConfigError(f"the address of {product} is not a URL; for example: http://localhost:6006") from None
     if url.scheme not in {"http", "https"} or not url.host:
         raise ConfigError(
-            "the address of Phoenix must begin with http:// or https://; for example: http://localhost:6006"
+            f"the address of {product} must begin with http:// or https://; for example: http://localhost:6006"
         )
     if url.userinfo:
-        raise ConfigError("the address of Phoenix must not hold a password; pass an API key or headers instead")
+        raise ConfigError(f"the address of {product} must not hold a password; pass an API key or headers instead")
     return str(url).rstrip("/")
-
-
-def _decoded(reply: httpx2.Response, path: str) -> Json:
-    try:
-        value = msgspec.json.decode(reply.content or b"{}")
-    except (msgspec.DecodeError, UnicodeDecodeError):  # it refuses NaN and bytes that are not UTF-8
-        try:
-            value = json.loads(reply.content.decode("utf-8", "replace"))
-        except ValueError:
-            raise ToolResponseInvalid(f"the reply at {path} is not JSON; is this a Phoenix server?") from None
-    return cast("Json", value) if isinstance(value, dict) else {"data": value}

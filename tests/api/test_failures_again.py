@@ -146,3 +146,14 @@ def test_a_sub_call_that_was_cancelled_before_a_crash_is_asked_again(data: Path)
 
     assert finished.record.status is RunStatus.SUCCEEDED
     assert "yes" in again.requests[1].messages[-1].content
+
+
+def test_a_run_that_was_killed_while_it_was_delegating_goes_on_and_replays(data: Path) -> None:
+    steps = ["print(llm_query('ask it'))", "yes", LOOK, FINISH]
+    answer, run_dir = succeeded(data, ScriptedModel(steps))
+    killed(run_dir, after=b'"delegating"')
+
+    finished = resume(run_dir, model=ScriptedModel(steps[1:]), settings=Settings())
+
+    assert finished.record.runtime_ref.state_trajectory == answer.record.runtime_ref.state_trajectory
+    assert replay(run_dir, settings=Settings()).equal

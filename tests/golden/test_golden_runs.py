@@ -144,6 +144,8 @@ def test_a_run_that_was_killed_ends_like_one_that_was_not(scene: Scene) -> None:
 
     assert scene.sonde("diff", "interrupted", "subcalls", "--json").json["equal"] is True
     assert scene.sonde("replay", "interrupted").code == 0
+    states = shown(scene, "interrupted")["runtime_ref"]["state_trajectory"]
+    assert "delegating" not in states  # its version did not record it, and a run goes on as it began
 
 
 @every_run

@@ -11,6 +11,7 @@ from sonde.core.budget import Budget
 from sonde.core.events import CodeRan, Event, ModelAsked, StateChanged, SubcallEnded, SubcallStarted, TurnStarted
 from sonde.core.status import RunStatus
 from sonde.errors import ErrorCode, ModelCallFailed
+from sonde.models.base import ModelRequest
 from sonde.sandbox.policy import SAFE_BUILTINS, SAFE_METHODS
 from sonde.testing import FrozenClock, ScriptedModel, run_in_memory
 
@@ -442,6 +443,21 @@ def test_the_trajectory_matches_the_declared_machine() -> None:
     assert states == [
         "planning", "acting", "planning", "acting", "planning", "finalizing", "completed",
     ]  # fmt: skip
+
+
+@pytest.mark.requirement(130)
+@pytest.mark.parametrize("call", ["llm_query('is it 42?')", "llm_batch(['is it 42?'])", "sub_rlm('is it 42?')"])
+def test_code_that_waits_for_a_sub_call_is_delegating(call: str) -> None:
+    events: list[Event] = []
+
+    def answer_as(request: ModelRequest) -> str:
+        asked = request.messages[-1].content
+        return "FINAL('yes')" if "is it 42?" in asked else CITED if "yes" in asked else f"print({call})"
+
+    run_in_memory(ScriptedModel(answer_as), "?", files(), on_event=events.append)
+
+    states = [event.state for event in events if isinstance(event, StateChanged) and event.session == "root"]
+    assert states[:7] == ["planning", "acting", "planning", "delegating", "planning", "acting", "planning"]
 
 
 def test_history_is_append_only_so_that_prompt_caches_hit() -> None:

@@ -19,6 +19,8 @@ SCHEMA_VERSION = "1.0.0"
 LAST_MOMENT = 253_402_300_800
 """Seconds from the epoch to the year 10000, which no date can show."""
 ROOT = "root"
+JOURNAL_FORMAT = 1
+"""What a run records: since 1, that code which waits for a sub-call is delegating."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -63,6 +65,8 @@ class RunStarted(Event, tag="run_started", frozen=True, kw_only=True):
     context: str = ""
     sampling: dict[str, Any] = {}
     price_source: str = ""
+    format: int = 0
+    """The JOURNAL_FORMAT of the version that began the run. A run that is done again records what it did then."""
 
 
 class RunResumed(Event, tag="run_resumed", frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ child's id. A failed child is recorded, and the parent continues.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -100,6 +101,8 @@ class Delegation:
     scope: Scope
     session: str
     spawn: Spawn
+    delegating: Callable[[], AbstractContextManager[None]]
+    """The state of the session's loop while its code waits for a sub-call."""
     answered: dict[str, str] = field(default_factory=dict[str, str])
     """The sub-call that answered a plain prompt, by the prompt's hash."""
     instructed: dict[str, None] = field(default_factory=dict[str, None])

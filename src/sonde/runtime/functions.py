@@ -34,6 +34,10 @@ FUNCTIONS = (
     "delegate_subcall",
     "delegate_batch",
 )
+SUBCALLS = frozenset(
+    {"llm_query", "llm_batch", "summarize", "check", "sub_rlm", "rlm_batch", "delegate_subcall", "delegate_batch"}
+)
+"""Those that wait for another model or a child."""
 VARIABLES = (
     "CONTEXT",
     "CONTEXT_INDEX",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -23,7 +24,7 @@ from sonde.errors import Fault, SandboxViolation, ToolFault, ToolResponseInvalid
 from sonde.runtime.citations import CallSite, Citations
 from sonde.runtime.delegate import Delegation
 from sonde.runtime.engine import Review
-from sonde.runtime.functions import Functions
+from sonde.runtime.functions import SUBCALLS, Functions
 from sonde.runtime.prompts import brief_prompt, taught
 from sonde.sandbox import Args
 from sonde.tools import CallResult, ToolRegistry
@@ -56,6 +57,7 @@ class Host:
     """
 
     def __init__(self, delegation: Delegation, review: Review | None = None) -> None:
+        self.delegation = delegation
         self.run = delegation.run
         self.scope = delegation.scope
         self.site = CallSite(session=delegation.session)
@@ -123,7 +125,8 @@ class Host:
             # A replay goes no further than the recorded run.
             self.run.spec.recording.expect(HostReturned, self.site.session, call.turn, call.ordinal)
         try:
-            result = self.own.call(name, bound)
+            with self.delegation.delegating() if name in SUBCALLS else nullcontext():
+                result = self.own.call(name, bound)
         except Fault as fault:
             raise self._failed(call, fault) from None
         return self._record(call, result).result

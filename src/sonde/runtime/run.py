@@ -18,6 +18,7 @@ from sonde.core.cancellation import Stop
 from sonde.core.canonical import hash_value, jsonable
 from sonde.core.deadline import Clock, Deadline, SystemClock
 from sonde.core.events import (
+    JOURNAL_FORMAT,
     ROOT,
     Event,
     ModelReplied,
@@ -154,6 +155,12 @@ class Run:
     def cites(self) -> bool:
         """Whether a final value must be proved."""
         return self.spec.citations and self.spec.engine.cites
+
+    @property
+    def format(self) -> int:
+        """What this run records: a recorded one as it did then, so that the steps of its loop keep their numbers."""
+        then = self.spec.recording.at(RunStarted)
+        return JOURNAL_FORMAT if then is None else then.format
 
     @property
     def seed(self) -> int:
@@ -337,6 +344,7 @@ class Run:
             if model
             else {},
             price_source=then.price_source if then else price_source(model, own_price(self.model)) if model else "",
+            format=self.format,
             layers=[*(["unsafe"] if spec.unsafe else []), *interpreter],
         )
 

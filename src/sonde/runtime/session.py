@@ -8,7 +8,8 @@ calls run this same loop one level down. `forms` decides what the model reads an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -20,6 +21,7 @@ from sonde.core.status import LOOP_TRANSITIONS, LoopState, advance
 from sonde.errors import (
     BudgetExceeded,
     Cancelled,
+    Fault,
     ModelCallFailed,
     ModelOutputInvalid,
     RunError,
@@ -77,7 +79,7 @@ class Session:
         self.objective = errand.objective if errand else run.spec.objective
         self.model = (run.sub_model if errand else run.model) or run.model
         self.prefilter = prefilter
-        self.delegation = Delegation(run=run, scope=scope, session=path, spawn=self._spawn)
+        self.delegation = Delegation(run=run, scope=scope, session=path, spawn=self._spawn, delegating=self.delegating)
         self.host = Host(self.delegation, self.prefilter.review)
         state: dict[str, Any] = {"variables": {}, "evidence_refs": [], "hypothesis_candidates": []}
         given = {**run.spec.variables, **prefilter.variables}
@@ -377,6 +379,24 @@ class Session:
         self.shared.emit(
             StateChanged(session=self.path, turn=self.memory.turn, state=state.value, ordinal=self.memory.states)
         )
+
+    @contextmanager
+    def delegating(self) -> Generator[None]:
+        """The loop's state while code waits for a sub-call. A limit that is reached there ends the loop in this state."""
+        if self.shared.format < 1 or self.state is not LoopState.ACTING:
+            yield
+            return
+        self.advance(LoopState.PLANNING)  # the table has no way from acting to delegating
+        self.advance(LoopState.DELEGATING)
+        fault: Fault | None = None
+        try:
+            yield
+        except Fault as heard:  # the code hears it and goes on
+            fault = heard
+        self.advance(LoopState.PLANNING)
+        self.advance(LoopState.ACTING)
+        if fault is not None:
+            raise fault
 
     def _spawn(self, path: str, errand: Errand, scope: Scope) -> Outcome:
         run, context = replace(self.shared, log=self.shared.log.copy()), self.spec.context

@@ -17,7 +17,9 @@ from itertools import product
 from pathlib import Path
 
 from sonde.api.investigations import rca
+from sonde.api.launch import RunOptions
 from sonde.api.settings import Settings
+from sonde.bench.incidents import Incidents
 from sonde.bench.methods import QUESTION_METHODS, Asker, answered, one_prompt
 from sonde.bench.questions import Questions
 from sonde.bench.suite import BenchCase, Suite, Trial, append_result, read_results
@@ -135,18 +137,18 @@ class Bench:
 
     def _engine(self, case: BenchCase, method: str, repeat: int) -> Trial:
         suite = self.plan.suite
-        found = rca(
-            case.trace_id,
-            case.source,
-            taxonomy=suite.taxonomy,
-            writeback=False,
-            model=None if method == "rule" else self.model,
-            runs_dir=self.plan.out / "runs",
-            settings=self.settings if method == "sonde" else replace(self.settings, model=None, sub_model=None),
-            in_memory=method == "rule",
-        )
-        report = found.report
         by_rule = method == "rule"
+        options: RunOptions = {
+            "model": None if by_rule else self.model,
+            "runs_dir": self.plan.out / "runs",
+            "settings": replace(self.settings, model=None, sub_model=None) if by_rule else self.settings,
+            "in_memory": by_rule,
+        }
+        if isinstance(suite, Incidents):
+            found = suite.investigate(case, **options)
+        else:
+            found = rca(case.trace_id, case.source, taxonomy=suite.taxonomy, writeback=False, **options)
+        report = found.report
         predicted = None if report is None else suite.by_rule(case, report) if by_rule else suite.predicted(report)
         used = found.record.runtime_ref.usage
         return Trial(

@@ -86,7 +86,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         cls=CommandList, help="Measure a model against benchmarks whose answers are known.", no_args_is_help=True
     )
-    for command in (trail, whowhen, seeded, niah, oolong, pairs, hops, code, human):
+    for command in (trail, whowhen, seeded, incident, niah, oolong, pairs, hops, code, human):
         group.command()(spread(command))
     app.add_typer(group, name="bench")
     app.command()(spread(demo))
@@ -142,6 +142,22 @@ def seeded(
         data.mkdir(parents=True, exist_ok=True)
         generate(make).write(data / "traces.jsonl", data / "manifest.json")
     return _run(_plan(Seeded(data), how), model, place, budget)
+
+
+def incident(
+    *, seed: Seeds = None, how: BenchCaseOptions, model: ModelOptions, budget: BudgetOptions, place: UseOptions
+) -> int:
+    """Windows of traces whose cause is known: the right group, the right change, nothing in healthy ones. Without a model, by rule.
+
+    Example: sonde bench incident --data-seed 1 --data-seed 7
+    """
+    from dataclasses import replace
+
+    from sonde.bench.incidents import Incidents
+
+    if settings_of(model, place, budget).model is None:
+        how = replace(how, sonde=False, baseline=how.baseline or ["rule"])
+    return _run(_plan(Incidents(how.out / "incident" / "data", seed or [1]), how), model, place, budget)
 
 
 def niah(

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sonde.batch.issues import ISSUES, Issue, compare, group, read_issues, words_of
+from sonde.batch.issues import ISSUES, Issue, compare, group, read_issues
 from sonde.batch.result import FoundFailure, ItemResult
 from sonde.errors import ConfigError
 
@@ -85,7 +85,9 @@ def test_a_second_batch_tells_new_ongoing_and_gone_and_a_third_one_reopened() ->
 
 
 def test_words_are_compared_without_numbers_and_ids() -> None:
-    assert words_of("Timeout 500ms at 0xdeadbeef1, trace 4f1c2b9a8d7e6f5a") == {"timeout", "at", "trace"}
+    issue = one(group([found(1, words="Timeout 500ms at 0xdeadbeef1, trace 4f1c2b9a8d7e6f5a")]))
+
+    assert issue.words == ["at", "timeout", "trace"]
 
 
 def test_an_earlier_batch_that_is_none_is_refused(tmp_path: Path) -> None:

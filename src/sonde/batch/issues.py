@@ -11,7 +11,6 @@ grouping, not a judgement: two causes with one message in one component are one 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,18 +19,15 @@ from typing import Literal
 import msgspec
 
 from sonde.batch.result import ItemResult
+from sonde.contexts.traces.wording import overlap, telling_words
 from sonde.disk import open_below, read_whole
 from sonde.errors import ConfigError
 
 ALIKE = 0.5
 REPRESENTATIVES = 5
-WORDS = 40
-SAID_CHARS = 2_000  # of a message: what looks like an id is found in quadratic time
 ISSUES = "issues.json"
 MAX_BYTES = 64 * 1024 * 1024
 State = Literal["new", "ongoing", "reopened", "gone", "unseen"]
-_TOKEN = re.compile(r"[^\W\d_][^\W\d]+")
-_ID = re.compile(r"\b(?=[0-9a-f-]*\d)[0-9a-f]{6,}(?:-[0-9a-f]+)*\b|\b\S*\d\S*\b")
 
 
 class Issue(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,25 +85,14 @@ class _Group:
         )
 
 
-def words_of(text: str) -> frozenset[str]:
-    """The words of a message that say what happened: no ids, no numbers."""
-    return frozenset(_TOKEN.findall(_ID.sub(" ", text[:SAID_CHARS].lower()))[:WORDS])
-
-
-def alike(one: Iterable[str], other: Iterable[str]) -> bool:
-    """Whether two sets of words mean the same; two empty ones do."""
-    left, right = set(one), set(other)
-    return not left | right or len(left & right) / len(left | right) >= ALIKE
-
-
 def group(results: Iterable[ItemResult]) -> list[Issue]:
     """The issues of a batch, most frequent first."""
     places: dict[tuple[str, str], list[_Group]] = {}
     for result in sorted(results, key=lambda result: (result.seen_at or "", result.id)):
         for finding in result.findings:
             groups = places.setdefault((finding.label, finding.component), [])
-            words = words_of(finding.words)
-            home = next((each for each in groups if alike(each.words, words)), None)
+            words = telling_words(finding.words)
+            home = next((each for each in groups if overlap(each.words, words) >= ALIKE), None)
             if home is None:
                 home = _Group(finding.label, finding.component, finding.words, words)
                 groups.append(home)
@@ -122,8 +107,8 @@ def compare(now: Sequence[Issue], earlier: Sequence[Issue], *, complete: bool = 
     found: list[Issue] = []
     for issue in now:
         place = (issue.label, issue.component)
-        known = (each for each in left if (each.label, each.component) == place and alike(each.words, issue.words))
-        before = next(known, None)
+        known = (each for each in left if (each.label, each.component) == place)
+        before = next((each for each in known if overlap(each.words, issue.words) >= ALIKE), None)
         if before is None:
             found.append(issue)
             continue

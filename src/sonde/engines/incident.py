@@ -14,10 +14,11 @@ from typing import Any, cast, get_args
 from sonde.contexts.configs import change_type
 from sonde.contexts.traces.context import LOOKING, TracesContext
 from sonde.contexts.traces.span import us_of_text
+from sonde.contexts.traces.window import seconds
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.canonical import plural
 from sonde.core.evidence import EvidenceKind, EvidenceRef, Refuted, merge
-from sonde.engines.incident_window import prefilter, seconds
+from sonde.engines.incident_window import prefilter
 from sonde.engines.pages import incident_page
 from sonde.engines.reports import ChangeType, IncidentDossier
 from sonde.engines.submission import (

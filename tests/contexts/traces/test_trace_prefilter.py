@@ -12,8 +12,9 @@ from sonde.bench import origin30
 from sonde.contexts.controls import ControlsLibrary, infer_scope
 from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.filestore import FileStore
+from sonde.contexts.traces.groups import AttributeTable, TraceFacts, facts_of
 from sonde.contexts.traces.prefilter import FirstLook, hot_spans, prefilter
-from sonde.contexts.traces.representatives import TraceFacts, facts_of, representatives
+from sonde.contexts.traces.representatives import representatives
 from sonde.core.evidence import EvidenceLog
 
 
@@ -204,16 +205,21 @@ def trace(number: int, **changes: Any) -> TraceFacts:
         "root_span_id": f"r{number}",
         "root_name": f"root{number}",
         "first_tool": "",
-        "first_error": "",
+        "spans": 1,
         "error_spans": 0,
         "latency_ms": float(number),
         "start_us": number,
+        "outcome": "healthy",
+        "failures": (),
+        "attributes": (),
+        "steps": (),
+        "retries": {},
     }
     return TraceFacts(**{**facts, **changes})
 
 
 def test_representatives_come_from_three_buckets_without_telling_a_story_twice() -> None:
-    failed = [trace(n, error_spans=n, first_error=f"e{n}") for n in range(1, 8)]
+    failed = [trace(n, error_spans=n) for n in range(1, 8)]
     slow = [trace(n, latency_ms=1000.0 + n) for n in range(20, 28)]
     alike = [trace(n, root_name="same") for n in range(40, 60)]
 
@@ -222,7 +228,7 @@ def test_representatives_come_from_three_buckets_without_telling_a_story_twice()
     assert [one.bucket for one in found] == ["error"] * 5 + ["latency"] * 5 + ["cluster"] * 2
     assert [one.facts.trace_id for one in found[:6]] == ["t07", "t06", "t05", "t04", "t03", "t27"]
     assert found[10].facts.root_name == "same"
-    assert found[0].why_selected == "error bucket: score=7 error_spans=7 latency_ms=7"
+    assert found[0].why_selected == "error bucket: score=1 error_spans=7 latency_ms=7"
 
 
 def test_overrides_are_added_whatever_their_score() -> None:
@@ -238,7 +244,9 @@ def test_facts_of_a_trace_name_root_tool_and_first_error(tmp_path: Path) -> None
         raw_span(2, attributes=of_kind("TOOL"), name="add", status_code="ERROR", status_message="boom"),
     ]
     with store_of(tmp_path, rows) as store:
-        facts = facts_of(TRACE, store.summaries(TRACE))
+        facts = facts_of(TRACE, store.spans(TRACE), AttributeTable())
 
-    assert facts.signature == ("step 1", "add", "boom")
+    assert (facts.root_name, facts.first_tool, facts.outcome) == ("step 1", "add", "failed")
+    assert facts.failure is not None
+    assert (facts.failure.component, facts.failure.message) == ("add", "boom")
     assert (facts.error_spans, facts.latency_ms) == (1, 6.0)

@@ -1,0 +1,97 @@
+"""What a failure says, and the form in which two failures say the same: ids, numbers and times are folded away, words stay.
+
+    folded("Step 4: order 8812-AX not found")   # "Step #: order # not found"
+    folded("KeyError: 'currency'")              # as it is: the word says what is missing
+
+HTTP status codes stay as well, because 429 and 503 have different causes. Everything is bounded, since messages are a stranger's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from sonde.contexts.traces.span import Span
+
+SAID_CHARS = 2_000  # of a message: what looks like an id is found in quadratic time
+NAME_CHARS = 300
+_TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?")
+_ADDRESS = re.compile(r"\b(\w+://[^\s/'\"?#]+)[^\s'\"]*")
+_STATUS = re.compile(
+    r"(?:^|\b(?:https?|status|code|error|returned|response|got|answered|with)[ :=]{1,2}(?:code[ :=]{1,2}|status[ :=]{1,2})?)"
+    r"([45]\d\d)\b(?! ?(?:ms|s|sec|bytes|chars|tokens|items|rows)\b)",
+    re.IGNORECASE,
+)
+_ID = re.compile(
+    r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b0x[0-9a-f]+\b|[\w@+-]*\d[\w@+-]*(?:\.[\w@+-]*\d[\w@+-]*)*",
+    re.IGNORECASE,
+)
+_BRACES = re.compile(r"\{[^{}]{0,1000}\}")
+_RUN = re.compile(r"#(?:[\s,;:/.-]{1,3}#)+")
+_QUOTED = re.compile(r"(?<!\w)'[^']{0,300}'(?!\w)|\"[^\"]{0,300}\"|`[^`]{0,300}`")
+_WORD = re.compile(r"[^\W\d_][^\W\d]+")
+_NUMBERED = re.compile(
+    r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|(?<![a-z0-9])(?=[a-f]*\d)[0-9a-f]{6,}(?![a-z0-9])|(?<![\w.-])\d+(?![\w.-])",
+    re.IGNORECASE,
+)
+_EXCEPTION = ("exception.type", "exception.message")
+_SAID_IN = ("error.message", "exception.message", "error.type", "exception.type")
+
+
+def failure_text(span: Span) -> str:
+    """What a failed span says in one line: its status message with the type of its exception, or whatever else names the error."""
+    said = _one_line(span.summary.status_message)
+    for event in span.events:
+        if not event.is_exception:
+            continue
+        kind, message = (_one_line(str(event.attributes.get(key) or "")) for key in _EXCEPTION)
+        message = message or said
+        short = kind.rpartition(".")[2]
+        if kind and short not in message:
+            message = f"{short}: {message}" if message else short
+        return message if len(message) >= len(said) else said
+    return said or next((_one_line(str(span.attributes[key])) for key in _SAID_IN if span.attributes.get(key)), "")
+
+
+def _one_line(text: str) -> str:
+    """The line that says it: the last one of a traceback, else all of them in one."""
+    text = text[-SAID_CHARS:] if text.startswith("Traceback (most") else text[:SAID_CHARS]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if lines and text.startswith("Traceback (most"):
+        return lines[-1]
+    return " ".join(" ".join(lines).split())
+
+
+def folded(text: str, *, quotes: bool = False) -> str:
+    """The text without what differs from one case to the next; with `quotes`, without quoted words as well."""
+    text = text[:SAID_CHARS]
+    if quotes:
+        text = _QUOTED.sub("'#'", text)
+    codes: list[str] = []
+
+    def aside(found: re.Match[str]) -> str:
+        codes.append(found[1])
+        return f"{found[0][: -len(found[1])]}\x00"
+
+    text = _STATUS.sub(aside, text.replace("\x00", " "))
+    text = _ADDRESS.sub(r"\1", _TIME.sub("#", _BRACES.sub("{#}", text)))
+    text = _RUN.sub("#", _ID.sub("#", text))
+    for code in codes:
+        text = text.replace("\x00", code, 1)
+    return " ".join(text.split())
+
+
+def telling_words(text: str, most: int = 40) -> frozenset[str]:
+    """The words of a message that say what happened: no ids, no numbers."""
+    return frozenset(_WORD.findall(folded(text).lower())[:most])
+
+
+def overlap(one: Iterable[str], other: Iterable[str]) -> float:
+    """How much of two sets of words is the same, from 0 to 1; two empty ones are the same."""
+    left, right = set(one), set(other)
+    return len(left & right) / len(left | right) if left | right else 1.0
+
+
+def component_of(name: str) -> str:
+    """The name of a step without its number or id: `Step 4` and `Step 12` are one component, `gpt-4o` keeps its digits."""
+    return " ".join(_NUMBERED.sub("#", name[:NAME_CHARS]).split()) or "unnamed"

@@ -23,7 +23,7 @@ def parse(*lines: Any) -> tuple[list[Item], dict[int, str]]:
 
 def test_an_ask_and_an_investigation_are_items_with_paths_beside_the_manifest() -> None:
     rca = {"id": "t", "engine": "rca", "trace_ids": ["4f"], "source": "t.jsonl", "project": "shop"}
-    phoenix = {"id": "p", "engine": "compliance", "trace_ids": ["5a"], "source": "http://localhost:6006"}
+    phoenix = {"id": "p", "engine": "comply", "trace_ids": ["5a"], "source": "http://localhost:6006"}
 
     items, broken = parse(ASK, rca, phoenix)
 

@@ -117,6 +117,30 @@ def test_answers_are_listed_with_links_to_their_runs(tmp_path: Path) -> None:
     assert "<script" not in text + page
 
 
+def test_a_batch_of_compliance_has_a_matrix_of_controls_and_traces_the_worst_first(tmp_path: Path) -> None:
+    calm = result(1, label="compliant", trace_ids=["a" * 32], verdicts={"hard.failures": "pass", EVIL: "pass"})
+    open_ = result(2, label="needs_review", trace_ids=["b" * 32], verdicts={"hard.failures": "insufficient_evidence"})
+    bad = result(3, label="non_compliant", trace_ids=["c" * 32], verdicts={"hard.failures": "fail", EVIL: "pass"})
+
+    report, _ = write_report(outcome(tmp_path, calm, open_, bad, result(4)))
+
+    assert report["controls"]["counts"]["hard.failures"] == {"pass": 1, "insufficient_evidence": 1, "fail": 1}
+    assert (report["controls"]["judged"], len(report["controls"]["traces"])) == (3, 3)
+    text, page = markdown(report), (tmp_path / "report.html").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows[0] == "| trace | verdict | hard.failures |"
+    assert rows[2:] == [
+        f"| {'c' * 12} | not compliant | ✕ |",
+        f"| {'b' * 12} | needs review | ? |",
+        f"| {'a' * 12} | compliant | ✓ |",
+        "| of 3 traces | | 1 failed |",
+    ]
+    assert page.index("cccccccc") < page.index("bbbbbbbb") < page.index("aaaaaaaa")
+    assert page.count('class="v fail"') == 1 and '<a href="items/k3/summary.md"' in page
+    assert "<script" not in text + page
+    assert dict(rows_of(tmp_path / "results.parquet")[2]["verdicts"]) == bad.verdicts
+
+
 def test_words_of_traces_and_manifests_are_no_markdown_of_the_report(tmp_path: Path) -> None:
     evil = "boom ![x](http://evil.example/p.png) <img src=//evil.example>\n# Forged\n[y]: http://evil.example"
     finding = FoundFailure(label=evil, component=evil, words=evil)

@@ -161,6 +161,21 @@ def test_the_command_line_runs_a_query_and_compares_with_an_earlier_batch(traces
         assert report["statuses"] == {"partial": 3}
 
 
+def test_a_batch_of_comply_says_for_each_trace_which_control_failed(traces: Path, tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    flags = ["--engine", "comply", "--source", str(traces), "--since", "2026-11-01T00:00Z", "--name", "audit"]
+    done = scene.query(*flags)
+
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stdout.splitlines() if "(partial): not compliant: " in line]
+    assert all("upstream.http.review failed" in line for line in told)
+    assert sorted(line[3:35] for line in told) == [f"{number:032x}" for number in (6, 8, 10)]
+    report = json.loads((tmp_path / "runs/batch-audit/report.json").read_text())
+    assert report["engines"] == {"compliance": 6}
+    assert [row["verdict"] for row in report["controls"]["traces"]] == ["non_compliant"] * 3 + ["needs_review"] * 3
+    assert "| of 6 traces | | 3 failed |" in done.stdout
+
+
 def test_when_no_trace_fails_any_more_every_earlier_issue_is_gone_and_the_night_after_may_compare_again(
     traces: Path, tmp_path: Path
 ) -> None:

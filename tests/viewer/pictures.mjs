@@ -1,9 +1,9 @@
 // Looks at the pictures of investigations in a real browser, light and dark, wide and narrow; prints what it saw as JSON.
-// node pictures.mjs URL ONE_FILE SHOTS TOOLS   (the runs are those of test_pictures.py)
+// node pictures.mjs URL ONE_FILE SHOTS TOOLS BATCH_REPORT   (the runs are those of test_pictures.py)
 
 import { createRequire } from "node:module";
 
-const [url, oneFile, shots, tools] = process.argv.slice(2);
+const [url, oneFile, shots, tools, report] = process.argv.slice(2);
 const { chromium } = createRequire(`${tools}/`)("playwright-core");
 const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: ["--no-sandbox"] });
 const seen = { problems: [], foreign: [], looks: [] };
@@ -50,6 +50,19 @@ for (const scheme of ["light", "dark"])
     look.marks = await page.locator(".incident .mark.event").count();
     look.changes = await page.locator(".incident .mark.change").count();
     await page.locator(".incident").screenshot({ path: `${shots}/incident-${scheme}-${width}.png` });
+    await page.goto(`file://${report}`);
+    look.batch = await page.evaluate(() => {
+      const [scroll, name] = [document.querySelector(".scroll"), document.querySelector(".matrix tbody th")];
+      scroll.scrollLeft = 10_000;
+      return {
+        signs: [...document.querySelectorAll(".matrix .v")].map((cell) => cell.textContent).join(""),
+        first: document.querySelector(".matrix thead a").textContent,
+        fits: document.documentElement.scrollWidth <= innerWidth,
+        nameStays: name.getBoundingClientRect().left >= scroll.getBoundingClientRect().left,
+        colours: ["fail", "insufficient_evidence"].map((kind) => getComputedStyle(document.querySelector(`.v.${kind}`)).backgroundColor),
+      };
+    });
+    await page.locator(".scroll").screenshot({ path: `${shots}/batch-${scheme}-${width}.png` });
     seen.looks.push(look);
     await page.close();
   }

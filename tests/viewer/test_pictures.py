@@ -13,6 +13,10 @@ import pytest
 
 import sonde
 from engines.trace_cases import IO, LOOK, ROOT, SPAN, TOOL, TRACE, failed_trace, model, options, write
+from sonde.batch.driver import BatchOutcome
+from sonde.batch.folder import BatchFolder
+from sonde.batch.report import write_report
+from sonde.batch.result import ItemResult
 from sonde.runs.rundir import RunDir
 from sonde.viewer import ViewerServer, export_html
 from sonde.viewer.excerpts import SPANS
@@ -102,6 +106,25 @@ def test_a_trace_that_is_one_long_chain_is_drawn_in_part(tmp_path: Path) -> None
     assert len(trace["spans"]) == SPANS and trace["left_out"] == len(ids) - SPANS
 
 
+def batch_report(folder: Path) -> Path:
+    """The page of a compliance batch over forty traces: one breaks a control, one cannot be judged."""
+    found = {1: ("non_compliant", "fail"), 2: ("needs_review", "insufficient_evidence")}
+    results = [
+        ItemResult(
+            id=f"{number:032x}",
+            key=f"k{number}",
+            engine="compliance",
+            status="succeeded",
+            label=found.get(number, ("compliant", "pass"))[0],
+            trace_ids=[f"{number:08x}".ljust(32, "0")],
+            verdicts={"execution.hard_failures": found.get(number, ("", "pass"))[1], HOSTILE: "not_applicable"},
+        )
+        for number in reversed(range(1, 41))
+    ]
+    write_report(BatchOutcome(folder=BatchFolder(folder), results=tuple(results), left=0, stopped=None))
+    return folder / "report.html"
+
+
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     if not (TOOLS / "node_modules").exists() or shutil.which("chromium") is None:
@@ -111,7 +134,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     runs = investigated(base, "rca", "comply", "incident")
     page = export_html(RunDir(runs / "rca"), base / "one.html")
     with ViewerServer(runs) as server:
-        script = ["node", str(HERE.with_name("pictures.mjs")), server.url, str(page), str(shots), str(TOOLS)]
+        script = ["node", HERE.with_name("pictures.mjs"), server.url, page, shots, TOOLS, batch_report(base)]
         return json.loads(subprocess.run(script, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
 
 
@@ -126,6 +149,9 @@ def test_pictures_show_failures_pins_arrows_controls_and_changes_in_every_look(s
         assert look["verdicts"].count("fail") == 1 and "insufficient evidence" in look["verdicts"]
         assert look["marks"] == 2 and look["changes"] == 1
         assert look["fits"], look
+        assert look["batch"]["signs"] == "✕?" + "✓" * 38 + "–" * 40
+        assert (look["batch"]["first"], look["batch"]["fits"], look["batch"]["nameStays"]) == ("00000001", True, True)
+        assert len(set(look["batch"]["colours"])) == 2
     light, dark = ({look["ink"] for look in seen["looks"] if look["scheme"] == each} for each in ("light", "dark"))
     assert not light & dark
 

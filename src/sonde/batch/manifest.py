@@ -23,6 +23,7 @@ from sonde.errors import ConfigError
 
 MAX_BYTES = 1 << 30  # millions of items
 ENGINES = ("ask", "rca", "compliance", "incident")
+SYNONYMS = {"comply": "compliance"}  # the command's name
 _TEXTS = ("id", "engine", "question", "source", "project", "taxonomy", "controls", "start", "end", "filter", "configs")
 _LISTS = ("paths", "trace_ids")
 _PLACES = ("paths", "source", "configs", "taxonomy")
@@ -140,6 +141,7 @@ def _items(line: bytes, folder: Path) -> list[Item]:
         raise _NoItem(f"it is not an object; a line reads {_EXAMPLE}")
     given = cast("dict[str, Any]", found)
     data: dict[str, Any] = {"engine": "ask" if "question" in given else "", **given}
+    data["engine"] = SYNONYMS.get(data["engine"], data["engine"]) if isinstance(data["engine"], str) else data["engine"]
     _check(data)
     fields = {key: value for key, value in data.items() if key not in ("id", "engine")}
     if "paths" in fields:

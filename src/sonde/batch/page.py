@@ -14,6 +14,7 @@ from sonde.core.canonical import plural
 
 BINS = 24
 ROWS = 12
+SIGNS = {"fail": "✕", "insufficient_evidence": "?", "pass": "✓", "not_applicable": "–"}
 _WIDTH, _HEIGHT = 460, 150
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1d2329;--dim:#667079;--line:#dde2e6;--paper:#fff;
@@ -22,12 +23,18 @@ _STYLE = """
 --bar:#7aa7d9;--good:#69b98a;--part:#d9ad5c;--bad:#e07a70}}
 body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1000px;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.5rem;margin:0}h2{font-size:1.05rem;margin:2rem 0 .5rem}p.dim,td.dim,figcaption{color:var(--dim)}
-.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(400px,1fr));gap:1.5rem}figure{margin:0}figcaption{font-size:.85rem}
+.grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(400px,100%),1fr));gap:1.5rem}figure{margin:0}figcaption{font-size:.85rem}
 .tiles{display:flex;flex-wrap:wrap;gap:2rem;margin:1.2rem 0}.tile b{display:block;font-size:1.4rem}
 table{border-collapse:collapse;width:100%;font-size:.9rem}
 td,th{text-align:left;padding:.3rem .8rem .3rem 0;border-bottom:1px solid var(--line);vertical-align:top}
 td.n{text-align:right;font-variant-numeric:tabular-nums}svg{width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:var(--dim)}
-.bar{fill:var(--bar)}.succeeded{fill:var(--good)}.partial{fill:var(--part)}.failed,.refused{fill:var(--bad)}code{font-size:.85em}
+.scroll{overflow-x:auto}.matrix{width:auto}.matrix th,.matrix td{padding:.2rem .35rem;white-space:nowrap}.k{white-space:nowrap}
+.matrix tbody th{position:sticky;left:0;background:var(--paper);font-weight:400}
+.matrix thead a{writing-mode:vertical-rl;font:12px ui-monospace,monospace}
+@media(max-width:700px){td{overflow-wrap:anywhere}.matrix tbody th{white-space:normal;overflow-wrap:anywhere;min-width:8rem;max-width:40vw}}
+.v{text-align:center;min-width:1.1rem}.v.fail{background:var(--bad);color:var(--paper);font-weight:700}
+.v.insufficient_evidence{background:var(--part);color:#1d2329;font-weight:700}.v.pass{color:var(--good)}.v.not_applicable{color:var(--dim)}
+a{color:var(--bar)}.bar{fill:var(--bar)}.succeeded{fill:var(--good)}.partial{fill:var(--part)}.failed,.refused{fill:var(--bad)}code{font-size:.85em}
 """
 
 
@@ -75,6 +82,7 @@ def render(report: Mapping[str, Any], results: Sequence[ItemResult]) -> str:
         '<div class="tiles">' + "".join(f'<div class="tile"><b>{v}</b>{n}</div>' for n, v in tiles) + "</div>",
         f'<div class="grid">{"".join(plots)}</div>',
         _table("Top findings", ["", "traces", "what", "evidence", "for example", "seen"], issues),
+        matrix(report["controls"]),
         _answers(report["answers"]),
         _table("Failures", ["code", "items", "the first one says", "for example"], failures),
         _table("Lines that are no items", ["line", "why"], broken),
@@ -128,6 +136,41 @@ def bars(title: str, counts: Mapping[str, int], *, classed: bool = False) -> str
     return _figure(title, "".join(rows), more, height=len(shown) * 22 + 4)
 
 
+def matrix(controls: Mapping[str, Any]) -> str:
+    """A row per control and a column per trace, linked to its run; what does not hold is coloured, and every cell has a sign too."""
+    counts: Mapping[str, Mapping[str, int]] = controls["counts"]
+    traces: Sequence[Mapping[str, Any]] = controls["traces"]
+    if not counts:
+        return ""
+    heads = "".join(
+        f'<th scope="col"><a href="{escape(each["path"])}" title="{escape(each["trace_id"])}: '
+        f'{escape(_plain(each["verdict"]))}">{escape(each["trace_id"][:8])}</a></th>'
+        for each in traces
+    )
+    rows: list[str] = []
+    for name, found in counts.items():
+        cells: list[str] = []
+        for each in traces:
+            verdict = each["verdicts"].get(name, "")
+            title = escape(f"{name}, trace {each['trace_id'][:8]}: {_plain(verdict) or 'not asked'}")
+            cells.append(f'<td class="v {escape(verdict)}" title="{title}">{SIGNS.get(verdict, "")}</td>')
+        told = "".join(f'<td class="n">{found.get(kind, 0) or ""}</td>' for kind in SIGNS)
+        rows.append(f'<tr><th scope="row">{escape(name)}</th>{told}{"".join(cells)}</tr>')
+    signs = "".join(f'<th scope="col" title="{_plain(kind)}">{sign}</th>' for kind, sign in SIGNS.items())
+    left = controls["judged"] - len(traces)
+    key = ", ".join(f"{sign} {_plain(kind)}" for kind, sign in SIGNS.items())
+    more = f"; {left:,} more in results.jsonl" if left else ""
+    return (
+        f'<h2>Controls and traces</h2><div class="scroll"><table class="matrix"><thead><tr><th scope="col">control</th>{signs}{heads}'
+        f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        f'<p class="dim">{plural(len(traces), "trace")}, the worst first{more}. {key}.</p>'
+    )
+
+
+def _plain(verdict: str) -> str:
+    return verdict.replace("_", " ")
+
+
 def _figure(title: str, drawing: str, caption: str, height: int = _HEIGHT) -> str:
     picture = (
         f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title)}">{drawing}</svg>'
@@ -142,7 +185,7 @@ def _answers(answers: Sequence[Mapping[str, Any]]) -> str:
     if not answers:
         return ""
     rows = "".join(
-        f'<tr><td><a href="{escape(each["path"])}">{escape(each["id"])}</a></td><td>{escape(each["status"])}</td>'
+        f'<tr><td><a href="{escape(each["path"])}">{escape(each["id"])}</a></td><td class="k">{escape(each["status"])}</td>'
         f"<td>{escape(each['answer'])}</td></tr>"
         for each in answers
     )

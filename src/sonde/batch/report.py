@@ -18,14 +18,17 @@ import msgspec
 from sonde.batch.driver import BatchOutcome
 from sonde.batch.folder import DiskFull
 from sonde.batch.issues import ISSUES, Issue, IssueFile
-from sonde.batch.page import render
+from sonde.batch.page import SIGNS, render
 from sonde.batch.result import ItemResult, run_path
 from sonde.core.canonical import plural
 from sonde.core.record import percentile
-from sonde.engines.pages import inline
+from sonde.engines.pages import VERDICTS, inline
 from sonde.runs.rundir import pretty_json, write_atomically
 
 TOP = 10
+MATRIX = 200  # traces
+MARKDOWN_TRACES = 50
+SEVERITY = ("non_compliant", "needs_review", "compliant")
 ANSWERS = 500
 SKIPPED = "results.parquet is skipped: it needs the extra `data` (pip install 'sonde-rlm[data]')"
 
@@ -61,6 +64,7 @@ def report_of(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> dict[str, 
             for each in results[:ANSWERS]
             if each.summary
         ],
+        "controls": _controls(results),
         "cost_usd": _spread([result.cost_usd for result in results]),
         "unpriced": sum(result.unpriced > 0 for result in results),
         "spent_usd": round(outcome.spent_usd, 6),
@@ -73,6 +77,34 @@ def report_of(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> dict[str, 
             "states": dict(Counter(issue.state for issue in issues).most_common()),
             "top": [msgspec.to_builtins(issue) for issue in issues[:TOP]],
         },
+    }
+
+
+def _controls(results: Sequence[ItemResult]) -> dict[str, Any]:
+    """The verdicts of compliance items: how many of each kind per control, and trace by trace, the worst first."""
+    judged = [result for result in results if result.verdicts]
+    counts: dict[str, Counter[str]] = {}
+    for result in judged:
+        for name, verdict in result.verdicts.items():
+            counts.setdefault(name, Counter())[verdict] += 1
+
+    def badness(result: ItemResult) -> tuple[int, int, str]:
+        fails = sum(verdict == "fail" for verdict in result.verdicts.values())
+        return SEVERITY.index(result.label) if result.label in SEVERITY else len(SEVERITY), -fails, result.id
+
+    return {
+        "counts": {name: dict(found) for name, found in counts.items()},
+        "judged": len(judged),
+        "traces": [
+            {
+                "id": each.id,
+                "trace_id": each.trace_ids[0] if each.trace_ids else each.id,
+                "verdict": each.label or "",
+                "verdicts": each.verdicts,
+                "path": run_path(each),
+            }
+            for each in sorted(judged, key=badness)[:MATRIX]
+        ],
     }
 
 
@@ -130,6 +162,7 @@ def markdown(report: dict[str, Any]) -> str:
         answers.append("- more in results.jsonl")
     sections = {
         "Answers": answers,
+        "Controls and traces": _matrix(report["controls"]),
         "Lines that are no items": broken,
         "Labels": labels,
         "Failures": failures,
@@ -139,6 +172,34 @@ def markdown(report: dict[str, Any]) -> str:
         if lines:
             head += ["", f"## {title}", *lines]
     return "\n".join(head) + "\n"
+
+
+def _matrix(controls: dict[str, Any]) -> list[str]:
+    """A row per trace, the worst first, and a column per control that does not hold everywhere; the last row counts."""
+    counts: dict[str, dict[str, int]] = controls["counts"]
+    open_ones = [name for name, found in counts.items() if found.keys() - {"pass", "not_applicable"}]
+    kept = [inline(name) for name in counts if name not in open_ones]
+    held = [f"Nowhere broken: {', '.join(kept)}."] if kept else []
+    if not open_ones:
+        return held
+    shown = controls["traces"][:MARKDOWN_TRACES]
+    lines = [
+        f"| trace | verdict | {' | '.join(map(inline, open_ones))} |",
+        "|---" * (2 + len(open_ones)) + "|",
+        *(
+            f"| {inline(each['trace_id'][:12])} | {VERDICTS.get(each['verdict'], '').lower()} | "
+            + " | ".join(SIGNS.get(each["verdicts"].get(name, ""), " ") for name in open_ones)
+            + " |"
+            for each in shown
+        ),
+        f"| of {plural(controls['judged'], 'trace')} | | "
+        + " | ".join(f"{counts[name].get('fail', 0):,} failed" for name in open_ones)
+        + " |",
+    ]
+    more = controls["judged"] - len(shown)
+    rest = [f"{plural(more, 'more trace')} in results.jsonl."] if more else []
+    key = ", ".join(f"{sign} {kind.replace('_', ' ')}" for kind, sign in SIGNS.items()) + "."
+    return ["", *lines, *(line for each in (key, *rest, *held) for line in ("", each))]
 
 
 def _counted(counts: dict[str, int]) -> str:
@@ -187,6 +248,7 @@ def write_parquet(path: Path, results: Sequence[ItemResult]) -> str | None:
     columns |= {name: pa.bool_() for name in ("retryable", "resumed")}
     finding = {"label": pa.string(), "component": pa.string(), "words": pa.string(), "span_id": pa.string()}
     columns["trace_ids"] = pa.list_(pa.string())
+    columns["verdicts"] = pa.map_(pa.string(), pa.string())
     columns["findings"] = pa.list_(pa.struct([*finding.items(), ("first", pa.bool_())]))
     schema = pa.schema([(name, columns[name]) for name in ItemResult.__struct_fields__])
     rows = [msgspec.to_builtins(result) for result in results]

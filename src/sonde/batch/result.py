@@ -14,8 +14,10 @@ import msgspec
 
 from sonde.batch.manifest import Item
 from sonde.contexts.traces.rules import NO_FAILURE
+from sonde.core.canonical import plural
 from sonde.core.events import RunEnded
 from sonde.core.run_record import RunRecord
+from sonde.engines.pages import VERDICTS
 from sonde.engines.submission import fields_of
 
 Status = Literal["succeeded", "partial", "failed", "refused"]
@@ -60,6 +62,8 @@ class ItemResult(msgspec.Struct, frozen=True, kw_only=True):
     trace_ids: list[str] = []
     seen_at: str | None = None
     findings: list[FoundFailure] = []
+    verdicts: dict[str, str] = {}
+    """The verdict on each control, in the order of the report; only of compliance items."""
 
     @property
     def failed(self) -> bool:
@@ -120,7 +124,10 @@ def result_of(item: Item, run: FinishedRun, *, resumed: bool = False, spans: Spa
         findings, seen_at = _found_failures(output, spans, traces[0])
     label = output.get("primary_label", output.get("overall_verdict"))
     confidence = output.get("confidence", output.get("overall_confidence"))
+    verdicts = {str(each["control_id"]): str(each["pass_fail"]) for each in output.get("controls_evaluated") or ()}
     summary = str(output.get("summary") or output.get("incident_summary") or output.get("answer") or "")
+    if verdicts:
+        summary = _compliance_words(str(label), verdicts)
     return ItemResult(
         id=item.id,
         key=item.key,
@@ -145,7 +152,19 @@ def result_of(item: Item, run: FinishedRun, *, resumed: bool = False, spans: Spa
         trace_ids=traces,
         seen_at=seen_at,
         findings=findings,
+        verdicts=verdicts,
     )
+
+
+def _compliance_words(verdict: str, verdicts: Mapping[str, str]) -> str:
+    """A verdict and the controls that decide it, as a sentence."""
+    failed, unjudged, passed = (
+        [name for name, each in verdicts.items() if each == kind] for kind in ("fail", "insufficient_evidence", "pass")
+    )
+    told = [f"{', '.join(failed)} failed"] if failed else []
+    told += [f"{', '.join(unjudged)} could not be judged"] if unjudged else []
+    told = told or [f"{plural(len(passed), 'control')} passed" if passed else "no control applies"]
+    return f"{VERDICTS.get(verdict, verdict).lower()}: {'; '.join(told)}"
 
 
 def _found_failures(output: Mapping[str, Any], spans: Spans, trace_id: str) -> tuple[list[FoundFailure], str | None]:

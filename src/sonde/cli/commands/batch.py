@@ -52,7 +52,7 @@ class QueryOptions:
     filter: Annotated[str | None, typer.Option(metavar="EXPR", parser=filled, help="Traces with a matching span.")] = (
         None
     )
-    engine: Annotated[str, typer.Option(metavar="E", help="What to do with each: rca or compliance.")] = "rca"
+    engine: Annotated[str, typer.Option(metavar="E", help="What to do with each: rca or comply.")] = "rca"
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most this many traces.")] = None
     source: Annotated[str | None, typer.Option(metavar="PATH|URL", help="Trace files, or a Phoenix server.")] = None
     project: Annotated[str | None, typer.Option(metavar="P", help="The project on the server.")] = None
@@ -183,7 +183,7 @@ def _items(
     """The batch folder and the items, from the manifest or from a query."""
     from sonde.api.trace_source import cache_folder, source_of
     from sonde.batch.folder import folder_for, named_folder
-    from sonde.batch.manifest import read_manifest
+    from sonde.batch.manifest import SYNONYMS, read_manifest
     from sonde.batch.query import TraceSelection, query_manifest
     from sonde.runs.rundir import ARTIFACTS
 
@@ -196,10 +196,11 @@ def _items(
                 raise ConfigError(f"{name} belongs to a query such as --all-errors; a manifest says this itself")
         folder = named_folder(how.name, home) if how.name else folder_for(manifest, home)
         return folder, read_manifest(manifest)
-    if query.engine not in ("rca", "compliance"):
-        raise ConfigError(f"--engine {query.engine}: a query makes one item per trace, for rca or compliance")
+    engine = SYNONYMS.get(query.engine, query.engine)
+    if engine not in ("rca", "compliance"):
+        raise ConfigError(f"--engine {query.engine}: a query makes one item per trace, for rca or comply")
     now = datetime.now(UTC)
-    folder = named_folder(how.name or f"{query.engine}-{now:%Y%m%d-%H%M%S}", home)
+    folder = named_folder(how.name or f"{engine}-{now:%Y%m%d-%H%M%S}", home)
     wanted = TraceSelection(
         place=source_of(
             settings.source,
@@ -208,7 +209,7 @@ def _items(
             cache_folder(settings.environ),
             cache_gb=settings.trace_cache_gb,
         ),
-        engine=query.engine,
+        engine=engine,
         all_errors=query.all_errors,
         since=query.since,
         filter_expr=query.filter,

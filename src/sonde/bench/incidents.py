@@ -185,16 +185,14 @@ def _same_group(cause: Cause, group: Json) -> bool:
 
 def _same_change(cause: Cause, truth: WindowGold, said: str) -> bool:
     """Whether the text names the guilty change before any other; a commit may be cut to seven digits."""
-    named = {mark: at for mark in (*cause.marks, *truth.changes) if (at := _place(mark, said)) is not None}
     if not cause.marks:
         return not said
-    return bool(named) and min(named, key=lambda mark: named[mark]) in cause.marks
-
-
-def _place(mark: str, text: str) -> int | None:
-    short = mark[:7] if re.fullmatch(r"[0-9a-f]{40}", mark) else mark
-    found = re.search(rf"(?<![\w.]){re.escape(short)}(?![.-]?\d)", text)
-    return None if found is None else found.start()
+    named: dict[int, str] = {}
+    for mark in (*truth.changes, *cause.marks):
+        short = mark[:7] if re.fullmatch(r"[0-9a-f]{40}", mark) else mark
+        if found := re.search(rf"(?<![\w.]){re.escape(short)}(?![.-]?\d)", said):
+            named[found.start()] = mark
+    return bool(named) and named[min(named)] in cause.marks
 
 
 def _same_onset(cause: Cause, first_seen: str) -> bool:

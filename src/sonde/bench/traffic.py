@@ -118,6 +118,7 @@ class Visit:
     now_us: int
     root: Stage
     asked: str
+    subject: str
     about: Json
     versions: dict[str, str]
     models: tuple[str, ...]
@@ -148,11 +149,6 @@ class Traffic:
         self.tries: dict[str, int] = {}
         self.met: Counter[str] = Counter()
         self.numbering = draw.choice(["semantic", "counted", "dated", "commit"])
-        self._build()
-
-    def _build(self) -> None:
-        """Draw services, stages and routes."""
-        draw, business = self.draw, self.business
         self.front = draw.choice(["gateway", "api", "bff", "edge", "assistant"])
         self.services = draw.sample(business.services, k=draw.randint(3, 4))
         everyone = [self.front, *self.services]
@@ -246,48 +242,49 @@ class Traffic:
             case _:
                 return "_".join(parts) + ("_agent" if suffix == "agent" else "")
 
-    def _fresh_version(self, at: float) -> str:
-        """A version that no other deploy has; later ones count higher."""
-        known = {each.version for each in self.shipped}
-        count = int((at / 3600 + LONG_AGO_H) * 1.4) if at > -LONG_AGO_H * 3600 else 0
-        day = datetime.fromtimestamp(self.start_us / 1e6 + max(at, -LONG_AGO_H * 3600), UTC)
-        for patch in range(100):
-            match self.numbering:
-                case "semantic":
-                    version = f"{self.major}.{self.minor + count // 6}.{count % 6 + patch}"
-                case "counted":
-                    version = f"v{self.minor * 7 + count + patch}"
-                case "dated":
-                    version = f"{day:%Y.%m.%d}-{1 + patch}"
-                case _:
-                    version = f"{self.draw.getrandbits(28) | 0xA000000:07x}"
-            if version not in known:
-                return version
-        raise AssertionError("a window has few deploys")
-
     def ship(self, at: float, service: str, version: str = "", rollout: float | None = None) -> Shipped:
         """A version goes out, a fresh one if none is named. With one release for all, it is that of every service."""
-        version = version or self._fresh_version(at)
+        known = {each.version for each in self.shipped}
+        begun = max(at, -LONG_AGO_H * 3600)
+        count = int((begun / 3600 + LONG_AGO_H) * 1.4)  # later versions count higher
+        day = datetime.fromtimestamp(self.start_us / 1e6 + begun, UTC)
+        patch = 0
+        while not version:
+            match self.numbering:
+                case "semantic":
+                    fresh = f"{self.major}.{self.minor + count // 6}.{count % 6 + patch}"
+                case "counted":
+                    fresh = f"v{self.minor * 7 + count + patch}"
+                case "dated":
+                    fresh = f"{day:%Y.%m.%d}-{1 + patch}"
+                case _:
+                    fresh = f"{self.draw.getrandbits(28) | 0xA000000:07x}"
+            version = "" if fresh in known else fresh
+            patch += 1
         takes = self.draw.uniform(60, 240) if rollout is None else rollout
-        owner = self.project if self.one_release else service
-        gone = Shipped(at=at, service=owner, version=version, rollout=takes)
         everyone = [self.front, *self.services] if self.one_release else [service]
         self.shipped += [Shipped(at=at, service=name, version=version, rollout=takes) for name in everyone]
-        return gone
+        owner = self.project if self.one_release else service
+        return Shipped(at=at, service=owner, version=version, rollout=takes)
 
     def share(self, stage: Stage) -> float:
         """Which share of the traffic needs this stage."""
-        using = [weight for root, weight in zip(self.routes, self.weights, strict=True) if _needs(root, stage.name)]
-        return sum(using) / sum(self.weights)
+        using = sum(
+            weight
+            for root, weight in zip(self.routes, self.weights, strict=True)
+            if any(leaf.name == stage.name and not leaf.optional for leaf in _leaves(root))
+        )
+        return using / sum(self.weights)
 
     def spans(self, count: int) -> list[Json]:
         """All spans of `count` traces, by trace; `met` then says how many of them met a trouble at a stage."""
         draw = self.draw
         moments = sorted(draw.uniform(0, self.seconds) for _ in range(count))
         users = [f"u-{draw.getrandbits(20):05x}" for _ in range(max(8, count // 3))]
-        homes = {
-            user: {key: draw.choices(values, _falling(values))[0] for key, values in self.segments} for user in users
-        }
+        homes: dict[str, Json] = {}
+        for user in users:  # a few segments make most of the traffic
+            falling = {key: [1 / (1 + rank) for rank in range(len(values))] for key, values in self.segments}
+            homes[user] = {key: draw.choices(values, falling[key])[0] for key, values in self.segments}
         sessions: dict[str, str] = {}
         told: list[Json] = []
         self.met.clear()
@@ -306,6 +303,9 @@ class Traffic:
             thrown = [each.thrown for each in self.troubles if each.thrown] + list(STRAYS)
             kind, text = draw.choice(thrown)
             asked += " " + draw.choice(QUOTES).format(text=f"{kind}: {filled(text, draw)}")
+        models = list(self.models)
+        for moment, slot, name in self.switches:
+            models[slot] = name if at >= moment else models[slot]
         leaves = [stage for stage in _leaves(root) if not stage.optional]
         visit = Visit(
             trace_id=f"{draw.getrandbits(128):032x}",
@@ -313,9 +313,10 @@ class Traffic:
             now_us=self.start_us + int(at * 1e6),
             root=root,
             asked=asked,
+            subject=_code(draw),
             about=about,
             versions={name: self._serving(name, at) for name in (self.front, *self.services)},
-            models=self._models_at(at),
+            models=tuple(models),
             stray=draw.choice(leaves).name if draw.random() < self.stray_rate else "",
         )
         told: list[Json] = []
@@ -332,13 +333,6 @@ class Traffic:
                 serving = each.version
         return serving
 
-    def _models_at(self, at: float) -> tuple[str, ...]:
-        models = list(self.models)
-        for moment, slot, name in self.switches:
-            if at >= moment:
-                models[slot] = name
-        return tuple(models)
-
     def _play(self, stage: Stage, parent: Json | None, visit: Visit, told: list[Json]) -> Thrown | None:
         """The spans of a stage; what it throws if its last try fails."""
         failed: Thrown | None = None
@@ -347,6 +341,7 @@ class Traffic:
             span = self._opened(stage, parent, visit)
             told.append(span)
             failed = None
+            visit.now_us += self.draw.randrange(300, 4000)
             for inner in stage.inner:
                 failed = self._play(inner, span, visit, told)
                 if failed and inner.optional:
@@ -361,7 +356,8 @@ class Traffic:
             if failed is None:
                 return None
             self._report(span, failed, below=below, root=parent is None)
-            visit.now_us += int(self.draw.uniform(50_000, 400_000) * 2 ** min(attempt, 4))
+            if attempt + 1 < tries:
+                visit.now_us += int(self.draw.uniform(50_000, 400_000) * 2 ** min(attempt, 4))
         return failed
 
     def _opened(self, stage: Stage, parent: Json | None, visit: Visit) -> Json:
@@ -374,7 +370,7 @@ class Traffic:
         if parent is None:
             table |= {**visit.about, "input.value": visit.asked}
         elif stage.kind == "TOOL":
-            table |= {"tool.name": stage.name, "input.value": json.dumps({self.business.things[0]: _code(self.draw)})}
+            table |= {"tool.name": stage.name, "input.value": json.dumps({self.business.things[0]: visit.subject})}
         elif stage.kind == "RETRIEVER":
             table["input.value"] = visit.asked
         return {
@@ -419,7 +415,8 @@ class Traffic:
         if stage.kind == "LLM":
             model, more = visit.models[stage.slot], math.prod(each.tokens for each in met)
             tokens_in, tokens_out = int(stage.prompt * more * draw.uniform(0.8, 1.3)), draw.randint(40, 320)
-            prices = _price(model)
+            cheap = any(word in model for word in ("mini", "small", "flash", "haiku"))
+            prices = (0.15, 0.6) if cheap else (2.5, 10.0)  # USD for a million tokens in and out
             rules = f"You work for {self.project}. Be brief and say what you are not sure of. "
             table |= {
                 "llm.model_name": model,
@@ -500,19 +497,3 @@ def _code(draw: Random) -> str:
 
 def _leaves(stage: Stage) -> list[Stage]:
     return [leaf for inner in stage.inner for leaf in _leaves(inner)] if stage.inner else [stage]
-
-
-def _needs(stage: Stage, name: str) -> bool:
-    """Whether a stage with this name lies on the route and is not optional."""
-    return any(leaf.name == name and not leaf.optional for leaf in _leaves(stage))
-
-
-def _falling(values: Sequence[str]) -> list[float]:
-    """Weights: a few segments make most of the traffic."""
-    return [1 / (1 + rank) for rank in range(len(values))]
-
-
-def _price(model: str) -> tuple[float, float]:
-    """USD for a million tokens in and out; small models are cheap."""
-    cheap = any(word in model for word in ("mini", "small", "flash", "haiku"))
-    return (0.15, 0.6) if cheap else (2.5, 10.0)

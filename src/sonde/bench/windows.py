@@ -49,8 +49,8 @@ EXHAUSTED: tuple[Thrown, ...] = (
     ("ResourceExhausted", "cursor cache of {service} is full, {n} handles open"),
 )
 TIMED_OUT: tuple[Thrown, ...] = (
-    ("ReadTimeout", "{service} gave no reply within {n} ms"),
-    ("DeadlineExceeded", "Deadline Exceeded calling {service}, elapsed {n} ms"),
+    ("ReadTimeout", "{service} gave no reply within 250 ms, call {hex}"),
+    ("DeadlineExceeded", "Deadline Exceeded calling {service}, elapsed 250 ms"),
     ("ConnectTimeout", "connection to {service}:8443 timed out, request {hex}"),
 )
 PROVIDER: tuple[Thrown, ...] = (
@@ -648,7 +648,7 @@ def windows(seed: int) -> list[TraceWindow]:
             kind=kind.__name__,
             draw=own,
             traffic=Traffic(own, business, one_release=one_release, stamped=stamped, hours=own.uniform(1.5, 6)),
-            count=own.randint(280, 400) if kind is one_segment else own.randint(100, 280),
+            count=own.randint(280, 400) if kind is one_segment else own.randint(100, 340),
             listed=not told_by_spans or own.random() < 0.5,
         )
         kind(window)

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 import sonde
+from engines.phoenix_double import PhoenixDouble
 from engines.trace_cases import IO, LOOK, ROOT, SPAN, TOOL, TRACE, failed_trace, model, options, write
 from sonde.batch.driver import BatchOutcome
 from sonde.batch.folder import BatchFolder
 from sonde.batch.report import write_report
 from sonde.batch.result import ItemResult
+from sonde.contexts.traces.shape import SPANS
 from sonde.runs.rundir import RunDir
 from sonde.viewer import ViewerServer, export_html
-from sonde.viewer.excerpts import SPANS
 from sonde.viewer.server import Shelf
 
 HERE = Path(__file__).resolve()
@@ -80,6 +81,29 @@ def test_without_its_files_the_trace_is_what_the_run_listed_and_an_incident_has_
     assert trace is not None
     assert (trace["state"], {row["span_id"] for row in trace["spans"]} >= {ROOT, TOOL}) == ("recorded", True)
     assert shelf.trace("incident") is None
+
+
+def test_a_trace_on_a_server_is_drawn_as_the_run_read_it_also_without_a_model(tmp_path: Path) -> None:
+    with PhoenixDouble(failed_trace()) as server:
+        found = sonde.rca(TRACE, server.url, project="shop", **options(runs_dir=tmp_path / "runs"))
+    assert found.run_dir is not None and found.record.metrics.model_calls == 0
+
+    trace = Shelf(tmp_path / "runs").trace(found.record.run_id)
+
+    assert trace is not None
+    assert (trace["state"], trace["left_out"], len(trace["spans"])) == ("kept", 0, 4)
+    assert [row["span_id"] for row in trace["spans"] if row["status"] == "ERROR"] == [TOOL]
+    assert "TimeoutError: no answer" in export_html(RunDir(found.run_dir), tmp_path / "one").read_text()
+
+
+def test_a_picture_that_is_none_is_not_drawn(tmp_path: Path) -> None:
+    runs = investigated(tmp_path, "comply")
+    (tmp_path / "traces.jsonl").unlink()
+    empty, other = ({"trace_id": each, "spans": [{}], "left_out": 0} for each in (TRACE, "b"))
+    for planted in ("", "no JSON", "[" * 100_000, '{"trace_id": 7}', json.dumps(empty), json.dumps(other)):
+        (runs / "comply" / "trace.json").write_text(planted)
+
+        assert Shelf(runs).trace("comply") is None
 
 
 def test_of_a_large_trace_failed_and_cited_spans_are_drawn_with_those_above_them(tmp_path: Path) -> None:

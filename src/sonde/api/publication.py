@@ -21,8 +21,10 @@ from sonde.api.settings import Settings, load_settings
 from sonde.api.trace_source import ENGINES, Case, case_of
 from sonde.contexts.traces.catalog import DEFAULT_PROJECT
 from sonde.contexts.traces.context import TracesContext
+from sonde.contexts.traces.shape import picture_of
 from sonde.core.deadline import SystemClock
 from sonde.core.events import WroteBack
+from sonde.core.evidence import pointers
 from sonde.core.record import RunRecord
 from sonde.engines.annotations import EVIDENCE, SUPERSEDED, Provenance, annotations_of
 from sonde.engines.pages import page_of
@@ -30,7 +32,7 @@ from sonde.errors import ConfigError, RunError, ToolFault, WritebackFailed
 from sonde.phoenix import Annotation, PhoenixClient, PhoenixReads, Written, write_annotations
 from sonde.runs.recorder import Recorder
 from sonde.runs.recording import Recording
-from sonde.runs.rundir import RESULT
+from sonde.runs.rundir import RESULT, TRACE, pretty_json
 from sonde.runtime.finish import Outcome
 from sonde.trace_client import Json
 
@@ -136,14 +138,20 @@ class Writeback:
         return annotations_of(output, by, self.context.store)
 
     def files(self, outcome: Outcome, run_id: str) -> dict[str, str]:
-        """report.md with links into the server, and annotations.jsonl, for the run's folder."""
+        """report.md with links into the server, annotations.jsonl, and the picture of a trace that lies on a server."""
         output = outcome.conclusion.output
         if output is None:
             return {}
         engine_type = ENGINES[self.case.engine].run_type
         page = page_of(engine_type, cast("Mapping[str, Any]", output), self.context, self.context.store.link)
         rows = [each.as_dict() for each in self.annotations(output, outcome.annotator, run_id)]
-        return {REPORT: page, ANNOTATIONS: "".join(f"{msgspec.json.encode(row).decode()}\n" for row in rows)}
+        files = {REPORT: page, ANNOTATIONS: "".join(f"{msgspec.json.encode(row).decode()}\n" for row in rows)}
+        trace_id = cast("Mapping[str, Any]", output).get("trace_id")
+        if self.case.place.server and trace_id:
+            cited = {str(each.get("span_id")) for each in pointers(output)}
+            picture = picture_of(str(trace_id), self.context.store.summaries(str(trace_id)), cited)
+            files[TRACE] = pretty_json(msgspec.to_builtins(picture)).decode()
+        return files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ model. This does not promise that the cited text supports the claim, only that i
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -148,6 +148,22 @@ def merge(*groups: Iterable[K]) -> list[K]:
         for item in group:
             seen.setdefault(item.key, item)
     return list(seen.values())
+
+
+def pointers(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Everything in a value that can be a citation: a final value may hold anything under the same names."""
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        lines = (fields.get(name, 0) for name in ("start_line", "end_line"))
+        sound = all(isinstance(line, int) for line in lines) and isinstance(fields.get("path", ""), str)
+        if isinstance(fields.get("excerpt_hash"), str) and sound:
+            yield fields
+        else:
+            for item in fields.values():
+                yield from pointers(item)
+    elif isinstance(value, list):
+        for item in cast("list[Any]", value):
+            yield from pointers(item)
 
 
 def independent(refs: Iterable[EvidenceRef]) -> int:

@@ -21,7 +21,7 @@ from sonde.core.events import as_dict
 from sonde.core.redaction import redact_text, rewrite_value
 from sonde.runs.catalog import summarise
 from sonde.runs.export import redact_events
-from sonde.runs.rundir import NoSuchRun, RunDir, write_atomically
+from sonde.runs.rundir import TRACE, NoSuchRun, RunDir, write_atomically
 from sonde.viewer.excerpts import shown_excerpts, shown_trace
 from sonde.viewer.server import STATIC, ReadablePlaces, ViewerServer
 from sonde.viewer.stream import slim
@@ -72,7 +72,11 @@ def export_html(
         "news": {run.run_id: {"events": slimmed, "total": len(slimmed), "running": False, "torn": False}},
         "full": {run.run_id: rewrite_value(full, lambda text: clip(text, TEXT))},
         "excerpts": {run.run_id: excerpts},
-        "trace": {run.run_id: shown_trace(full, lambda number: full[number].get("result"), within=places, cache=cache)},
+        "trace": {
+            run.run_id: shown_trace(
+                full, lambda number: full[number].get("result"), kept=run.text(TRACE), within=places, cache=cache
+            )
+        },
     }
     path = Path(target)
     path = path if path.suffix else path.with_suffix(".html")

@@ -18,6 +18,8 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import msgspec
+
 from sonde.contexts.configs import ConfigSnapshots
 from sonde.contexts.files.file_list import ARCHIVES, Entry
 from sonde.contexts.files.library import glob_pattern
@@ -25,12 +27,12 @@ from sonde.contexts.files.text import PAGE_SUFFIXES, LineIndex, open_archive, op
 from sonde.contexts.traces.cache import SUFFIXES
 from sonde.contexts.traces.catalog import is_server
 from sonde.contexts.traces.filestore import FileStore
-from sonde.contexts.traces.shape import Tree
+from sonde.contexts.traces.shape import SPANS, TracePicture, picture_of
 from sonde.contexts.traces.span import SpanSummary, us_of_text
 from sonde.contexts.traces.views import text_behind, texts_in
 from sonde.core.calls import CallRef, call_text, shown_text
 from sonde.core.canonical import clip, sha256_text
-from sonde.core.evidence import EvidenceKind, Excerpt
+from sonde.core.evidence import EvidenceKind, Excerpt, pointers
 from sonde.disk import AnyPath, below, secret_reason
 from sonde.errors import SondeError
 
@@ -41,7 +43,6 @@ TRACE_FILES = 2_000
 CARD_CHARS = 100_000
 CALL_TEXT = 400
 CALLS_TRIED = 20
-SPANS = 300
 _NUMBERED = re.compile(r"^\d+: ", re.MULTILINE)
 
 ResultOf = Callable[[int], Any]
@@ -97,7 +98,7 @@ def shown_excerpts(
         elif event.get("type") == "run_ended":
             output: Any = event.get("output")
             answer = isinstance(output, dict) and isinstance(cast("dict[str, Any]", output).get("citations"), list)
-            cited += _pointers(
+            cited += pointers(
                 output["citations"] if answer else output
             )  # the rest of an answer is the model's own words
     cards: dict[str, Shown] = {}
@@ -113,11 +114,12 @@ def shown_trace(
     events: Iterable[Mapping[str, Any]],
     result_of: ResultOf | None = None,
     *,
+    kept: str | None = None,
     within: Sequence[AnyPath],
     cache: Path | None = None,
 ) -> dict[str, Any] | None:
-    """The trace that a report is about, for the page's picture: spans from the top down, at most SPANS of them. Failed and cited
-    spans come first, with those above them. Read like excerpts: from trace files, otherwise from what the run recorded.
+    """The trace that a report is about, for the page's picture. Read like excerpts: from trace files, otherwise from the picture that a
+    run over a server has kept (`kept` is the text of that file), otherwise from what the run recorded.
     """
     listed = list(events)
     start = next((event for event in listed if event.get("type") == "run_started"), cast("Mapping[str, Any]", {}))
@@ -132,45 +134,17 @@ def shown_trace(
         with suppress(SondeError):
             found = store.summaries(trace_id) if store is not None else ()
     state = "read"
+    if not found and kept is not None:
+        with suppress(msgspec.MsgspecError, RecursionError):  # anything may lie in a stranger's folder
+            drawn = msgspec.json.decode(kept, type=TracePicture)
+            if drawn.trace_id == trace_id and 0 < len(drawn.spans) <= SPANS:
+                return {"state": "kept", **msgspec.to_builtins(drawn)}
     if not found and result_of is not None:
         state = "recorded"
         recorded = (row for call in calls[:CALLS_TRIED] for row in _span_rows(result_of(int(call["n"])), trace_id))
         found = list({row.span_id: row for row in islice(recorded, 100 * SPANS)}.values())
-    tree = Tree(found)
-    cited = {str(each.get("span_id")) for each in _pointers(output)}
-    told = [span for span in tree.by_id.values() if span.status == "ERROR" or span.span_id in cited]
-    kept: dict[str, SpanSummary] = {}
-    for span in islice((*told, *tree.by_id.values()), 10 * SPANS):  # a hostile trace may be one chain of all its spans
-        path: list[SpanSummary] = []
-        each: SpanSummary | None = span
-        while each is not None and each.span_id not in kept and len(path) <= SPANS:
-            path.append(each)
-            each = tree.parent(each)
-        fitting = path if len(kept) + len(path) <= SPANS else path[:1]
-        if len(kept) + len(fitting) <= SPANS:
-            kept |= {each.span_id: each for each in fitting}
-    began = min((span.start_us for span in kept.values()), default=0)
-    rows: list[dict[str, Any]] = []
-    left = [(span, 0) for span in reversed(tree.roots())]
-    while left:
-        span, depth = left.pop()
-        left += [(child, depth + 1) for child in reversed(tree.children(span.span_id))]
-        if span.span_id in kept:
-            rows.append(
-                {
-                    "span_id": span.span_id,
-                    "name": clip(span.name, CALL_TEXT),
-                    "kind": span.kind,
-                    "status": span.status,
-                    "message": clip(span.status_message, CALL_TEXT),
-                    "depth": depth,
-                    "start_ms": (span.start_us - began) / 1000,
-                    "latency_ms": span.latency_ms,
-                }
-            )
-    return (
-        {"trace_id": trace_id, "state": state, "spans": rows, "left_out": len(tree.by_id) - len(rows)} if rows else None
-    )
+    picture = picture_of(trace_id, found, {str(each.get("span_id")) for each in pointers(output)})
+    return {"state": state, **msgspec.to_builtins(picture)} if picture.spans else None
 
 
 def _span_rows(value: Any, trace_id: str) -> Iterator[SpanSummary]:
@@ -197,22 +171,6 @@ def _span_rows(value: Any, trace_id: str) -> Iterator[SpanSummary]:
         else:
             for item in row.values():
                 yield from _span_rows(item, trace_id)
-
-
-def _pointers(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Everything in a value that can be a citation: a final value may hold anything under the same names."""
-    if isinstance(value, dict):
-        fields = cast("dict[str, Any]", value)
-        lines = (fields.get(name, 0) for name in ("start_line", "end_line"))
-        sound = all(isinstance(line, int) for line in lines) and isinstance(fields.get("path", ""), str)
-        if isinstance(fields.get("excerpt_hash"), str) and sound:
-            yield fields
-        else:
-            for item in fields.values():
-                yield from _pointers(item)
-    elif isinstance(value, list):
-        for item in cast("list[Any]", value):
-            yield from _pointers(item)
 
 
 def _card(

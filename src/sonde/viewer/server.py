@@ -26,7 +26,7 @@ from sonde.disk import AnyPath
 from sonde.errors import SondeError, UsageError
 from sonde.runs.catalog import list_runs, summarise
 from sonde.runs.compare import compare
-from sonde.runs.rundir import NoSuchRun, Places, RunDir, places_of, run_ids
+from sonde.runs.rundir import TRACE, NoSuchRun, Places, RunDir, places_of, run_ids
 from sonde.viewer.excerpts import shown_excerpts, shown_trace
 from sonde.viewer.stream import RunStream
 
@@ -115,6 +115,7 @@ class Shelf:
         return shown_trace(
             stream.light(),
             lambda number: stream.full([number])[0].get("result"),
+            kept=self.find(run_id).text(TRACE),
             within=self._within(self.find(run_id)),
             cache=self._cache,
         )

@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+
+import msgspec
 
 from sonde.contexts.traces.span import Row, SpanSummary, time_text
+from sonde.core.canonical import clip
 
 MAX_GROUPS = 50
 MANY_SPANS = 10_000
 SKEW_US = 1_000_000
+SPANS = 300
+"""As many spans as a picture shows."""
+DRAWN_CHARS = 400
 _NAMED = 5
 _VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+|'[^']*'|\"[^\"]*\"", re.IGNORECASE)
 
@@ -67,6 +74,63 @@ class Tree:
             found.append(span)
             span = self.parent(span)
         return found[::-1]
+
+
+class DrawnSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """A span of the page's picture; times are in milliseconds from the first drawn span."""
+
+    span_id: str
+    name: str
+    kind: str
+    status: str
+    message: str
+    depth: int
+    start_ms: float
+    latency_ms: float
+
+
+class TracePicture(msgspec.Struct, frozen=True, kw_only=True):
+    """Spans of one trace from the top down, and how many were left out."""
+
+    trace_id: str
+    spans: list[DrawnSpan]
+    left_out: int
+
+
+def picture_of(trace_id: str, spans: Iterable[SpanSummary], cited: Collection[str]) -> TracePicture:
+    """At most SPANS of a trace's spans: failed and cited ones come first, with those above them."""
+    tree = Tree(spans)
+    told = [span for span in tree.by_id.values() if span.status == "ERROR" or span.span_id in cited]
+    kept: dict[str, SpanSummary] = {}
+    for span in islice((*told, *tree.by_id.values()), 10 * SPANS):  # a hostile trace may be one chain of all its spans
+        path: list[SpanSummary] = []
+        each: SpanSummary | None = span
+        while each is not None and each.span_id not in kept and len(path) <= SPANS:
+            path.append(each)
+            each = tree.parent(each)
+        fitting = path if len(kept) + len(path) <= SPANS else path[:1]
+        if len(kept) + len(fitting) <= SPANS:
+            kept |= {each.span_id: each for each in fitting}
+    began = min((span.start_us for span in kept.values()), default=0)
+    drawn: list[DrawnSpan] = []
+    left = [(span, 0) for span in reversed(tree.roots())]
+    while left:
+        span, depth = left.pop()
+        left += [(child, depth + 1) for child in reversed(tree.children(span.span_id))]
+        if span.span_id in kept:
+            drawn.append(
+                DrawnSpan(
+                    span_id=span.span_id,
+                    name=clip(span.name, DRAWN_CHARS),
+                    kind=span.kind,
+                    status=span.status,
+                    message=clip(span.status_message, DRAWN_CHARS),
+                    depth=depth,
+                    start_ms=(span.start_us - began) / 1000,
+                    latency_ms=span.latency_ms,
+                )
+            )
+    return TracePicture(trace_id=trace_id, spans=drawn, left_out=len(tree.by_id) - len(drawn))
 
 
 def shape_gaps(spans: Sequence[SpanSummary]) -> list[str]:

@@ -72,7 +72,7 @@ export class Picture {
           "span",
           { class: "muted" },
           `${many(spans.length, "span")}, ${seconds(end / 1000)}${left ? `; ${count(left)} more are not drawn` : ""}${
-            state === "recorded" ? "; only spans that the run listed" : ""
+            state === "recorded" ? "; only spans that the run listed" : state === "kept" ? "; as the run read it" : ""
           }`,
         ),
       ),

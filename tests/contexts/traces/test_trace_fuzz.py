@@ -108,8 +108,8 @@ COMPLETE = {"trace_id": "t", "span_id": "s", "start_time": 1}
 def use(span: Span) -> None:
     """Everything that later code does with a span."""
     assert len(span.hash()) == 64
-    attributes, events = decode_body(encode_body(span))
-    assert (attributes, events) == (dict(span.attributes), span.events)
+    attributes, events, resource = decode_body(encode_body(span))
+    assert (attributes, events, resource) == (dict(span.attributes), span.events, span.resource)
     words_of(span)
     for artifact in (*messages_of(span), *chunks_of(span), *filter(None, [tool_io_of(span)])):
         json.dumps(artifact.row)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sonde.contexts.traces.catalog import export_traces
 from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.store import TraceQuery
 from sonde.contexts.traces.window import Window, read_window
@@ -275,3 +276,29 @@ def test_the_three_tables_count_by_attribute_over_time_and_between_two_windows(
     for wrong in (lambda: found.group_by("colour"), lambda: found.compare_windows(at="noon"), found.compare_windows):
         with pytest.raises(ToolFault):
             wrong()
+
+
+def test_the_version_of_a_service_that_only_the_resource_of_an_export_names_counts(tmp_path: Path) -> None:
+    def exported(number: int) -> str:
+        raw = {
+            "traceId": f"{number:032x}",
+            "spanId": f"{number:016x}",
+            "name": "handle",
+            "startTimeUnixNano": str(START_NS + number * MINUTE),
+            "endTimeUnixNano": str(START_NS + number * MINUTE + 1),
+        }
+        version = {"key": "service.version", "value": {"stringValue": "7" if number > 2 else "6"}}
+        large = {"key": "build", "value": {"intValue": str(2**80)}}
+        resource = {"attributes": [version, large]}
+        return json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [raw]}]}]})
+
+    path = tmp_path / "export.jsonl"
+    path.write_text("\n".join(map(exported, range(1, 6))))
+    again = tmp_path / "again.jsonl"
+
+    with FileStore(path) as store, again.open("w") as stream:
+        export_traces(store, [f"{number:032x}" for number in range(1, 6)], stream)
+    with FileStore(again) as store:
+        found = read_window(store, TraceQuery())
+
+    assert [(row["value"], row["traces"]) for row in found.group_by("release")] == [("7", 3), ("6", 2)]

@@ -202,7 +202,7 @@ def otlp_request(span: Span, project: str | None = None) -> Row:
             for event in span.events
         ],
     }
-    resource = {"attributes": _pairs({PROJECT: project or span.project})}
+    resource = {"attributes": _pairs({**span.resource, PROJECT: project or span.project})}
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [exported]}]}]}
 
 

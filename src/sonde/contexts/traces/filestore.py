@@ -229,11 +229,12 @@ def terms_of(words: str) -> list[str]:
 
 def _span_of(row: tuple[Any, ...]) -> Span:
     *columns, body, gaps, project = row
-    attributes, events = decode_body(body)
+    attributes, events, resource = decode_body(body)
     return Span(
         summary=summary_of(tuple(columns)),
         attributes=attributes,
         events=events,
         project=project,
         gaps=tuple(msgspec.json.decode(gaps)) if gaps else (),
+        resource=resource,
     )

@@ -169,7 +169,7 @@ def facts_of(trace_id: str, spans: Iterable[Span], table: AttributeTable) -> Tra
         read.spans.append(summary)
         if summary.status == "ERROR" or summary.exception or (summary.status == "UNSET" and "error.type" in attributes):
             read.said[summary.span_id] = failure_text(span)
-        for key, value in attributes.items():
+        for key, value in (*attributes.items(), *span.resource.items()):
             if len(read.pairs) < MAX_PAIRS and (pair := table.pair(key, value)) is not None:
                 read.pairs[pair] = None
         used = _usage(attributes)

@@ -19,7 +19,7 @@ import msgspec
 from sonde.contexts.traces.importers.records import Malformed
 from sonde.contexts.traces.span import Span, SpanEvent, SpanSummary
 
-VERSION = 4
+VERSION = 5
 WORDS_PER_VALUE = 4096
 WORDS_PER_SPAN = 256 * 1024
 BATCH_SPANS = 1000
@@ -219,15 +219,16 @@ def summary_of(row: tuple[Any, ...]) -> SpanSummary:
 
 
 def encode_body(span: Span) -> bytes:
-    """Attributes and events as the index keeps them."""
+    """Attributes, events and the resource as the index keeps them."""
     events = [(event.name, event.time_us, event.attributes) for event in span.events]
-    return msgspec.msgpack.encode((span.attributes, events))
+    return msgspec.msgpack.encode((span.attributes, events, span.resource))
 
 
-def decode_body(body: bytes) -> tuple[dict[str, Any], tuple[SpanEvent, ...]]:
-    """Attributes and events back from the index."""
-    attributes, events = msgspec.msgpack.decode(body)
-    return attributes, tuple(SpanEvent(name=name, time_us=time_us, attributes=table) for name, time_us, table in events)
+def decode_body(body: bytes) -> tuple[dict[str, Any], tuple[SpanEvent, ...], dict[str, str]]:
+    """Attributes, events and the resource back from the index."""
+    attributes, events, resource = msgspec.msgpack.decode(body)
+    shown = tuple(SpanEvent(name=name, time_us=time_us, attributes=table) for name, time_us, table in events)
+    return attributes, shown, resource
 
 
 def words_of(span: Span) -> tuple[str, bool]:

@@ -20,12 +20,15 @@ KINDS = frozenset(
 )
 STATUSES = frozenset({"OK", "ERROR", "UNSET"})
 MAX_EVENTS = 10_000
+MAX_RESOURCE = 32
+MAX_RESOURCE_CHARS = 200
 MAX_NAME_CHARS = 1000
 MAX_MESSAGE_CHARS = 64_000
 _STATUS_NUMBERS = {0: "UNSET", 1: "OK", 2: "ERROR"}
 _EXCEPTION_KEYS = ("exception.type", "exception.message", "exception.escaped", "exception.stacktrace")
 _TRACELOOP_KINDS = {"workflow": "CHAIN", "task": "CHAIN", "agent": "AGENT", "tool": "TOOL"}
 LATEST_US = 2**62  # what the index holds, with room for a duration
+_MACHINE = ("telemetry.", "process.", "host.", "os.", "container.", "openinference.")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Row = dict[str, Any]
 RawEvent = tuple[str, Any, Mapping[str, Any]]
@@ -104,6 +107,8 @@ class Span:
     events: tuple[SpanEvent, ...] = ()
     project: str = "default"
     gaps: tuple[str, ...] = field(default=(), compare=False)
+    resource: Mapping[str, str] = field(default_factory=dict[str, str], compare=False)
+    """What sent the span (service, version), where a source says so; a Phoenix server does not, so it is not part of the hash."""
 
     def content(self) -> Row:
         """Attributes and events as one value."""
@@ -133,6 +138,7 @@ def build_span(
     kind: str | None = None,
     project: str = "default",
     gaps: Iterable[str] = (),
+    resource: Mapping[str, Any] | None = None,
 ) -> Span:
     """The canonical span of what an importer found; times in any spelling that `us_of` reads.
 
@@ -172,7 +178,24 @@ def build_span(
         end_us=end_us,
         exception=any(event.is_exception for event in shown),
     )
-    return Span(summary=summary, attributes=table, events=tuple(shown), project=project, gaps=tuple(missing))
+    return Span(
+        summary=summary,
+        attributes=table,
+        events=tuple(shown),
+        project=project,
+        gaps=tuple(missing),
+        resource=_sender(resource) if resource else {},
+    )
+
+
+def _sender(resource: Mapping[str, Any]) -> dict[str, str]:
+    """What a resource says about the sender, without the machine it ran on; short values only, and not many."""
+    kept: dict[str, str] = {}
+    for key, value in resource.items():
+        plain = isinstance(value, str | int | float) and len(str(value)) <= MAX_RESOURCE_CHARS
+        if plain and len(key) <= MAX_RESOURCE_CHARS and not key.startswith(_MACHINE) and len(kept) < MAX_RESOURCE:
+            kept[_text(key, MAX_RESOURCE_CHARS)] = _text(value, MAX_RESOURCE_CHARS)
+    return kept
 
 
 def _status_of(value: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,6 +52,7 @@ FIXED = {
 FIXED_FOR_GIT = {  # not for git that another program starts: its tests may clone and push in a folder of their own
     "protocol.file.allow": "never",  # git drops our settings when it starts to receive, so the hooks there would run
 }
+FETCHES = tuple(f"protocol.{name}.allow" for name in ("http", "https", "git", "ssh", "file", "ext"))
 FIXED_VARIABLES = {
     "GIT_PAGER": "cat",
     "GIT_EDITOR": "false",
@@ -309,7 +311,24 @@ def settings_for(program: str, words: Sequence[str], folder: Path, environment: 
     return settings
 
 
-def _answer(ask: Sequence[str], folder: Path, env: Mapping[str, str]) -> str | None:
+def printed(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
+    """What a git command that only reads history prints. It asks no other repository for what this one lacks, and takes none of the
+    variables that would lead it elsewhere.
+    """
+    program = shutil.which("git", path=environment.get("PATH"))
+    if program is None:
+        raise ToolFault("there is no git on this machine")
+    env = {key: value for key, value in environment.items() if not key.startswith("GIT_")}
+    settings = {**settings_for(program, words, folder, env), **dict.fromkeys(FETCHES, "never")}
+    said = _answer(
+        [program, *arguments(words)], folder, {**env, **variables(settings), "GIT_NO_LAZY_FETCH": "1"}, "commits"
+    )
+    if said is None:
+        raise ToolFault("git could not read this repository: it has no commit, belongs to someone else, or is broken")
+    return said
+
+
+def _answer(ask: Sequence[str], folder: Path, env: Mapping[str, str], what: str = "its settings") -> str | None:
     """What git prints; none if it fails or takes too long."""
     try:
         with subprocess.Popen(
@@ -326,9 +345,9 @@ def _answer(ask: Sequence[str], folder: Path, env: Mapping[str, str]) -> str | N
             finally:
                 clock.cancel()
     except OSError as error:
-        raise ToolFault(f"git is not started, since its settings could not be read: {error}") from error
+        raise ToolFault(f"git is not started, since {what} could not be read: {error}") from error
     if len(printed) > MAX_LISTED:
-        raise ToolFault(f"git is not started: its settings here take more than {MAX_LISTED >> 20} MiB")
+        raise ToolFault(f"git is not started: {what} here take more than {MAX_LISTED >> 20} MiB")
     return os.fsdecode(printed) if done else None
 
 

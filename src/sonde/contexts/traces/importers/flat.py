@@ -57,7 +57,8 @@ def span(record: Json, **more: Any) -> Span:
     resource: Any = row.get("resource_attributes") or row.get("resource")
     if isinstance(resource, dict):
         inner = cast("Json", resource).get("attributes")
-        project = cast("Json", inner if isinstance(inner, dict) else resource).get(otlp.PROJECT)
+        resource = cast("Json", inner if isinstance(inner, dict) else resource)
+        project = resource.get(otlp.PROJECT)
     lowered = (
         {str(key).lower(): value for key, value in event.items()} for event in _objects(opened(row.get("events")))
     )
@@ -76,6 +77,7 @@ def span(record: Json, **more: Any) -> Span:
         ),
         "kind": kind if isinstance(kind, str) else None,
         "project": str(project or row.get("project_name") or "default"),
+        "resource": resource if isinstance(resource, dict) else None,
     }
     return build_span(**{**fields, **more})
 

@@ -22,13 +22,13 @@ def spans(record: Json) -> Iterator[Span | str]:
     """Every span of an export request; a text where one of them is broken."""
     for resource in _list(record, "resourceSpans", "resource_spans"):
         described: Json = resource.get("resource") or {}
-        project = str(attributes(described.get("attributes")).get(PROJECT) or "default")
+        sender = attributes(described.get("attributes"))
         for scope in _list(resource, "scopeSpans", "scope_spans", "instrumentationLibrarySpans"):
             for raw in _list(scope, "spans"):
-                yield _span(raw, project)
+                yield _span(raw, sender)
 
 
-def _span(raw: Json, project: str) -> Span | str:
+def _span(raw: Json, sender: Json) -> Span | str:
     status: Json = raw.get("status") or {}
     end = _first(raw, "endTimeUnixNano", "end_time_unix_nano")
     dropped = [
@@ -55,8 +55,9 @@ def _span(raw: Json, project: str) -> Span | str:
                 )
                 for event in _list(raw, "events")
             ),
-            project=project,
+            project=str(sender.get(PROJECT) or "default"),
             gaps=dropped,
+            resource=sender,
         )
     except (ValueError, TypeError, AttributeError) as broken:
         return f"span {_first(raw, 'spanId', 'span_id')}: {broken}"

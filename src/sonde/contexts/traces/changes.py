@@ -1,0 +1,451 @@
+"""What changed around a window, and which change a group of failures is suspected of, with what speaks for it and what against.
+
+    changes = [*attribute_changes(window), *read_changes(["git:.", "deploys.json"], environ)]
+    suspicion = suspect(window, window.groups[0], changes)      # suspicion.change is None: unknown
+
+Changes come from the spans themselves (an attribute such as `release` takes a new value), from config snapshots, from a file of deploys
+and from the commits and tags of a git repository. A change is suspected if failures come clearly more often with it than without it and
+hardly before it; which of several fits best is a matter of counts first, then of time and of shared words. It is a suspicion, not a proof.
+Files and repositories are a stranger's: they are read within limits, and git starts nothing that a repository names.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from sonde.contexts.traces.groups import BLAST_KEYS, MODEL_KEYS, Attribute
+from sonde.contexts.traces.span import Row, us_of
+from sonde.contexts.traces.window import FEW, RELEASE_KEYS, SURE, Group, Window, seconds, surplus
+from sonde.contexts.workspace.git import printed
+from sonde.core.canonical import cut, plural
+from sonde.disk import open_below, read_whole
+from sonde.errors import ConfigError, ToolFault
+
+MAX_BYTES = 4 * 1024 * 1024
+MAX_DEPLOYS = 10_000
+MAX_COMMITS = 1_000
+MAX_TAGS = 1_000
+TEXT_CHARS = 300
+FLIP_VALUES = 30
+CHANCE = 0.02  # that a value merely was not seen before
+CLEAR = 3.5
+PART = 0.35  # of the best split: a change whose moment explains less than this is not near the onset
+STRAYS = 0.15  # of the failures may lie before a change
+NEAR_US = 3_600_000_000
+_TYPES = ("deploy", "config", "prompt", "dependency")
+_KNOWN = {
+    "at": ("at", "time", "timestamp", "deployed_at", "created_at", "date"),
+    "name": ("name", "id", "title"),
+    "service": ("service", "app", "component", "project"),
+    "version": ("version", "release", "tag"),
+    "summary": ("summary", "description", "message", "notes"),
+    "commit": ("commit", "sha", "git_commit", "revision"),
+    "type": ("type", "kind"),
+    "": ("author", "by", "user", "environment", "env", "status", "url", "link"),
+}
+_EXAMPLE = '[{"at": "2026-11-01T12:14:00Z", "name": "checkout 2.4.1", "service": "checkout"}]'
+_EFFECT = re.compile(
+    r"finish|status|result|outcome|retry|retries|attempt|count|length|size|score|duration|_ms$|\bid$|\.id$"
+)
+_LIKELY = re.compile(
+    r"release|version|deploy|flag|feature|experiment|variant|config|prompt|model|provider|region|cluster|commit|sha"
+)
+_EVERYWHERE = """with from that this have been were when after before into over under update updated change changed changes merge branch
+error errors failed fails failure exception fixed adds added remove removed make test tests step main none null true false"""
+_SIGNS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]+")
+_PARTS = re.compile(r"[a-z]{4,}|[A-Z][a-z]{3,}")
+ChangeKind = Literal["attribute", "config", "deploy", "tag", "commit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Something that changed at a moment. One seen in spans has its attribute; one that stands there all along has no moment."""
+
+    kind: ChangeKind
+    change_type: str
+    name: str
+    ref: str
+    at_us: int
+    detail: str = ""
+    attribute: Attribute | None = None
+    service: str = ""
+    words: frozenset[str] = frozenset()
+    standing: bool = False
+    diff_ref: str | None = None
+
+    def row(self) -> Row:
+        """As data."""
+        return {
+            "kind": self.kind,
+            "change_type": self.change_type,
+            "change_ref": self.ref,
+            "name": self.name,
+            "at": None if self.standing else seconds(self.at_us),
+            "detail": self.detail,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspicion:
+    """The change that a group is suspected of, or none, with the counts that speak for and against it, and other changes near by."""
+
+    change: Change | None
+    speaks_for: tuple[str, ...] = ()
+    speaks_against: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    sureness: float = 0.0
+
+    def row(self) -> Row:
+        """As data; an unknown change has a row, too."""
+        unknown = {
+            "kind": None,
+            "change_type": "unknown",
+            "change_ref": "",
+            "name": "unknown",
+            "at": None,
+            "detail": "",
+        }
+        return {
+            **(self.change.row() if self.change else unknown),
+            "for": list(self.speaks_for),
+            "against": list(self.speaks_against),
+            "also_near": list(self.others),
+        }
+
+
+def attribute_changes(window: Window) -> list[Change]:
+    """Attributes that take a new value within the window, and releases that stand beside others all along."""
+    places: dict[str, dict[str, list[int]]] = {}
+    skip = {key for keys in BLAST_KEYS.values() for key in keys}
+    for at, facts in enumerate(window.traces):
+        for key, value in facts.attributes:
+            if key not in skip:
+                places.setdefault(key, {}).setdefault(value, []).append(at)
+    found: list[Change] = []
+    for key, values in sorted(places.items()):
+        if not 2 <= len(values) <= FLIP_VALUES or _EFFECT.search(key):
+            continue
+        having = sorted({at for hits in values.values() for at in hits})
+        for value, hits in sorted(values.items()):
+            before = bisect_left(having, hits[0])
+            share = len(hits) / (len(having) - before)
+            new = len(hits) >= 2 and before >= FEW and (1 - share) ** before < CHANCE
+            standing = not new and len(hits) >= FEW and key in RELEASE_KEYS
+            if not (new or standing):
+                continue
+            old = max(values, key=lambda one: (bisect_left(values[one], hits[0]), one)) if new else ""
+            found.append(
+                Change(
+                    kind="attribute",
+                    change_type=_type_of(key),
+                    name=f"{key} {value}",
+                    ref=f"{key}={value}",
+                    at_us=window.traces[hits[0]].start_us,
+                    detail=f"{key} was {old} before" if new else f"in use together with other values of {key}",
+                    attribute=(key, value),
+                    words=_words(f"{key} {value}"),
+                    standing=standing,
+                )
+            )
+    return found
+
+
+def _type_of(key: str) -> str:
+    if key in RELEASE_KEYS or (re.search(r"release|version|deploy|commit|\bsha\b|build", key) and "prompt" not in key):
+        return "deploy"
+    if "prompt" in key or "template" in key:
+        return "prompt"
+    return "dependency" if key in MODEL_KEYS or re.search(r"model|provider|sdk|library", key) else "config"
+
+
+def _words(text: str) -> frozenset[str]:
+    """The words of names, also those within camelCase and snake_case, without those that stand everywhere."""
+    return frozenset(word.lower() for word in _PARTS.findall(text[:4000])) - frozenset(_EVERYWHERE.split())
+
+
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    change: Change
+    weight: float
+    sureness: float
+    speaks_for: tuple[str, ...] = field(default=())
+    speaks_against: tuple[str, ...] = field(default=())
+
+
+def suspect(window: Window, group: Group, changes: Iterable[Change]) -> Suspicion:
+    """The change that fits a group best; none if the group did not begin, or if nothing that changed fits."""
+    every = list(changes)
+    if group.pattern == "stray":
+        return Suspicion(change=None, speaks_against=("too few traces to tell since when",))
+    weighed = [found for change in every if (found := _weigh(window, group, change)) is not None]
+    weighed.sort(key=lambda each: (-each.weight, each.change.at_us, each.change.ref))
+    if not weighed:
+        began = group.onset is not None
+        since = (
+            f"nothing is known to have changed near {seconds(window.traces[group.onset.position].start_us)}"
+            if group.onset
+            else ""
+        )
+        why = since if began else "it was there when the window began, and no value of an attribute sets it apart"
+        return Suspicion(change=None, speaks_against=(why,))
+    best = weighed[0]
+    near = [each.change for each in weighed[1:] if each.change.kind != "attribute" or each.weight > best.weight - SURE]
+    tagged = _tag_of(best.change, every)
+    return Suspicion(
+        change=replace(best.change, detail=f"{best.change.detail}; {tagged}".strip("; ")) if tagged else best.change,
+        speaks_for=best.speaks_for,
+        speaks_against=best.speaks_against,
+        others=tuple(f"{each.name} ({seconds(each.at_us)})" for each in near[:3]),
+        sureness=best.sureness,
+    )
+
+
+def _tag_of(change: Change, changes: Iterable[Change]) -> str:
+    """The tag or commit that a release names."""
+    if change.attribute is None:
+        return ""
+    value = change.attribute[1].lower()
+    for each in changes:
+        same = each.kind == "tag" and each.ref.lower().lstrip("v") == value.lstrip("v")
+        if same or (each.kind == "commit" and len(value) >= 7 and each.ref.startswith(value)):
+            return f"{each.name}{f' ({each.detail})' if each.detail else ''}"
+    return ""
+
+
+def _weigh(window: Window, group: Group, change: Change) -> _Weighed | None:
+    """How well a change fits a group; None if it does not."""
+    traces, hits = window.traces, set(group.members)
+    total = len(traces)
+    position = bisect_left([each.start_us for each in traces], change.at_us)
+    if change.attribute is not None:
+        having = {at for at, facts in enumerate(traces) if change.attribute in facts.attributes}
+    elif position == 0:
+        return _before_the_window(window, group, change)
+    else:
+        having = set(range(position, total))
+    inside = len(hits & having)
+    outside = len(hits) - inside
+    if not inside or inside * (total - len(having)) <= outside * len(having):
+        return None
+    sureness = surplus(inside, len(having), outside, total - len(having))
+    early = sum(at < position for at in hits) if not change.standing else 0
+    whole = group.onset.sureness if group.onset else 0.0
+    needed = 1.5 * CLEAR if change.standing or group.onset is None else CLEAR
+    if sureness < max(needed, PART * whole) or early > max(1, STRAYS * len(hits)) or inside < max(FEW, 0.6 * len(hits)):
+        return None
+    onset = traces[group.onset.position].start_us if group.onset else traces[min(hits)].start_us
+    shared = sorted(change.words & _words(f"{group.component} {group.message}"))
+    services = {value for at in hits for key, value in traces[at].attributes if key == "service.name"}
+    elsewhere = bool(change.service and services and change.service not in services)
+    what = f"have {change.attribute[0]} {change.attribute[1]}" if change.attribute else "came after it"
+    speaks_for = [
+        f"{inside} of {len(hits)} failures {what}"
+        if group.kind == "error"
+        else f"{inside} of {len(hits)} traces {what}"
+    ]
+    speaks_against: list[str] = []
+    lag = onset - change.at_us
+    if change.standing:
+        speaks_against.append("it was in use before the window began")
+    elif lag >= 0:
+        speaks_for.append(f"the group began {_lasting(lag)} after it")
+    else:
+        speaks_against.append(f"the group began {_lasting(-lag)} before it was first seen")
+    if shared:
+        speaks_for.append(f"it names {', '.join(shared[:4])}")
+    if change.service and change.service in services:
+        speaks_for.append(f"it is of the service {change.service}, where the failures are")
+    fine = len(having) - inside
+    if fine:
+        how = "with it" if change.attribute else "after it"
+        speaks_against.append(f"{plural(fine, 'trace')} {how} {'is' if fine == 1 else 'are'} not hit")
+    if early:
+        speaks_against.append(f"{plural(early, 'trace')} {'was' if early == 1 else 'were'} hit before it")
+    elif outside:
+        speaks_against.append(f"{plural(outside, 'trace')} {'was' if outside == 1 else 'were'} hit without it")
+    if elsewhere:
+        speaks_against.append(
+            f"it is of the service {change.service}, the failures are in {', '.join(sorted(services)[:3])}"
+        )
+    gap = max(1, (traces[-1].start_us - traces[0].start_us) // max(1, total - 1))
+    weight = (
+        sureness
+        + {"attribute": 0.5, "config": 0.8, "deploy": 0.8, "tag": 0.5, "commit": 0.2}[change.kind]
+        + (1.0 if change.attribute and change.attribute[0] in RELEASE_KEYS else 0.0)
+        - (1.5 if change.attribute and not _LIKELY.search(change.attribute[0]) else 0.0)
+        + min(3.0, 1.5 * len(shared))
+        - (3.0 if elsewhere else 0.0)
+        - 0.4 * math.log1p(abs(lag) / gap) * (not change.standing)
+    )
+    return _Weighed(change, weight, sureness, tuple(speaks_for), tuple(speaks_against))
+
+
+def _before_the_window(window: Window, group: Group, change: Change) -> _Weighed | None:
+    """A change shortly before the first trace, for failures that are there from the beginning: nothing before it can be compared."""
+    traces = window.traces
+    ago = traces[0].start_us - change.at_us
+    near = max(NEAR_US, traces[-1].start_us - traces[0].start_us)
+    if group.onset is not None or ago > near or len(group.members) * 10 < len(traces):
+        return None
+    shared = sorted(change.words & _words(f"{group.component} {group.message}"))
+    named = (f"it names {', '.join(shared[:4])}",) if shared else ()
+    return _Weighed(
+        change,
+        len(shared) - ago / near,
+        0.0,
+        (f"it came {_lasting(ago)} before the window, and the failures are there from its beginning", *named),
+        ("no trace from before it lies in the window",),
+    )
+
+
+def _lasting(microseconds: int) -> str:
+    seconds_ = microseconds / 1e6
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds_ >= 2 * size:
+            return f"{seconds_ / size:.0f} {unit}"
+    return f"{seconds_:.0f} s"
+
+
+def read_changes(
+    places: Sequence[str], environ: Mapping[str, str], *, start_us: int | None = None, end_us: int | None = None
+) -> list[Change]:
+    """The changes that the user's places hold: `git:REPO`, or a JSON file of deploys. ConfigError if a place is not what it says."""
+    found: list[Change] = []
+    for place in places:
+        if place.startswith("git:"):
+            found += _history(place.removeprefix("git:"), environ, start_us, end_us)
+        elif place.lower().endswith(".json"):
+            found += _deploys(Path(place))
+        else:
+            raise ConfigError(
+                f"--changes {place}: write git:REPO for a repository, or the name of a .json file of deploys"
+            )
+    return sorted(found, key=lambda each: (each.at_us, each.ref))
+
+
+def _deploys(path: Path) -> Iterator[Change]:
+    """A list of deploys, or an object with such a list under `deploys` or `changes`; each entry is checked field by field."""
+    try:
+        with open_below(path.parent, path) as file:
+            value: Any = json.loads(read_whole(file, MAX_BYTES))
+    except OSError as error:
+        raise ConfigError(f"--changes {path}: it cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"--changes {path}: not JSON ({cut(str(error), 200)}); for example: {_EXAMPLE}") from None
+    if isinstance(value, dict):
+        table = cast("dict[str, Any]", value)
+        value = next((table[key] for key in ("deploys", "changes", "deployments", "events") if key in table), None)
+    if not isinstance(value, list):
+        raise ConfigError(f"--changes {path}: it must hold a list of deploys; for example: {_EXAMPLE}")
+    entries = cast("list[Any]", value)
+    if len(entries) > MAX_DEPLOYS:
+        raise ConfigError(f"--changes {path}: {len(entries):,} deploys; at most {MAX_DEPLOYS:,} are read")
+    for number, entry in enumerate(entries):
+        try:
+            yield _deploy(entry)
+        except ValueError as error:
+            raise ConfigError(f"--changes {path}: entry {number}: {error}; for example: {_EXAMPLE[1:-1]}") from None
+
+
+def _deploy(entry: Any) -> Change:
+    if not isinstance(entry, dict):
+        raise ValueError("it is no object")  # noqa: TRY004 - a caller of ours words all of these in one way
+    fields: dict[str, str] = {}
+    meant = {key: name for name, keys in _KNOWN.items() for key in keys}
+    for key, value in cast("dict[str, Any]", entry).items():
+        if key.lower() not in meant:
+            known = ", ".join(name for name in _KNOWN if name)
+            raise ValueError(f"it has no field {key!r:.60}; there are: {known}")
+        if value is None:
+            continue
+        if not isinstance(value, str | int | float) or isinstance(value, bool):
+            raise ValueError(f"{key!r:.60} must be text")  # noqa: TRY004 - as above
+        fields.setdefault(meant[key.lower()], _plain(str(value)))
+    if not fields.get("at"):
+        raise ValueError("`at` is missing: when was it?")
+    try:
+        at_us = us_of(fields["at"])
+    except (ValueError, OverflowError):
+        at_us = None
+    if at_us is None:
+        raise ValueError(f"{fields['at']!r:.60} is not a time; write 2026-11-01T12:00:00Z")
+    named = fields.get("name") or " ".join(filter(None, (fields.get("service"), fields.get("version"))))
+    if not named:
+        raise ValueError("it has neither a name nor a service or version")
+    kind = fields.get("type", "deploy").lower()
+    if kind not in _TYPES:
+        kind = next((each for each in _TYPES if each in kind), "deploy")
+    version = fields.get("version", "")
+    return Change(
+        kind="deploy",
+        change_type=kind,
+        name=f"{kind} {named}{f' {version}' if version and version not in named else ''}",
+        ref=f"deploy:{fields.get('commit') or named}@{seconds(at_us)}",
+        at_us=at_us,
+        detail=fields.get("summary", ""),
+        service=fields.get("service", ""),
+        words=_words(f"{named} {fields.get('summary', '')} {fields.get('service', '')}"),
+    )
+
+
+def _plain(text: str) -> str:
+    """A stranger's words on one line, without signs that a terminal or a reader would obey."""
+    return cut(" ".join(_SIGNS.sub(" ", text).split()), TEXT_CHARS)
+
+
+def _history(place: str, environ: Mapping[str, str], start_us: int | None, end_us: int | None) -> Iterator[Change]:
+    """Commits, the newest first, and tags of a repository, by the time when they were made."""
+    repository = Path(place or ".")
+    words = ["git"]
+    if not (repository / ".git").exists():
+        if not (repository / "HEAD").is_file() or not (repository / "objects").is_dir():
+            raise ConfigError(f"--changes git:{place}: there is no git repository; for example: --changes git:.")
+        words += ["--git-dir", str(repository.resolve())]
+    since = [] if start_us is None else [f"--since={start_us // 1_000_000 - 30 * 86_400}"]
+    until = [] if end_us is None else [f"--until={end_us // 1_000_000 + 1}"]
+    form = "--format=%x1e%H%x1f%ct%x1f%s%x1f"
+    log = ["log", f"--max-count={MAX_COMMITS}", *since, *until, form, "--name-only", "--no-renames", "HEAD", "--"]
+    refs = ["for-each-ref", f"--count={MAX_TAGS}", "--sort=-creatordate"]
+    refs += ["--format=%(creatordate:unix)%1f%(refname:short)%1f%(contents:subject)", "refs/tags"]
+    try:
+        commits = printed([*words, *log], repository, environ)
+        tags = printed([*words, *refs], repository, environ)
+    except ToolFault as fault:
+        raise ConfigError(f"--changes git:{place}: {fault.message}") from None
+    for record in commits.split("\x1e"):
+        head, *rest = record.split("\x1f")
+        if len(rest) < 3 or not re.fullmatch(r"[0-9a-f]{40,64}", head) or not re.fullmatch(r"\d{1,12}", rest[0]):
+            continue
+        subject, paths = _plain(rest[1]), [line for line in rest[2].split("\n") if line.strip()]
+        yield Change(
+            kind="commit",
+            change_type="config"
+            if paths and all(re.search(r"\.(ya?ml|toml|json|ini|env|cfg)$", one) for one in paths)
+            else "deploy",
+            name=f"commit {head[:10]} {subject}".rstrip(),
+            ref=head,
+            at_us=int(rest[0]) * 1_000_000,
+            detail=f"{plural(len(paths), 'file')}: {_plain(', '.join(paths[:5]))}" if paths else "",
+            words=_words(f"{subject} {' '.join(paths[:50])}"),
+        )
+    for line in tags.split("\n"):
+        when, _, rest_ = line.partition("\x1f")
+        name, _, subject = rest_.partition("\x1f")
+        if re.fullmatch(r"\d{1,12}", when) and name:
+            shown = _plain(name)
+            yield Change(
+                kind="tag",
+                change_type="deploy",
+                name=f"tag {shown}",
+                ref=shown,
+                at_us=int(when) * 1_000_000,
+                detail=_plain(subject),
+                words=_words(f"{shown} {subject}"),
+            )

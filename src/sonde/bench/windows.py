@@ -390,7 +390,6 @@ def slow_burn(window: TraceWindow) -> None:
 def dear_prompt(window: TraceWindow) -> None:
     """The system prompt gets long examples; every call of a model costs more than twice as much."""
     llm, at = window.traffic.llms[0], window.share(0.4, 0.6)
-    model = window.traffic.models[0]
     example = "Example: the customer asks for {thing} {id}. First look it up, then answer in two sentences.\n"
     things = window.traffic.business.things
     longer = "".join(filled(example.replace("{thing}", window.draw.choice(things)), window.draw) for _ in range(24))
@@ -399,9 +398,9 @@ def dear_prompt(window: TraceWindow) -> None:
         (at, "prompts/system.md", f"You work for {window.traffic.project}.\n{longer}"),
     )
     window.quiet_deploys(around=at)
-    window.traffic.troubles.append(Trouble(stage=llm.name, begin=at, model=model, tokens=window.draw.uniform(2.2, 3.2)))
+    window.traffic.troubles.append(Trouble(stage=llm.name, begin=at, tokens=window.draw.uniform(2.2, 3.2)))
     names = tuple(name for name in {each.name for each in window.traffic.routes})
-    window.blame(llm, at, tag, kind="cost", also=(model, llm.service, *names))
+    window.blame(llm, at, tag, kind="cost", also=(*window.traffic.models, llm.service, *names))
 
 
 def slow_stage(window: TraceWindow) -> None:

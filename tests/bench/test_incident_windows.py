@@ -100,7 +100,7 @@ def shows(cause: Cause, spans: list[dict[str, Any]]) -> bool:
     if cause.kind == "errors":
         said = {span["start_time"] / 1e9: span["status_message"] + json.dumps(span["events"]) for span in spans}
         moments = [at for at, text in said.items() if all(word in text.lower() for word in cause.words)]
-        return len(moments) >= 8 and -1 <= min(moments) - onset <= cause.tolerance_s
+        return len(moments) >= 8 and -1 <= min(moments) - onset <= 120
     figures: dict[bool, list[float]] = {False: [], True: []}
     for span in spans:
         took = span["end_time"] - span["start_time"]

@@ -11,7 +11,6 @@ import json
 import math
 import re
 import uuid
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -147,7 +146,7 @@ class Traffic:
         self.troubles: list[Trouble] = []
         self.switches: list[tuple[float, int, str]] = []
         self.tries: dict[str, int] = {}
-        self.met: Counter[str] = Counter()
+        self.met: dict[str, list[float]] = {}
         self.numbering = draw.choice(["semantic", "counted", "dated", "commit"])
         self.front = draw.choice(["gateway", "api", "bff", "edge", "assistant"])
         self.services = draw.sample(business.services, k=draw.randint(3, 4))
@@ -277,7 +276,7 @@ class Traffic:
         return using / sum(self.weights)
 
     def spans(self, count: int) -> list[Json]:
-        """All spans of `count` traces, by trace; `met` then says how many of them met a trouble at a stage."""
+        """All spans of `count` traces, by trace; `met` then says when some met a trouble, by its stage."""
         draw = self.draw
         moments = sorted(draw.uniform(0, self.seconds) for _ in range(count))
         users = [f"u-{draw.getrandbits(20):05x}" for _ in range(max(8, count // 3))]
@@ -404,7 +403,8 @@ class Traffic:
             if key and visit.about[key] != value:
                 rate = 0.0
             visit.struck[number] = self.draw.random() < rate
-            self.met[trouble.stage] += visit.struck[number]
+            if visit.struck[number]:
+                self.met.setdefault(trouble.stage, []).append(visit.at)
         return visit.struck[number]
 
     def _spend(self, stage: Stage, visit: Visit, span: Json, met: Sequence[Trouble]) -> None:

@@ -253,14 +253,13 @@ class TraceWindow:
     def blame(
         self,
         stage: Stage,
-        onset: float,
         *marks: str,
         kind: str = "errors",
         thrown: Thrown | None = None,
         tolerance: float = 15 * MINUTE,
         also: tuple[str, ...] = (),
     ) -> None:
-        """This is what is wrong, since when, and which change did it."""
+        """This is what is wrong, and which change did it. It begins with the first trace that meets it."""
         self.blamed.append(stage.name)
         text = re.sub(r"\{\w+\}", " ", thrown[1]) if thrown else ""
         words = tuple(dict.fromkeys(re.findall(r"[a-z_]{3,}", text.lower())))[:8]
@@ -270,7 +269,7 @@ class TraceWindow:
                 components=(stage.name.replace("{model}", "").strip(), *also),
                 words=words,
                 marks=marks,
-                onset=self.moment(onset),
+                onset="",
                 tolerance_s=max(tolerance, self.traffic.seconds * 0.08),
             )
         )
@@ -279,7 +278,9 @@ class TraceWindow:
         """The window as files below a folder of its own; returns what is true of it."""
         folder.mkdir(parents=True)
         spans = self.traffic.spans(self.count)
-        while self.count < MOST_TRACES and any(self.traffic.met[stage] < LEAST_HITS for stage in self.blamed):
+        while self.count < MOST_TRACES and any(
+            len(self.traffic.met.get(stage, ())) < LEAST_HITS for stage in self.blamed
+        ):
             self.count = min(MOST_TRACES, int(self.count * 1.4))
             spans = self.traffic.spans(self.count)
         spans.sort(key=lambda span: span["end_time"])  # as exporters send them
@@ -299,7 +300,8 @@ class TraceWindow:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_text(content, "utf-8")
         hashes = self._repository(folder / REPOSITORY) if self.commits else {}
-        causes = self.causes
+        firsts = [self.moment(min(self.traffic.met[stage])) for stage in self.blamed]
+        causes = [replace(each, onset=first) for each, first in zip(self.causes, firsts, strict=True)]
         if self.guilty is not None:
             causes = [replace(each, marks=(hashes[self.guilty.at],)) for each in causes]
         seen = [each.version for each, _ in deploys] + [tag for _, tag, _ in self.snapshots] + list(hashes.values())
@@ -334,7 +336,7 @@ def one_path(window: TraceWindow) -> None:
     thrown = window.thrown(BROKEN, tool.service)
     rate = window.draw.uniform(0.6, 0.95)
     window.traffic.troubles.append(Trouble(stage=tool.name, versions={gone.version: rate}, thrown=thrown))
-    window.blame(tool, at, gone.version, thrown=thrown)
+    window.blame(tool, gone.version, thrown=thrown)
 
 
 def two_causes(window: TraceWindow) -> None:
@@ -344,16 +346,16 @@ def two_causes(window: TraceWindow) -> None:
     gone = window.ship(at, first.service)
     thrown = window.thrown(BROKEN, first.service)
     window.traffic.troubles.append(Trouble(stage=first.name, versions={gone.version: 0.7}, thrown=thrown))
-    window.blame(first, at, gone.version, thrown=thrown)
+    window.blame(first, gone.version, thrown=thrown)
     if window.draw.random() < 0.5:
         other = window.thrown(CREDENTIAL, second.service)
         window.traffic.troubles.append(Trouble(stage=second.name, begin=later, thrown=other))
-        window.blame(second, later, thrown=other)
+        window.blame(second, thrown=other)
         return
     again = window.ship(later, second.service)
     other = window.thrown(SWITCHED, second.service)
     window.traffic.troubles.append(Trouble(stage=second.name, versions={again.version: 0.8}, thrown=other))
-    window.blame(second, later, again.version, thrown=other)
+    window.blame(second, again.version, thrown=other)
 
 
 def early_stray(window: TraceWindow) -> None:
@@ -371,7 +373,7 @@ def early_stray(window: TraceWindow) -> None:
     thrown = window.thrown(BROKEN, tool.service)
     broken = Trouble(stage=tool.name, versions={gone.version: 0.75}, thrown=thrown)
     window.traffic.troubles += [early, broken]
-    window.blame(tool, at, gone.version, thrown=thrown)
+    window.blame(tool, gone.version, thrown=thrown)
 
 
 def slow_burn(window: TraceWindow) -> None:
@@ -384,7 +386,7 @@ def slow_burn(window: TraceWindow) -> None:
         window.ship(window.share(0.5, 0.7), window.draw.choice(others))
     thrown = window.thrown(EXHAUSTED, tool.service)
     window.traffic.troubles.append(Trouble(stage=tool.name, begin=at, rate=0.8, grows=True, thrown=thrown))
-    window.blame(tool, at, gone.version, thrown=thrown, tolerance=window.traffic.seconds * 0.35)
+    window.blame(tool, gone.version, thrown=thrown, tolerance=window.traffic.seconds * 0.35)
 
 
 def dear_prompt(window: TraceWindow) -> None:
@@ -399,8 +401,8 @@ def dear_prompt(window: TraceWindow) -> None:
     )
     window.quiet_deploys(around=at)
     window.traffic.troubles.append(Trouble(stage=llm.name, begin=at, tokens=window.draw.uniform(2.2, 3.2)))
-    names = tuple(name for name in {each.name for each in window.traffic.routes})
-    window.blame(llm, at, tag, kind="cost", also=(*window.traffic.models, llm.service, *names))
+    names = tuple(each.name for each in window.traffic.routes)
+    window.blame(llm, tag, kind="cost", also=(*window.traffic.models, llm.service, *names))
 
 
 def slow_stage(window: TraceWindow) -> None:
@@ -413,7 +415,7 @@ def slow_stage(window: TraceWindow) -> None:
     window.traffic.troubles.append(
         Trouble(stage=stage.name, versions={gone.version: 0.95}, slow=window.draw.uniform(7, 12))
     )
-    window.blame(stage, at, gone.version, kind="latency", also=(stage.service,))
+    window.blame(stage, gone.version, kind="latency", also=(stage.service,))
 
 
 def retry_storm(window: TraceWindow) -> None:
@@ -431,7 +433,7 @@ def retry_storm(window: TraceWindow) -> None:
     thrown = window.thrown(TIMED_OUT, tool.service)
     window.traffic.tries[tool.name] = 6
     window.traffic.troubles.append(Trouble(stage=tool.name, begin=at, rate=0.85, thrown=thrown, again=0.85))
-    window.blame(tool, at, tag, thrown=thrown)
+    window.blame(tool, tag, thrown=thrown)
 
 
 def model_switch(window: TraceWindow) -> None:
@@ -453,7 +455,7 @@ def model_switch(window: TraceWindow) -> None:
         marks.append(window.ship(at, traffic.llms[0].service, f"answers with {model}", rollout=1).version)
     thrown = window.thrown(BAD_JSON, tool.service)
     traffic.troubles.append(Trouble(stage=tool.name, model=model, rate=window.draw.uniform(0.45, 0.7), thrown=thrown))
-    window.blame(tool, at, *marks, thrown=thrown)
+    window.blame(tool, *marks, thrown=thrown)
 
 
 def provider_down(window: TraceWindow) -> None:
@@ -467,7 +469,7 @@ def provider_down(window: TraceWindow) -> None:
     traffic.troubles.append(
         Trouble(stage=llm.name, begin=at, end=end, model=model, rate=0.75, thrown=thrown, again=0.85)
     )
-    window.blame(llm, at, thrown=thrown, also=(model, provider_of(model)))
+    window.blame(llm, thrown=thrown, also=(model, provider_of(model)))
 
 
 def credential_expired(window: TraceWindow) -> None:
@@ -480,7 +482,7 @@ def credential_expired(window: TraceWindow) -> None:
         window.history(tool, at)
     thrown = window.thrown(CREDENTIAL, tool.service)
     window.traffic.troubles.append(Trouble(stage=tool.name, begin=at, rate=0.97, thrown=thrown))
-    window.blame(tool, at, thrown=thrown)
+    window.blame(tool, thrown=thrown)
 
 
 def flag_flipped(window: TraceWindow) -> None:
@@ -497,7 +499,7 @@ def flag_flipped(window: TraceWindow) -> None:
     window.traffic.troubles.append(
         Trouble(stage=tool.name, begin=at, rate=window.draw.uniform(0.6, 0.95), thrown=thrown)
     )
-    window.blame(tool, at, tag, thrown=thrown)
+    window.blame(tool, tag, thrown=thrown)
 
 
 def bad_commit(window: TraceWindow) -> None:
@@ -510,7 +512,7 @@ def bad_commit(window: TraceWindow) -> None:
     window.commit(at - draw.uniform(1, 3) * MINUTE, "README.md", f"# {traffic.project}\n\nSee the wiki.\n")
     thrown = window.thrown(BROKEN, tool.service)
     traffic.troubles.append(Trouble(stage=tool.name, begin=at, rate=draw.uniform(0.6, 0.9), thrown=thrown))
-    window.blame(tool, at, thrown=thrown)
+    window.blame(tool, thrown=thrown)
 
 
 def two_deploys(window: TraceWindow) -> None:
@@ -523,7 +525,7 @@ def two_deploys(window: TraceWindow) -> None:
     thrown = window.thrown(BROKEN, tool.service)
     rate = window.draw.uniform(0.7, 0.95)
     window.traffic.troubles.append(Trouble(stage=tool.name, begin=at, versions={gone.version: rate}, thrown=thrown))
-    window.blame(tool, at, gone.version, thrown=thrown)
+    window.blame(tool, gone.version, thrown=thrown)
 
 
 def taken_back(window: TraceWindow) -> None:
@@ -534,7 +536,7 @@ def taken_back(window: TraceWindow) -> None:
     window.ship(window.share(0.6, 0.7), tool.service, version=before.version, rollout=45)
     thrown = window.thrown(BROKEN, tool.service)
     window.traffic.troubles.append(Trouble(stage=tool.name, versions={gone.version: 0.85}, thrown=thrown))
-    window.blame(tool, at, gone.version, thrown=thrown)
+    window.blame(tool, gone.version, thrown=thrown)
 
 
 def one_segment(window: TraceWindow) -> None:
@@ -554,7 +556,7 @@ def one_segment(window: TraceWindow) -> None:
         _, mark = window.configure((-window.share(0.3, 1.0), "flags.json", "{}\n"), (at, "overrides.json", setting))
         trouble = Trouble(stage=tool.name, begin=at, rate=0.95, only=(key, value), thrown=thrown)
     window.traffic.troubles.append(trouble)
-    window.blame(tool, at, mark, thrown=thrown, tolerance=25 * MINUTE)
+    window.blame(tool, mark, thrown=thrown, tolerance=25 * MINUTE)
 
 
 def many_ids(window: TraceWindow) -> None:
@@ -565,7 +567,7 @@ def many_ids(window: TraceWindow) -> None:
     thrown = window.thrown(NUMBERED, tool.service)
     rate = window.draw.uniform(0.6, 0.9)
     window.traffic.troubles.append(Trouble(stage=tool.name, versions={gone.version: rate}, thrown=thrown))
-    window.blame(tool, at, gone.version, thrown=thrown)
+    window.blame(tool, gone.version, thrown=thrown)
 
 
 def partial_fix(window: TraceWindow) -> None:
@@ -576,7 +578,7 @@ def partial_fix(window: TraceWindow) -> None:
     thrown = window.thrown(BROKEN, tool.service)
     rates = {gone.version: 0.85, mended.version: 0.25}
     window.traffic.troubles.append(Trouble(stage=tool.name, versions=rates, thrown=thrown))
-    window.blame(tool, at, gone.version, thrown=thrown)
+    window.blame(tool, gone.version, thrown=thrown)
 
 
 def nothing(window: TraceWindow) -> None:

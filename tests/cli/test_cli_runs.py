@@ -119,6 +119,17 @@ def test_a_run_is_shown_by_id_beginning_or_last(place: Place) -> None:
     assert "one" in place.run("runs", "show", run[:-2]).stdout
 
 
+def test_a_run_is_shown_in_the_words_of_its_source_and_one_line_is_no_range(tmp_path: Path) -> None:
+    (tmp_path / "page.txt").write_text("<b>bold</b> & [this](http://x)\n")
+    cite = "print(read_file('page.txt'))\nadd_citation('page.txt', 1, 1, 'bold')\nFINAL('It is <b>bold</b>')"
+    ask("What is it?", tmp_path / "page.txt", model=ScriptedModel([cite]), runs_dir=tmp_path / "runs")
+
+    shown = sonde("runs", "show", "last", "--runs-dir", tmp_path / "runs", cwd=tmp_path)
+
+    assert "\nIt is <b>bold</b>\n" in shown.stdout
+    assert "- page.txt:1 <b>bold</b> & [this](http://x)" in shown.stdout
+
+
 def test_prune_asks_first_and_keeps_the_newest(place: Place) -> None:
     old, new = place.ask(), place.ask()
 

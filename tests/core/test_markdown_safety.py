@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from markdown_it import MarkdownIt
 
 from sonde.api.ask_run import ask
 from sonde.api.settings import Settings
-from sonde.core.markdown_safety import code, line, quiet, words
+from sonde.core.markdown_safety import code, line, quiet, unescaped, words
 from sonde.testing import ScriptedModel
 
 GITHUB: Any = importlib.import_module("cmarkgfm")  # it has no types
@@ -201,3 +201,15 @@ def test_the_files_of_a_run_do_not_call_anybody(tmp_path: Path) -> None:
         page = (run / name).read_text()
         assert "(picture) x (`https://evil.example/?secret`)" in page
         assert not _strange(page)
+
+
+@given(st.text(alphabet="ab \\`*_~![](){}<>&#;lt|.-", max_size=40))
+@example("a <b> & &lt; `x` \\* \\")
+def test_words_of_a_stranger_are_told_as_they_were(text: str) -> None:
+    assert unescaped(f"told: {words(text)}") == f"told: {' '.join(text.split())}"
+
+
+def test_code_is_told_as_it_is() -> None:
+    page = "a &lt;b> \\*\n\n    x = r'\\*' &lt;\n\n```\n&lt; \\*\n```\nuse `\\*` and \\*"
+
+    assert unescaped(page) == "a <b> *\n\n    x = r'\\*' &lt;\n\n```\n&lt; \\*\n```\nuse `\\*` and *"

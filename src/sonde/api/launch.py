@@ -338,7 +338,7 @@ def summary_text(outcome: Outcome, record: RunRecord) -> str:
     ]
     if conclusion.citations:
         lines += ["", "## Citations"]
-        lines += [f"- {line(c.place)} {line(c.snippet)}" for c in conclusion.citations]
+        lines += [f"- {line(c.heading)} {line(c.snippet)}" for c in conclusion.citations]
     # The text of a report shows its own evidence and gaps.
     shown: Any = conclusion.output if conclusion.text and record.run_type in INVESTIGATIONS else None
     if conclusion.evidence and shown is None:

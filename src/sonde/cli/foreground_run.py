@@ -21,6 +21,7 @@ from sonde.cli.options import OutputOptions
 from sonde.cli.text import escaped_json, link, links_shown, one_line, printable, printable_lines
 from sonde.core.canonical import plural, shown_cost
 from sonde.core.events import Event
+from sonde.core.markdown_safety import unescaped
 from sonde.errors import BudgetExceeded, Cancelled, UsageError
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def _print_report(found: Investigation, output: OutputOptions, *, several: bool,
         text = json.dumps(shown, ensure_ascii=False, sort_keys=True, indent=None if several else 2)
         print(escaped_json(text), flush=True)
         return
-    text = printable_lines(found.text)
+    text = printable_lines(unescaped(found.text) if sys.stdout.isatty() else found.text)
     print(("" if first else "\n") + (text.rstrip("\n") or "no report"), flush=True)
     _print_error(found, output)
     if not output.quiet:

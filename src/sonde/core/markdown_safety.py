@@ -32,6 +32,9 @@ _SIGNS = re.compile(
     r"\\(?=[!-/:-@\[-`{-~]|$)|[`*]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|~(?=~|$)|(?:^|(?<=~))~|!(?=\[|$)|\](?=[\[:]|$)|(?<=\])\(|<|&(?=#|\w+;)"
 )
 _BLOCK_SIGN = re.compile(r"[#>+=-]|~~~|[|:](?=[ :|-])|\[(?!.*\])|\d{1,9}(?=[.)])")
+_FENCE = re.compile(r"\s*(```+|~~~+)")
+_ESCAPES = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)|\\([!-/:-@\[-`{-~])|&lt;|&amp;")  # code in a line first: it stays
+_MEANT = {"&lt;": "<", "&amp;": "&"}
 _SEPARATORS = dict.fromkeys(map(ord, "\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " ")  # ends of lines for some viewers only
 _LONGEST = 200_000  # characters; a longer text is shown as code, because parsing it could take many seconds
 
@@ -58,6 +61,23 @@ def words(text: str) -> str:
     """Foreign text as words of a Markdown line: nothing in it is markup."""
     escaped = {"<": "&lt;", "&": "&amp;"}
     return _SIGNS.sub(lambda sign: escaped.get(sign[0], f"\\{sign[0]}"), " ".join(text.split()))
+
+
+def unescaped(markdown: str) -> str:
+    """Markdown as a person reads it where nothing renders it: what `words` escaped stands as it was, code stays as it is."""
+    told: list[str] = []
+    fence_end = ""
+    for each in markdown.split("\n"):
+        ticks = _FENCE.match(each)
+        if fence_end or ticks:
+            ended = fence_end and each.strip().startswith(fence_end)
+            fence_end = "" if ended else fence_end or str(ticks and ticks[1])
+            told.append(each)
+        elif each.startswith("    "):
+            told.append(each)
+        else:
+            told.append(_ESCAPES.sub(lambda found: _MEANT.get(found[0], found[2] or found[0]), each))
+    return "\n".join(told)
 
 
 def _blocks(tokens: Sequence[Token]) -> str:

@@ -115,6 +115,7 @@ def _line(summary: RunSummary, width: int = 0, said: int = 0) -> str:
 
 def show(run: RunName, *, json: AsJson = False, place: PlaceOptions) -> int:
     """Show one run: its summary page, or its record with --json."""
+    from sonde.core.markdown_safety import unescaped
     from sonde.runs.catalog import summarise
     from sonde.runs.rundir import SUMMARY
 
@@ -124,7 +125,7 @@ def show(run: RunName, *, json: AsJson = False, place: PlaceOptions) -> int:
         return 0
     page = found.text(SUMMARY)
     if page is not None:
-        print(printable_lines(page))
+        print(printable_lines(unescaped(page)))
     else:
         summary = summarise(found.path)
         print(_line(summary))

@@ -68,9 +68,9 @@ def test_a_child_is_told_only_of_what_it_has() -> None:
         next(r for r in model.requests if f"Task: {who}" in r.messages[1].content) for who in ("root", "child")
     )
     assert "CONTEXT holds each file's text by path" in root.messages[1].content
-    assert "delegate_subcall" in root.messages[0].content
+    assert "sub_rlm" in root.messages[0].content
     assert "CONTEXT" not in child.messages[1].content
-    assert "delegate_subcall" not in child.messages[0].content
+    assert "sub_rlm" not in child.messages[0].content
 
 
 def test_sharing_a_name_that_is_not_there_is_a_fault_of_the_code() -> None:

@@ -27,7 +27,7 @@ def test_the_first_prompt_is_short() -> None:
 
     run_in_memory(model, "Which order was first?", FilesContext((), texts={"app.log": LOG}))
 
-    assert len(first(model)) < 2600
+    assert len(first(model)) < 2300
 
 
 def test_a_sample_of_large_data_is_shown_and_may_be_cited_in_the_first_reply() -> None:
@@ -110,13 +110,17 @@ def test_a_budget_of_few_tokens_is_not_spent_on_the_first_look() -> None:
 
 @pytest.mark.requirement(28)
 def test_rare_functions_are_named_and_help_explains_them() -> None:
-    model = ScriptedModel(["help('sub_rlm')", "help(name='nothing')", "FINAL('one line [context.txt:1]')"])
+    model = ScriptedModel(
+        ["help('sub_rlm')\nhelp('delegate_batch')", "help(name='nothing')", "FINAL('one line [context.txt:1]')"]
+    )
 
     answer = run_in_memory(model)
 
-    assert re.search(r"More .*sub_rlm", first(model))
+    assert re.search(r"More, .*sub_rlm", first(model))
     assert "sub_rlm(prompt: str" not in first(model)
+    assert "delegate" not in first(model)
     assert "sub_rlm(prompt: str" in model.requests[1].messages[-1].content
+    assert "delegate_batch(errands" in model.requests[1].messages[-1].content
     assert "there is no function 'nothing'" in model.requests[2].messages[-1].content
     assert answer.status is RunStatus.SUCCEEDED
 
@@ -125,7 +129,7 @@ def test_the_short_signatures_are_true() -> None:
     tools = {each.name: each.function for each in CodeContext(texts={"a.py": "x = 1\n"}).tools()}
     for name, line in BRIEF.items():
         function = tools.get(name) or getattr(Functions, name, None)
-        listed = re.match(rf"{name}\((.*?)\) ->", line)
+        listed = re.match(rf"{name}\((.*?)\) ->", line or "")
         if not line or function is None or listed is None:
             assert not line, line
             continue

@@ -37,22 +37,16 @@ QUOTED_CHARS = 200
 LOOKED_UP_LINES = 200
 KEPT_CHARS = 6_000
 """Data that is shown whole stays in the prompt for all turns if it has no more characters."""
-BRIEF = {line.partition("(")[0]: line for line in prompt_file("engines/ask_functions").splitlines()} | dict.fromkeys(
-    (
-        "sub_rlm",
-        "rlm_batch",
-        "add_citation",
-        "file_info",
-        "context_slice",
-        "slice_text",
-        "nav_info",
-        "budget",
-        "append_highlight",
-        "delegate_subcall",
-        "delegate_batch",
+SCARCE_TOKENS = 200_000
+"""With fewer tokens left the model hears how many."""
+BRIEF: dict[str, str | None] = {
+    **{line.partition("(")[0]: line for line in prompt_file("engines/ask_functions").splitlines()},
+    **dict.fromkeys(
+        ("sub_rlm", "rlm_batch", "add_citation", "file_info", "nav_info", "budget", "append_highlight"), ""
     ),
-    "",
-)
+    # Python, sub_rlm and rlm_batch do the same; a prompt with CONTEXT_INDEX names context_slice beside it.
+    **dict.fromkeys(("slice_text", "context_slice", "delegate_subcall", "delegate_batch")),
+}
 
 
 class Pointer(NamedTuple):
@@ -81,9 +75,10 @@ def first_look(gathered: Gathered) -> Prefilter:
 
 
 def left_line(left: Mapping[str, Any], *, elapsed_s: float, wall_s: float) -> str:
-    """Turns and tokens; the rest only when it becomes scarce."""
+    """The turns; the rest only when it becomes scarce, because every line is sent again with each turn."""
     seconds, usd = max(0.0, wall_s - elapsed_s), left.get("cost_usd")
-    parts = [f"{left['iterations']} turns", f"{left['tokens']:,} tokens"]
+    parts = [f"{left['iterations']} turns"]
+    parts += [f"{left['tokens']:,} tokens"] if left["tokens"] < SCARCE_TOKENS else []
     parts += [f"{left['tool_calls']} tool calls"] if left["tool_calls"] < 100 else []
     parts += [f"{left['subcalls']} sub-calls"] if left["subcalls"] < 30 and left.get("depth", 1) > 0 else []
     parts += [f"{usd:.4f} USD"] if usd is not None and usd < 0.25 else []

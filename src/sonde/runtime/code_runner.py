@@ -82,7 +82,8 @@ class Coder:
                 self.run.note(lost)
             texts += self._lost
             self._lost = []
-            texts.append(feedback.block_text(result, number=number, count=len(action.blocks)))
+            count, brief = len(action.blocks), bool(self.host.functions.brief)
+            texts.append(feedback.block_text(result, number=number, count=count, brief=brief))
             printed.append(result.stdout)
             if result.final is not None:
                 return Ran(texts=tuple(texts), final=result.final, printed="".join(printed))

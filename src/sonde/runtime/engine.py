@@ -248,7 +248,8 @@ class Engine:
     """One kind of job. `params` of the task reach every function through `Gathered.params`.
 
     `tools` and `functions` narrow what code may call (None: all); `terse` documents them in one line each. `brief` are
-    lines for functions that need no more, "" for those that the prompt only names; `help` tells the rest. `reply_form`
+    lines for functions that need no more, "" for those that the prompt only names, None for those that it leaves out; `help`
+    explains them all. `reply_form`
     is how a root's reply is read; `left_line` puts what is left of the budget into words. With
     `max_subcall_chars` sub_rlm asks a model once, with a prompt of at most so many characters, instead of starting a child session.
     `scripted`: a program that cannot react may write the replies. A turn is one request, a final value is judged at once, also if its block
@@ -282,7 +283,7 @@ class Engine:
     max_output_tokens: int = OUTPUT_TOKENS
     functions: Sequence[str] | None = None
     terse: bool = False
-    brief: Mapping[str, str] = field(default_factory=dict[str, str])
+    brief: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     left_line: LeftLine = left_line
     max_subcall_chars: int | None = None
     scripted: bool = False

@@ -14,6 +14,8 @@ from sonde.core.source import indented
 from sonde.sandbox import ExecResult
 
 SHOWN_CHARS = 8192
+BRIEF_TEXT = 1000
+"""In brief, variables with a shorter text are not told: most are left over from a loop."""
 
 
 class LeftLine(Protocol):
@@ -37,12 +39,13 @@ def left_line(left: Mapping[str, Any], *, elapsed_s: float, wall_s: float) -> st
     return "Left: " + ", ".join(parts) + "."
 
 
-def block_text(result: ExecResult, *, number: int, count: int) -> str:
-    """One block's outcome; of a fault what, where, and how to mend it."""
+def block_text(result: ExecResult, *, number: int, count: int, brief: bool = False) -> str:
+    """One block's outcome; of a fault what, where, and how to mend it. In `brief`, what the only block printed needs no heading."""
+    plain = brief and result.ok and count == 1
     head = f"[block {number} of {count}] " if count > 1 else ""
-    lines = [head + ("ok" if result.ok else "failed")]
+    lines = [] if plain else [head + ("ok" if result.ok else "failed")]
     if result.stdout:
-        lines.append("stdout:\n" + result.stdout)
+        lines.append(result.stdout if plain else "stdout:\n" + result.stdout)
     if result.stderr and result.fault is None:
         lines.append("stderr:\n" + result.stderr)
     if (fault := result.fault) is not None:
@@ -58,7 +61,12 @@ def block_text(result: ExecResult, *, number: int, count: int) -> str:
     if not result.stdout and not result.stderr and result.fault is None and result.final is None:
         lines.append("(no output: print what you want to see)")
     lines.extend(f"Note: {warning}" for warning in result.warnings)
-    held = [f"{v.name}: {v.type} of {v.size:,}" for v in result.variables if v.size is not None and len(v.name) > 1]
+    least = BRIEF_TEXT if brief else 0
+    held = [
+        f"{v.name}: {v.type} of {v.size:,}"
+        for v in result.variables
+        if v.size is not None and len(v.name) > 1 and (v.type != "str" or v.size >= least)
+    ]
     if held:
         lines.append("Changed variables: " + "; ".join(held[:30]))
     return "\n".join(lines)
@@ -107,6 +115,7 @@ If it still holds, finish with it in a block that prints nothing: FINAL(held_fin
 
 CONFIRM = """\
 Somebody answered a question and cited lines that they had not read. Do the lines below bear out what the answer cites them for?
+Cited lines that they had read are left out.
 Question: {question}
 Answer: {claim}
 Lines, as they are in the data:

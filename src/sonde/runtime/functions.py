@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sonde.core.canonical import cut, jsonable
-from sonde.core.events import Highlighted, HostReturned
+from sonde.core.events import Highlighted, HostReturned, SubcallStarted, TurnStarted
 from sonde.core.evidence import Citation
 from sonde.errors import ConfigError, ModelOutputInvalid, RunError, ToolFault, WallTimeLimitReached
 from sonde.models.base import Model
@@ -72,7 +72,7 @@ class Functions:
         self.checked: list[dict[str, Any]] = []
 
     @property
-    def brief(self) -> Mapping[str, str]:
+    def brief(self) -> Mapping[str, str | None]:
         """The engine's lines for functions; the convention of assign-only asks for their whole documentation."""
         spec = self.run.spec
         return {} if spec.profile == "assign-only" else spec.engine.brief
@@ -227,9 +227,14 @@ class Functions:
 
     def confirm(self, prompt: str, model: Model) -> str | None:
         """The reply to a small question of the runtime itself; None where nobody can be asked."""
-        if not self._may_ask() or self.scope.left()["subcalls"] < 1:
+        left, recording = self.scope.left(), self.run.spec.recording
+        if left["depth"] < 1 or left["subcalls"] < 1:
             return None
         self.site.ordinal += 1
+        # Where older versions asked nothing and took another turn, a replay takes it too.
+        went_on = recording.at(TurnStarted, self.site.session, self.site.turn + 1) is not None
+        if went_on and recording.at(SubcallStarted, self._path()) is None:
+            return None
         try:
             return self.delegation.query(prompt, self._path(), model=model)
         except (ModelOutputInvalid, ToolFault):

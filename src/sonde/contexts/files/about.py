@@ -63,12 +63,17 @@ def outline(listing: Listing) -> str:
     else:
         folders: Counter[str] = Counter()
         for entry in entries:
-            folders[f"{shown_name(entry.path.partition('/')[0])}/" if "/" in entry.path else "at the top"] += 1
-        listed = ", ".join(f"{name} {count:,}" for name, count in folders.most_common(_NAMED // 2))
-        more = f", {len(folders) - _NAMED // 2:,} more folders" if len(folders) > _NAMED // 2 else ""
+            if "/" in entry.path:
+                folders[f"{shown_name(entry.path.partition('/')[0])}/"] += 1
+        parts = [f"{name} {count:,}" for name, count in folders.most_common(_NAMED // 2)]
+        parts += [f"{len(folders) - len(parts):,} more folders"] if len(folders) > len(parts) else []
+        loose = len(entries) - folders.total()
+        parts += [f"{loose:,} in no folder"] if loose and folders else []
         suffixes = Counter(posixpath.splitext(path)[1].lower() or "no suffix" for path in listing.entries)
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in suffixes.most_common(4))
-        named = f"{len(entries):,} files, {listing.total_bytes:,} bytes ({kinds}), in {listed}{more}"
+        named = (
+            f"{len(entries):,} files, {listing.total_bytes:,} bytes ({kinds}){': ' if parts else ''}{', '.join(parts)}"
+        )
     reasons = Counter(listing.refused.values())
     skipped = [f"folders {', '.join(sorted(listing.skipped))}"] if listing.skipped else []
     hidden = [*skipped, *(f"{count} ({reason})" for reason, count in sorted(reasons.items()))]

@@ -67,12 +67,14 @@ def template_hash(engine: Engine) -> str:
     return sha256_text("\0".join(parts))
 
 
-def brief_prompt(tools: Sequence[Tool], brief: Mapping[str, str]) -> str:
-    """One line per function where that is enough, only the names of rare ones, and the documentation of the rest."""
-    lines = [brief[each.name] for each in tools if brief.get(each.name)]
+def brief_prompt(tools: Sequence[Tool], brief: Mapping[str, str | None]) -> str:
+    """One line per function where that is enough, only the names of rare ones ("") or not even those (None), and the documentation of the
+    rest.
+    """
+    lines = [line for each in tools if (line := brief.get(each.name))]
     rare = [each.name for each in tools if brief.get(each.name) == ""]
     if rare:
-        lines.append(f'More (help("name") tells how): {", ".join(rare)}')
+        lines.append(f'More, by help("name"): {", ".join(rare)}')
     others = [each.prompt for each in tools if each.name not in brief]
     return "\n\n".join(["\n".join(lines), *others])
 
@@ -90,7 +92,7 @@ def language_text(profile: str, backend: str, packages: Sequence[str] = (), *, b
             )
         case "general" if backend == "kernel" and brief:
             asked = (
-                "Imports: the standard library except os, sys, pathlib, subprocess and threading; no files, no network."
+                "Imports: the standard library except os, sys, pathlib, subprocess, threading; no files, no network."
             )
         case "general" if backend == "kernel":  # monty has few modules beyond those below
             asked = (
@@ -124,10 +126,10 @@ def render_task(session: Session, *, in_code: bool, left: str) -> str:
             earlier = spec.earlier if in_code else re.sub(rf"^{CARRIED}.*\n?", "", spec.earlier, flags=re.MULTILINE)
             parts.append(f"Earlier in this conversation:\n{earlier}")
         context = spec.context
-        told = context.describe()
         if session.host.functions.brief and isinstance(context, Showable):
-            told = context.outline()
-        parts.append(f"What there is:\n{told}")
+            parts.append(f"Data: {context.outline()}")
+        else:
+            parts.append(f"What there is:\n{context.describe()}")
         if session.prefilter.text:
             parts.append(session.prefilter.text)
     else:

@@ -193,7 +193,7 @@ def program(folder: Path, code: str, **options: Any) -> Path:
     script = folder / "model.py"
     script.write_text(
         f"import os, sys\nwith open({str(folder / 'pids')!r}, 'a') as f: f.write(f'{{os.getpid()}}\\n')\n"
-        f"prompt = sys.stdin.read()\nif 'stdout:' not in prompt:\n    print({LOOK!r})\n    sys.exit()\n{code}\n"
+        f"prompt = sys.stdin.read()\nif 'your earlier reply' not in prompt:\n    print({LOOK!r})\n    sys.exit()\n{code}\n"
     )
     lines = [f"{name} = {json.dumps(value)}" for name, value in options.items()]
     command = f"command = {json.dumps([sys.executable, str(script)])}"

@@ -26,7 +26,6 @@ from sonde.models.base import (
     cost_of,
     output_limit,
     own_price,
-    price,
     prompt_tokens,
     sampling_of,
     suited_mode,
@@ -122,7 +121,7 @@ class LimitedModel:
                 self._gate.tell(Told(asked=ask, tokens=ask.tokens))
                 raise
         self._mean_out += (reply.usage.tokens_out - self._mean_out) / 8
-        cost = reply.cost_usd if reply.cost_usd is not None else price(reply.model, reply.usage)
+        cost = reply.cost_usd if reply.cost_usd is not None else cost_of(self._model.name, reply.usage, self.price)
         self._gate.tell(Told(asked=ask, tokens=reply.usage.tokens_in + reply.usage.tokens_out, cost_usd=cost or 0.0))
         return replace(reply, waited_s=reply.waited_s + waited_s)
 

@@ -31,7 +31,6 @@ from sonde.models.base import (
     interrupted,
     may_retry,
     own_price,
-    price,
     prompt_tokens,
 )
 
@@ -114,7 +113,9 @@ def ask(run: Run, scope: Scope, model: Model, question: Question) -> ModelReplie
                 tokens_out=reply.usage.tokens_out,
                 cached_in=reply.usage.cached_in,
                 estimated=reply.usage.estimated,
-                cost_usd=reply.cost_usd if reply.cost_usd is not None else price(reply.model, reply.usage),
+                cost_usd=reply.cost_usd
+                if reply.cost_usd is not None
+                else cost_of(model.name, reply.usage, own_price(model)),
                 latency_s=reply.latency_s,
                 waited_s=reply.waited_s,
                 attempts=attempts,

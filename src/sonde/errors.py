@@ -20,7 +20,7 @@
     │   │   └── ModelCallFailed         the same, or MODEL_UNREACHABLE, MODEL_UNAUTHORIZED, MODEL_NOT_FOUND, MODEL_RATE_LIMITED
     │   ├── WritebackFailed             WRITEBACK_FAILED
     │   └── UnexpectedRuntimeError      UNEXPECTED_RUNTIME_ERROR
-    └── UsageError                 the caller's mistake; nothing was run (exit code 2)
+    └── UsageError                 the caller's mistake, found before a model or code ran (exit code 2)
         ├── ConfigError            a setting, flag, file or model name is wrong
         └── SandboxUnavailable     this machine lacks a kernel layer; names it
 
@@ -253,7 +253,9 @@ def reached_before(row: Mapping[str, Any] | None) -> RunError | None:
 
 
 class UsageError(SondeError):
-    """The caller's mistake; nothing was run. Exit code 2."""
+    """The caller's mistake, found before a model or code ran. Exit code 2. An investigation that had asked its source by then (no such
+    trace or project, a key that it refuses) leaves a failed run record.
+    """
 
 
 class ConfigError(UsageError):

@@ -16,6 +16,7 @@ from sonde.api.ask_run import ask
 from sonde.api.rerun import replay, resume
 from sonde.api.result import Answer
 from sonde.api.settings import Settings
+from sonde.core.events import Noted
 from sonde.core.status import RunStatus
 from sonde.errors import ConfigError
 from sonde.runs.export import export_run, unpack_run
@@ -277,6 +278,18 @@ def test_lines_that_changed_since_are_shown_as_they_are(data: Path) -> None:
     _, model, _ = asked(data, ["FINAL('now 43 [a.txt:2]')"], continue_from=first)
 
     assert "[a.txt:2-2]\nbeta is 43" in model.requests[0].messages[1].content
+
+
+def test_the_person_hears_once_which_files_changed_since(data: Path) -> None:
+    _, _, first = asked(data, ["FINAL(read_file('a.txt')[:5] + ' [a.txt:1]')"])
+
+    def told() -> list[str]:
+        _, _, run = asked(data, ["FINAL('so it is [a.txt:1]')"], continue_from=first)
+        return [each.text for each in RunDir(run).events() if isinstance(each, Noted) and "changed" in each.text]
+
+    assert told() == []
+    (data / "a.txt").write_text("alpha, of late\nbeta is 43\n")
+    assert told() == [f"changed since run {first.name}: a.txt; what it read then stays as it was"]
 
 
 def test_an_imported_follow_up_finds_its_earlier_run_beside_it(data: Path) -> None:

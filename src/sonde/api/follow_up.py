@@ -68,7 +68,11 @@ def continued(
         if not each["name"].startswith("_") and (each["size"] or each["name"] not in EMPTY)
     }
     variables = "; ".join(list(left.values())[:MOST_NAMES])
-    changed = changed_sources(read, context) if variables else ()
+    same = context is not spec.context  # the sources of the earlier run, opened again
+    changed = changed_sources(read, context) if variables or same else ()
+    if changed and same:
+        note = f"changed since run {recorded.run_dir.run_id}: {', '.join(changed[:MOST_CHANGED])}; what it read then stays as it was"
+        spec = replace(spec, notes=(*spec.notes, note))
     recipe["earlier"] = story(events, variables, changed) + cited_lines(events, context)
     had: list[str] = started.settings.get("packages", [])
     packages = profile_named(spec.profile).having({*spec.packages, *had}).extra

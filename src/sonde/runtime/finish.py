@@ -55,7 +55,7 @@ class Outcome:
     """For the parent of a child: what it may now cite too."""
     elapsed_s: float = 0.0
     mistake: UsageError | None = None
-    """A mistake of the caller that only the running code could find."""
+    """A mistake of the caller that was found after the run had begun; the record says it, and the caller gets it as an exception."""
 
     @property
     def gaps(self) -> tuple[str, ...]:

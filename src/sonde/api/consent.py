@@ -156,18 +156,21 @@ def require_sources(paths: Iterable[str], within: Sequence[AnyPath]) -> None:
 
 
 def require_server(recorded: str, settings: Settings) -> None:
-    """Refuse to ask a server, and to send it the user's Phoenix key, because only a recorded run names it."""
+    """Refuse to ask a server, and to send it the user's key, because only a recorded run names it."""
     if not is_chosen_server(recorded, settings):
         raise ConfigError(
             f"this run names {recorded} as the place of its traces, which is not your server ({settings.source}). If it is yours, "
-            f"name it again: --context {recorded}, or --source with publish, or set PHOENIX_COLLECTOR_ENDPOINT"
+            f"name it again: --context {recorded}, or --source with publish, or set SONDE_SOURCE"
         )
 
 
 def require_writeback(started: RunStarted, context: Any, said: bool | None) -> bool:
     """Whether a recorded run that writes to a server may do so again: only the user can say, for this call."""
     place = str(context or started.settings.get("source", ""))
-    if said is None and started.settings.get("writeback") and urlsplit(place).scheme in ("http", "https"):
+    product = _origin(place)[0]
+    if said and product not in ("", "phoenix"):
+        raise ConfigError(f"annotations are written to Phoenix only, and this run reads {place}: leave --writeback out")
+    if said is None and started.settings.get("writeback") and product == "phoenix":
         raise ConfigError(
             f"this run writes annotations to {place}, and a recorded run may not by itself. Say --writeback, or --no-writeback "
             "(`sonde publish` can write them later)"
@@ -176,10 +179,13 @@ def require_writeback(started: RunStarted, context: Any, said: bool | None) -> b
 
 
 def is_chosen_server(address: str, settings: Settings) -> bool:
-    """Whether an address is that of the server the user has set."""
+    """Whether an address is that of the server the user has set, and the product the same: each has its own key."""
     return _origin(address) == _origin(settings.source)
 
 
-def _origin(address: str) -> tuple[str, str]:
-    parts = urlsplit(address)
-    return parts.scheme, parts.netloc.lower()
+def _origin(address: str) -> tuple[str, str, str]:
+    from sonde.contexts.traces.store import server_of  # noqa: PLC0415  # loaded only for those who read traces
+
+    product, url = server_of(address) or ("", "")
+    parts = urlsplit(url)
+    return product, parts.scheme, parts.netloc.lower()

@@ -179,7 +179,7 @@ def case_spec(case: Case, context: TracesContext, settings: Settings, options: R
         dataset=case.place.dataset,
         recipe={**case.recipe(), **model_names(spec)},
         secrets=(*spec.secrets, *case.place.secrets()),
-        writeback=writeback if case.writeback and case.place.server else None,
+        writeback=writeback if case.writeback and case.place.writable else None,
         files=writeback.files,
     )
 

@@ -55,7 +55,7 @@ class Writeback:
         kept = 0
         try:
             annotations = self.annotations(output, annotator, run_id)
-            client = PhoenixClient(str(place.source), api_key=place.api_key, headers=place.headers)
+            client = PhoenixClient(place.address, api_key=place.api_key, headers=place.headers)
         except (RunError, ToolFault) as error:
             written = Written(error=error.message)
         else:
@@ -191,10 +191,11 @@ def publish_run(
     )
     if ended.output is None:
         raise ConfigError(f"run {recorded.run_dir.run_id} ended without a report, so it has no annotations")
-    if not case.place.server:
+    if not case.place.writable:
+        where = f"on {case.place.name}, where Sonde only reads" if case.place.server else "files"
         raise ConfigError(
-            f"the traces of this run are files, so its annotations are in {recorded.run_dir.path / ANNOTATIONS}; "
-            "name a server that has the same traces: sonde publish RUN --source http://localhost:6006"
+            f"the traces of this run are {where}, so its annotations are in {recorded.run_dir.path / ANNOTATIONS}; "
+            "name a Phoenix server that has the same traces: sonde publish RUN --source http://localhost:6006"
         )
     context = case.open()
     try:

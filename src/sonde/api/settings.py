@@ -211,7 +211,7 @@ class Settings:
 
     def secrets(self) -> list[str]:
         """The known values of keys: what the journal and every message must never hold."""
-        named = {model.api_key_env for model in self.models.values()}
+        named = {"LANGFUSE_SECRET_KEY", *(model.api_key_env for model in self.models.values())}
         given = [*self.environ.items(), *(pair for model in self.models.values() for pair in model.env.items())]
         values = {value.strip() for name, value in given if name.endswith("_API_KEY") or name in named}
         values |= {self.api_key.reveal().strip()} if self.api_key else set()  # as it is sent

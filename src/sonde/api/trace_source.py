@@ -6,6 +6,8 @@ never in a recipe: they come from the environment each time.
 
 from __future__ import annotations
 
+import base64
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,8 +22,8 @@ from sonde.contexts.controls import ControlsLibrary, TraceScope
 from sonde.contexts.traces.catalog import DEFAULT_PROJECT, is_server, open_store, query_of
 from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.filestore import FileStore
-from sonde.contexts.traces.phoenixstore import PhoenixStore
-from sonde.contexts.traces.store import TraceQuery, TraceStore, UnknownTrace
+from sonde.contexts.traces.serverstore import ServerStore
+from sonde.contexts.traces.store import Product, TraceQuery, TraceStore, UnknownTrace, server_of
 from sonde.core.canonical import hash_value
 from sonde.core.redaction import url_secrets
 from sonde.disk import AnyPath
@@ -31,8 +33,8 @@ from sonde.engines.rca import RCA
 from sonde.engines.reports import PassFail
 from sonde.engines.taxonomies import load_taxonomy, shipped_taxonomy
 from sonde.errors import ConfigError, RunError, ToolCallFailed, ToolFault
-from sonde.phoenix import ServerRefused
 from sonde.runtime.engine import Engine
+from sonde.trace_client import ServerRefused
 
 EngineName = Literal["rca", "compliance", "incident"]
 ENGINES: dict[str, Engine] = {"rca": RCA, "compliance": COMPLIANCE, "incident": INCIDENT}
@@ -43,7 +45,10 @@ LISTED = 100_000  # traces that are looked through for it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where traces are: a file, a folder, or the address of a Phoenix server with a project. `cache` keeps indexes of files."""
+    """Where traces are: a file, a folder, or a server with a project. `cache` keeps indexes of files.
+
+    A server is named by its address, with `langfuse:` or `langsmith:` before it if it is not Phoenix.
+    """
 
     source: str | Path
     project: str | None = None
@@ -54,8 +59,18 @@ class Source:
 
     @property
     def server(self) -> bool:
-        """Whether annotations can be written there."""
+        """Whether it is on a server, not in files."""
         return is_server(self.source)
+
+    @property
+    def writable(self) -> bool:
+        """Whether annotations can be written there: only to Phoenix."""
+        return (server_of(self.source) or ("",))[0] == "phoenix"
+
+    @property
+    def address(self) -> str:
+        """The URL of the server, without the word for its product."""
+        return (server_of(self.source) or ("", str(self.source)))[1]
 
     @property
     def name(self) -> str:
@@ -65,11 +80,13 @@ class Source:
     @property
     def dataset(self) -> str:
         """What the record calls the data: the name of the file or folder, or the server (no user, no path) and the project."""
-        if not self.server:
+        found = server_of(self.source)
+        if found is None:
             return Path(self.source).absolute().name
-        return f"{urlsplit(str(self.source)).netloc.rpartition('@')[2]}/{self.project or DEFAULT_PROJECT}"
+        usual = "" if found[0] == "langfuse" else DEFAULT_PROJECT  # keys of Langfuse open one project
+        return f"{urlsplit(self.address).netloc.rpartition('@')[2]}/{self.project or usual}".removesuffix("/")
 
-    def open(self) -> FileStore | PhoenixStore:
+    def open(self) -> FileStore | ServerStore:
         """The store. Files keep the projects that their spans name; `project_in` says which one is meant."""
         project = self.project if self.server else None
         return open_store(
@@ -83,7 +100,7 @@ class Source:
 
     def secrets(self) -> list[str]:
         """What no journal and no message may hold."""
-        return [value for value in (self.api_key, *self.headers.values(), *url_secrets(str(self.source))) if value]
+        return [value for value in (self.api_key, *self.headers.values(), *url_secrets(self.address)) if value]
 
 
 def source_of(
@@ -97,8 +114,23 @@ def source_of(
     """A source with the key and the headers, or the folder for indexes and its limit, that the environment has for it."""
     if isinstance(source, Source):
         return source
-    if not is_server(source):
+    found = server_of(source)
+    if found is None:
+        word, colon, rest = str(source).partition(":")
+        if colon and word in get_args(Product) and not os.path.lexists(source):
+            raise ConfigError(f"--source {word}: needs the whole address, for example {word}:https://{rest or 'HOST'}")
         return Source(source=source, project=project, cache=cache or cache_folder(environ), cache_gb=cache_gb)
+    if found[0] == "langfuse":
+        public, secret = (_key("Langfuse", name, environ) for name in ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY"))
+        basic = base64.b64encode(f"{public}:{secret}".encode()).decode()
+        return Source(source=source, project=project, api_key=secret, headers={"authorization": f"Basic {basic}"})
+    if found[0] == "langsmith":
+        key = _key("LangSmith", "LANGSMITH_API_KEY", environ)
+        tenant = environ.get("LANGSMITH_WORKSPACE_ID")  # needed by keys that open several workspaces
+        sent = {"x-api-key": key} | ({"x-tenant-id": tenant} if tenant else {})
+        return Source(
+            source=source, project=project or environ.get("LANGSMITH_PROJECT") or None, api_key=key, headers=sent
+        )
     headers: dict[str, str] = {}  # name=value,name=value, percent-encoded, as Phoenix's own client reads them
     for pair in filter(None, (part.strip() for part in environ.get("PHOENIX_CLIENT_HEADERS", "").split(","))):
         name, equals, value = pair.partition("=")
@@ -106,6 +138,13 @@ def source_of(
             raise ConfigError("PHOENIX_CLIENT_HEADERS is not name=value,name=value (its values are not shown)")
         headers[unquote(name.strip()).lower()] = unquote(value.strip())
     return Source(source=source, project=project, api_key=environ.get("PHOENIX_API_KEY") or None, headers=headers)
+
+
+def _key(product: str, name: str, environ: Mapping[str, str]) -> str:
+    value = environ.get(name, "").strip()
+    if not value:
+        raise ConfigError(f"{product} needs a key: set {name} in the environment (it is never read from a file)")
+    return value
 
 
 def project_in(place: Source, store: TraceStore) -> str | None:
@@ -123,7 +162,7 @@ def project_in(place: Source, store: TraceStore) -> str | None:
 def known_ids(place: Source, store: TraceStore) -> dict[str, None]:
     """The ids of the traces there, at most LISTED."""
     known: dict[str, None] = {}
-    query = TraceQuery(project=place.project if place.server else None, limit=1000)
+    query = TraceQuery(project=place.project if place.server else None, limit=1000, counted=False)
     while len(known) < LISTED:
         page = store.traces(query)
         known |= dict.fromkeys(row.trace_id for row in page.rows)

@@ -284,9 +284,9 @@ def human(
 
     settings = settings_of(where)
     place = source_of(settings.source, settings.project, settings.environ)
-    if not place.server:
+    if not place.writable:
         raise ConfigError("people annotate traces on a Phoenix server: --source http://localhost:6006")
-    client = PhoenixClient(str(place.source), api_key=place.api_key, headers=place.headers)
+    client = PhoenixClient(place.address, api_key=place.api_key, headers=place.headers)
     try:
         query = query_of(None, start=window.begin, end=window.end, filter_expr=window.filter)
         found, looked = agreements(PhoenixReads(client, place.project or DEFAULT_PROJECT), query)

@@ -13,13 +13,17 @@ from sonde.contexts.traces.filestore import FileStore, terms_of
 from sonde.contexts.traces.filters import parse_filter
 from sonde.contexts.traces.importers.otlp import PROJECT
 from sonde.contexts.traces.inspection import Inspection
+from sonde.contexts.traces.langfusestore import LangfuseStore
+from sonde.contexts.traces.langsmithstore import LangsmithStore, api_root
 from sonde.contexts.traces.phoenixstore import PhoenixStore
+from sonde.contexts.traces.serverstore import ServerStore
 from sonde.contexts.traces.shape import MAX_GROUPS, Tree, counts, error_groups, quantiles, trace_overview
 from sonde.contexts.traces.span import Row, Span, SpanSummary, us_of
-from sonde.contexts.traces.store import TraceQuery, TraceStore
+from sonde.contexts.traces.store import TraceQuery, TraceStore, server_of
 from sonde.core.deadline import Deadline
 from sonde.errors import ConfigError
 from sonde.phoenix import PhoenixClient, PhoenixReads
+from sonde.trace_client import TraceClient
 
 DEFAULT_PROJECT = "default"
 OVERVIEW_TRACES = 1000
@@ -30,7 +34,7 @@ _STATUS = {"UNSET": 0, "OK": 1, "ERROR": 2}
 
 def is_server(source: str | Path) -> bool:
     """True for an address."""
-    return str(source).startswith(("http://", "https://"))
+    return server_of(source) is not None
 
 
 def open_store(
@@ -42,12 +46,23 @@ def open_store(
     api_key: str | None = None,
     headers: Mapping[str, str] | None = None,
     deadline: Deadline | None = None,
-) -> FileStore | PhoenixStore:
-    """The store behind a source. `cache` keeps up to `cache_gb` of indexes between runs; a key and headers go to a server only."""
-    if is_server(source):
-        client = PhoenixClient(str(source), api_key=api_key, headers=headers, deadline=deadline)
-        return PhoenixStore(PhoenixReads(client, project or DEFAULT_PROJECT))
-    return FileStore(Path(source), cache=cache, cache_gb=cache_gb, project=project)
+) -> FileStore | ServerStore:
+    """The store behind a source. `cache` keeps up to `cache_gb` of indexes between runs; a key and headers go to a server only.
+
+    The key of Phoenix is `api_key`; those of the others are in their headers, which `source_of` makes.
+    """
+    match server_of(source):
+        case None:
+            return FileStore(Path(source), cache=cache, cache_gb=cache_gb, project=project)
+        case "phoenix", address:
+            client = PhoenixClient(address, api_key=api_key, headers=headers, deadline=deadline)
+            return PhoenixStore(PhoenixReads(client, project or DEFAULT_PROJECT))
+        case "langfuse", address:
+            sent: Mapping[str, Any] = {"headers": headers, "secrets": [api_key or ""], "deadline": deadline}
+            return LangfuseStore(TraceClient("Langfuse", address, **sent), project)
+        case "langsmith", address:
+            sent = {"headers": headers, "secrets": [api_key or ""], "deadline": deadline}
+            return LangsmithStore(TraceClient("LangSmith", api_root(address), **sent), project or DEFAULT_PROJECT)
 
 
 def _moment(text: str | None) -> int | None:

@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 from sonde.contexts.traces.index import encode_body
 from sonde.contexts.traces.shape import shape_gaps
@@ -34,6 +36,15 @@ class ServerStore(ABC):
         self._spans = _Cache(CACHE_BYTES)
         self._summaries: dict[str, list[SpanSummary]] = {}
         self._gaps: dict[str, list[str]] = {}
+        self._listed: dict[str, int] = {}
+
+    @abstractmethod
+    def projects(self) -> list[str]:
+        """Names, sorted."""
+
+    @abstractmethod
+    def link(self, trace_id: str, span_id: str | None = None) -> str | None:
+        """Where a browser shows this trace or span."""
 
     @abstractmethod
     def read_rows(self, query: TraceQuery, start_us: int | None) -> Iterator[list[TraceRow]]:
@@ -86,7 +97,10 @@ class ServerStore(ABC):
         """Pages in the contract's order, from after the cursor on. The server breaks ties by arrival; we by id."""
         after: tuple[int, str] | None = None
         if query.after is not None:
-            after = (min(span.start_us for span in self.summaries(query.after)), query.after)
+            start = self._listed.get(query.after)  # as the server lists it, which a skewed clock may have put elsewhere
+            if start is None:
+                start = min(span.start_us for span in self.summaries(query.after))
+            after = (start, query.after)
         start = max((us for us in (query.start_us, after and after[0]) if us is not None), default=None)
 
         def fresh(rows: Iterable[TraceRow]) -> list[TraceRow]:
@@ -95,6 +109,7 @@ class ServerStore(ABC):
         waiting: list[TraceRow] = []
         for page in self.read_rows(query, start):
             waiting += page
+            self._listed |= {row.trace_id: row.start_us for row in page}
             # Rows that share the last start time wait for the next page, which may hold more of them.
             last = waiting[-1].start_us if waiting else 0
             yield fresh(row for row in waiting if row.start_us != last)
@@ -122,6 +137,27 @@ class ServerStore(ABC):
             raise unknown_trace(trace_id)
         self._summaries[trace_id] = sorted(found.values(), key=lambda span: span.order)
         self._gaps[trace_id] = gaps
+
+    def remember_outlines(self, rows: Sequence[TraceRow], spans: Iterable[Span]) -> list[TraceRow]:
+        """The rows with the number of their spans and their last end, from spans that need no content: the traces need not be read again
+        for their summaries.
+        """
+        outlines: dict[str, dict[str, SpanSummary]] = {row.trace_id: {} for row in rows}
+        whole = True
+        for number, span in enumerate(spans, start=1):
+            if span.summary.trace_id in outlines:
+                outlines[span.summary.trace_id].setdefault(span.summary.span_id, span.summary)
+            if number == MAX_TRACE_SPANS:
+                whole = False
+                break
+        counted: list[TraceRow] = []
+        for row in rows:
+            found = sorted(outlines[row.trace_id].values(), key=lambda span: span.order)
+            if found and whole:
+                self._summaries.setdefault(row.trace_id, found)
+            ends = [row.end_us, *(span.end_us or span.start_us for span in found)]
+            counted.append(replace(row, span_count=len(found), end_us=max(ends)))
+        return counted
 
     def children(self, span_id: str) -> Sequence[SpanSummary]:
         """Direct children, by (start, id)."""
@@ -160,6 +196,11 @@ class ServerStore(ABC):
 
     def skipped(self) -> list[str]:
         """A server has read its spans itself."""
+        return []
+
+    def annotations(self, trace_id: str, span_id: str | None) -> list[dict[str, Any]]:
+        """What people and judges said there is read from Phoenix only."""
+        del trace_id, span_id
         return []
 
     @contextmanager

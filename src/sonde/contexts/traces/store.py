@@ -1,4 +1,5 @@
-"""What a place that keeps traces must be able to do. Two implementations: files behind an index, and a Phoenix server.
+"""What a place that keeps traces must be able to do, and how such a place is named. Files behind an index can do it, and servers of
+Phoenix, Langfuse and LangSmith.
 
 All of it reads. Rows come in the stable orders of the inspection contract; nothing returns a whole project at once.
 """
@@ -7,11 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol, cast, get_args
+from urllib.parse import urlsplit
 
 from sonde.contexts.traces.filters import SpanFilter
 from sonde.contexts.traces.span import Row, Span, SpanSummary, time_text
 from sonde.errors import ToolFault
+
+Product = Literal["phoenix", "langfuse", "langsmith"]
+CLOUDS: dict[str, Product] = {"cloud.langfuse.com": "langfuse", "api.smith.langchain.com": "langsmith"}
+"""Hosts, with those below them, that tell which product it is."""
 
 
 class UnknownSpan(ToolFault, KeyError):
@@ -62,7 +69,10 @@ class TraceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceQuery:
-    """Which traces: of a project, begun in [start, end), with a span that fits the filter, after this one."""
+    """Which traces: of a project, begun in [start, end), with a span that fits the filter, after this one.
+
+    Without `counted` the rows need not know their spans and their end, which a server may have to be asked for.
+    """
 
     project: str | None = None
     start_us: int | None = None
@@ -70,6 +80,7 @@ class TraceQuery:
     condition: SpanFilter | None = None
     after: str | None = None
     limit: int = 100
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +145,26 @@ class TraceStore(Protocol):
     def close(self) -> None:
         """Let go of files and connections."""
         ...
+
+
+def server_of(source: str | Path) -> tuple[Product, str] | None:
+    """The product and the address of a server; None for a file. `langfuse:https://…` and `langsmith:https://…` name theirs, a plain
+    address is that of a Phoenix server unless its host says otherwise.
+    """
+    text = str(source)
+    word, _, address = text.partition(":")
+    if word in get_args(Product) and address.startswith(("http://", "https://")):
+        return cast("Product", word), address
+    if not text.startswith(("http://", "https://")):
+        return None
+    try:
+        host = urlsplit(text).hostname or ""
+    except ValueError:  # the client says what is wrong with it
+        host = ""
+    for cloud, product in CLOUDS.items():
+        if f".{host}".endswith(f".{cloud}"):
+            return product, text
+    return "phoenix", text
 
 
 def unknown_span(span_id: str) -> UnknownSpan:

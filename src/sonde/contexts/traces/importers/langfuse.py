@@ -1,6 +1,7 @@
-"""Langfuse exports: a trace with its observations (also as {"trace", "observations"}), or one observation per object.
+"""What Langfuse writes, in exports and in replies of its API: a trace with its observations (also as {"trace", "observations"}), or one
+observation per object.
 
-The API and the pages write `parentObservationId`, exports to a bucket write `parent_observation_id` and keep inputs as JSON text.
+The API and the pages write `parentObservationId`, exports to a bucket write `parent_observation_id`. Inputs are values or their JSON text.
 """
 
 from __future__ import annotations
@@ -9,12 +10,21 @@ import re
 from collections.abc import Iterator
 from typing import Any, cast
 
-from sonde.contexts.traces.importers.payload import messages, text
+from sonde.contexts.traces.importers.payload import documents, messages, opened, text
 from sonde.contexts.traces.span import Span, build_span
 
 Json = dict[str, Any]
+ROOT = "t-"
+"""Begins the id of a span that stands for a trace, as Langfuse itself names it from version 4 on."""
 _KINDS = {"GENERATION": "LLM", "SPAN": "CHAIN", "EVENT": "CHAIN"}
 _TYPES = frozenset({*_KINDS, "AGENT", "TOOL", "CHAIN", "RETRIEVER", "EVALUATOR", "EMBEDDING", "GUARDRAIL"})
+_OF_TRACE = {
+    "sessionId": "session.id",
+    "userId": "user.id",
+    "release": "release",
+    "environment": "deployment.environment.name",
+    "tags": "tag.tags",
+}
 
 
 def recognise(record: Json) -> bool:
@@ -26,15 +36,28 @@ def recognise(record: Json) -> bool:
 
 
 def spans(record: Json) -> Iterator[Span | str]:
-    """The trace as a root span with one span per observation below it."""
+    """One span per observation, below one that stands for the trace. In traces from OpenTelemetry the only observation without a parent
+    has the name of the trace and is that span itself.
+    """
     if not isinstance(record.get("observations"), list):
-        yield _observation(_in_api_names(record), None)
+        observation = _in_api_names(record)
+        yield _observation(observation, None, observation)
         return
     inner = record.get("trace")
     trace = cast("Json", inner) if isinstance(inner, dict) else record
     items = cast("list[Any]", record["observations"])
-    observations = [_in_api_names(cast("Json", item)) for item in items if isinstance(item, dict)]
-    root = f"trace-{trace.get('id')}"
+    observations = [
+        {"traceId": trace.get("id"), **_in_api_names(cast("Json", item))} for item in items if isinstance(item, dict)
+    ]
+    tops = [item for item in observations if not item.get("parentObservationId")]
+    if len(tops) == 1 and trace.get("name") in (None, "", tops[0].get("name")):
+        for key in ("input", "output", "metadata"):
+            if tops[0].get(key) is None:
+                tops[0][key] = trace.get(key)
+        for observation in observations:
+            yield _observation(observation, None, trace)
+        return
+    root = f"{ROOT}{trace.get('id')}"
     starts = [str(item["startTime"]) for item in observations if item.get("startTime")]
     ends = [str(item["endTime"]) for item in observations if item.get("endTime")]
     try:
@@ -45,12 +68,12 @@ def spans(record: Json) -> Iterator[Span | str]:
             kind="CHAIN",
             start=trace.get("timestamp") or min(starts, default=None),
             end=max(ends, default=None),
-            attributes=_payload(trace) | _named(trace, {"sessionId": "session.id", "userId": "user.id"}),
+            attributes=_payload(trace) | _named(trace, _OF_TRACE),
         )
     except (ValueError, TypeError) as broken:
         yield f"trace {trace.get('id')}: {broken}"
     for observation in observations:
-        yield _observation({"traceId": trace.get("id"), **observation}, root)
+        yield _observation(observation, root, {})
 
 
 def _in_api_names(observation: Json) -> Json:
@@ -58,38 +81,54 @@ def _in_api_names(observation: Json) -> Json:
     return {re.sub(r"_([a-z])", lambda found: found[1].upper(), key): value for key, value in observation.items()}
 
 
-def _observation(raw: Json, root: str | None) -> Span | str:
-    kind = str(raw.get("type", ""))
+def _observation(raw: Json, root: str | None, trace: Json) -> Span | str:
+    """Its span; without a parent it also has what is said about the trace."""
+    kind, parent = str(raw.get("type", "")), raw.get("parentObservationId") or root
     try:
         return build_span(
             trace_id=raw.get("traceId"),
             span_id=raw.get("id"),
-            parent_id=raw.get("parentObservationId") or root,
+            parent_id=parent,
             name=raw.get("name") or kind.lower(),
             kind=_KINDS.get(kind, kind),
             start=raw.get("startTime"),
             end=raw.get("endTime") or raw.get("startTime"),
             status="ERROR" if raw.get("level") == "ERROR" else "OK",
             status_message=raw.get("statusMessage"),
-            attributes=_payload(raw),
+            attributes=_payload(raw) | ({} if parent else _named(trace, _OF_TRACE)),
         )
     except (ValueError, TypeError) as broken:
         return f"observation {raw.get('id')}: {broken}"
 
 
 def _payload(raw: Json) -> Json:
-    """Inputs, outputs and metadata, the name of a tool, and what a generation says about its model."""
-    table: Json = {f"{side}.value": text(raw[side]) for side in ("input", "output") if raw.get(side) is not None}
-    if raw.get("metadata") is not None:
-        table["metadata"] = raw["metadata"]
+    """Inputs, outputs and metadata, a warning, the name of a tool, and what a generation says about its model."""
+    table: Json = {
+        f"{side}.value": text(opened(raw[side])) for side in ("input", "output") if raw.get(side) is not None
+    }
+    metadata = opened(raw.get("metadata"))
+    if metadata:
+        table["metadata"] = metadata
+    if raw.get("level") in ("WARNING", "DEBUG"):
+        table["langfuse.observation.level"] = raw["level"]
     if raw.get("type") == "TOOL":
         table["tool.name"] = str(raw.get("name", ""))
-    if raw.get("type") != "GENERATION":
+    if raw.get("type") == "RETRIEVER":
+        table |= documents(raw.get("output"))
+    if raw.get("type") not in ("GENERATION", "EMBEDDING"):
         return table
-    found = raw.get("usageDetails") or raw.get("usage")
-    usage = cast("Json", found) if isinstance(found, dict) else {}
-    counts = {"prompt": usage.get("input"), "completion": usage.get("output"), "total": usage.get("total")}
-    table |= {f"llm.token_count.{key}": count for key, count in counts.items() if count is not None}
+    for name, prefix in (("usageDetails", "llm.token_count."), ("costDetails", "llm.cost.")):
+        found = opened(raw.get(name)) or (raw.get("usage") if name == "usageDetails" else None)
+        counts = cast("Json", found) if isinstance(found, dict) else {}
+        for side, ours in (
+            ("input", "prompt"),
+            ("output", "completion"),
+        ):  # input_cached and the like are parts of the input
+            parts = [value for key, value in counts.items() if key == side or key.startswith(f"{side}_")]
+            if parts and all(isinstance(value, int | float) for value in parts):
+                table[f"{prefix}{ours}"] = sum(parts)
+        if counts.get("total") is not None:
+            table[f"{prefix}total"] = counts["total"]
     table |= messages("llm.input_messages", raw.get("input")) | messages("llm.output_messages", raw.get("output"))
     if raw.get("modelParameters"):
         table["llm.invocation_parameters"] = text(raw["modelParameters"])
@@ -97,4 +136,6 @@ def _payload(raw: Json) -> Json:
 
 
 def _named(raw: Json, names: dict[str, str]) -> Json:
-    return {ours: str(raw[theirs]) for theirs, ours in names.items() if raw.get(theirs)}
+    return {
+        ours: raw[theirs] if theirs == "tags" else str(raw[theirs]) for theirs, ours in names.items() if raw.get(theirs)
+    }

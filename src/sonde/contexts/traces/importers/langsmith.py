@@ -1,4 +1,6 @@
-"""LangSmith runs, one per object, with children nested under `child_runs` or beside them; bulk exports keep inputs as JSON text."""
+"""LangSmith runs, in exports and in replies of its API: one per object, with children nested under `child_runs` or beside them. Bulk
+exports keep inputs as JSON text.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from sonde.contexts.traces.span import Span, build_span
 
 Json = dict[str, Any]
 _SIDES = (("inputs", "input"), ("outputs", "output"))
-_COUNTS = (("prompt_tokens", "prompt"), ("completion_tokens", "completion"), ("total_tokens", "total"))
+_SHARES = ("prompt", "completion", "total")
 _KINDS = {"llm": "LLM", "tool": "TOOL", "retriever": "RETRIEVER", "embedding": "EMBEDDING"}
 
 
@@ -26,7 +28,11 @@ def spans(record: Json) -> Iterator[Span | str]:
         raw, trace_id, parent = stack.pop()
         kind, error = raw.get("run_type"), raw.get("error")
         try:
-            table: Json = {f"{ours}.value": text(raw[theirs]) for theirs, ours in _SIDES if raw.get(theirs) is not None}
+            table: Json = {
+                f"{ours}.value": text(opened(raw[theirs]))
+                for theirs, ours in _SIDES
+                if raw.get(theirs) not in (None, {})
+            }
             if kind == "tool":
                 table["tool.name"] = str(raw.get("name", ""))
             if kind == "retriever":
@@ -34,16 +40,26 @@ def spans(record: Json) -> Iterator[Span | str]:
             if kind == "llm":
                 table |= messages("llm.input_messages", raw.get("inputs"))
                 table |= messages("llm.output_messages", raw.get("outputs"))
-            counts = {ours: raw.get(theirs) for theirs, ours in _COUNTS}
-            table |= {f"llm.token_count.{key}": count for key, count in counts.items() if count is not None}
+            if kind in ("llm", "embedding"):  # any other run has the sums of those below it
+                for share in _SHARES:
+                    if raw.get(f"{share}_tokens") is not None:
+                        table[f"llm.token_count.{share}"] = raw[f"{share}_tokens"]
+                    if raw.get(f"{share}_cost") is not None:  # a decimal as text
+                        table[f"llm.cost.{share}"] = float(raw[f"{share}_cost"])
             found = opened(raw.get("extra"))
             extra = cast("Json", found) if isinstance(found, dict) else {}
-            if extra.get("metadata"):
-                table["metadata"] = extra["metadata"]
-            if parameters := extra.get("invocation_params"):
+            metadata, parameters = (_table(extra.get(name)) for name in ("metadata", "invocation_params"))
+            if metadata:
+                table["metadata"] = metadata
+            if parameters:
                 table["llm.invocation_parameters"] = text(parameters)
-                named = cast("Json", parameters).get("model") if isinstance(parameters, dict) else None
-                table |= {"llm.model_name": str(named)} if named else {}
+            names = (parameters.get("model"), parameters.get("model_name"), metadata.get("ls_model_name"))
+            if model := next(filter(None, names), None) if kind in ("llm", "embedding") else None:
+                table["llm.model_name"] = str(model)
+            if raw.get("tags"):
+                table["tag.tags"] = raw["tags"]
+            if raw.get("thread_id"):
+                table["session.id"] = str(raw["thread_id"])
             yield build_span(
                 trace_id=raw.get("trace_id") or trace_id,
                 span_id=raw.get("id"),
@@ -63,3 +79,7 @@ def spans(record: Json) -> Iterator[Span | str]:
         if isinstance(children, list):
             inside = [cast("Json", item) for item in cast("list[Any]", children) if isinstance(item, dict)]
             stack.extend((child, trace_id, raw.get("id")) for child in reversed(inside))
+
+
+def _table(value: Any) -> Json:
+    return cast("Json", value) if isinstance(value, dict) else {}

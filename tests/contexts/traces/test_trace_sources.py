@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trace_servers as servers
@@ -17,8 +17,10 @@ from trace_samples import as_otlp, write_lines
 from trace_servers import PROJECT, STEPS, Answer, Asked, Step
 
 from sonde.api.trace_source import known_ids, source_of, whole_ids
+from sonde.contexts.traces.attributes import canonical_attributes
 from sonde.contexts.traces.catalog import overview, query_of, show_trace
 from sonde.contexts.traces.inspection import Inspection
+from sonde.contexts.traces.serverstore import ServerStore
 from sonde.contexts.traces.span import us_of_text
 from sonde.contexts.traces.store import TraceQuery, TraceStore, UnknownSpan, UnknownTrace
 
@@ -48,24 +50,12 @@ def _flat(step: Step) -> Json:
 
 
 def _otlp() -> list[Any]:
-    nanos = [{**_flat(step), "attributes": _plain(step)} for step in STEPS]
-    for span in nanos:
-        span |= {name: us_of_text(span[name]) * 1000 for name in ("start_time", "end_time")}
-    return [as_otlp(span) for span in nanos]
-
-
-def _plain(step: Step) -> Json:
-    """Attributes as an OTLP exporter flattens them."""
-    found: Json = {}
-    for key, value in servers.attributes(step).items():
-        if isinstance(value, list):
-            for number, each in enumerate(value):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # test data
-                ((inner, table),) = each.items()  # pyright: ignore[reportUnknownVariableType]  # test data
-                found |= {f"{key}.{number}.{inner}.{name}": text for name, text in table.items()}
-        else:
-            found |= (
-                {f"{key}.{name}": text for name, text in value.items()} if isinstance(value, dict) else {key: value}
-            )  # pyright: ignore[reportUnknownVariableType]  # test data
+    found: list[Any] = []
+    for step in STEPS:
+        span = servers.phoenix_span(step)
+        times = {name: us_of_text(str(span[name])) * 1000 for name in ("start_time", "end_time")}
+        table, _ = canonical_attributes(servers.attributes(step))
+        found.append(as_otlp({**_flat(step), **times, "attributes": table}))
     return found
 
 
@@ -88,7 +78,8 @@ SOURCES = (
 
 @contextmanager
 def opened(kept: Kept, folder: Path) -> Generator[tuple[TraceStore, Ids]]:
-    with nullcontext(("", [])) if kept.answer is None else servers.serving(kept.answer) as (url, _):
+    nowhere = nullcontext(cast("tuple[str, list[Asked]]", ("", [])))
+    with nowhere if kept.answer is None else servers.serving(kept.answer) as (url, _):
         where = f"{kept.name.split()[0]}:{url}"
         if kept.rows is not None:
             where = str(write_lines(folder / "traces.jsonl", kept.rows()))
@@ -97,9 +88,15 @@ def opened(kept: Kept, folder: Path) -> Generator[tuple[TraceStore, Ids]]:
             yield store, kept.ids
 
 
-@pytest.fixture(params=SOURCES, ids=lambda kept: kept.name)
-def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[TraceStore, Ids]]:
-    with opened(request.param, tmp_path) as found:
+MARKED = [pytest.param(kept, id=kept.name, marks=[pytest.mark.long] if kept.answer else []) for kept in SOURCES]
+"""`make test` reads the files, `make test-long` asks the servers too."""
+
+
+@pytest.fixture(scope="module", params=MARKED)
+def source(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[TraceStore, Ids]]:
+    with opened(request.param, tmp_path_factory.mktemp("source")) as found:
         yield found
 
 
@@ -226,15 +223,14 @@ def test_what_is_not_there_is_unknown_whatever_its_id_looks_like(source: tuple[T
             store.span(odd)
 
 
-@pytest.mark.parametrize("kept", SOURCES, ids=lambda kept: kept.name)
-def test_the_beginning_of_an_id_is_enough(kept: Kept, tmp_path: Path) -> None:
-    with opened(kept, tmp_path) as (store, ids):
-        place = source_of("http://localhost:6006", PROJECT if kept.answer else None, servers.KEYS)
-        bad = _trace_id(ids, "bad")
+def test_the_beginning_of_an_id_is_enough(source: tuple[TraceStore, Ids]) -> None:
+    store, ids = source
 
-        assert whole_ids([bad[:6]], known_ids(place, store)) == [bad]
+    bad = _trace_id(ids, "bad")
+    assert whole_ids([bad[:6]], known_ids(source_of("traces.jsonl", None, {}), store)) == [bad]
 
 
+@pytest.mark.long
 def test_a_project_of_a_server_is_known_by_name(tmp_path: Path) -> None:
     for kept in SOURCES:
         if kept.answer is not None:
@@ -244,6 +240,7 @@ def test_a_project_of_a_server_is_known_by_name(tmp_path: Path) -> None:
                 assert store.traces(TraceQuery(project="other")).rows == ()
 
 
+@pytest.mark.long
 def test_a_list_of_traces_needs_no_further_request_for_their_outline(tmp_path: Path) -> None:
     for product, answer in (("langfuse", servers.langfuse), ("langsmith", servers.langsmith)):
         with servers.serving(answer) as (url, seen):
@@ -255,6 +252,7 @@ def test_a_list_of_traces_needs_no_further_request_for_their_outline(tmp_path: P
             assert len(seen) == asked
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("product", "answer"), [("langfuse", servers.langfuse), ("langsmith", servers.langsmith)])
 def test_a_server_that_asks_for_a_pause_gets_it(product: str, answer: Answer) -> None:
     refused: list[Asked] = []
@@ -267,8 +265,9 @@ def test_a_server_that_asks_for_a_pause_gets_it(product: str, answer: Answer) ->
 
     with servers.serving(busy) as (url, _):
         store = source_of(f"{product}:{url}", PROJECT, servers.KEYS).open()
+        assert isinstance(store, ServerStore)
         pauses: list[float] = []
-        store.client._wait = pauses.append  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]  # no test sleeps
+        store.client._wait = pauses.append  # pyright: ignore[reportPrivateUsage]  # no test sleeps
 
         assert len(store.traces(TraceQuery(limit=10)).rows) == 3
         assert pauses == [17.0]

@@ -227,7 +227,7 @@ def serving(answer: Answer) -> Generator[tuple[str, list[Asked]]]:
 
         do_GET = do_POST = handle_any  # noqa: N815  # the names that the base class calls
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # named so by the base class
             """Quiet."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

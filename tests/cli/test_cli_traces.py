@@ -53,7 +53,7 @@ def test_a_verdict_of_a_person_is_named_with_the_one_it_replaces(folder: Path) -
     assert "1 verdict by a person." in shown.stdout
     (row,) = [line for line in shown.stdout.splitlines() if line.startswith("| execution.hard")]
     assert "| pass | by a person | a planned drill. Before that it was fail, by rule, " in row
-    assert "judged by CODE and a person (1 verdict) · " in shown.stderr
+    assert "judged by HUMAN (1 verdict) · " in shown.stderr
 
 
 def test_broken_lines_are_counted_and_named_by_whoever_reads_the_file(folder: Path) -> None:

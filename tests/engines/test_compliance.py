@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +221,13 @@ def test_a_person_overrides_a_verdict_and_the_rules_verdict_stays_beside_it(fail
     assert finding["rationale"] == "the time-out was a planned drill"
     assert (finding["overridden"]["pass_fail"], finding["overridden"]["annotator_kind"]) == ("fail", "CODE")
     assert found.report is not None and found.report["overall_verdict"] == "needs_review"
+    assert found.annotator_kind == "HUMAN", "the rule's verdict was non_compliant"
     assert found.run_dir is not None
+    assert json.loads((found.run_dir / "result.json").read_text())["annotator_kind"] == "HUMAN"
+    overall = json.loads((found.run_dir / "annotations.jsonl").read_text().splitlines()[0])
+    assert (overall["name"], overall["annotator_kind"]) == ("compliance.overall", "HUMAN")
+    same = sonde.comply(TRACE, failed, verdicts={"schema.mismatch.review": "pass"}, reason=reason, **options())
+    assert same.annotator_kind == "CODE", "the verdict rests on the rule's fail"
     assert sonde.replay(found.run_dir, settings=sonde.Settings()).equal
 
 

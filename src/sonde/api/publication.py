@@ -28,6 +28,7 @@ from sonde.core.evidence import pointers
 from sonde.core.record import RunRecord
 from sonde.engines.annotations import EVIDENCE, SUPERSEDED, Provenance, annotations_of
 from sonde.engines.pages import page_of
+from sonde.engines.reports import AnnotatorKind
 from sonde.errors import ConfigError, RunError, ToolFault, WritebackFailed
 from sonde.phoenix import Annotation, PhoenixClient, PhoenixReads, Written, write_annotations
 from sonde.runs.recorder import Recorder
@@ -36,7 +37,6 @@ from sonde.runs.rundir import RESULT, TRACE, pretty_json
 from sonde.runtime.finish import Outcome
 from sonde.trace_client import Json
 
-Judge = Literal["LLM", "CODE"]
 REPORT = "report.md"
 ANNOTATIONS = "annotations.jsonl"
 
@@ -134,7 +134,7 @@ class Writeback:
     def annotations(self, output: Any, annotator: str, run_id: str) -> list[Annotation]:
         """The annotations of a report."""
         engine_type = ENGINES[self.case.engine].run_type
-        by = Provenance(run_id=run_id, engine_type=engine_type, annotator_kind=cast("Judge", annotator))
+        by = Provenance(run_id=run_id, engine_type=engine_type, annotator_kind=cast("AnnotatorKind", annotator))
         return annotations_of(output, by, self.context.store)
 
     def files(self, outcome: Outcome, run_id: str) -> dict[str, str]:

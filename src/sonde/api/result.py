@@ -18,8 +18,9 @@ class Result:
     """What came of a run.
 
     `text` is what a person reads, `value` the same as data. Every citation and every reference in `evidence` was read again and hashed.
-    `gaps` says what is missing and why. `annotator_kind` is LLM only if a model's judgement is in it. `cost` is in US dollars: None
-    when a reply came from a model whose price is not known. `error` says what ended a run that did not succeed.
+    `gaps` says what is missing and why. `annotator_kind` is LLM only if a model's judgement is in it, and HUMAN if a person's decides
+    it. `cost` is in US dollars: None when a reply came from a model whose price is not known. `error` says what ended a run that did
+    not succeed.
     """
 
     text: str
@@ -28,7 +29,7 @@ class Result:
     citations: tuple[Citation, ...]
     evidence: tuple[EvidenceRef, ...]
     gaps: tuple[str, ...]
-    annotator_kind: Literal["LLM", "CODE"]
+    annotator_kind: Literal["LLM", "CODE", "HUMAN"]
     cost: float | None
     record: RunRecord
     run_dir: Path | None

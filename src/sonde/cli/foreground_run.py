@@ -239,7 +239,11 @@ def _print_report(found: Investigation, output: OutputOptions, *, several: bool,
                 print(f"gap: {one_line(gap, 300)}", file=sys.stderr)
         controls = (found.report or {}).get("controls_evaluated", ())
         people = sum(each["annotator_kind"] == "HUMAN" for each in controls)
-        by_people = f" and a person ({plural(people, 'verdict')})" if people else ""
+        by_people = (
+            f"{'' if found.annotator_kind == 'HUMAN' else ' and a person'} ({plural(people, 'verdict')})"
+            if people
+            else ""
+        )
         print(f"judged by {found.annotator_kind}{by_people} · {_summary(found)}", file=sys.stderr)
         error = found.error
         if isinstance(error, BudgetExceeded) and not isinstance(error, Cancelled):

@@ -141,7 +141,7 @@ def _compliance(report: Mapping[str, Any], by: Provenance, store: TraceStore) ->
     findings = report["controls_evaluated"]
     decides = {"non_compliant": "fail", "needs_review": "insufficient_evidence"}.get(report["overall_verdict"])
     deciding = [each for each in findings if each["pass_fail"] == decides]
-    kinds = {each["annotator_kind"] for each in deciding or findings}
+    kinds = {by.annotator_kind} & {"HUMAN"} | {each["annotator_kind"] for each in deciding or findings}
     kind: AnnotatorKind = "HUMAN" if "HUMAN" in kinds else "LLM" if "LLM" in kinds else "CODE"
     counted = sum(each["pass_fail"] != "not_applicable" for each in findings)
     why = (

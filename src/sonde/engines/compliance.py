@@ -157,7 +157,8 @@ class Judgement:
 
     def report(self, judged: Mapping[str, Mapping[str, Any]]) -> Conclusion:
         """Every control that applies, once, by rule and by the model where that is stricter."""
-        findings = [self.overridden(self.finding(row, judged.get(row["control_id"])), row) for row in self.rows]
+        found = [self.finding(row, judged.get(row["control_id"])) for row in self.rows]
+        findings = [self.overridden(each, row) for each, row in zip(found, self.rows, strict=True)]
         version = str(self.gathered.params["controls_version"])
         if not findings:
             self.gaps.append(f"no control of {version} applies to this trace")
@@ -183,7 +184,12 @@ class Judgement:
         concluded = conclude_report(
             ComplianceReport, draft, lambda report: compliance_page(report, context), self.problems
         )
-        return replace(concluded, by_model=self.adopted)
+        decides = {"non_compliant": "fail", "needs_review": "insufficient_evidence"}.get(
+            draft["overall_verdict"], "pass"
+        )
+        human = any(each.annotator_kind == "HUMAN" and each.pass_fail == decides for each in findings)
+        by_person = human or bool(found and verdict_of(found) != draft["overall_verdict"])
+        return replace(concluded, by_model=self.adopted, by_person=by_person)
 
     def finding(self, row: Mapping[str, Any], model: Mapping[str, Any] | None) -> ControlFinding:
         """One control: the rule's verdict, or the model's when it is at least as severe and proved."""

@@ -60,8 +60,16 @@ class Conclusion:
     gaps: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     by_model: bool | None = None
+    by_person: bool = False
+    """A person's word decides it, whatever a model or a rule said."""
     unproved: bool = False
     """Citations are switched off, and there are none."""
+
+    def judge(self, *, fallback: bool = False) -> Literal["LLM", "CODE", "HUMAN"]:
+        """Whose judgement the output is; `fallback` says that the session did not end with a value of the model."""
+        if self.by_person:
+            return "HUMAN"
+        return "LLM" if self.by_model or (self.by_model is None and not fallback) else "CODE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

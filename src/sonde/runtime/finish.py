@@ -45,11 +45,13 @@ _YES = re.compile(r"\W*yes\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a session or a whole run ended. `annotator` is LLM only if the output holds a model's judgement."""
+    """How a session or a whole run ended. `annotator` is LLM only if the output holds a model's judgement, and HUMAN if a person's
+    word decides it.
+    """
 
     status: RunStatus
     conclusion: Conclusion
-    annotator: Literal["LLM", "CODE"]
+    annotator: Literal["LLM", "CODE", "HUMAN"]
     error: RunError | None = None
     seen: tuple[Excerpt, ...] = ()
     """For the parent of a child: what it may now cite too."""
@@ -228,7 +230,7 @@ def gathered(session: Session, reason: str = "") -> Gathered:
 
 def settled(session: Session, conclusion: Conclusion) -> Outcome:
     """The outcome of a final value: succeeded without problems, else partial with the reasons as gaps."""
-    judge: Literal["LLM", "CODE"] = "CODE" if conclusion.by_model is False else "LLM"
+    judge = conclusion.judge()
     limited = [each for each in session.host.functions.subcalls if each.get("status") == "terminated_budget"]
     if (
         not conclusion.problems
@@ -253,7 +255,7 @@ def settled(session: Session, conclusion: Conclusion) -> Outcome:
         return Outcome(
             status=RunStatus.PARTIAL if spoken.output is not None else RunStatus.FAILED,
             conclusion=_with_gaps(session, replace(spoken, gaps=gaps, problems=conclusion.problems)),
-            annotator="LLM" if spoken.by_model else "CODE",
+            annotator=spoken.judge(fallback=True),
             error=error,
         )
     gaps = (*conclusion.gaps, *(problem.reason for problem in conclusion.problems))
@@ -275,8 +277,12 @@ def best_effort(session: Session, error: RunError) -> Outcome:
         if conclusion.output is not None:
             gaps = (*conclusion.gaps, error.message, *(problem.reason for problem in conclusion.problems))
             kept = replace(conclusion, gaps=gaps)
-            judge = "CODE" if conclusion.by_model is False else "LLM"
-            return Outcome(status=RunStatus.PARTIAL, conclusion=_with_gaps(session, kept), annotator=judge, error=error)
+            return Outcome(
+                status=RunStatus.PARTIAL,
+                conclusion=_with_gaps(session, kept),
+                annotator=kept.judge(),
+                error=error,
+            )
     if session.errand is not None:
         return Outcome(
             status=RunStatus.FAILED,
@@ -289,7 +295,7 @@ def best_effort(session: Session, error: RunError) -> Outcome:
     return Outcome(
         status=RunStatus.PARTIAL if spoken.output is not None else RunStatus.FAILED,
         conclusion=_with_gaps(session, spoken),
-        annotator="LLM" if spoken.by_model else "CODE",
+        annotator=spoken.judge(fallback=True),
         error=error,
     )
 

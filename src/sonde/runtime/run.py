@@ -222,7 +222,7 @@ class Run:
                     outcome = Outcome(
                         status=RunStatus.PARTIAL if spoken.output is not None else RunStatus.FAILED,
                         conclusion=replace(spoken, gaps=gaps),
-                        annotator="CODE",
+                        annotator=spoken.judge(fallback=True),
                         error=None if spoken.output is not None else UnexpectedRuntimeError(NO_MODEL),
                     )
                 else:

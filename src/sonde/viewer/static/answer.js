@@ -115,7 +115,11 @@ export class Answer {
         h(
           "span",
           { class: "muted" },
-          end.annotator_kind === "LLM" ? "judged by a model" : "made by code, no model's judgement",
+          end.annotator_kind === "LLM"
+            ? "judged by a model"
+            : end.annotator_kind === "HUMAN"
+              ? "decided by a person"
+              : "made by code, no model's judgement",
         ),
         h("div", { class: "grow" }),
         end.output_hash ? copyable(end.output_hash, "hash of the output") : null,

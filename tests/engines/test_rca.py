@@ -182,7 +182,10 @@ def test_evidence_that_no_tool_returned_is_refused_and_in_the_end_named_as_a_gap
 
     assert found.status == "partial"
     assert found.record.error is not None and found.record.error.code == "EVIDENCE_VALIDATION_FAILED"
-    assert "was not returned by any tool" in scripted.requests[2].messages[-1].content
+    assert (
+        "was not returned by any tool in this run; look at it first, for example get_span('feedfacefeedface')"
+        in scripted.requests[2].messages[-1].content
+    )
     assert [r["ref"] for r in report(found)["evidence_refs"]] == [TOOL]
     assert any("feedfacefeedface" in gap for gap in found.gaps)
     assert not any("get_span(" in gap for gap in found.gaps)

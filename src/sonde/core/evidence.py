@@ -312,5 +312,8 @@ class EvidenceLog:
         """The proved excerpt behind a pointer, or the reason why not."""
         excerpt = self.find(kind, ref)
         if excerpt is None:
-            return Refuted(f"{kind} {ref} was not returned by any tool in this run")
+            reason = f"{kind} {ref} was not returned by any tool in this run"
+            return Refuted(
+                reason, f"{reason}; look at it first, for example get_span({ref!r})" if kind == "SPAN" else ""
+            )
         return self.prove(excerpt, reread) or excerpt

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from test_run_folder import SPAN, forged
 from victim import Victim, one_in_make_test
@@ -15,6 +16,9 @@ from sonde.api.ask_run import ask
 from sonde.api.edit_run import edit
 from sonde.api.recorded_run import open_run
 from sonde.api.settings import Settings
+from sonde.core.canonical import sha256_text
+from sonde.core.events import Cited, HostReturned, RunEnded
+from sonde.runs.export import journal_bytes
 from sonde.runs.rundir import RunDir
 from sonde.testing import ScriptedModel
 from sonde.viewer.server import Shelf
@@ -253,3 +257,57 @@ def test_a_branch_records_what_it_used_and_not_what_the_stranger_said(
     assert not victim.marker.exists()
     assert str(victim.marker) not in json.dumps(recipe) and str(notes) not in json.dumps(recipe)
     assert recipe["model"] == model and recipe["sources"]["paths"] == [given] and "anything" not in recipe
+
+
+LIE = "the wedding is off"
+CALL = f"tool:read_file:00000000-{sha256_text(LIE)[:8]}"
+PROOFS: dict[str, dict[str, Any]] = {
+    "a file, as if a tool had returned it": {},
+    "a file under the ref of a call": {"ref": CALL},
+    "a call": {"ref": CALL, "path": "", "start_line": 0, "end_line": 0},
+}
+
+
+@pytest.mark.parametrize("citation", one_in_make_test(PROOFS))
+def test_words_that_a_stranger_put_into_a_recording_are_never_called_verified(
+    victim: Victim, notes: Path, citation: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = planted(victim, notes)
+    forged(run, {"sources": {"paths": [str(victim.folder / "data/notes.txt")], "code": False}})
+    events = [event for event in RunDir(run).events() if not isinstance(event, Cited)]
+    ended = events[-1]
+    assert isinstance(ended, RunEnded)
+    place = {"path": "notes.txt", "start_line": 1, "end_line": 1}
+    cited = {
+        **place,
+        "ref": "notes.txt:1-1",
+        "snippet": LIE,
+        "excerpt_hash": sha256_text(LIE),
+        "tool": "read_file",
+        "arguments": {"path": "notes.txt"},
+        **citation,
+    }
+    shown = HostReturned(
+        turn=1,
+        ordinal=90,
+        name="read_file",
+        args=[],
+        args_hash="0" * 64,
+        ok=True,
+        result=LIE,
+        excerpts=[{**place, "path": cited["path"], "ref": cited["ref"], "kind": "FILE"}],
+    )
+    output = {"answer": LIE, "citations": [cited]}
+    changed = [*events[:-1], shown, msgspec.structs.replace(ended, output=output)]
+    (run / "events.jsonl").write_bytes(journal_bytes(changed))
+
+    exported = victim.call("export", run, "--html", "-o", victim.own / "page.html")
+    told = victim.call("runs", "show", run)
+    monkeypatch.chdir(victim.folder)
+    monkeypatch.setenv("HOME", str(victim.home))
+    cards = Shelf(run.parent).excerpts(run.name)
+
+    assert exported.returncode == 0
+    assert [(each["text"], each["state"]) for each in cards] in ([(LIE, "changed")], [(LIE, "recorded")])
+    assert '"state":"verified"' not in (victim.own / "page.html").read_text()
+    assert "does not have your seal" in told.stderr

@@ -20,6 +20,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from sonde.api.consent import ANYWHERE
 from sonde.contexts.configs import ConfigSnapshots
 from sonde.contexts.files.file_list import ARCHIVES, Entry
 from sonde.contexts.files.library import glob_pattern
@@ -52,9 +53,10 @@ ResultOf = Callable[[int], Any]
 class Shown:
     """One evidence card. `text` has the cited hash or is empty; `left_out` counts the characters that did not fit on the card.
 
-    `state`: verified (read again just now), changed (the source has another text now), recorded (the source was not read, the run's
-    recording has the text), missing (neither has it), refused (the run was not made here, and the source lies outside of the places where
-    it may be read). `snippet` is what the runtime noted when it proved the citation; it is unchecked.
+    `state`: verified (read again just now, or what a tool returned in a run of the user's own), changed (the source has another text
+    now), recorded (the source was not read, the run's recording has the text), missing (neither has it), refused (the run was not made
+    here, and the source lies outside of the places where it may be read). `snippet` is what the runtime noted when it proved the
+    citation; it is unchecked.
     """
 
     ref: str
@@ -183,9 +185,14 @@ def _card(
     )
     wanted = str(citation.get("excerpt_hash", ""))
     showing = [call for call in calls if _showed(call, citation)]
+    ref = str(citation.get("ref") or f"{path}:{start}-{end}")
+    pointer = CallRef.read(ref)
     arguments: Any = citation.get("arguments")
+    call = ""
+    if pointer is not None and not path and isinstance(arguments, dict):
+        call = clip(call_text(pointer.tool, cast("dict[str, Any]", arguments), start, end), CALL_TEXT)
     card = Shown(
-        ref=str(citation.get("ref") or f"{path}:{start}-{end}"),
+        ref=ref,
         state="missing",
         snippet=str(citation.get("snippet", "")),
         kind=str(citation.get("kind", "")),
@@ -196,11 +203,9 @@ def _card(
         signal=str(citation.get("signal", "")),
         fallback=bool(citation.get("fallback", False)),
         seen_at=showing[0].get("n") if showing else None,
-        call=clip(call_text(str(citation.get("tool")), cast("dict[str, Any]", arguments), start, end), CALL_TEXT)
-        if isinstance(arguments, dict)
-        else "",
+        call=call,
     )
-    if CallRef.read(card.ref) is None:
+    if pointer is None or path:
         found = sources.texts(citation)
         for text in found or ():
             if sha256_text(text) == wanted:
@@ -209,11 +214,12 @@ def _card(
             card = replace(card, state="changed")
         elif sources.refused:
             card = replace(card, state="refused")
-    for call in showing[:CALLS_TRIED]:
-        for text in _recorded(result_of(int(call["n"])), call, card):
+    for event in showing[:CALLS_TRIED]:
+        for text in _recorded(result_of(int(event["n"])), event, card):
             if sha256_text(text) == wanted:
-                state = "verified" if card.call else "changed" if card.state == "changed" else "recorded"
-                return _with(card, state, text)
+                # Only its recording holds what a tool returned; that proves something if the user made the recording.
+                own = card.call and tuple(sources.within) == ANYWHERE
+                return _with(card, "verified" if own else "changed" if card.state == "changed" else "recorded", text)
     return card
 
 
@@ -268,7 +274,7 @@ class _CitedSources:
         cache: Path | None,
     ) -> None:
         self._settings: Mapping[str, Any] = start.get("settings") or {}
-        self._within = within
+        self.within = within
         self.refused = False
         """Whether a source was not read because it lies outside."""
         self._roots = [each for each in _roots([start.get("input_ref") or {}, self._settings]) if self._allows(each)]
@@ -279,7 +285,7 @@ class _CitedSources:
     def _allows(self, source: Path) -> bool:
         allowed = False
         with suppress(OSError, ValueError):  # no path at all, or one of links in a circle
-            allowed = any(source.resolve().is_relative_to(Path(place).resolve()) for place in self._within)
+            allowed = any(source.resolve().is_relative_to(Path(place).resolve()) for place in self.within)
         self.refused = self.refused or not allowed
         return allowed
 

@@ -115,11 +115,17 @@ def _line(summary: RunSummary, width: int = 0, said: int = 0) -> str:
 
 def show(run: RunName, *, json: AsJson = False, place: PlaceOptions) -> int:
     """Show one run: its summary page, or its record with --json."""
+    from sonde.api.consent import is_own
     from sonde.core.markdown_safety import unescaped
     from sonde.runs.catalog import summarise
     from sonde.runs.rundir import SUMMARY
 
-    found = settings_of(place).find_run(run)
+    settings = settings_of(place)
+    found = settings.find_run(run)
+    if not is_own(found, settings.environ):
+        print(
+            "sonde: this run does not have your seal: whoever made it wrote what it says of its proofs", file=sys.stderr
+        )
     if json:
         _print_json(found.record().model_dump(mode="json"))
         return 0

@@ -296,7 +296,9 @@ export class Answer {
   }
 
   card(excerpt) {
-    const [state, why] = STATES[excerpt.state];
+    const [state, checked] = STATES[excerpt.state];
+    const own = excerpt.call && excerpt.state === "verified"; // nothing but the recording holds what a tool returned
+    const why = own ? "What the tool returned in this run of yours, with the cited hash" : checked;
     const plain = excerpt.fallback && excerpt.state === "verified"; // there is no claim that it could verify
     const word = plain ? "text as cited" : state;
     const lines = (excerpt.path ? excerpt.text : indented(excerpt.text)).split("\n");

@@ -8,7 +8,7 @@ A fixed policy (tokens_tasks.py) is two or more steps of code and an answer, in 
 (a refused answer, an extra turn) gets the answer again, and counts. All requests are counted by one tokenizer: cl100k_base, which comes
 with dspy's packages, else a stand-in that takes pieces of words (`pieces`). "At cached prices" counts a prefix that an earlier request
 of the run already had as a tenth, in steps of 128 tokens from 1,024 on, as providers do. The ratio is to the cheaper of dspy.RLM and
-rlms. With `--model` a proxy on loopback answers every system by asking the model, one request at a time. Peers live in .bench/turn-NAME,
+rlms. With `--model` a proxy on loopback answers every system by asking the model, and waits for it. Peers live in .bench/turn-NAME,
 as in turn.py.
 """
 
@@ -26,11 +26,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tokens_peers import PATIENCE_S
 from tokens_tasks import FIVE, LABEL, TASKS, Task, labels, steps_of
 from turn import HERE, python_of
 
 from sonde.core.deadline import Deadline, SystemClock
-from sonde.models import Message, Model, ModelRequest, open_model
+from sonde.models import Message, Model, ModelRequest, ModelSettings, open_model
 from sonde.testing import ScriptedServer, SeenRequest
 
 PEERS = ("dspy", "rlms")
@@ -135,7 +136,7 @@ class Proxy:
             for role, text in zip(roles, texts_of(seen), strict=True)
         ]
         request = ModelRequest(messages=messages, max_output_tokens=4096)
-        return self._model.complete(request, deadline=Deadline(SystemClock(), 3600)).text
+        return self._model.complete(request, deadline=Deadline(SystemClock(), PATIENCE_S)).text
 
 
 def texts_of(seen: SeenRequest) -> tuple[str, ...]:
@@ -165,11 +166,14 @@ def play(name: str, python: Path, task: Task, reply: Callable[[SeenRequest], str
         exchanged.append(Exchanged(sent=texts_of(seen), got=got))
         return got
 
-    with ScriptedServer(noted) as server, tempfile.TemporaryDirectory() as folder:
+    # A policy says its steps in order; a model may be asked several things at once.
+    with ScriptedServer(noted, parallel=isinstance(reply, Proxy)) as server, tempfile.TemporaryDirectory() as folder:
         place = task.write(Path(folder))
         env = os.environ | {"OPENAI_API_KEY": "sk-none", "OPENAI_BASE_URL": server.base_url}
         command = [python, HERE / "tokens_peers.py", name, server.base_url, place, task.question]
-        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=36_000, check=False)
+        done = subprocess.run(
+            command, cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
     if done.returncode:
         sys.exit(f"{name} failed: {(done.stderr or done.stdout)[-2000:]}")
     said = json.loads(done.stdout.splitlines()[-1])
@@ -335,7 +339,11 @@ def main() -> None:
     if chosen.follow_up:
         print(f"{follow_up(count)}\n\nTokens by {tokenizer}.")
         return
-    model = None if chosen.model is None else open_model(chosen.model)
+    model = (
+        None
+        if chosen.model is None
+        else open_model(chosen.model, ModelSettings(timeout_s=PATIENCE_S, environ=os.environ))
+    )
     found: dict[str, dict[str, tuple[Played, Tokens]]] = {}
     for title in chosen.tasks.split(","):
         task = TASKS[title]

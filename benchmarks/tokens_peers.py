@@ -17,19 +17,21 @@ from pathlib import Path
 from typing import Any
 
 TURNS = 25
+PATIENCE_S = 36_000.0  # behind the server may be a person, or a slow model; no request may be sent twice
 
 
 def sonde(_base_url: str, place: Path, question: str) -> str:
     from sonde import ask
 
-    done = ask(question, place, model="openai:scripted", max_iterations=TURNS, max_cost_usd=None)
-    return done.text
+    os.environ["SONDE_TIMEOUT_S"] = str(PATIENCE_S)
+    budget: Any = {"max_iterations": TURNS, "max_cost_usd": None, "max_wall_time_sec": PATIENCE_S}
+    return ask(question, place, model="openai:scripted", **budget).text
 
 
 def rlms(base_url: str, place: Path, question: str) -> str:
     from rlm import RLM
 
-    options = {"model_name": "scripted", "base_url": base_url, "api_key": "sk-none"}
+    options = {"model_name": "scripted", "base_url": base_url, "api_key": "sk-none", "timeout": PATIENCE_S}
     loop = RLM(backend="openai", backend_kwargs=options, max_iterations=TURNS)
     return str(loop.completion(_data(place), root_prompt=question).response)
 
@@ -38,7 +40,7 @@ def dspy(base_url: str, place: Path, question: str) -> str:
     import dspy as library
     from dspy.primitives.local_interpreter import LocalInterpreter
 
-    model = library.LM("openai/scripted", api_base=base_url, api_key="sk-none", cache=False)
+    model = library.LM("openai/scripted", api_base=base_url, api_key="sk-none", cache=False, timeout=PATIENCE_S)
     library.configure(lm=model, adapter=library.ChatAdapter())
     loop = library.RLM("context, query -> answer", max_iters=TURNS, interpreter_factory=LocalInterpreter)
     return str(loop(context=_data(place), query=question).answer)
@@ -47,7 +49,8 @@ def dspy(base_url: str, place: Path, question: str) -> str:
 def smolagents(base_url: str, place: Path, question: str) -> str:
     from smolagents import CodeAgent, LogLevel, OpenAIServerModel, tool
 
-    model = OpenAIServerModel("scripted", api_base=base_url, api_key="sk-none")
+    options = {"timeout": PATIENCE_S}
+    model = OpenAIServerModel("scripted", api_base=base_url, api_key="sk-none", client_kwargs=options)
 
     @tool
     def llm_query(prompt: str) -> str:

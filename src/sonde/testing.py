@@ -16,6 +16,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -71,9 +72,11 @@ Script = Scripted | Iterable[Scripted] | Callable[[SeenRequest], Scripted]
 
 
 class ScriptedServer:
-    """Answers POST /v1/chat/completions from a script: always the same reply, one after the other, or a function."""
+    """Answers POST /v1/chat/completions from a script: always the same reply, one after the other, or a function. With `parallel`,
+    requests that come at once ask the function at once.
+    """
 
-    def __init__(self, script: Script = "ok", *, delay_s: float = 0.0, port: int = 0) -> None:
+    def __init__(self, script: Script = "ok", *, delay_s: float = 0.0, port: int = 0, parallel: bool = False) -> None:
         if isinstance(script, str | ScriptedReply):
             self._reply: Callable[[SeenRequest], Scripted] = lambda _seen: script
         elif callable(script):
@@ -84,6 +87,7 @@ class ScriptedServer:
             self._reply = lambda _seen: next(replies, spent)
         self._delay_s = delay_s
         self._lock = threading.Lock()
+        self._choosing: AbstractContextManager[Any] = nullcontext() if parallel else threading.Lock()
         self._seen: list[SeenRequest] = []
         self.closing = threading.Event()
         self._http = _Listener(self, port)
@@ -106,8 +110,9 @@ class ScriptedServer:
 
     def answer(self, seen: SeenRequest) -> ScriptedReply:
         """Note the request, choose its reply, and wait out the delay."""
-        with self._lock:
-            self._seen.append(seen)
+        with self._choosing:
+            with self._lock:
+                self._seen.append(seen)
             reply = self._reply(seen)
         reply = ScriptedReply(text=reply) if isinstance(reply, str) else reply
         self.closing.wait(None if reply.hang else max(reply.delay_s, self._delay_s))

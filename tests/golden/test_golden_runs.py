@@ -144,8 +144,15 @@ def test_a_run_that_was_killed_ends_like_one_that_was_not(scene: Scene) -> None:
 
     assert scene.sonde("diff", "interrupted", "subcalls", "--json").json["equal"] is True
     assert scene.sonde("replay", "interrupted").code == 0
-    states = shown(scene, "interrupted")["runtime_ref"]["state_trajectory"]
-    assert "delegating" not in states  # its version did not record it, and a run goes on as it began
+
+
+def test_a_run_of_a_version_that_did_not_record_delegating_replays_without_it(scene: Scene) -> None:
+    again = sonde.replay(scene.runs / "edit")
+
+    assert again.equal
+    assert again.record is not None
+    assert again.record.runtime_ref.usage.llm_subcalls == 1
+    assert "delegating" not in again.record.runtime_ref.state_trajectory
 
 
 @every_run

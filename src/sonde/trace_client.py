@@ -191,7 +191,9 @@ class TraceClient:
             except (msgspec.DecodeError, UnicodeDecodeError):  # it refuses NaN and bytes that are not UTF-8
                 value = json.loads(reply.content.decode("utf-8", "replace"))
         except (ValueError, RecursionError):
-            raise ToolResponseInvalid(f"the reply at {path} is not JSON; is this a {self.product} server?") from None
+            raise ToolResponseInvalid(
+                f"the reply at {path} is not JSON; is this a {self.product} server? (langfuse:URL and langsmith:URL name others)"
+            ) from None
         return cast("Json", value) if isinstance(value, dict) else {"data": value}
 
     def pages(self, what: str, ask: Callable[[str | None], tuple[Any, Any]]) -> Iterator[list[Json]]:

@@ -243,7 +243,8 @@ class SourceOptions:
         str | None,
         typer.Option(
             metavar="S",
-            help="A trace file, a folder, or a Phoenix server [http://localhost:6006], which gets PHOENIX_API_KEY.",
+            help="A trace file, a folder, or a server: Phoenix [http://localhost:6006], langfuse:URL or langsmith:URL. "
+            "Keys come from PHOENIX_API_KEY, LANGFUSE_PUBLIC_KEY with LANGFUSE_SECRET_KEY, or LANGSMITH_API_KEY.",
         ),
     ] = None
     project: Annotated[str | None, typer.Option(metavar="NAME", help="The project of the traces.")] = None

@@ -36,7 +36,16 @@ class PhoenixReads:
 
     def projects(self) -> list[str]:
         """Names of all projects, sorted."""
-        return sorted(str(row.get("name", "")) for row in self._pages("/v1/projects", {"limit": 100}))
+        try:
+            return sorted(str(row.get("name", "")) for row in self._pages("/v1/projects", {"limit": 100}))
+        except ServerRefused as refused:
+            if refused.status not in {404, 405}:
+                raise
+            url = self.client.base_url
+            raise ConfigError(
+                f"{url} is no Phoenix server ({refused.status} at /v1/projects). Other servers are named with their product: "
+                f"--source langfuse:{url} or --source langsmith:{url}"
+            ) from None
 
     def traces(self, *, start_time: str | None = None, end_time: str | None = None) -> Iterator[list[Json]]:
         """Pages of traces by start time, with the outline of their spans."""

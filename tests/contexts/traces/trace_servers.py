@@ -230,7 +230,11 @@ def serving(answer: Answer) -> Generator[tuple[str, list[Asked]]]:
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # named so by the base class
             """Quiet."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Quiet: the other side may hang up when it has had enough."""
+
+    server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""`sonde traces`: import, list, show, search, overview and export traces, from files or a Phoenix server."""
+"""`sonde traces`: import, list, show, search, overview and export traces, from files or a server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
         cls=CommandList,
         rich_markup_mode=None,
         no_args_is_help=True,
-        help="Look at traces in files or on a Phoenix server.",
+        help="Look at traces in files or on a server of Phoenix, Langfuse or LangSmith.",
     )
     group.command("import")(spread(import_))
     for command in (ls, show, search, overview, export, clear):
@@ -118,7 +118,12 @@ def clear() -> int:
 
 
 def ls(*, where: SourceOptions, wanted: TraceListOptions) -> int:
-    """List traces in order of their start."""
+    """List traces in order of their start.
+
+    Example: sonde traces ls --source langfuse:https://cloud.langfuse.com --last 24h
+
+    Example: sonde traces ls --source langsmith:https://api.smith.langchain.com --project checkout
+    """
     with _opened(where) as (store, place):
         page, gaps = store.traces(_query(place.project, wanted)), store.skipped()
     if wanted.json:

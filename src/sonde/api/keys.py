@@ -116,7 +116,7 @@ _ALL = (
     Key(
         name="source",
         form="text",
-        doc="where traces are: a file, a folder, a Phoenix server, langfuse:URL or langsmith:URL; not from a file, because a key goes there",
+        doc="where traces are: a file, a folder, the URL of Phoenix, langfuse:URL or langsmith:URL; not from a file: a key goes there",
         default="http://localhost:6006",
         aliases=("PHOENIX_COLLECTOR_ENDPOINT",),
         in_file=False,

@@ -95,7 +95,7 @@ def test_one_observation_of_an_odd_form_costs_only_itself(tmp_path: Path) -> Non
 
     store = store_of(tmp_path, [{"id": TRACE, "timestamp": "2026-01-01T00:00:00Z", "observations": observations}])
 
-    assert {span.span_id for span in store.summaries(TRACE)} == {"a", "b", f"trace-{TRACE}"}
+    assert {span.span_id for span in store.summaries(TRACE)} == {"a", "b", f"t-{TRACE}"}
 
 
 def test_words_are_found_in_lists_and_events_and_what_is_not_shown_is_said(tmp_path: Path) -> None:

@@ -57,6 +57,29 @@ def test_nothing_outside_the_folder_of_the_manifest_is_read(victim: Victim, fiel
     assert list(victim.own.iterdir()) == []
 
 
+@pytest.mark.hostile_long
+def test_an_item_that_reaches_out_is_refused_and_the_others_run(victim: Victim, listener: Listener) -> None:
+    victim.environ = {"PHOENIX_API_KEY": KEY}
+    (victim.home / "private.txt").write_text(SECRET)
+    victim.write("notes.txt", "the token is not here\n")
+    lines: list[dict[str, Any]] = [
+        {"id": "out", "question": "What is the token?", "paths": [str(victim.home / "private.txt")]},
+        {"id": "server", "engine": "rca", "trace_ids": [TRACE], "source": listener.url},
+        {"id": "in", "question": "What is the token?", "paths": ["notes.txt"]},
+    ]
+    items = victim.write("items.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+
+    done = victim.call("batch", items, "--runs-dir", victim.own, "--json")
+
+    assert done.returncode == 1, done.stderr
+    report = json.loads(done.stdout)
+    assert report["statuses"] == {"refused": 2, "partial": 1}
+    assert listener.heard == []
+    left = "".join(path.read_text(errors="replace") for path in victim.own.rglob("*") if path.is_file())
+    assert SECRET not in left + done.stdout + done.stderr and KEY not in left + done.stdout + done.stderr
+    assert f"--allow-path {victim.home}" in left and f"--source {listener.url}" in left
+
+
 def test_links_secrets_and_pipes_in_the_folder_are_refused_item_by_item(victim: Victim) -> None:
     (victim.home / "private.txt").write_text(SECRET)
     (victim.folder / "link.txt").symlink_to(victim.home / "private.txt")

@@ -8,7 +8,6 @@ the limits are used up, when the model answers nobody, or when the disk is full;
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -17,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 
-from sonde.api.consent import is_chosen_server
 from sonde.api.settings import Settings
 from sonde.api.trace_source import cache_folder
 from sonde.batch.crew import Crew, Done, Halted, Happening, Left, Lost
@@ -28,7 +26,6 @@ from sonde.batch.local import LocalCrew
 from sonde.batch.manifest import BrokenLine, Item, Manifest
 from sonde.batch.progress import BatchPlan, BatchProgress, plan_batch
 from sonde.batch.result import ItemResult, given_up
-from sonde.contexts.traces.catalog import is_server
 from sonde.core.deadline import Clock, SystemClock
 from sonde.engines.whole_trace import READING_MAXIMA
 from sonde.errors import ConfigError, SandboxUnavailable
@@ -122,25 +119,13 @@ def run_batch(
         return replace(outcome, spent_usd=plan_batch(manifest.items, folder).spent_usd)
 
 
-def check_places(items: Sequence[Item], settings: Settings, roots: Sequence[Path]) -> None:
-    """ConfigError if an item names a server that is not the user's, which would get their key, or files outside the roots.
-
-    A manifest may be a stranger's.
-    """
-    tops = [os.path.realpath(root) for root in roots]
-    for item in items:
-        for place in item.places:
-            if is_server(place):
-                if not is_chosen_server(place, settings):
-                    raise ConfigError(
-                        f"the item {item.id!r} names {place}, which is not your server ({settings.source}), and would get your key. "
-                        f"A manifest may not choose it by itself. If you mean it: --source {place}"
-                    )
-            elif not any(Path(os.path.normpath(place)).is_relative_to(each) for each in (*roots, *tops)):
-                raise ConfigError(
-                    f"the item {item.id!r} reads {place}, which lies outside the folder of the manifest ({roots[0]}), and a manifest "
-                    f"may not by itself. If you mean it: --allow-path {os.path.normpath(place)}"
-                )
+def check_places(items: Sequence[Item], settings: Settings, roots: Sequence[Path]) -> dict[str, str]:
+    """Why items are not started, by their keys: what they name is not for a manifest to choose. ConfigError if that goes for all."""
+    order = Order(settings=settings, folder=roots[0], roots=tuple(roots))
+    found = {item.key: f"the item {item.id!r} {why}" for item in items if (why := order.refusal(item)) is not None}
+    if found and len(found) == len(items):
+        raise ConfigError(next(iter(found.values())))
+    return found
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ SandboxUnavailable. A started item is resumed; a finished one is only read.
 from __future__ import annotations
 
 import errno
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import cast
 
 from sonde.api.ask_run import ask_spec
+from sonde.api.consent import is_chosen_server
 from sonde.api.investigations import case_spec
 from sonde.api.launch import launch
 from sonde.api.rerun import resume
@@ -55,6 +57,25 @@ class Order:
     folder: Path
     writeback: bool = True
     roots: tuple[Path, ...] = ()
+
+    def refusal(self, item: Item) -> str | None:
+        """Why a manifest may not name what this item names: a server that is not the user's would get their key, and files outside the
+        roots are nobody's business. A manifest may be a stranger's.
+        """
+        tops = [os.path.realpath(root) for root in self.roots]
+        for place in item.places if self.roots else ():
+            if is_server(place):
+                if not is_chosen_server(place, self.settings):
+                    return (
+                        f"names {place}, which is not your server ({self.settings.source}) and would get your key; a manifest may "
+                        f"not choose it by itself. If you mean it: --source {place}"
+                    )
+            elif not any(Path(os.path.normpath(place)).is_relative_to(each) for each in (*self.roots, *tops)):
+                return (
+                    f"reads {place}, outside the folder of the manifest, which a manifest may not do by itself. "
+                    f"If you mean it: --allow-path {os.path.normpath(place)}"
+                )
+        return None
 
     def question(self, item: Item) -> RunSpec:
         """The run of an item that asks."""
@@ -150,6 +171,8 @@ class Station:
 
     def _done(self, job: Job) -> ItemResult:
         item, settings = job.item, self.order.settings
+        if (why := self.order.refusal(item)) is not None:
+            raise ConfigError(why)
         run_dir = BatchFolder(self.order.folder).run_dir(item, job.attempt)
         give_up = time.monotonic() + BUSY_S
         while run_dir.is_running():  # a worker of a driver that died is still writing down its last reply

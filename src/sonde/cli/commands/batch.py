@@ -234,15 +234,17 @@ def _estimate(
     for line in manifest.broken[:20]:
         print(f"sonde: line {line.number} is not an item: {one_line(line.reason, 300)}", file=sys.stderr)
     roots = () if manifest.folder is None else (manifest.folder, *allowed)
-    if roots:
-        check_places(manifest.items, settings, roots)
-    if not manifest.items:
+    refused = check_places(manifest.items, settings, roots) if roots else {}
+    for why in list(refused.values())[:20]:
+        print(f"sonde: {one_line(why, 400)}", file=sys.stderr)
+    items = [item for item in manifest.items if item.key not in refused]
+    if not items:
         raise ConfigError("there are no items, so nothing would be read")
     order = Order(settings=settings, folder=folder.path, writeback=False, roots=roots)
-    step = max(1, -(-len(manifest.items) // SAMPLED))
+    step = max(1, -(-len(items) // SAMPLED))
     found: list[Estimate] = []
     budget = settings.budget()
-    for item in manifest.items[::step]:
+    for item in items[::step]:
         if item.engine == "ask":
             spec = order.question(item)
             found.append(estimate(spec, settings))
@@ -253,7 +255,7 @@ def _estimate(
                 spec = case_spec(case, context, settings)
                 found.append(estimate(spec, settings))
         budget = spec.budget
-    return print_estimate(found, settings, budget, as_json=as_json, runs=len(manifest.items))
+    return print_estimate(found, settings, budget, as_json=as_json, runs=len(items))
 
 
 def _announce(settings: Settings, folder: BatchFolder, items: Manifest, *, silent: bool, capped: bool) -> None:

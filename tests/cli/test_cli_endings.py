@@ -344,5 +344,16 @@ def test_after_a_limit_one_line_is_the_command_that_goes_on(folder: Path) -> Non
         run = run_folder(folder).name
         on = sonde(*words, cwd=folder, **env)
 
-    assert words[-4:] == ["--continue", run, "--max-iterations", "4"] and "--max-iterations=2" not in words
-    assert on.returncode == 0 and "partial · 4 turns" in on.stderr
+    assert words[-4:] == ["--continue", run, "--max-iterations", "10"] and "--max-iterations=2" not in words
+    assert on.returncode == 0 and "partial · 10 turns" in on.stderr
+
+
+def test_after_a_limit_of_tokens_the_offered_one_is_enough_for_the_refused_call(folder: Path) -> None:
+    with ScriptedServer(lambda _seen: LOOK) as server:
+        env = {"OPENAI_BASE_URL": server.base_url, "SONDE_MODEL": "openai:x"}
+        shown = sonde("ask", "Who failed first?", "logs", "--max-tokens-total", "300", cwd=folder, **env)
+        (offered,) = [line for line in shown.stderr.splitlines() if line.startswith("to go on: ")]
+        on = sonde(*shlex.split(offered.removeprefix("to go on: sonde ")), cwd=folder, **env)
+
+    assert "0 turns" in shown.stderr or "0 tokens" in shown.stderr
+    assert " 0 tokens" not in on.stderr

@@ -31,6 +31,29 @@ def test_an_empty_file_is_nothing_to_read(tmp_path: Path) -> None:
     assert "every file in it is empty" in shown.stderr
 
 
+def test_a_path_in_the_place_of_the_question_is_recognised(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/app.py").write_text("total = 1\n")
+
+    shown = sonde("ask", "src", "Where is the total?", "src/app.py", cwd=tmp_path)
+
+    assert shown.returncode == 2
+    assert shown.stderr.rstrip().endswith("sonde ask 'Where is the total?' src src/app.py")
+
+
+def test_web_pages_that_are_read_as_source_are_announced(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text("<p>the zebra lives here</p>\n")
+    ask_for = ("ask", "Where is the zebra?", "page.html")
+    assert "markup" not in sonde(*ask_for, cwd=tmp_path).stderr
+    (tmp_path / ".git").mkdir()
+
+    shown = sonde(*ask_for, cwd=tmp_path)
+
+    assert "<p>the zebra" in shown.stdout
+    assert "note: 1 web page in a git repository is read with the markup" in shown.stderr
+    assert "markup" not in sonde(*ask_for, "--code", cwd=tmp_path).stderr
+
+
 def test_help_is_a_word_too(tmp_path: Path) -> None:
     assert sonde("help", cwd=tmp_path).stdout == sonde("--help", cwd=tmp_path).stdout
     assert sonde("help", "runs", "show", cwd=tmp_path).stdout == sonde("runs", "show", "--help", cwd=tmp_path).stdout

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from sonde.contexts import Context
 from sonde.contexts.files import FilesContext
-from sonde.contexts.files.about import left_out
+from sonde.contexts.files.about import left_out, raw_pages
 from sonde.contexts.files.file_list import expanded
 from sonde.core.canonical import clip
 from sonde.disk import AnyPath
@@ -22,12 +22,15 @@ _LONGEST_PATH = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A context, its variables, what opens it again (None: nothing does), and which files are not read."""
+    """A context, its variables, what opens it again (None: nothing does), which files are not read, and how many web pages are read with
+    their markup though nobody asked for source code.
+    """
 
     context: Context
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     recipe: Mapping[str, Any] | None = None
     left_out: str = ""
+    markup: int = 0
 
 
 def open_context(
@@ -88,6 +91,7 @@ def open_context(
         context=context,
         recipe={"paths": absolute, "code": code},
         left_out=left_out(files.library.listing) if names else "",
+        markup=raw_pages(files.library.listing) if names and not code else 0,
     )
 
 

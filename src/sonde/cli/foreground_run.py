@@ -22,7 +22,7 @@ from sonde.cli.text import escaped_json, link, links_shown, one_line, printable,
 from sonde.core.canonical import plural, shown_cost
 from sonde.core.events import Event
 from sonde.core.markdown_safety import unescaped
-from sonde.errors import BudgetExceeded, Cancelled, UsageError
+from sonde.errors import BudgetExceeded, UsageError
 
 if TYPE_CHECKING:
     from sonde import Investigation, Result
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from sonde.api.settings import Settings
     from sonde.core.budget import Budget
     from sonde.core.evidence import Citation
+
+
+FEW_TURNS = 5.0  # hardly a question takes fewer
 
 
 class RunHooks(TypedDict):
@@ -205,11 +208,15 @@ def print_answer(
 
 
 def print_way_on(ended: Result, words: Sequence[str], budget: Budget, maxima: Budget | None = None) -> None:
-    """After a limit: the typed command (`words`) again, on from this run, with twice the limit as far as that is allowed."""
+    """After a limit: the typed command (`words`) again, on from this run, with a limit that fits: twice the old one, or twice what the
+    run has needed where that is more, as far as that is allowed.
+    """
     error = ended.error
-    if not isinstance(error, BudgetExceeded) or isinstance(error, Cancelled):
+    if not isinstance(error, BudgetExceeded) or error.limit not in KEYS:  # it was stopped, or a sub-call was
         return
-    flag, raised = KEYS[error.limit].option, budget.raised(error.limit, maxima, needed=error.needed)
+    usual = {"max_iterations": FEW_TURNS, "max_wall_time_sec": ended.record.metrics.total_latency_s}
+    needed = max(error.needed, usual.get(error.limit, 0.0))
+    flag, raised = KEYS[error.limit].option, budget.raised(error.limit, maxima, needed=needed)
     at = words.index("--") if "--" in words else len(words)
     kept = [word for word in words[:at] if not word.startswith((f"{flag}=", "--continue="))]
     for given in (flag, "--continue"):
@@ -246,7 +253,7 @@ def _print_report(found: Investigation, output: OutputOptions, *, several: bool,
         )
         print(f"judged by {found.annotator_kind}{by_people} · {_summary(found)}", file=sys.stderr)
         error = found.error
-        if isinstance(error, BudgetExceeded) and not isinstance(error, Cancelled):
+        if isinstance(error, BudgetExceeded) and error.limit in KEYS:  # sub-calls have shares of several limits
             print(f"a limit ended this run: raise it with {KEYS[error.limit].option}", file=sys.stderr)
 
 

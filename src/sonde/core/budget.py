@@ -80,7 +80,7 @@ class Budget:
         top = getattr(maxima, name) if maxima is not None else None
         twice = 2 * limit or 1
         if needed > limit:
-            twice = max(twice, float(f"{2 * needed:.2g}"))  # dollars for a person to type
+            twice = max(twice, float(f"{2 * needed:.2g}"))  # a number for a person to type
         twice = min(twice, math.inf if top is None else top)
         return None if twice <= limit else int(twice) if twice == twice // 1 else twice
 
@@ -183,7 +183,9 @@ class Scope:
                 output = min(max_output_tokens, free_once_landed - tokens_in)
                 if output < 1:
                     text = f"{max(free_once_landed, 0)} tokens are left and the prompt alone needs about {tokens_in}"
-                    raise RecursionLimitReached(f"max_tokens_total: {text}", limit="max_tokens_total")
+                    *_, root = self.chain()
+                    needed = root.usage.tokens_total + tokens_in + max_output_tokens
+                    raise RecursionLimitReached(f"max_tokens_total: {text}", limit="max_tokens_total", needed=needed)
                 affordable = True
                 for scope in self.chain():
                     limit, used = scope.budget.max_cost_usd, scope.usage.cost_usd

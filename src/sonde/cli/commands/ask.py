@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from sonde.cli.options import (
     spread,
 )
 from sonde.cli.text import printable
+from sonde.core.canonical import plural
 from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -125,6 +128,10 @@ def ask(
     schema = read_schema(how.schema) if how.schema else None
     silent = output.json or output.quiet
     words = list(paths or [])
+    asked = [word for word in words if " " in word and not os.path.exists(word)]  # noqa: PTH110  # a question may be too long for a Path
+    if len(asked) == 1 and os.path.exists(question):  # noqa: PTH110  # the same
+        turned = shlex.join(["sonde", "ask", *asked, question, *(word for word in words if word not in asked)])
+        raise ConfigError(f"{question} is a path, and the question comes first: {turned}")
     if not (words or how.continue_from or how.code):
         words = ["-"] if piped(silent=silent) else []
         if not words and settings.model is None:
@@ -138,6 +145,11 @@ def ask(
         context = [opened]
         if opened.left_out and not silent:
             print(printable(f"skipped: {opened.left_out}"), file=sys.stderr)
+        if opened.markup and not silent:
+            pages = (
+                f"{plural(opened.markup, 'web page')} in a git repository {'is' if opened.markup == 1 else 'are'} read"
+            )
+            print(f"note: {pages} with the markup; a copy outside of it is read as text", file=sys.stderr)
     if how.dry_run:
         from sonde.api.ask_run import ask_spec
         from sonde.api.estimate import estimate

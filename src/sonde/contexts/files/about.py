@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from sonde.contexts.files.file_list import Entry, Listing
 from sonde.contexts.files.library import Library
-from sonde.contexts.files.text import OFFICE_KINDS, Unreadable, is_installed
+from sonde.contexts.files.text import OFFICE_KINDS, PAGE_SUFFIXES, Unreadable, in_repository, is_installed
 from sonde.core.canonical import plural
 from sonde.core.evidence import Excerpt, Observed
 
@@ -164,6 +164,15 @@ def _keys(text: str) -> str:
     keys = list(cast("dict[str, Any]", first)) if isinstance(first, dict) else []
     listed = ", ".join(shown_name(key[:40]) for key in keys[:_KEYS])
     return f"{rows} keys {listed}{', …' * (len(keys) > _KEYS)}" if keys else ""
+
+
+def raw_pages(listing: Listing) -> int:
+    """How many web pages are shown with their markup because they lie in a repository; 0 unless they are half of the texts or more."""
+    pages = [entry for entry in listing.texts if entry.path.lower().endswith(PAGE_SUFFIXES) and not entry.member]
+    if not pages or 2 * len(pages) < len(listing.texts):
+        return 0
+    folders = Counter(posixpath.dirname(entry.real) for entry in pages)
+    return sum(count for folder, count in folders.items() if in_repository(posixpath.join(folder, "page")))
 
 
 def left_out(listing: Listing) -> str:

@@ -172,7 +172,7 @@ def open_text(entry: Entry, *, unconfined: bool = False, as_it_is: bool = False)
     fd = _opened(entry)
     try:
         size, head = os.fstat(fd).st_size, os.pread(fd, SAMPLE, 0)
-        as_it_is = as_it_is or (entry.path.lower().endswith(PAGE_SUFFIXES) and _in_repository(entry.real))
+        as_it_is = as_it_is or (entry.path.lower().endswith(PAGE_SUFFIXES) and in_repository(entry.real))
         text = document_text(entry.path, fd, size, head, unconfined=unconfined, as_it_is=as_it_is)
         if text is None and (packing := next((kind for magic, kind in PACKED.items() if head.startswith(magic)), "")):
             head = _unpacked(fd, size, packing, unconfined=unconfined)
@@ -192,7 +192,8 @@ def open_text(entry: Entry, *, unconfined: bool = False, as_it_is: bool = False)
     return text
 
 
-def _in_repository(real: str) -> bool:
+def in_repository(real: str) -> bool:
+    """Whether a file lies below a folder with `.git`."""
     return any((folder / ".git").exists() for folder in Path(real).parents)
 
 

@@ -58,7 +58,7 @@ def test_a_root_cause_is_one_note_on_the_trace_and_one_on_each_span_of_evidence(
     assert primary["metadata"] == {
         "run_id": found.record.run_id,
         "engine_type": "rca",
-        "schema_version": "1.2.0",
+        "schema_version": "1.3.0",
         "name": "rca.primary",
         "annotator_kind": "LLM",
         "confidence": 0.8,

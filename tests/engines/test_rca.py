@@ -93,7 +93,7 @@ def test_without_a_model_and_without_a_failure_none_is_invented(tmp_path: Path) 
     assert (made["primary_label"], made["confidence"], made["remediation"]) == ("no_failure_found", 0.35, [])
     assert "nothing failed" in made["summary"]
     assert "no model read the content" in made["gaps"]
-    assert (made["schema_version"], made["annotator_kind"]) == ("1.2.0", "CODE")
+    assert (made["schema_version"], made["annotator_kind"]) == ("1.3.0", "CODE")
 
 
 HEALTHY = "SUBMIT(primary_label='no_failure_found', summary='The table was booked.', confidence=0.9)"

@@ -18,7 +18,8 @@ from sonde.api.launch import RunOptions, launch, model_names, spec_of
 from sonde.api.publication import Writeback
 from sonde.api.result import Investigation
 from sonde.api.settings import Settings, load_settings
-from sonde.api.trace_source import ENGINES, Case, Source, absolute, source_of
+from sonde.api.trace_source import ENGINES, Case, Source, absolute, absolute_changes, source_of
+from sonde.contexts.traces.changes import read_changes
 from sonde.contexts.traces.context import TracesContext
 from sonde.engines.whole_trace import engine_for
 from sonde.errors import ConfigError, RunError
@@ -112,6 +113,7 @@ def incident(
     filter_expr: str | None = None,
     trace_ids: Sequence[str] = (),
     configs: str | Path | None = None,
+    changes: Sequence[str] = (),
     writeback: bool = True,
     replace_judgements: bool = False,
     **options: Unpack[RunOptions],
@@ -123,6 +125,7 @@ def incident(
     filter_expr  which spans are meant, for example "status == 'ERROR'"
     trace_ids    traces that are looked at in any case
     configs      a folder of config snapshots
+    changes      what else changed: "git:REPO" for the commits and tags of a repository, or a JSON file of deploys
 
     The other keywords are those of `ask`: model, budget, runs_dir and so on.
     """
@@ -135,6 +138,7 @@ def incident(
         end=end,
         filter_expr=filter_expr,
         configs=absolute([configs])[0] if configs else None,
+        changes=absolute_changes(changes),
         writeback=writeback,
         replace_judgements=replace_judgements,
     )
@@ -157,6 +161,10 @@ def case_spec(case: Case, context: TracesContext, settings: Settings, options: R
     """The run of a case, new or from a recorded recipe."""
     writeback = Writeback(case=case, context=context)
     params = case.params(context.store)
+    if case.changes:
+        query = case.query()
+        start, end = (query.start_us, query.end_us) if query else (None, None)
+        params["changes"] = read_changes(case.changes, settings.environ, start_us=start, end_us=end)
     engine = ENGINES[case.engine]
     refusal = context.refusal
     try:

@@ -95,6 +95,7 @@ class _Recipe(msgspec.Struct):
     end: str | None = None
     filter_expr: str | None = None
     configs: str | None = None
+    changes: list[str] = []
     writeback: bool = False
     limits: dict[str, float | int | str | None] = {}
 

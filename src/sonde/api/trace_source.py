@@ -208,6 +208,8 @@ class Case:
     end: str | None = None
     filter_expr: str | None = None
     configs: str | None = None
+    changes: tuple[str, ...] = ()
+    """What else changed: `git:REPO` or a JSON file of deploys."""
     writeback: bool = True
     replace_judgements: bool = False
     """The caller's word that annotations may replace those of a higher judge. Not in the recipe: a recording never says it."""
@@ -369,6 +371,7 @@ class Case:
             "end": self.end,
             "filter_expr": self.filter_expr,
             "configs": self.configs,
+            **({"changes": list(self.changes)} if self.changes else {}),
             "writeback": self.writeback,
         }
 
@@ -384,7 +387,13 @@ def case_of(
         require_server(str(recipe["source"]), settings)
     own = () if source is not None or is_server(str(recipe["source"])) else (str(recipe["source"]),)
     taxonomy = recipe.get("taxonomy")
-    files = [*own, *recipe.get("controls_files", ()), recipe.get("configs")]
+    changes = cast("list[str]", recipe.get("changes", []))
+    files = [
+        *own,
+        *recipe.get("controls_files", ()),
+        recipe.get("configs"),
+        *(each.removeprefix("git:") for each in changes),
+    ]
     files += [] if taxonomy is None or shipped_taxonomy(taxonomy) else [taxonomy]
     require_sources((str(path) for path in files if path), within)
     place = source_of(
@@ -404,6 +413,7 @@ def case_of(
         end=recipe.get("end"),
         filter_expr=recipe.get("filter_expr"),
         configs=recipe.get("configs"),
+        changes=tuple(changes),
         writeback=bool(recipe.get("writeback", False)),
     )
 
@@ -411,3 +421,10 @@ def case_of(
 def absolute(paths: Sequence[str | Path]) -> tuple[str, ...]:
     """Paths that mean the same from another working folder."""
     return tuple(str(Path(path).absolute()) for path in paths)
+
+
+def absolute_changes(places: Sequence[str]) -> tuple[str, ...]:
+    """The same for `git:REPO` and files of deploys."""
+    return tuple(
+        f"{'git:' * each.startswith('git:')}{Path(each.removeprefix('git:') or '.').absolute()}" for each in places
+    )

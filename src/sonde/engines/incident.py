@@ -1,8 +1,8 @@
-"""The `incident` engine: a dossier of what happened in a window of time, from representative traces and config snapshots.
+"""The `incident` engine: a dossier of what happened in a window of time, from counts over all its traces and what changed around it.
 
-Representatives are chosen by rule; sub-calls look at one trace each; the root writes the dossier. A suspected change
-is asserted only with its diff, every event of the timeline and every hypothesis has proved evidence, and the timeline
-ascends.
+Counts, groups and the change that each group is suspected of are found by rule, and are the report's whatever a model says; sub-calls look
+at one representative trace each; the root explains. A suspected change is asserted only with its diff or if the rules found it, every
+event of the timeline and every hypothesis has proved evidence, and the timeline ascends.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast, get_args
 
-from sonde.contexts.configs import change_type
 from sonde.contexts.traces.context import LOOKING, TracesContext
 from sonde.contexts.traces.span import us_of_text
 from sonde.contexts.traces.window import seconds
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
-from sonde.core.canonical import plural
+from sonde.core.canonical import cut, plural
 from sonde.core.evidence import EvidenceKind, EvidenceRef, Refuted, merge
-from sonde.engines.incident_window import prefilter
+from sonde.engines.incident_window import headline, prefilter
 from sonde.engines.pages import incident_page
 from sonde.engines.reports import ChangeType, IncidentDossier
 from sonde.engines.submission import (
@@ -51,6 +50,8 @@ INCIDENT_BUDGET = Budget(
 PRIORITIES = frozenset({"P0", "P1", "P2"})
 CHANGE_TYPES = frozenset(get_args(ChangeType))
 DEMOTED = 0.4  # the confidence of a change that was claimed without its diff
+HYPOTHESES = 3
+STATEMENT_CHARS = 200
 Rows = list[dict[str, Any]]
 
 
@@ -102,6 +103,8 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
         "recommended_actions": actions,
         "confidence": number(fields.get("confidence"), 0.5),
         "gaps": report_gaps(texts(fields.get("gaps")), gathered),
+        "window": gathered.prefilter.variables.get("window"),
+        "groups": _groups(gathered),
     }
     context = cast("TracesContext", gathered.context)
     said = {"the summary": draft["incident_summary"]}
@@ -112,11 +115,46 @@ def conclude(value: Any, gathered: Gathered) -> Conclusion:
         spans = [context.store.summaries(each["trace_id"]) for each in draft["representative_traces"]]
         each_trace = [Counted.of_spans(each) for each in spans]
         failed = tuple(sum(each.failed[sense] > 0 for each in each_trace) for sense in (0, 1))
-        traces = Counted(kind="representative traces", total=len(spans), failed=failed)
-        return [*each_trace, Counted.of_spans([span for each in spans for span in each]), traces]
+        looked_at = Counted(kind="representative traces", total=len(spans), failed=failed)
+        return [
+            *each_trace,
+            Counted.of_spans([span for each in spans for span in each]),
+            looked_at,
+            *_counted(gathered),
+        ]
 
     problems += miscounted(said, count)
     return conclude_report(IncidentDossier, draft, lambda report: incident_page(report, context), problems)
+
+
+def _groups(gathered: Gathered) -> Rows:
+    """The groups as they were counted, with the evidence of their changes proved."""
+    rows: Rows = []
+    for row in cast("Rows", gathered.prefilter.variables.get("groups", [])):
+        change = row["suspected_change"]
+        refs, _ = prove_refs(change["evidence_refs"], gathered.prover)
+        rows.append({**row, "suspected_change": {**change, "evidence_refs": refs}})
+    return rows
+
+
+def _counted(gathered: Gathered) -> list[Counted]:
+    """The failed traces of the window, all together and of each group that a sentence may name."""
+    window = cast(
+        "Mapping[str, Any]", gathered.prefilter.variables.get("window") or {"traces": 0, "failed": 0, "recovered": 0}
+    )
+    total, failed = window["traces"], window["failed"]
+    whole = Counted(kind="traces", total=total, failed=(failed, failed + window["recovered"]))
+    groups = [
+        Counted(
+            kind="traces",
+            total=total,
+            failed=(each["count"], each["failed"], each["count"] + each["also"]),
+            about=(each["component"], each["message"]),
+        )
+        for each in cast("Rows", gathered.prefilter.variables.get("groups", []))
+        if each["kind"] in {"error", "retries"}
+    ]
+    return [whole, *groups]
 
 
 def _proved(items: Any, name: str, gathered: Gathered, problems: list[Problem]) -> Rows:
@@ -159,15 +197,22 @@ def _change(fields: Mapping[str, Any], gathered: Gathered, problems: list[Proble
     refs, refuted = prove_refs(fields.get("evidence_refs"), gathered.prover)
     summary = str(fields.get("summary") or "")
     holds = any(ref.kind is EvidenceKind.CONFIG_DIFF and ref.ref == diff for ref in refs)
+    listed = cast("Rows", gathered.prefilter.variables.get("changes", []))
+    known = next(
+        (each for each in listed if each["change_ref"] == fields.get("change_ref") and not each["diff_ref"]), None
+    )
     if kind not in CHANGE_TYPES:
         reason = f"change_type must be one of {', '.join(sorted(CHANGE_TYPES))}; not {kind!r:.40}"
         problems.append(Problem(gate="schema", reason=reason))
-    elif kind == "unknown" or holds:
+    elif kind == "unknown" or holds or known:
         problems += [Problem.of(each, "suspected_change: ") for each in refuted]
         asserted = {"change_type": kind, "diff_ref": diff if holds else None, "summary": summary, "evidence_refs": refs}
         return {**asserted, "change_ref": str(fields.get("change_ref") or "")}, []
     else:
-        told = "a suspected change of a known type needs diff_ref and the same ref as CONFIG_DIFF evidence"
+        told = (
+            "a suspected change of a known type needs the change_ref of a row of `changes`; one with a diff_ref also needs diff_ref "
+            "and the same ref as CONFIG_DIFF evidence"
+        )
         problems.append(Problem.of(joined([Refuted("no diff proves the suspected change", told), *refuted])))
     statement = f"A {kind} change may have caused it: {summary}".rstrip(": ")
     demoted: Rows = [{"statement": statement, "refs": refs, "confidence": DEMOTED}] if refs else []
@@ -182,10 +227,10 @@ def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
 
 
 def fallback(gathered: Gathered) -> Conclusion:
-    """The dossier that rules can write: representatives, first errors, the last change before them; and what sub-calls proved."""
+    """The dossier that rules can write: counts, groups, representatives, the suspected changes; and what sub-calls proved."""
     variables = gathered.prefilter.variables
-    events = cast("Rows", variables.get("timeline", []))
-    first = events[0]["event"] if events else "no span is in error"
+    groups = cast("Rows", variables.get("groups", []))
+    window = cast("Mapping[str, Any]", variables.get("window", {}))
     hypotheses: Rows = [
         {
             "statement": str(each["summary"]),
@@ -196,38 +241,57 @@ def fallback(gathered: Gathered) -> Conclusion:
         if each.get("status") == "succeeded" and each.get("evidence_refs") and each.get("summary")
     ]
     by_model = bool(hypotheses)
-    for event in events[:1]:
-        began = f"The incident began with: {first}"
-        hypotheses.append({"statement": began, "confidence": 0.45, "evidence_refs": event["evidence_refs"]})
-    # The last change that came before the first error: a suspicion of time, not of cause.
-    changes = cast("Rows", variables.get("config_changes", []))
-    before = [change for change in changes if events and change["created_at"] <= events[0]["timestamp"]]
-    suspect: dict[str, Any] = {"change_type": "unknown", "summary": "no change before the first error is known"}
-    if before:
-        last = before[-1]
-        suspect = {
-            "change_type": change_type(last["paths"]),
-            "change_ref": last["target_snapshot_id"],
-            "diff_ref": last["diff_ref"],
-            "summary": f"the last change before the first error; no model judged it: {last['summary']}",
-            "evidence_refs": [{"kind": "CONFIG_DIFF", "ref": last["diff_ref"]}],
+    main = [each for each in groups if each["pattern"] != "stray"] or groups[:1]
+    incident = bool(groups) and window.get("verdict") == "incident"
+    actions: Rows = []
+    for group in main[:HYPOTHESES] if incident else ():
+        change = group["suspected_change"]
+        what = cut(f"{group['component']}: {group['message']}".rstrip(": "), STATEMENT_CHARS)
+        hit = f"{group['count']} of {plural(window['traces'], 'trace')}"
+        since = f" since {group['onset']['at']}" if group["onset"] else ""
+        cause = f", probably by {change['name']}" if change["change_ref"] else "; nothing that changed explains it"
+        refs = [{"kind": "SPAN", "ref": span_id} for span_id in group["example_span_ids"][:3]]
+        statement = f"{what} ({group['kind']}) hit {hit}{since}{cause}"
+        confidence = 0.45 if change["change_ref"] else 0.35
+        hypotheses.append(
+            {"statement": statement, "confidence": confidence, "evidence_refs": [*refs, *change["evidence_refs"]]}
+        )
+        if change["change_ref"] and change["change_type"] == "deploy":
+            actions.append(
+                {"priority": "P0", "type": "mitigation", "action": f"Consider to roll back {change['name']}: {what}"}
+            )
+        else:
+            actions.append({"priority": "P1", "action": f"Look at {', '.join(group['example_trace_ids'][:2])}: {what}"})
+    suspect = next((each["suspected_change"] for each in main if each["suspected_change"]["change_ref"]), None)
+    suspect = suspect or cast("dict[str, Any] | None", variables.get("suspected_change"))
+    change: dict[str, Any] = {
+        "change_type": "unknown",
+        "summary": "nothing that is known to have changed fits the failures",
+    }
+    if not incident:
+        change["summary"] = "none: there is no incident to explain"
+    elif suspect:
+        reasons = "; ".join([*suspect["speaks_for"], *(f"but {each}" for each in suspect["speaks_against"])])
+        change = {
+            **{key: suspect[key] for key in ("change_type", "change_ref", "diff_ref", "evidence_refs")},
+            "summary": f"{suspect['name']}{f' ({_detail(suspect)})' if suspect['detail'] else ''}; no model judged it: {reasons}",
         }
-        blamed = f"The {suspect['change_type']} change {suspect['change_ref']} may have caused it"
-        hypotheses.append({"statement": blamed, "evidence_refs": suspect["evidence_refs"], "confidence": 0.35})
-    chosen = cast("Rows", variables.get("representatives", []))
-    store = cast("TracesContext", gathered.context).store
-    failed = {s.name for row in chosen for s in store.summaries(row["trace_id"]) if s.status == "ERROR"}
     value = {
-        "incident_summary": f"By rule, without a model: {plural(len(chosen), 'representative trace')}; {first}.",
-        "impacted_components": sorted(failed),
-        "timeline": events,
-        "suspected_change": suspect,
+        "incident_summary": f"By rule, without a model: {headline(window, groups)}",
+        "impacted_components": list(dict.fromkeys(each["component"] for each in groups)),
+        "timeline": variables.get("timeline", []),
+        "suspected_change": change,
         "hypotheses": hypotheses,
-        "recommended_actions": [{"priority": "P1", "action": "Look at the representative traces"}],
+        "recommended_actions": actions,
         "confidence": 0.35,
         "gaps": [gathered.reason or "no model looked at this incident"],
     }
     return replace(conclude(value, gathered), problems=(), by_model=by_model)
+
+
+def _detail(change: Mapping[str, Any]) -> str:
+    at = f"{change['at']}; " if change["at"] else ""
+    return f"{at}{change['detail']}"
 
 
 INCIDENT = Engine(
@@ -243,7 +307,16 @@ INCIDENT = Engine(
     conclude_child=conclude_child,
     fallback=fallback,
     reply_form="schema",
-    tools=(*LOOKING, "list_traces", "list_config_snapshots", "get_config_snapshot", "get_config_diff"),
+    tools=(
+        *LOOKING,
+        "list_traces",
+        "group_by",
+        "rate_over_time",
+        "compare_windows",
+        "list_config_snapshots",
+        "get_config_snapshot",
+        "get_config_diff",
+    ),
     functions=("budget", "llm_query", "llm_batch", "delegate_subcall", "delegate_batch"),
     unforgiving=True,
     delegation_keys=DELEGATION_KEYS,

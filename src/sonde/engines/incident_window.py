@@ -1,7 +1,7 @@
-"""What rules see in a window of time, before any model: representative traces, the first errors, the config changes.
+"""What rules see in a window of time, before any model: counts, groups of failures, the change that each is suspected of, representatives.
 
-Every trace of the window counts. TIMELINE_SHOWN errors and CHANGES_SHOWN changes are shown; what was left out is a gap. A window without
-traces ends the run before a model is paid.
+Every trace of the window counts (`contexts.traces.window`). Tables of GROUPS_SHOWN groups and CHANGES_SHOWN changes are shown; what was
+left out is a gap. A window without traces ends the run before a model is paid.
 """
 
 from __future__ import annotations
@@ -10,88 +10,231 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, cast
 
+from sonde.contexts.configs import change_type
+from sonde.contexts.traces.changes import Change, Suspicion, attribute_changes, plain_words, suspect
 from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.representatives import representatives
-from sonde.contexts.traces.span import time_text
+from sonde.contexts.traces.span import Row, us_of_text
 from sonde.contexts.traces.store import TraceQuery
-from sonde.contexts.traces.views import span_excerpt
-from sonde.contexts.traces.window import read_window, seconds
+from sonde.contexts.traces.views import content_excerpt, span_excerpt
+from sonde.contexts.traces.window import Group, Window, read_window, seconds, together
+from sonde.core.canonical import cut, plural
 from sonde.core.evidence import Excerpt
 from sonde.errors import EvidenceValidationFailed
 from sonde.runtime.engine import Gathered, Prefilter
 
+GROUPS_SHOWN = 20
 TIMELINE_SHOWN = 6
 CHANGES_SHOWN = 4
+CHANGES_LISTED = 12
+SNAPSHOTS_COMPARED = 20
+MESSAGE_CHARS = 200
+Rows = list[dict[str, Any]]
 
 
 def prefilter(gathered: Gathered) -> Prefilter:
-    """Representatives, the first errors in time and the config changes of the window."""
+    """The window, its groups each with its suspected change, representatives of different groups, and a timeline."""
     context = cast("TracesContext", gathered.context)
     query = cast("TraceQuery | None", gathered.params.get("query"))
     named = cast("Sequence[str]", gathered.params.get("trace_ids", ()))
     window = read_window(context.store, query, named)
-    gaps = [*context.store.skipped(), *window.gaps]
-    groups = {window.traces[at].trace_id: each.id for each in reversed(window.groups) for at in each.members}
-    chosen = representatives(window.traces, named, groups=groups)
-    if not chosen:
+    if not window.traces:
         every = context.store.traces(TraceQuery(project=query.project if query else None, limit=1000))
         began = [seconds(row.start_us) for row in every.rows]
         times = f" (traces began between {began[0]} and {began[-1]}{' or later' * bool(every.more)})" if began else ""
         raise EvidenceValidationFailed(
             f"no trace lies in this window{times}; widen --from and --to, or --last, or name trace ids"
         )
-    spans = {each.facts.trace_id: context.store.summaries(each.facts.trace_id) for each in chosen}
-    for trace_id in spans:
-        gaps += [f"{trace_id}: {gap}" for gap in context.store.gaps(trace_id)]
-    failed = [span for each in spans.values() for span in each if span.status == "ERROR"]
-    timeline = sorted(failed, key=lambda span: span.order)[:TIMELINE_SHOWN]
-    if len(failed) > len(timeline):
-        gaps.append(f"by rule, the timeline has only the first {len(timeline)} of {len(failed)} failed spans")
-    changes, diffs = _changes(context, gathered.params, seconds(timeline[0].start_us) if timeline else "", gaps)
-    roots = [span for each in chosen for span in spans[each.facts.trace_id] if span.span_id == each.facts.root_span_id]
-    lines = ["Representative traces:", *(f"- {each.facts.trace_id}: {each.why_selected}" for each in chosen)]
-    if timeline:
-        lines.append("First errors in time:")
-    for span in timeline:
-        message = " ".join(span.status_message.split())[:100]
-        lines.append(f"- {time_text(span.start_us)} {span.name}: {message} (span {span.span_id})")
-    if changes:
-        lines.append("Config changes:")
-    lines += [f"- {c['base_snapshot_id']} -> {c['target_snapshot_id']}: {c['summary']}" for c in changes]
+    context.window = window
+    gaps = [*context.store.skipped(), *window.gaps]
+    if query is not None and query.condition is not None:
+        gaps.append("a filter chose the traces: counts and rates are of those, and nothing else was compared with them")
+    diffs, excerpts = _config_changes(context, gathered.params, window, gaps)
+    changes = [
+        *attribute_changes(window),
+        *(_of_diff(row) for row in diffs),
+        *cast("Sequence[Change]", gathered.params.get("changes", ())),
+    ]
+    shown = window.groups[:GROUPS_SHOWN]
+    if len(window.groups) > len(shown):
+        gaps.append(f"{len(shown)} of {len(window.groups)} groups of failures are shown; group_by('group') has more")
+    suspicions = [suspect(window, group, changes) for group in shown]
+    proofs = _proofs(context, window, [each.change for each in suspicions if each.change])
+    groups = [
+        {**window.group_row(group), "suspected_change": _change_row(suspicion, proofs)}
+        for group, suspicion in zip(shown, suspicions, strict=True)
+    ]
+    chosen = representatives(
+        window.traces,
+        named,
+        groups={window.traces[at].trace_id: each.id for each in reversed(window.groups) for at in each.members},
+    )
+    for each in chosen:
+        gaps += [f"{each.facts.trace_id}: {gap}" for gap in context.store.gaps(each.facts.trace_id)]
+    timeline = _timeline(window, shown, gaps)
+    whole = (
+        suspect(window, together(window), changes) if window.failed and not any(s.change for s in suspicions) else None
+    )
+    overall = _change_row(whole, _proofs(context, window, [whole.change])) if whole and whole.change else None
+    near = _near(window, changes, [*suspicions, *([whole] if whole else [])])
+    variables: dict[str, Any] = {
+        "window": window.row(),
+        "groups": groups,
+        "changes": near,
+        "suspected_change": overall,
+        "representatives": [each.row() for each in chosen],
+        "timeline": timeline,
+        "config_changes": [
+            row
+            for row in diffs
+            if row["diff_ref"] in {each.get("diff_ref") for each in near} or row in diffs[-CHANGES_SHOWN:]
+        ],
+    }
+    cited = {each.facts.root_span_id for each in chosen} | {
+        ref["ref"] for event in timeline for ref in event["evidence_refs"]
+    }
+    cited |= {span_id for group in groups for span_id in group["example_span_ids"]}
+    spans = [context.store.span(span_id) for span_id in sorted(cited)]
     return Prefilter(
-        variables={
-            "representatives": [each.row() for each in chosen],
-            "timeline": [
-                {
-                    "timestamp": seconds(span.start_us),
-                    "event": f"{span.name} failed: {' '.join(span.status_message.split())[:200] or 'no message'}",
-                    "trace_id": span.trace_id,
-                    "component": span.name,
-                    "evidence_refs": [{"kind": "SPAN", "ref": span.span_id}],
-                }
-                for span in timeline
-            ],
-            "config_changes": changes,
-        },
-        text="\n".join(lines),
-        excerpts=(*(span_excerpt(span) for span in (*roots, *timeline)), *diffs),
+        variables=variables,
+        text=_text(variables),
+        excerpts=(*(span_excerpt(span.summary) for span in spans), *excerpts, *proofs.values()),
         gaps=tuple(gaps),
     )
 
 
-def _changes(
-    context: TracesContext, params: Mapping[str, Any], first_error: str, gaps: list[str]
-) -> tuple[list[dict[str, Any]], tuple[Excerpt, ...]]:
-    """The last changes up to the end of the window (later ones cannot have caused it), and the last before the first error."""
+def headline(window: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> str:
+    """The window in sentences: how many failed, the main groups since when and with which suspected change; or that nothing is wrong."""
+    traces, failed, recovered = (int(window[name]) for name in ("traces", "failed", "recovered"))
+    share = f" ({100 * failed / max(1, traces):.0f} %)" if failed else ""
+    said = f"{failed or 'None'} of {plural(traces, 'trace')} failed{share}"
+    said += f", {recovered} had errors and recovered." if recovered else "."
+    if window["verdict"] == "healthy":
+        return f"{said} Time, tokens, cost and tries are in line as well: the window is healthy."
+    main = [group for group in groups if group["pattern"] != "stray"]
+    if window["verdict"] == "steady":
+        said += " Failures are few and did not begin at some moment: no incident is visible, and no cause is named."
+        return f"{said} {_sentence(main[0], 'Largest group')}" if main else said
+    if not main:
+        return f"{said} Each failed in a way of its own: no group has more than a few traces, and no common cause is visible."
+    largest = main[0]["count"] >= max(group["count"] for group in groups)
+    said += f" {_sentence(main[0], 'Largest group' if largest else 'Main group')}"
+    for other in [group for group in main[1:] if group["pattern"] == "onset"][:2]:
+        said += f" {_sentence(other, 'Also')}"
+    return said
+
+
+def _sentence(group: Mapping[str, Any], beginning: str) -> str:
+    what = f"{group['component']}: {group['message']}" if group["message"] else group["component"]
+    kind = {"error": "", "retries": " (retries)", "slow": " (slow)", "costly": " (costly)"}[group["kind"]]
+    since, until = (_clock(group[name], group) for name in ("first_seen", "last_seen"))
+    if group["onset"]:
+        since = _clock(group["onset"]["at"], group)
+    change = group["suspected_change"]
+    cause = f"suspected change: {change['name']}" if change["change_ref"] else "suspected change: unknown"
+    if change["at"] and change["change_ref"]:
+        cause += f" ({_clock(change['at'], group)})"
+    times = f"from {since} to {until}" if since != until else f"at {since}"
+    return f"{beginning}: {group['count']} × {cut(what, MESSAGE_CHARS)}{kind}, {times}, {cause}."
+
+
+def _clock(moment: str, group: Mapping[str, Any]) -> str:
+    """Hours and minutes where all of the group lies on one day, else with the date."""
+    same = str(group["first_seen"])[:10] == str(group["last_seen"])[:10] == moment[:10]
+    return moment[11:19] if same else moment[:16].replace("T", " ")
+
+
+def _text(variables: Mapping[str, Any]) -> str:
+    """The window for a prompt."""
+    groups = cast("Rows", variables["groups"])
+    lines = [f"Counted: {headline(variables['window'], groups)}"]
+    if groups:
+        lines.append("Groups (kind, traces, component: message, since, suspected change):")
+    for group in groups[:8]:
+        change = group["suspected_change"]
+        what = cut(f"{group['component']}: {group['message']}", MESSAGE_CHARS)
+        since = group["onset"]["at"] if group["onset"] else f"{group['pattern']}, first {group['first_seen']}"
+        spans = ", ".join(group["example_span_ids"][:2])
+        lines.append(
+            f"- {group['id']} {group['kind']}, {group['count']}, {what}, {since}, {change['name']} (spans {spans})"
+        )
+        if group["over_represented"]:
+            top = group["over_represented"][:3]
+            told = "; ".join(
+                f"{each['attribute']}={cut(each['value'], 60)} in {each['in_group']} of {each['of_group']}, "
+                f"elsewhere {each['in_others']} of {each['of_others']}"
+                for each in top
+            )
+            lines.append(f"  {told}")
+    if variables["changes"]:
+        lines.append("Changes:")
+    lines += [
+        f"- {each['at'] or 'all along'} {each['name']} (change_ref {each['change_ref']}): {cut(each['detail'], 160)}"
+        for each in variables["changes"]
+    ]
+    lines += [
+        "Representative traces:",
+        *(f"- {row['trace_id']}: {row['why_selected']}" for row in variables["representatives"]),
+    ]
+    return "\n".join(lines)
+
+
+def _timeline(window: Window, groups: Sequence[Group], gaps: list[str]) -> Rows:
+    """The first failure of each group, and the last of those that began; then what else failed in their traces."""
+    chosen: dict[str, tuple[int, str, str]] = {}
+    for group in groups:
+        count = len(group.members)
+        since = group.onset.position if group.onset else group.members[0]
+        ends = {since: "" if count == 1 else f" (the first of {count})"}
+        if group.onset and group.members[-1] != since:
+            ends[group.members[-1]] = f" (the last of {count})"
+            if group.members[0] < since:
+                ends[since] = f" ({group.onset.since[0]} of {group.onset.since[1]} traces from here on)"
+        for at, note in ends.items():
+            facts = window.traces[at]
+            failure = next((each for each in facts.failures if each.component == group.component), None)
+            if group.kind in {"error", "retries"} and failure:
+                words = f"{failure.component} failed: {cut(failure.message, MESSAGE_CHARS) or 'no message'}"
+                chosen.setdefault(failure.span_id, (failure.at_us, words + note, failure.component))
+            else:
+                words = f"{group.component} was {group.kind}: {group.message}"
+                chosen.setdefault(facts.root_span_id, (facts.start_us, words + note, group.component))
+        if len(chosen) >= TIMELINE_SHOWN:
+            break
+    left = sum(each.error_spans for each in window.traces)
+    others = [failure for facts in window.traces for failure in facts.failures[1:]]
+    for failure in others[: TIMELINE_SHOWN - len(chosen)] if len(chosen) < TIMELINE_SHOWN else ():
+        words = f"{failure.component} failed: {cut(failure.message, MESSAGE_CHARS) or 'no message'}"
+        chosen.setdefault(failure.span_id, (failure.at_us, words, failure.component))
+    if left > len(chosen):
+        gaps.append(
+            f"by rule, the timeline has only {len(chosen)} of {left} failed spans: those that groups begin and end with"
+        )
+    return [
+        {
+            "timestamp": seconds(at_us),
+            "event": words,
+            "component": component,
+            "evidence_refs": [{"kind": "SPAN", "ref": span_id}],
+        }
+        for span_id, (at_us, words, component) in sorted(chosen.items(), key=lambda item: (item[1][0], item[0]))
+    ]
+
+
+def _config_changes(
+    context: TracesContext, params: Mapping[str, Any], window: Window, gaps: list[str]
+) -> tuple[Rows, tuple[Excerpt, ...]]:
+    """The changes between config snapshots up to the end of the window: later ones cannot have caused anything in it."""
     query = cast("TraceQuery | None", params.get("query"))
-    end = None if query is None or query.end_us is None else seconds(query.end_us)
+    end = seconds(query.end_us if query and query.end_us is not None else window.traces[-1].start_us + 1_000_000)
     snapshots = context.configs.list_config_snapshots(str(params.get("project") or ""), end_time=end)
     created = {row["snapshot_id"]: row["created_at"] for row in snapshots}
     every = list(pairwise(snapshots))
-    before = [pair for pair in every if pair[1]["created_at"] <= first_error]
-    pairs = every[-CHANGES_SHOWN:]
+    first = next((seconds(each.start_us) for each in window.traces if each.failures), "")
+    before = [pair for pair in every if pair[1]["created_at"] <= first]
+    pairs = every[-SNAPSHOTS_COMPARED:]
     if before and before[-1] not in pairs:
-        pairs = [before[-1], *pairs[1:]]
+        pairs = [before[-1], *pairs]
     if len(every) > len(pairs):
         gaps.append(
             f"{len(every) - len(pairs)} of {len(every)} config changes are not shown; get_config_diff compares any two"
@@ -100,3 +243,57 @@ def _changes(
     found = [each for each in diffs if each.value["paths"]]
     rows = [{**each.value, "created_at": created[each.value["target_snapshot_id"]]} for each in found]
     return rows, tuple(excerpt for each in found for excerpt in each.excerpts)
+
+
+def _of_diff(row: Mapping[str, Any]) -> Change:
+    kind = change_type(row["paths"])
+    return Change(
+        kind="config",
+        change_type=kind,
+        name=f"{kind} snapshot {row['target_snapshot_id']}",
+        ref=str(row["target_snapshot_id"]),
+        at_us=us_of_text(str(row["created_at"])),
+        detail=str(row["summary"]),
+        words=plain_words(f"{' '.join(row['paths'])} {row['diff'][:4000]}"),
+        diff_ref=str(row["diff_ref"]),
+    )
+
+
+def _near(window: Window, changes: Sequence[Change], suspicions: Sequence[Suspicion]) -> Rows:
+    """Changes to show: the suspected ones, then those nearest to where the main groups began."""
+    suspected = {each.change.ref for each in suspicions if each.change}
+    onsets = [window.traces[each.onset.position].start_us for each in window.groups if each.onset][:3]
+    onsets = onsets or [window.traces[0].start_us]
+
+    def distance(change: Change) -> tuple[bool, int, str]:
+        return (change.ref not in suspected, min(abs(change.at_us - onset) for onset in onsets), change.ref)
+
+    near = [each for each in sorted(changes, key=distance) if not each.standing or each.ref in suspected]
+    shown = sorted(near[:CHANGES_LISTED], key=lambda each: (each.at_us, each.ref))
+    return [{**each.row(), "diff_ref": each.diff_ref} for each in shown]
+
+
+def _proofs(context: TracesContext, window: Window, changes: Sequence[Change]) -> dict[str, Excerpt]:
+    """By change: the span that first shows its new value."""
+    found: dict[str, Excerpt] = {}
+    for change in changes:
+        if change.attribute is None or change.ref in found:
+            continue
+        facts = next((each for each in window.traces if change.attribute in each.attributes), None)
+        key, value = change.attribute
+        for span in context.store.spans(facts.trace_id) if facts else ():
+            if window.table.pair(key, span.attributes.get(key)) == (key, value):
+                found[change.ref] = content_excerpt(span)
+                break
+    return found
+
+
+def _change_row(suspicion: Suspicion, proofs: Mapping[str, Excerpt]) -> Row:
+    row = suspicion.row()
+    change = suspicion.change
+    refs: Rows = []
+    if change and change.diff_ref:
+        refs = [{"kind": "CONFIG_DIFF", "ref": change.diff_ref}]
+    elif change and change.ref in proofs:
+        refs = [{"kind": "SPAN", "ref": proofs[change.ref].ref}]
+    return {**row, "diff_ref": change.diff_ref if change else None, "evidence_refs": refs}

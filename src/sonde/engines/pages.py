@@ -30,6 +30,7 @@ DIFF_LINES, DIFF_CHARS = 60, 4000
 ALIKE = re.compile(r"\b[0-9a-f]{8,}\b|\d+")
 BRANCH = re.compile(r"branch of (\S+): (\d+) spans? left out")
 BY = {"LLM": "judged by a model", "CODE": "by rule, without a model", "HUMAN": "decided by a person"}
+BY_RULE = "By rule, without a model: "
 VERDICTS = {"compliant": "Compliant", "non_compliant": "Not compliant", "needs_review": "Needs review"}
 
 
@@ -53,7 +54,7 @@ def rca_page(report: RCAReport, context: TracesContext | None = None, link: Link
     """Why a trace failed."""
     source = _Source(context, link)
     by = f", {BY[report.annotator_kind]}" if report.annotator_kind else ""
-    summary = inline(report.summary.removeprefix("By rule, without a model: "), 4000)
+    summary = inline(report.summary.removeprefix(BY_RULE), 4000)
     label = inline(report.primary_label.replace("_", " ").capitalize())
     refs = merge(report.evidence_refs, *(finding.evidence_refs for finding in report.findings))
     lines = [
@@ -171,13 +172,12 @@ def incident_page(report: IncidentDossier, context: TracesContext | None = None,
     """What happened in a window of time."""
     source = _Source(context, link)
     change = report.suspected_change
-    lines = [
-        f"# Incident {inline(report.incident_id)}".rstrip(),
-        "",
-        f"{_said(report.incident_summary, 4000)} (confidence {report.confidence:.2f})",
-    ]
+    by_rule = report.incident_summary.startswith(BY_RULE)
+    judge = f"{'by rule, without a model, ' if by_rule else ''}confidence {report.confidence:.2f}"
+    summary = _said(report.incident_summary.removeprefix(BY_RULE), 4000)
+    lines = [f"# Incident {inline(report.incident_id)}".rstrip(), "", f"{summary} ({judge})"]
     first = min(report.hypotheses, key=lambda each: each.rank, default=None)
-    if first is not None:
+    if first is not None and not by_rule:  # the rule's first hypothesis is what its summary says
         lines += ["", f"**Most likely:** {_said(first.statement)} (confidence {first.confidence:.2f})"]
     lines += ["", f"**Suspected change ({change.change_type}):** {_said(change.summary or 'none is known')}"]
     diffs = [ref for ref in change.evidence_refs if ref.kind is EvidenceKind.CONFIG_DIFF]
@@ -185,15 +185,16 @@ def incident_page(report: IncidentDossier, context: TracesContext | None = None,
     lines += _section(
         "What to do", [f"{a.priority} ({a.type.replace('_', ' ')}): {a.action}" for a in report.recommended_actions]
     )
+    lines += _titled("Groups", _group_table(report))
     events = [
         f"- {inline(each.timestamp)} {inline(each.event)} {source.places(each.evidence_refs)}".rstrip()
         for each in report.timeline[:SHOWN_EVENTS]
     ]
     more_events = _uncounted(len(report.timeline) - SHOWN_EVENTS, "event")
     lines += ["", "## Timeline", "", *(events or ["- no event"]), *more_events]
-    others = [each for each in report.hypotheses if each is not first]
+    others = [each for each in report.hypotheses if by_rule or each is not first]
     lines += _titled(
-        "Other hypotheses",
+        "Hypotheses" if by_rule else "Other hypotheses",
         [
             f"{each.rank}. {_said(each.statement)} (confidence {each.confidence:.2f}) {source.places(each.evidence_refs)}".rstrip()
             for each in others
@@ -209,6 +210,52 @@ def incident_page(report: IncidentDossier, context: TracesContext | None = None,
     lines += _titled("Traces that were looked at", traces)
     lines += _section("Gaps", folded(report.gaps))
     return "\n".join([*lines, *_titled("More", _proofs(report.refs(), link))]) + "\n"
+
+
+def _group_table(report: IncidentDossier) -> list[str]:
+    """Counts over the whole window, whoever wrote the rest; then each main group with what speaks for and against its change."""
+    window = report.window
+    if window is None:
+        return []
+    rate = f"{100 * window.failure_rate:.1f} %"
+    counts = f"{window.failed} of {plural(window.traces, 'trace')} failed ({rate}), {window.recovered} had errors and recovered"
+    slow = (
+        f"; median {window.latency_ms['p50']:,.0f} ms, p95 {window.latency_ms['p95']:,.0f} ms"
+        if window.latency_ms
+        else ""
+    )
+    lines = [f"{counts}, from {window.start} to {window.end}{slow}.", ""]
+    if not report.groups:
+        return lines[:1]
+    lines += [
+        "| traces | kind | component | message | first | last | suspected change |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in report.groups[:SHOWN_ROWS]:
+        since = each.onset["at"] if each.onset else each.first_seen
+        row = (str(each.count), each.kind, inline(each.component, 80), inline(each.message, 120), since, each.last_seen)
+        lines.append(f"| {' | '.join(row)} | {inline(each.suspected_change.name, 120)} |")
+    if len(report.groups) > SHOWN_ROWS:
+        lines += ["", f"And {plural(len(report.groups) - SHOWN_ROWS, 'more group')} in result.json."]
+    for each in [group for group in report.groups if group.pattern != "stray"][:3]:
+        change = each.suspected_change
+        lines += ["", f"**{inline(each.component, 80)}** ({each.count} traces, {each.pattern}):", ""]
+        if each.onset:
+            lines.append(
+                f"- since {each.onset['at']} in {each.onset['since']} traces, before in {each.onset['before']}"
+            )
+        radius = ", ".join(f"{count} {name if count != 1 else name[:-1]}" for name, count in each.blast_radius.items())
+        lines += [f"- touches {radius}"] if radius else []
+        lines += [
+            f"- {inline(row['attribute'], 80)} {inline(str(row['value']), 80)}: {row['in_group']} of {row['of_group']} here, "
+            f"{row['in_others']} of {row['of_others']} elsewhere"
+            for row in each.over_represented[:3]
+        ]
+        lines.append(f"- suspected change: {inline(change.name, 200)}{f', {change.at}' if change.at else ''}")
+        lines += [f"  - for: {inline(reason)}" for reason in change.speaks_for]
+        lines += [f"  - against: {inline(reason)}" for reason in change.speaks_against]
+        lines += [f"  - also near: {inline(name)}" for name in change.also_near]
+    return lines
 
 
 class _Source:

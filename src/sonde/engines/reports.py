@@ -6,13 +6,13 @@ here is about form only: whether evidence exists is proved before, by `engines.s
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sonde.core.evidence import EvidenceRef, merge
 
-REPORT_VERSION = "1.2.0"
+REPORT_VERSION = "1.3.0"
 
 Severity = Literal["critical", "high", "medium", "low"]
 PassFail = Literal["pass", "fail", "not_applicable", "insufficient_evidence"]
@@ -194,6 +194,75 @@ class RecommendedAction(BaseModel):
     type: Literal["mitigation", "follow_up_fix"]
 
 
+class WindowCounts(BaseModel):
+    """What was counted over all traces of the window. `listed` is how many there are; `traces` how many were read and counted."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    traces: int
+    listed: int
+    failed: int
+    recovered: int
+    failure_rate: float
+    spans: int
+    error_spans: int
+    start: str | None
+    end: str | None
+    verdict: Literal["healthy", "steady", "incident"]
+    latency_ms: dict[str, float] = {}
+    tokens: dict[str, float] = {}
+    cost: dict[str, float] = {}
+    rate_over_time: list[dict[str, Any]] = []
+    outliers: list[dict[str, Any]] = []
+
+
+class GroupChange(BaseModel):
+    """The change that a group is suspected of; `unknown` if nothing that changed fits."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: str | None
+    change_type: ChangeType
+    change_ref: str
+    name: str
+    at: str | None
+    detail: str = ""
+    speaks_for: list[str] = []
+    speaks_against: list[str] = []
+    also_near: list[str] = []
+    diff_ref: str | None = None
+    evidence_refs: list[EvidenceRef] = []
+
+
+class FailureGroup(BaseModel):
+    """Traces that failed alike, or whose time, cost or tries are out of line alike. `count` is of traces."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str
+    kind: Literal["error", "retries", "slow", "costly"]
+    component: str
+    message: str
+    count: int
+    share: float
+    failed: int
+    recovered: int
+    spans: int = 0
+    also: int = 0
+    pattern: Literal["onset", "steady", "stray"]
+    first_seen: str
+    last_seen: str
+    onset: dict[str, str] | None = None
+    figures: dict[str, float] = {}
+    by: dict[str, list[dict[str, Any]]] = {}
+    over_represented: list[dict[str, Any]] = []
+    blast_radius: dict[str, int] = {}
+    rate_over_time: list[dict[str, Any]] = []
+    example_trace_ids: list[str] = []
+    example_span_ids: list[str] = []
+    suspected_change: GroupChange
+
+
 class IncidentDossier(Report):
     """An incident from its traces."""
 
@@ -207,8 +276,11 @@ class IncidentDossier(Report):
     recommended_actions: list[RecommendedAction] = []
     confidence: float = Field(ge=0, le=1)
     gaps: list[str] = []
+    window: WindowCounts | None = None
+    groups: list[FailureGroup] = []
 
     def refs(self) -> list[EvidenceRef]:
         """Every reference of the dossier, once."""
-        groups = [each.evidence_refs for each in (*self.timeline, *self.hypotheses, *self.representative_traces)]
-        return merge(*groups, self.suspected_change.evidence_refs)
+        told = (*self.timeline, *self.hypotheses, *self.representative_traces, self.suspected_change)
+        changes = [each.suspected_change.evidence_refs for each in self.groups]
+        return merge(*(each.evidence_refs for each in told), *changes)

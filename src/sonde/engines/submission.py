@@ -24,7 +24,7 @@ KINDS = frozenset(kind.value for kind in EvidenceKind)
 MAX_GAPS = 100
 GAP_CHARS = 500
 CLAIMED = re.compile(
-    r"(?<![\w.,/-])(\d[\d,]{0,8}) (?:out )?of (?:the |all )?(\d[\d,]{0,8}) (spans|controls|representative traces)"
+    r"(?<![\w.,/-])(\d[\d,]{0,8}) (?:out )?of (?:the |all )?(\d[\d,]{0,8}) (spans|controls|representative traces|traces)"
     r"(?: that| which)?(?: have| had| are| were)? (?:failed|fail|errored|in error)\b(?! to\b)",
     re.IGNORECASE,
 )
@@ -129,6 +129,8 @@ class Counted:
     kind: str
     total: int
     failed: tuple[int, ...]
+    about: tuple[str, ...] = ()
+    """What failed, in a few words, if it is a part: a sentence that ends with one of them means this part."""
 
     @classmethod
     def of_spans(cls, spans: Sequence[SpanSummary]) -> Counted:
@@ -151,8 +153,10 @@ def miscounted(said: Mapping[str, str], count: Callable[[], Sequence[Counted]]) 
         for claim in CLAIMED.finditer(words):
             number_said, total = (int(claim[group].replace(",", "")) for group in (1, 2))
             known = [each for each in count() if each.kind == claim[3].lower() and each.total == total]
-            failed = [number for each in known for number in each.failed]
-            ends = words[claim.end() : claim.end() + 1] in ("", *".,;:!?)")
+            rest = re.split(r"[.;!?](?:\s|$)", words[claim.end() :], maxsplit=1)[0]
+            parts = [each for each in known if rest.rstrip(".'\"`) ").endswith(tuple(filter(None, each.about)))]
+            failed = [number for each in known if each in parts or not (parts or each.about) for number in each.failed]
+            ends = bool(parts) or words[claim.end() : claim.end() + 1] in ("", *".,;:!?)")
             if failed and number_said not in failed and (ends or number_said > max(failed)):
                 wrong[f'{where} says "{claim[0]}"; counted: {failed[0]} of {total}'] = None
     return [Problem(gate="evidence", reason=reason, told=f"{reason}. Correct the number") for reason in wrong]

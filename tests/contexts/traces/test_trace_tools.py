@@ -87,7 +87,8 @@ def sample(folder: Path) -> FileStore:
 def test_the_sixteen_tools_of_the_contract_are_there_and_only_read(tmp_path: Path) -> None:
     tools = {tool.name: tool for tool in TracesContext(sample(tmp_path)).tools()}
 
-    assert tools.keys() == SIXTEEN | {"overview", "read_trace", "get_path", "get_attribute", "get_annotations"}
+    of_a_trace = {"overview", "read_trace", "get_path", "get_attribute", "get_annotations"}
+    assert tools.keys() == SIXTEEN | of_a_trace | {"group_by", "rate_over_time", "compare_windows"}
     assert all(tool.read_only and tool.doc for tool in tools.values())
 
 

@@ -37,6 +37,14 @@ class IncidentOptions(WindowOptions):
     configs: Annotated[Path | None, typer.Option(metavar="DIR", help="Config snapshots: DIR/<tag>/metadata.json.")] = (
         None
     )
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PLACE",
+            parser=filled,
+            help="What changed: git:REPO (commits and tags), or a JSON file of deploys; repeatable.",
+        ),
+    ] = None
 
 
 def register(app: typer.Typer) -> None:
@@ -53,9 +61,10 @@ def incident(
     place: PlaceOptions,
     output: ReportOptions,
 ) -> int:
-    """Write an incident report: timeline, hypotheses, suspected change, what to do. Events and causes have proved evidence.
+    """Write an incident report: how many traces failed, in which groups, since when and after which change; timeline, what to do.
+    Works without a model: all traces are counted by rule, and a model explains the counts.
 
-    Example: sonde incident --project checkout --from 2026-11-01T00:00Z --to 2026-11-01T06:00Z
+    Example: sonde incident --project checkout --from 2026-11-01T00:00Z --to 2026-11-01T06:00Z --changes git:. --changes deploys.json
     """
     import sonde
     from sonde.cli.foreground_run import investigate_each
@@ -71,6 +80,7 @@ def incident(
             filter_expr=window.filter,
             trace_ids=window.trace or (),
             configs=window.configs,
+            changes=window.changes or (),
             writeback=not how.no_writeback,
             replace_judgements=how.replace_judgements,
             settings=settings,

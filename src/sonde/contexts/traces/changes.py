@@ -34,6 +34,7 @@ MAX_COMMITS = 1_000
 MAX_TAGS = 1_000
 TEXT_CHARS = 300
 FLIP_VALUES = 30
+MANY = 12  # traces: with fewer nothing can be counted
 CHANCE = 0.02  # that a value merely was not seen before
 CLEAR = 3.5
 PART = 0.35  # of the best split: a change whose moment explains less than this is not near the onset
@@ -114,8 +115,8 @@ class Suspicion:
         }
         return {
             **(self.change.row() if self.change else unknown),
-            "for": list(self.speaks_for),
-            "against": list(self.speaks_against),
+            "speaks_for": list(self.speaks_for),
+            "speaks_against": list(self.speaks_against),
             "also_near": list(self.others),
         }
 
@@ -150,7 +151,7 @@ def attribute_changes(window: Window) -> list[Change]:
                     at_us=window.traces[hits[0]].start_us,
                     detail=f"{key} was {old} before" if new else f"in use together with other values of {key}",
                     attribute=(key, value),
-                    words=_words(f"{key} {value}"),
+                    words=plain_words(f"{key} {value}"),
                     standing=standing,
                 )
             )
@@ -165,7 +166,7 @@ def _type_of(key: str) -> str:
     return "dependency" if key in MODEL_KEYS or re.search(r"model|provider|sdk|library", key) else "config"
 
 
-def _words(text: str) -> frozenset[str]:
+def plain_words(text: str) -> frozenset[str]:
     """The words of names, also those within camelCase and snake_case, without those that stand everywhere."""
     return frozenset(word.lower() for word in _PARTS.findall(text[:4000])) - frozenset(_EVERYWHERE.split())
 
@@ -183,7 +184,7 @@ def suspect(window: Window, group: Group, changes: Iterable[Change]) -> Suspicio
     """The change that fits a group best; none if the group did not begin, or if nothing that changed fits."""
     every = list(changes)
     if group.pattern == "stray":
-        return Suspicion(change=None, speaks_against=("too few traces to tell since when",))
+        return _in_few_traces(window, group, every)
     weighed = [found for change in every if (found := _weigh(window, group, change)) is not None]
     weighed.sort(key=lambda each: (-each.weight, each.change.at_us, each.change.ref))
     if not weighed:
@@ -204,6 +205,20 @@ def suspect(window: Window, group: Group, changes: Iterable[Change]) -> Suspicio
         speaks_against=best.speaks_against,
         others=tuple(f"{each.name} ({seconds(each.at_us)})" for each in near[:3]),
         sureness=best.sureness,
+    )
+
+
+def _in_few_traces(window: Window, group: Group, changes: Sequence[Change]) -> Suspicion:
+    """Too few to count with. Where they are a fair part of the few traces that there are, the last change before them is suspected."""
+    first = window.traces[group.members[0]].start_us
+    before = [each for each in changes if each.at_us <= first and each.kind != "commit" and not each.standing]
+    if len(window.traces) >= MANY or len(group.members) * 5 < len(window.traces) or not before:
+        return Suspicion(change=None, speaks_against=("too few traces to tell since when",))
+    last = max(before, key=lambda each: (each.at_us, each.ref))
+    return Suspicion(
+        change=last,
+        speaks_for=(f"it is the last change before the first failure, {_lasting(first - last.at_us)} before it",),
+        speaks_against=("there are too few traces to compare those before it with those after it",),
     )
 
 
@@ -241,7 +256,7 @@ def _weigh(window: Window, group: Group, change: Change) -> _Weighed | None:
     if sureness < max(needed, PART * whole) or early > max(1, STRAYS * len(hits)) or inside < max(FEW, 0.6 * len(hits)):
         return None
     onset = traces[group.onset.position].start_us if group.onset else traces[min(hits)].start_us
-    shared = sorted(change.words & _words(f"{group.component} {group.message}"))
+    shared = sorted(change.words & plain_words(f"{group.component} {group.message}"))
     services = {value for at in hits for key, value in traces[at].attributes if key == "service.name"}
     elsewhere = bool(change.service and services and change.service not in services)
     what = f"have {change.attribute[0]} {change.attribute[1]}" if change.attribute else "came after it"
@@ -294,7 +309,7 @@ def _before_the_window(window: Window, group: Group, change: Change) -> _Weighed
     near = max(NEAR_US, traces[-1].start_us - traces[0].start_us)
     if group.onset is not None or ago > near or len(group.members) * 10 < len(traces):
         return None
-    shared = sorted(change.words & _words(f"{group.component} {group.message}"))
+    shared = sorted(change.words & plain_words(f"{group.component} {group.message}"))
     named = (f"it names {', '.join(shared[:4])}",) if shared else ()
     return _Weighed(
         change,
@@ -391,7 +406,7 @@ def _deploy(entry: Any) -> Change:
         at_us=at_us,
         detail=fields.get("summary", ""),
         service=fields.get("service", ""),
-        words=_words(f"{named} {fields.get('summary', '')} {fields.get('service', '')}"),
+        words=plain_words(f"{named} {fields.get('summary', '')} {fields.get('service', '')}"),
     )
 
 
@@ -433,7 +448,7 @@ def _history(place: str, environ: Mapping[str, str], start_us: int | None, end_u
             ref=head,
             at_us=int(rest[0]) * 1_000_000,
             detail=f"{plural(len(paths), 'file')}: {_plain(', '.join(paths[:5]))}" if paths else "",
-            words=_words(f"{subject} {' '.join(paths[:50])}"),
+            words=plain_words(f"{subject} {' '.join(paths[:50])}"),
         )
     for line in tags.split("\n"):
         when, _, rest_ = line.partition("\x1f")
@@ -447,5 +462,5 @@ def _history(place: str, environ: Mapping[str, str], start_us: int | None, end_u
                 ref=shown,
                 at_us=int(when) * 1_000_000,
                 detail=_plain(subject),
-                words=_words(f"{shown} {subject}"),
+                words=plain_words(f"{shown} {subject}"),
             )

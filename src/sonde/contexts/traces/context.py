@@ -13,6 +13,7 @@ from sonde.contexts.controls import MAX_CONTROLS, ControlsLibrary, TraceScope
 from sonde.contexts.traces.inspection import Inspection
 from sonde.contexts.traces.store import TraceStore
 from sonde.contexts.traces.views import text_behind
+from sonde.contexts.traces.window import Window
 from sonde.core.canonical import hash_value, sha256_text
 from sonde.core.evidence import EvidenceKind, EvidenceRef, Excerpt, Observed
 from sonde.errors import ConfigError, RunError, ToolFault
@@ -81,6 +82,40 @@ class PolicyTools:
         return list(self._library.get(control_id, controls_version).required_evidence)
 
 
+class WindowTools:
+    """The tables of a window as tools; until the window was counted they say so."""
+
+    def __init__(self, window: Callable[[], Window | None]) -> None:
+        self._window = window
+
+    def _counted(self) -> Window:
+        found = self._window()
+        if found is None:
+            raise ToolFault("no window was counted in this run")
+        return found
+
+    def group_by(self, key: str, group: str | None = None, limit: int = 30) -> list[dict[str, Any]]:
+        """Traces of the window by an attribute (release, model, tool, user.id, any key of a span), by component, outcome or group:
+        [{value, traces, failed, failure_rate}], the largest first; with group=<id of a group> also how many are in_group.
+        Example: rows = group_by("release", group=groups[0]["id"])
+        """
+        return self._counted().group_by(key, group=group, limit=max(1, min(limit, 500)))
+
+    def rate_over_time(self, group: str | None = None, buckets: int = 12) -> list[dict[str, Any]]:
+        """The window in equal pieces of time: [{from, traces, hit, rate, median_ms}]; hit are failed traces, or those of a group.
+        Example: rows = rate_over_time(group=groups[0]["id"], buckets=24)
+        """
+        return self._counted().rate_over_time(group=group, buckets=buckets)
+
+    def compare_windows(
+        self, at: str | None = None, before: list[str] | None = None, after: list[str] | None = None
+    ) -> dict[str, Any]:
+        """Before and after a moment, or two spans of time [from, to]: counts, medians, groups, and attribute values that only one has.
+        Example: sides = compare_windows(at=changes[0]["at"])
+        """
+        return self._counted().compare_windows(at=at, before=before, after=after)
+
+
 class TracesContext:
     """A store of traces, the controls and the config snapshots that a run may look at.
 
@@ -100,13 +135,15 @@ class TracesContext:
         self.configs = configs or ConfigSnapshots()
         self.refusal: ConfigError | RunError | None = None
         """Why the store cannot serve the run; the run ends with it."""
+        self.window: Window | None = None
+        """The window of the run once it was counted; its tables are tools."""
         self._trace_ids = tuple(trace_ids)
         self._inspection = Inspection(store)
         self._policy = PolicyTools(self.controls)
 
     def tools(self) -> Sequence[Tool]:
-        """The sixteen of the contract, and overview, read_trace, get_path, get_attribute, get_annotations."""
-        look, policy, configs = self._inspection, self._policy, self.configs
+        """The sixteen of the contract, overview, read_trace, get_path, get_attribute and get_annotations, and the tables of a window."""
+        look, policy, configs, tables = self._inspection, self._policy, self.configs, WindowTools(lambda: self.window)
         functions: tuple[Callable[..., Any], ...] = (
             look.overview,
             look.read_trace,
@@ -129,6 +166,9 @@ class TracesContext:
             configs.list_config_snapshots,
             configs.get_config_snapshot,
             configs.get_config_diff,
+            tables.group_by,
+            tables.rate_over_time,
+            tables.compare_windows,
         )
         made = [tool(function) for function in functions]
         # The registry takes values out of their `Observed`, so the prompt shows the type that code gets.

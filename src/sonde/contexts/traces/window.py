@@ -237,17 +237,17 @@ class Window:
         return rows
 
     def compare_windows(
-        self, *, at: str | None = None, before: tuple[str, str] | None = None, after: tuple[str, str] | None = None
+        self, *, at: str | None = None, before: Sequence[str] | None = None, after: Sequence[str] | None = None
     ) -> Row:
         """Two parts of the window side by side: before and after a moment, or any two spans of time [from, to): counts, medians, the
         groups of each, and the attribute values that only one of them has.
         """
         if at is not None:
             ranges = ((-math.inf, _moment(at)), (_moment(at), math.inf))
-        elif before is not None and after is not None:
+        elif before is not None and after is not None and len(before) == len(after) == 2:
             ranges = tuple((_moment(one[0]), _moment(one[1])) for one in (before, after))
         else:
-            raise ToolFault("compare_windows takes at='2026-11-01T12:00Z', or before=(from, to) and after=(from, to)")
+            raise ToolFault("compare_windows takes at='2026-11-01T12:00Z', or before=[from, to] and after=[from, to]")
         parts = [[at for at, each in enumerate(self.traces) if low <= each.start_us < high] for low, high in ranges]
         rows: list[Row] = []
         seen: list[Counter[Attribute]] = []
@@ -470,6 +470,22 @@ def _error_group(kind: ErrorKind, traces: Sequence[TraceFacts]) -> Group:
         spans=kind.spans,
         also=kind.also,
         figures={"median_retries": median(again)} if median(again) >= 2 else {},
+    )
+
+
+def together(window: Window) -> Group:
+    """All failed traces as if they were one group: a change may break many things in many ways."""
+    members = tuple(at for at, each in enumerate(window.traces) if each.outcome == "failed")
+    onset = onset_of(members, len(window.traces))
+    return Group(
+        kind="error",
+        component="",
+        message="",
+        form="",
+        members=members,
+        span_ids=(),
+        onset=onset,
+        pattern=_pattern(onset, members, len(window.traces)),
     )
 
 

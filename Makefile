@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help venv check format test test-python test-node journeys test-hostile test-long test-slow test-phoenix test-browser test-vscode test-local test-providers
-.PHONY: requirements pins demo local vsix clean test-monty test-superloop test-ray test-wheel bench bench-quick docs bench-sandbox bench-turn escape-table
+.PHONY: requirements pins demo local vsix clean test-sdks test-monty test-superloop test-ray test-wheel bench bench-quick docs bench-sandbox bench-turn escape-table
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -92,6 +92,9 @@ test-local: $(READY) ## our client against a real llama.cpp server
 
 test-providers: $(READY) ## other providers through pydantic-ai, in their own environment
 	bash scripts/test_providers.sh
+
+test-sdks: $(READY) ## the clients of Langfuse and LangSmith read what the tests' servers reply
+	sh scripts/test_sdks.sh
 
 test-monty: $(READY) ## the portable backend, with the escape corpus against it
 	sh scripts/test_monty.sh

@@ -136,6 +136,6 @@ def _payload(raw: Json) -> Json:
 
 
 def _named(raw: Json, names: dict[str, str]) -> Json:
-    return {
-        ours: raw[theirs] if theirs == "tags" else str(raw[theirs]) for theirs, ours in names.items() if raw.get(theirs)
-    }
+    """What is set of these fields, under our names. `default` is the environment of those who have set none."""
+    found = {ours: raw[theirs] for theirs, ours in names.items() if raw.get(theirs) and raw[theirs] != "default"}
+    return {name: value if name == "tag.tags" else str(value) for name, value in found.items()}

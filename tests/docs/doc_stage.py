@@ -4,6 +4,7 @@ The prelude of every page, as CONTRIBUTING.md tells it:
 
 - the working folder holds `logs/app.log`, `src/app.py`, `traces.jsonl` (seeded; `$TRACE_ID` is the id of a failed one), `demo-workspace/`
   and `examples/`;
+- LANGFUSE_HOST and LANGSMITH_ENDPOINT name servers with the traces of tests/contexts/traces/trace_servers.py, and their keys are set;
 - OPENAI_BASE_URL and OPENAI_API_KEY name a scripted server, so `openai:gpt-4o-mini` answers: it reads and cites the first line of a file;
 - python blocks of a page share their names, shell blocks run under `bash -eu` with the `sonde` of this environment
   (tests/cli/warm_program.py says how).

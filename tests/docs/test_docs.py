@@ -12,6 +12,7 @@ from doc_blocks import LANGUAGES, ROOT, blocks, indented, pages
 from doc_stage import Stage, environment, reply, set_up
 
 from cli.warm_program import warm_sonde
+from contexts.traces.trace_servers import KEYS, langfuse, langsmith, serving
 from sonde.core.canonical import canonical_json, sha256_text
 from sonde.testing import ScriptedServer
 
@@ -33,8 +34,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize("page", [page for page in pages() if blocks(page)], ids=_name)
 def test_the_code_of_a_page_works(page: Path, programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace_id = set_up(tmp_path)
-    with ScriptedServer(reply) as server:
+    with ScriptedServer(reply) as server, serving(langfuse) as (langfuse_url, _), serving(langsmith) as (url, _):
         environ = environment(tmp_path, server.base_url, trace_id, programs)
+        environ |= {**KEYS, "LANGFUSE_HOST": langfuse_url, "LANGSMITH_ENDPOINT": f"{url}/api/v1"}
         for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "TRACE_ID", "HOME"):
             monkeypatch.setenv(name, environ[name])
         monkeypatch.chdir(tmp_path)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import re
 import signal
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
 
+import pytest
 from cli_program import environment, sonde
 
 
@@ -29,6 +33,22 @@ def test_the_page_is_served_on_loopback_until_ctrl_c(tmp_path: Path) -> None:
     assert address.startswith("http://127.0.0.1:") and "#/run/" in address
     assert "<html" in body
     assert process.returncode == 0
+
+
+@pytest.mark.long
+def test_on_a_terminal_the_address_is_a_link(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    command, env = [sys.executable, "-m", "sonde", "view"], environment(tmp_path) | {"TERM": "xterm"}
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=theirs, stderr=subprocess.DEVNULL) as process:
+        os.close(theirs)
+        with os.fdopen(ours, "rb", buffering=0) as terminal:
+            shown = b""
+            while b"\n" not in shown:
+                shown += terminal.read(1000)
+            process.send_signal(signal.SIGINT)
+            process.wait(250)
+
+    assert re.fullmatch(rb"\x1b\]8;;(http://127\.0\.0\.1:\d+/\S*)\x1b\\\1\x1b\]8;;\x1b\\\r\n", shown), shown
 
 
 def test_a_port_that_cannot_be_used_is_exit_code_2(tmp_path: Path) -> None:

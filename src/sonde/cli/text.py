@@ -88,8 +88,12 @@ def some_lines(text: str, limit: int, *, tail: bool = False) -> list[str]:
 
 
 def link(shown: str, target: Path, line: int) -> str:
-    """An OSC 8 hyperlink to a line of a file."""
-    address = f"file://{quote(str(target))}" + (f"#L{line}" if line else "")
+    """A link to a line of a file."""
+    return hyperlink(shown, f"file://{quote(str(target))}" + (f"#L{line}" if line else ""))
+
+
+def hyperlink(shown: str, address: str) -> str:
+    """Text that a terminal opens at a click (OSC 8); only for streams that `links_shown` allows."""
     return f"\x1b]8;;{address}\x1b\\{shown}\x1b]8;;\x1b\\"
 
 

@@ -24,7 +24,7 @@ from sonde.cli.options import (
     settings_of,
     spread,
 )
-from sonde.cli.text import escaped_json, links_shown, one_line, printable, printable_lines
+from sonde.cli.text import escaped_json, link, links_shown, one_line, printable, printable_lines
 from sonde.core.canonical import plural
 from sonde.errors import ConfigError
 
@@ -173,7 +173,9 @@ def batch(
     if not output.quiet:
         for note in skipped:
             print(printable(f"note: {note}"), file=sys.stderr)
-        print(printable(f"report: {outcome.folder.path / 'report.html'}"), file=sys.stderr)
+        page = outcome.folder.path / "report.html"
+        shown = printable(str(page))
+        print(f"report: {link(shown, page, 0) if links_shown(sys.stderr) else shown}", file=sys.stderr)
     return cancel.exit_code(0 if outcome.complete else 1)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sonde.cli.options import CommandList, PlaceOptions, RunName, TrustRun, filled, settings_of, spread
-from sonde.cli.text import escaped_json, middle_cut, one_line, printable, printable_lines
+from sonde.cli.text import escaped_json, hyperlink, links_shown, middle_cut, one_line, printable, printable_lines
 from sonde.core.canonical import plural, shown_cost
 from sonde.errors import ConfigError
 
@@ -226,7 +226,7 @@ def view(
         raise ConfigError(f"port {port} cannot be used: {error}; --port 0 picks a free one") from error
     with soft_stop(said=None) as stop, server:
         address = server.url_of(shown.run_id) if shown else server.url
-        print(address, flush=True)
+        print(hyperlink(address, address) if links_shown(sys.stdout) else address, flush=True)
         print("Ctrl-C stops it", file=sys.stderr)
         if browser:
             typer.launch(address)

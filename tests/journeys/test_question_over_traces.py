@@ -12,7 +12,6 @@ from sonde.bench.seeded import Dataset
 
 
 @pytest.mark.journey
-@pytest.mark.xfail(reason="issue 23, point 2: ask has no --source")
 def test_a_free_question_over_traces_is_answered_with_proved_spans(person: Person, traces: Dataset) -> None:
     traces.write(person.folder / "traces.jsonl", person.home / "gold.json")
     failed = [span for span in traces.spans if span["status_code"] == "ERROR"]

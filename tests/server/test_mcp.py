@@ -52,7 +52,7 @@ def test_the_tools_have_names_descriptions_and_schemas(folder: Path) -> None:
 
     tools = {tool.name: tool for tool in asyncio.run(go())}
     assert set(tools) == {"ask", "rca", "comply", "incident", "runs"}
-    assert tools["ask"].input_schema["required"] == ["question", "paths"]
+    assert tools["ask"].input_schema["required"] == ["question"]
 
 
 def test_ask_returns_the_cited_answer_and_the_path_of_the_run(folder: Path) -> None:
@@ -65,6 +65,30 @@ def test_ask_returns_the_cited_answer_and_the_path_of_the_run(folder: Path) -> N
     assert found["citations"][0]["path"].endswith("notes.txt")
     assert Path(found["run_dir"], "run_record.json").is_file()
     assert any("turn" in message for message in told)
+
+
+def test_ask_takes_a_source_of_traces_and_a_follow_up_reads_it_again(folder: Path) -> None:
+    row: dict[str, Any] = {
+        "trace_id": "a" * 32,
+        "span_id": "1" * 16,
+        "parent_id": None,
+        "name": "pay",
+        "status_code": "ERROR",
+    }
+    row |= {"start_time": 1_767_225_600_000_000_000, "end_time": 1_767_225_601_000_000_000, "attributes": {}}
+    (folder / "traces.jsonl").write_text(f"{json.dumps(row)}\n")
+    look = f"```python\nprint(get_span('{'1' * 16}'))\n```"
+    finish = f"```python\nFINAL('pay fails [span:{'1' * 16}]')\n```"
+
+    first = call(folder, ScriptedModel([look, finish]), "ask", question="What fails?", source="traces.jsonl")
+    second = call(folder, ScriptedModel([look, finish]), "ask", question="Sure?", continue_from="last")
+    outside = call(folder, ScriptedModel([]), "ask", question="What fails?", source="/etc/passwd")
+    elsewhere = call(folder, ScriptedModel([]), "ask", question="What fails?", source="http://127.0.0.1:9/")
+
+    for found in (first.structured_content, second.structured_content):
+        assert (found["status"], found["citations"][0]["ref"]) == ("succeeded", "1" * 16)
+    assert outside.is_error and "is outside" in outside.content[0].text
+    assert elsewhere.is_error and "not the configured server" in elsewhere.content[0].text
 
 
 def test_every_parameter_of_ask_is_described(folder: Path) -> None:

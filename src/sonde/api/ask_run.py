@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -18,7 +19,6 @@ from sonde.api.result import Answer
 from sonde.api.settings import Settings, load_settings
 from sonde.api.sources import Opened, open_context
 from sonde.core.cancellation import Stop
-from sonde.engines.ask import ASK
 from sonde.errors import ConfigError
 from sonde.runtime.run import RunSpec
 from sonde.sandbox import Limits
@@ -37,9 +37,14 @@ def ask(
     continue_from: str | Path | None = None,
     trust_run: bool = False,
     limits: Limits | None = None,
+    source: str | Path | Sequence[str | Path] | None = None,
+    project: str | None = None,
+    start: str | None = None,
+    end: str | None = None,
+    filter_expr: str | None = None,
     **options: Unpack[RunOptions],
 ) -> Answer:
-    """Ask a question about files, folders, text or data.
+    """Ask a question about files, folders, text or data, or about traces.
 
         answer = sonde.ask("Which service first logged the outage?", "logs/", model="openai:gpt-4o-mini", max_iterations=20)
 
@@ -53,6 +58,11 @@ def ask(
     continue_from  a run (id, folder or "last") that this question follows up on
     trust_run      let that run name files anywhere, even if it was not made here
     limits         what one block of code may use in the sandbox (seconds, memory, output)
+    source         traces to ask about: a trace file, a folder of them, or the address of a server; several in a list. Files given as
+                   context are there as well, so that a failing span can be followed into the code
+    project        the project of the traces
+    start, end     their window, as RFC 3339; None: from the first trace, to the last
+    filter_expr    only traces with a span that fits, for example "status_code == 'ERROR'"
 
     The keywords of every function that starts a run (`ask`, `edit`, `rca`, `comply`, `incident`, `run`):
 
@@ -74,20 +84,26 @@ def ask(
     unsafe         run code even where the kernel cannot confine it; the record says so
     in_memory      leave no folder
     """
-    if not question.strip():
-        raise ConfigError("the question is empty; ask one, for example: sonde ask 'What does this do?' src/")
     settings = options.get("settings") or load_settings()
-    unconfined = options.get("unsafe", False) or settings.backend != "kernel"
-    opened = open_context(context, code=code, unconfined=unconfined)
-    form = schema.model_json_schema() if isinstance(schema, type) else schema
-    spec = ask_spec(question, opened, settings, options, code=code, schema=form)
-    limits = limits or Limits()
-    given = {"given": bool(context), "tools": [tool(each).name for each in tools], "limits": asdict(limits)}
-    off = {} if citations else {"citations": False}
-    spec = replace(spec, tools=tools, limits=limits, citations=citations, recipe={**spec.recipe, **given, **off})
-    if continue_from is not None:
-        spec = continued(spec, continue_from, settings, options.get("runs_dir"), trust_run=trust_run)
-    answer = launch(spec, settings)
+    with question_spec(
+        question,
+        context,
+        settings,
+        options,
+        tools=tools,
+        schema=schema.model_json_schema() if isinstance(schema, type) else schema,
+        code=code,
+        citations=citations,
+        continue_from=continue_from,
+        trust_run=trust_run,
+        limits=limits,
+        source=source,
+        project=project,
+        start=start,
+        end=end,
+        filter_expr=filter_expr,
+    ) as spec:
+        answer = launch(spec, settings)
     assert isinstance(answer, Answer)
     if isinstance(schema, type) and answer.value is not None:
         try:
@@ -95,6 +111,52 @@ def ask(
         except ValidationError:  # a partial run may hold a value that does not fit; it stays as data
             pass
     return answer
+
+
+@contextmanager
+def question_spec(
+    question: str,
+    context: Sequence[Any],
+    settings: Settings,
+    options: RunOptions,
+    *,
+    tools: Sequence[Callable[..., Any]] = (),
+    schema: Mapping[str, Any] | None = None,
+    code: bool = False,
+    citations: bool = True,
+    continue_from: str | Path | None = None,
+    trust_run: bool = False,
+    limits: Limits | None = None,
+    source: str | Path | Sequence[str | Path] | None = None,
+    project: str | None = None,
+    start: str | None = None,
+    end: str | None = None,
+    filter_expr: str | None = None,
+) -> Generator[RunSpec]:
+    """The run of what `ask` was given; its traces are open until the end of the block."""
+    if not question.strip():
+        raise ConfigError("the question is empty; ask one, for example: sonde ask 'What does this do?' src/")
+    if source is None and (project or start or end or filter_expr):
+        raise ConfigError("a project, a window and a filter are those of traces: name their source too (--source)")
+    unconfined = options.get("unsafe", False) or settings.backend != "kernel"
+    limits = limits or Limits()
+    with ExitStack() as stack:
+        opened = open_context(context, code=code, unconfined=unconfined)
+        if source is not None:
+            from sonde.api.trace_question import TraceQuestion  # noqa: PLC0415  # loaded only for those who ask about traces
+
+            window = {"start": start, "end": end, "filter_expr": filter_expr}
+            traces = TraceQuestion.of(source, project, settings, **window)
+            opened = stack.enter_context(traces.opened(opened if context or code else None))
+        spec = ask_spec(question, opened, settings, options, code=code, schema=schema)
+        own = {"tools": [tool(each).name for each in tools], "limits": asdict(limits)}
+        own |= {"given": bool(context) or source is not None, **({} if citations else {"citations": False})}
+        spec = replace(spec, tools=tools, limits=limits, citations=citations, recipe={**spec.recipe, **own})
+        if continue_from is not None:
+            spec = stack.enter_context(
+                continued(spec, continue_from, settings, options.get("runs_dir"), trust_run=trust_run)
+            )
+        yield spec
 
 
 def ask_spec(
@@ -107,13 +169,11 @@ def ask_spec(
     schema: Mapping[str, Any] | None = None,
 ) -> RunSpec:
     """The run of a question; the same again from its recipe."""
-    spec = spec_of(ASK, question, opened.context, settings, options)
+    spec = spec_of(opened.engine, question, opened.context, settings, options)
     recipe = {"engine": "ask", "sources": opened.recipe, "code": code, "schema": schema, **model_names(spec)}
     return replace(
-        spec,
+        opened.given_to(spec),
         schema=schema,
-        variables=opened.variables,
-        input_ref={"trace_ids": []},
         recipe={**recipe, "given": True},
     )
 

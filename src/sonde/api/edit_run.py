@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
@@ -98,8 +99,9 @@ def edit(
     notes = (NOT_CONFINED,) if commands and not confinable() else ()
     spec = spec_of(EDIT, task, context, settings, options)
     spec = replace(spec, recipe={**recipe, **model_names(spec)}, notes=notes)
-    if continue_from is not None:
-        spec = continued(spec, continue_from, settings, options.get("runs_dir"))
-    edited = launch(spec, settings)
+    with ExitStack() as stack:
+        if continue_from is not None:
+            spec = stack.enter_context(continued(spec, continue_from, settings, options.get("runs_dir")))
+        edited = launch(spec, settings)
     assert isinstance(edited, Edited)
     return edited

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from sonde.api.consent import ANYWHERE, is_made_here, readable_places, require_sources
-from sonde.api.recorded_run import changed_sources, check_recipe, open_run
+from sonde.api.consent import ANYWHERE, is_made_here, readable_places
+from sonde.api.recorded_run import Recorded, changed_sources, check_recipe, open_run
 from sonde.api.settings import BY_DEFAULT, Settings
-from sonde.api.sources import open_context
+from sonde.api.sources import reopened
 from sonde.contexts import Context
 from sonde.core.canonical import clip
 from sonde.core.events import ROOT, AnyEvent, CodeRan, CodeStarted, RunEnded, RunStarted
@@ -36,6 +37,7 @@ EMPTY = frozenset({"variables", "evidence_refs", "hypothesis_candidates"})
 CHANGED = ". What tools returned is in them as it was then; changed since: {}"
 
 
+@contextmanager
 def continued(
     spec: RunSpec,
     run: str | Path,
@@ -43,22 +45,28 @@ def continued(
     runs_dir: str | Path | None = None,
     *,
     trust_run: bool = False,
-) -> RunSpec:
-    """The spec with the earlier run's history, and its sources when none are given."""
+) -> Generator[RunSpec]:
+    """The spec with the earlier run's history, and its sources when none are given; those are open until the end of the block."""
     recorded = open_run(settings.find_run(run, runs_dir))
-    events, started = recorded.events, recorded.started
-    context, recipe = spec.context, dict(spec.recipe)
-    if spec.engine.answers and not recipe.get("given"):
+    started = recorded.started
+    recipe = dict(spec.recipe)
+    given = spec.context
+    with ExitStack() as stack:
         sources: dict[str, Any] = started.settings.get("sources") or {}
-        paths = sources.get("paths")
-        if paths:
+        if spec.engine.answers and not recipe.get("given") and (sources.get("paths") or sources.get("traces")):
             within = readable_places(recorded.run_dir, settings.environ, trust_run=trust_run)
-            require_sources(paths, within)
-            opened = open_context(paths, code=bool(sources.get("code")), within=within)
-            context, recipe["sources"] = opened.context, opened.recipe
-            spec = replace(spec, own=within is ANYWHERE)
-    recipe["continues"] = str(recorded.run_dir.path.resolve())
-    runs = earlier_runs(recipe["continues"], recorded.beside(runs_dir or settings.run_places()))
+            opened = stack.enter_context(reopened(sources, settings, within))
+            recipe["sources"] = opened.recipe
+            spec = replace(opened.given_to(spec), own=within is ANYWHERE)
+        beside = recorded.beside(runs_dir or settings.run_places())
+        yield _with_history(replace(spec, recipe=recipe), recorded, beside, same=spec.context is not given)
+
+
+def _with_history(spec: RunSpec, recorded: Recorded, beside: Sequence[Path], *, same: bool) -> RunSpec:
+    """The spec with what the earlier run asked, did and left; `same`: it reads the sources of that run, opened again."""
+    events, started, context = recorded.events, recorded.started, spec.context
+    recipe = {**spec.recipe, "continues": str(recorded.run_dir.path.resolve())}
+    runs = earlier_runs(recipe["continues"], beside)
     read = [event for recording in runs.recordings for event in recording.events]
     left = {  # the variables that these runs left, with type and size
         each["name"]: f"{each['name']}: {each['type']}" + (f" ({each['size']})" if each["size"] is not None else "")
@@ -68,7 +76,6 @@ def continued(
         if not each["name"].startswith("_") and (each["size"] or each["name"] not in EMPTY)
     }
     variables = "; ".join(list(left.values())[:MOST_NAMES])
-    same = context is not spec.context  # the sources of the earlier run, opened again
     changed = changed_sources(read, context) if variables or same else ()
     if changed and same:
         note = f"changed since run {recorded.run_dir.run_id}: {', '.join(changed[:MOST_CHANGED])}; what it read then stays as it was"
@@ -76,7 +83,7 @@ def continued(
     recipe["earlier"] = story(events, variables, changed) + cited_lines(events, context)
     had: list[str] = started.settings.get("packages", [])
     packages = profile_named(spec.profile).having({*spec.packages, *had}).extra
-    return replace(spec, context=context, recipe=recipe, earlier=recipe["earlier"], played=runs, packages=packages)
+    return replace(spec, recipe=recipe, earlier=recipe["earlier"], played=runs, packages=packages)
 
 
 def with_earlier_models(settings: Settings, run: str | Path) -> Settings:

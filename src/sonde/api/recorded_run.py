@@ -65,9 +65,18 @@ def open_run(run_dir: RunDir) -> Recorded:
     return Recorded(run_dir=run_dir, events=events, started=started)
 
 
+class _Traces(msgspec.Struct):
+    sources: list[str]
+    project: str | None = None
+    start: str | None = None
+    end: str | None = None
+    filter_expr: str | None = None
+
+
 class _Sources(msgspec.Struct):
     paths: list[str] = []
     code: bool = False
+    traces: _Traces | None = None
 
 
 class _Recipe(msgspec.Struct):

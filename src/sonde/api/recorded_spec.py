@@ -13,14 +13,13 @@ from sonde.api.follow_up import earlier_runs
 from sonde.api.investigations import case_spec
 from sonde.api.launch import RunOptions, model_names, spec_of
 from sonde.api.settings import Settings
-from sonde.api.sources import Opened, is_there, open_context
+from sonde.api.sources import Opened, is_there, reopened
 from sonde.api.trace_source import case_of
 from sonde.contexts import Context
 from sonde.contexts.workspace import LocalWorkspace, Policy, WorkspaceContext, reject
 from sonde.core.budget import Budget
 from sonde.core.events import RunStarted
 from sonde.disk import AnyPath
-from sonde.engines.ask import ASK
 from sonde.engines.edit import EDIT
 from sonde.errors import ConfigError
 from sonde.runtime.engine import Engine
@@ -50,7 +49,6 @@ def rebuilt(
     recipe = started.settings
     match recipe.get("engine", started.run_type):
         case "ask":
-            opened = sources(started, context, within)
             own, there = recipe.get("tools"), {tool(each).name for each in tools}  # the user's functions are not stored
             names = [str(name) for name in cast("list[Any]", own)] if isinstance(own, list) else []
             missing = [name for name in names if name not in there]
@@ -60,22 +58,24 @@ def rebuilt(
                     f"them again, for example sonde.replay(RUN, tools=[{missing[0]}])"
                 )
             limits, schema = Limits(**recipe.get("limits", {})), recipe.get("schema")
-            used = {
-                "sources": opened.recipe,
-                "code": bool(recipe.get("code")),
-                "schema": schema,
-                "tools": sorted(there),
-            }
-            yield replace(
-                _recorded(started, ASK, opened.context, settings, {**used, "limits": asdict(limits)}),
-                tools=tools,
-                schema=schema,
-                citations=recipe.get("citations", True),
-                variables=opened.variables,
-                input_ref=started.input_ref,
-                limits=limits,
-                played=earlier_runs(recipe.get("continues"), beside),
-            )
+            with sources(started, context, settings, within) as opened:
+                used = {
+                    "sources": opened.recipe,
+                    "code": bool(recipe.get("code")),
+                    "schema": schema,
+                    "tools": sorted(there),
+                }
+                yield replace(
+                    opened.given_to(
+                        _recorded(started, opened.engine, opened.context, settings, {**used, "limits": asdict(limits)})
+                    ),
+                    tools=tools,
+                    schema=schema,
+                    citations=recipe.get("citations", True),
+                    input_ref=started.input_ref,
+                    limits=limits,
+                    played=earlier_runs(recipe.get("continues"), beside),
+                )
         case "edit":
             root = context or recipe.get("workspace")
             if root is None:
@@ -135,21 +135,22 @@ def _backend(started: RunStarted) -> str:
     return next(named, "kernel")
 
 
-def sources(started: RunStarted, context: Any, within: Sequence[AnyPath]) -> Opened:
-    """The context of a recorded run, from its paths or from what the caller gives again."""
-    if context is not None:
-        return open_context([context], code=bool(started.settings.get("code")))
+@contextmanager
+def sources(started: RunStarted, context: Any, settings: Settings, within: Sequence[AnyPath]) -> Generator[Opened]:
+    """What a recorded run was asked about, from its paths and traces or from what the caller gives again."""
     recorded = started.settings.get("sources")
-    if recorded is None:
+    if recorded is None and context is None:
         raise ConfigError(
             "this run was asked about standard input or data in memory, which is not stored: give it again, "
             "with --context PATH (or - for standard input), in Python with context=…"
         )
+    recorded = cast("dict[str, Any]", recorded or {"code": started.settings.get("code")})
     paths: list[str] = recorded.get("paths", [])
-    require_sources(paths, within)
-    gone = [path for path in paths if not is_there(path)]
+    require_sources(paths if context is None else (), within)
+    gone = [path for path in paths if context is None and not is_there(path)]
     if gone:
         raise ConfigError(
             f"this run read {gone[0]}, which no longer exists: put it back, or say where it is now with --context PATH"
         )
-    return open_context(paths, code=bool(recorded.get("code")), within=within)
+    with reopened(recorded, settings, within, moved=context) as opened:
+        yield opened

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from sonde.api.consent import require_sources
+from sonde.api.settings import Settings
 from sonde.contexts import Context
 from sonde.contexts.files import FilesContext
 from sonde.contexts.files.about import left_out, raw_pages
 from sonde.contexts.files.file_list import expanded
 from sonde.core.canonical import clip
 from sonde.disk import AnyPath
+from sonde.engines.ask import ASK
 from sonde.errors import ConfigError
+from sonde.runtime.engine import Engine
+from sonde.runtime.run import RunSpec
 
 STDIN_NAME = "stdin.txt"
 _LONGEST_PATH = 4096
@@ -22,15 +28,33 @@ _LONGEST_PATH = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A context, its variables, what opens it again (None: nothing does), which files are not read, and how many web pages are read with
-    their markup though nobody asked for source code.
+    """A context, its variables, what opens it again (None: nothing does), which files are not read, how many web pages are read with
+    their markup though nobody asked for source code, and the engine that asks about it.
+
+    `dataset`, `input_ref` and `secrets` are of traces: what the record says, and what the journal may not hold.
     """
 
     context: Context
+    engine: Engine = ASK
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     recipe: Mapping[str, Any] | None = None
     left_out: str = ""
     markup: int = 0
+    dataset: str = ""
+    input_ref: Mapping[str, Any] = field(default_factory=lambda: {"trace_ids": list[str]()})
+    secrets: Sequence[str] = ()
+
+    def given_to(self, spec: RunSpec) -> RunSpec:
+        """The spec of a question about this."""
+        return replace(
+            spec,
+            engine=self.engine,
+            context=self.context,
+            variables=self.variables,
+            dataset=self.dataset,
+            input_ref=self.input_ref,
+            secrets=(*spec.secrets, *self.secrets),
+        )
 
 
 def open_context(
@@ -93,6 +117,29 @@ def open_context(
         left_out=left_out(files.library.listing) if names else "",
         markup=raw_pages(files.library.listing) if names and not code else 0,
     )
+
+
+@contextmanager
+def reopened(
+    recorded: Mapping[str, Any], settings: Settings, within: Sequence[AnyPath], *, moved: Any = None
+) -> Generator[Opened]:
+    """What a recorded run was asked about: its files and its traces, below `within`. `moved` is where the data is now: the traces if it
+    read no files, else the files.
+    """
+    paths: list[str] = recorded.get("paths", [])
+    code, traces = bool(recorded.get("code")), recorded.get("traces")
+    own = moved is not None and not (traces and not paths)
+    if not own:
+        require_sources(paths, within)
+    opened = open_context([moved], code=code) if own else open_context(paths, code=code, within=within)
+    if traces is None:
+        yield opened
+        return
+    from sonde.api.trace_question import traces_of  # noqa: PLC0415  # loaded only for those who ask about traces
+
+    asked = traces_of(traces, settings, within, None if own else moved)
+    with asked.opened(opened if own or paths else None) as both:
+        yield both
 
 
 def _require_text(files: FilesContext, names: Sequence[str]) -> None:

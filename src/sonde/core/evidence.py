@@ -129,6 +129,24 @@ class Citation(BaseModel):
         return (self.kind.value, self.ref or self.place)
 
 
+class SpanCitation(Citation):
+    """A proved pointer at a span, at something inside one, or at a group of failures."""
+
+    model_config = ConfigDict(frozen=True)
+
+    path: str = ""
+    start_line: int = 0
+    end_line: int = 0
+    kind: EvidenceKind = EvidenceKind.SPAN
+    trace_id: str = ""
+    span_id: str = ""
+
+    @property
+    def place(self) -> str:
+        """As it is written in an answer."""
+        return f"span:{self.ref}" if self.kind is EvidenceKind.SPAN else self.ref
+
+
 class Keyed(Protocol):
     """Anything with an identity to merge by."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 from sonde.contexts import Showable
@@ -19,7 +19,7 @@ from sonde.contexts.files.bm25 import Words, hearts
 from sonde.core.budget import Budget
 from sonde.core.calls import CallRef, how_to_cite
 from sonde.core.canonical import clip, hash_value, jsonable
-from sonde.core.evidence import Citation, Excerpt, Refuted, merge
+from sonde.core.evidence import Citation, Excerpt, Refuted, SpanCitation, merge
 from sonde.core.schema import violations
 from sonde.engines.submission import fields_of, items_of
 from sonde.errors import Fault, SandboxViolation
@@ -29,6 +29,7 @@ from sonde.runtime.prompts import prompt_file
 
 _INLINE = re.compile(r"\[([^\[\]\n:]+):(\d{1,9}(?:-\d{1,9})?(?:, ?\d{1,9}(?:-\d{1,9})?)*)\]")
 _CALLS = re.compile(r"\[(tool:[^\[\]\n]+)\]")
+_TRACED = re.compile(r"\[((?:span|group|tool|message|retrieval):[^\[\]\n]+)\]")
 _TROUBLE = re.compile(r"\b(fail|wrong|br[eo]ke?|crash|outage|incident|problem|cause)", re.IGNORECASE)
 _SIGNS = "error failed failure exception fatal critical panic"
 PASSAGES = 8
@@ -50,7 +51,7 @@ BRIEF: dict[str, str | None] = {
 
 
 class Pointer(NamedTuple):
-    """Lines that a final value points at, and what for; for a tool call, `path` is its ref and the lines are 0."""
+    """Lines that a final value points at, and what for; for a tool call or a span, `path` is its ref and the lines are 0."""
 
     path: str
     start_line: int
@@ -91,7 +92,7 @@ def conclude(value: Any, gathered: Gathered, *, look: bool = True) -> Conclusion
 
     With `look`, cited lines that no tool has returned are read now; unless the code has printed them, the model is shown them once.
     """
-    text, pointers = _read(value, gathered.registry.given)
+    text, pointers = _read(value, gathered)
     problems: list[Problem] = []
     wrong: list[str] = []
     if gathered.schema is not None:
@@ -101,8 +102,8 @@ def conclude(value: Any, gathered: Gathered, *, look: bool = True) -> Conclusion
             problems.append(Problem(gate="schema", reason=reason))
     noted = [
         Pointer(c.path, c.start_line, c.end_line, c.signal)
-        if CallRef.read(c.ref) is None
-        else Pointer(c.ref, 0, 0, c.signal)
+        if c.path
+        else Pointer(c.place if isinstance(c, SpanCitation) else c.ref, 0, 0, c.signal)
         for c in gathered.citations
         if not c.fallback
     ]
@@ -117,6 +118,8 @@ def conclude(value: Any, gathered: Gathered, *, look: bool = True) -> Conclusion
         told = f"{reason}: write [path:start-end] in it for lines that you have read and that prove it"
         if given := gathered.registry.given:
             told += f"; {how_to_cite(given, _refs(gathered))}"
+        elif _has_traces(gathered):
+            told = f"{reason}: write [span:ID] in it for a span that proves it, or [group:ID] for a group"
         elif gathered.calls:
             told += f"; what a tool returned without lines is cited by its call: [{gathered.calls[-1]}]"
         problems.append(Problem(gate="citations", reason=reason, told=told))
@@ -145,7 +148,7 @@ def _results(value: Any, gathered: Gathered) -> list[Pointer]:
 
 def conclude_child(value: Any, gathered: Gathered) -> Conclusion:
     """A child hands back its value as it is, with the gaps that it names; its citations are those it has proved."""
-    text, pointers = _read(value, gathered.registry.given)
+    text, pointers = _read(value, gathered)
     proved, refuted = _prove(pointers, gathered, look=True)
     citations = tuple(merge(gathered.citations, proved))
     problems = tuple(Problem.of(each) for each in refuted)
@@ -157,7 +160,11 @@ def _refs(gathered: Gathered) -> list[str]:
     return [excerpt.ref for excerpt in gathered.prover.log.excerpts()]
 
 
-def _read(value: Any, given: Sequence[str]) -> tuple[str, list[Pointer]]:
+def _has_traces(gathered: Gathered) -> bool:
+    return "get_span" in gathered.registry.names
+
+
+def _read(value: Any, gathered: Gathered) -> tuple[str, list[Pointer]]:
     if isinstance(value, Mapping):
         fields = cast("Mapping[str, Any]", value)
         answer = fields.get("answer", fields.get("summary"))
@@ -167,24 +174,34 @@ def _read(value: Any, given: Sequence[str]) -> tuple[str, list[Pointer]]:
             match item:
                 case {"ref": str(ref), **rest} | {"path": str(ref), **rest} if ref.startswith("tool:"):
                     listed.append(Pointer(ref, 0, 0, str(rest.get("signal") or "reference")))
+                case {"span_id": str(span_id), **rest} if _has_traces(gathered):
+                    listed.append(Pointer(f"span:{span_id}", 0, 0, str(rest.get("signal") or "reference")))
                 case {"path": str(path), "start_line": int(start), **rest}:
                     end = rest.get("end_line", start)
                     signal = str(rest.get("signal") or "reference")
                     listed.append(Pointer(path, start, end if isinstance(end, int) else start, signal))
                 case str():
-                    listed.extend(_inline(f"[{item.strip('[]')}]", given))
+                    listed.extend(_inline(f"[{item.strip('[]')}]", gathered))
                 case _:
                     continue
-        return text, [*listed, *_inline(text, given)]
+        return text, [*listed, *_inline(text, gathered)]
     text = value if isinstance(value, str) else "" if value is None else json.dumps(jsonable(value), ensure_ascii=False)
-    return text, _inline(text, given)
+    return text, _inline(text, gathered)
 
 
-def _inline(text: str, given: Sequence[str]) -> list[Pointer]:
+def _inline(text: str, gathered: Gathered) -> list[Pointer]:
     """Places cited in a text. A ref of a call may be invented; one that names no tool of the user is prose."""
     parts = [part.strip() for found in _CALLS.findall(text) for part in re.split(r"[,;]", found)]
     refs = [part for part in parts if part.startswith("tool:")]
+    given = gathered.registry.given
     found = [Pointer(ref, 0, 0) for ref in refs if CallRef.read(ref) is not None or ref.split(":")[1] in given]
+    for cited in _TRACED.findall(text) if _has_traces(gathered) else ():
+        form = ""
+        for part in map(str.strip, re.split(r"[,;]", cited)):  # [span:A, B] cites two spans
+            form = form if ":" not in part else part.partition(":")[0]
+            ref = part if ":" in part else f"{form}:{part}"
+            if part and not (form == "tool" and (CallRef.read(ref) is not None or ref.split(":")[1] in given)):
+                found.append(Pointer(ref, 0, 0))
     for path, places in _INLINE.findall(text):
         if "." in path or "/" in path:
             for place in places.split(","):
@@ -197,7 +214,9 @@ def _prove(pointers: Iterable[Pointer], gathered: Gathered, *, look: bool) -> tu
     proved: list[Citation] = []
     refuted: list[Refuted] = []
     for pointer in dict.fromkeys(_named(each, gathered) for each in pointers):
-        if pointer.path.startswith("tool:"):
+        if _has_traces(gathered) and CallRef.read(pointer.path) is None and _TRACED.fullmatch(f"[{pointer.path}]"):
+            found = _traced(pointer, gathered, look=look)
+        elif pointer.path.startswith("tool:"):
             found = gathered.prover.call(pointer.path, signal=pointer.signal)
         else:
             found = gathered.prover.lines(pointer.path, pointer.start_line, pointer.end_line, signal=pointer.signal)
@@ -216,6 +235,21 @@ def _prove(pointers: Iterable[Pointer], gathered: Gathered, *, look: bool) -> tu
     if proved and gathered.confirms:  # a blank line beside lines that hold is nothing to send an answer back for
         refuted = [each for each in refuted if not each.blank]
     return merge(proved), refuted
+
+
+def _traced(pointer: Pointer, gathered: Gathered, *, look: bool) -> Citation | Refuted:
+    """A span, something in one, or a group; a span that no tool has returned is read now."""
+    found = gathered.prover.traced(pointer.path, signal=pointer.signal)
+    if not isinstance(found, Refuted) or not found.unseen or not look:
+        return found
+    form, _, rest = pointer.path.partition(":")
+    reads = {"tool": "get_tool_io", "message": "get_messages", "retrieval": "get_retrieval_chunks"}
+    try:
+        result = gathered.registry.call(reads.get(form, "get_span"), {"span_id": rest.partition(":")[0]})
+    except Fault as fault:
+        return Refuted(f"[{pointer.path}]: {fault.message.partition(chr(10))[0].partition(': ')[2]}")
+    gathered.prover.log.note(result.excerpts)
+    return gathered.prover.traced(pointer.path, signal=pointer.signal)
 
 
 def _named(pointer: Pointer, gathered: Gathered) -> Pointer:

@@ -72,7 +72,8 @@ class Citations:
         if own is None:
             return
         self.refs[own.rpartition("-")[0]] = own
-        if recorded.name not in self.run.registry.given or not self.run.cites:
+        by_call = (*self.run.registry.given, *self.run.spec.engine.cited)
+        if recorded.name not in by_call or not self.run.cites:
             return
         self.ref = own
         self._listed += 1

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sonde.contexts import Context
-from sonde.contexts.traces.views import ATTRIBUTES
+from sonde.contexts.traces.views import ATTRIBUTES, in_words
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.calls import CallCitation, CallRef, how_to_cite, shown_text
 from sonde.core.canonical import sha256_text
 from sonde.core.events import HostReturned
-from sonde.core.evidence import Citation, EvidenceKind, EvidenceLog, EvidenceRef, Excerpt, Refuted
+from sonde.core.evidence import Citation, EvidenceKind, EvidenceLog, EvidenceRef, Excerpt, Refuted, SpanCitation
 from sonde.core.instructions import instructions_in
 from sonde.models.base import OUTPUT_TOKENS
 from sonde.runtime.feedback import LeftLine, left_line
@@ -190,22 +190,47 @@ class Prover:
             arguments=dict(event.args),
         )
 
+    def traced(self, ref: str, *, signal: str = "reference") -> SpanCitation | Refuted:
+        """A span (`span:ID`), something in it (`message:…`) or a group (`group:ID`) as a proved citation, read again now."""
+        pointer = ref.removeprefix("span:")
+        known = {each.ref: each for each in self.log.excerpts() if each.kind is not EvidenceKind.FILE}
+        excerpt = known.get(pointer) or known.get(pointer + ATTRIBUTES)
+        if excerpt is None:
+            reason = f"[{ref}] was not returned by any tool in this run"
+            return Refuted(reason, f"{reason}; look at it first, for example get_span({pointer!r})", unseen=True)
+        refuted = self.log.prove(excerpt, self.reread)
+        if refuted is not None:
+            return refuted
+        return SpanCitation(
+            excerpt_hash=excerpt.hash,
+            signal=signal[:48],
+            snippet=" ".join(in_words(self.reread(excerpt) or "").split())[:220],
+            kind=excerpt.kind,
+            ref=pointer,
+            trace_id=excerpt.trace_id,
+            span_id=excerpt.span_id,
+        )
+
     def instruction(self, proof: Citation | EvidenceRef) -> str:
         """What the text of a proof tells its reader to do; "" for ordinary text."""
         pointer = CallRef.read(proof.ref)
         event = None if pointer is None else self.returned(pointer.base)
         if event is not None:
             text = shown_text(event.result)
-        elif isinstance(proof, Citation):
+        elif isinstance(proof, Citation) and proof.path:
             text = self.reread(Excerpt.of_lines(proof.path, proof.start_line, proof.end_line, ""))
         else:
-            excerpt = self.log.find(proof.kind.value, proof.ref)
-            text = None if excerpt is None else self.reread(excerpt)
-            if (
-                excerpt is not None and excerpt.kind is EvidenceKind.SPAN
-            ):  # what the span holds, not only its name and status
-                text = f"{text}\n{self.reread(replace(excerpt, ref=excerpt.span_id + ATTRIBUTES))}"
+            text = self.text_of(proof)
         return next(iter(instructions_in(text or "")), "")
+
+    def text_of(self, proof: Citation | EvidenceRef) -> str:
+        """What a pointer into traces points at, read again; of a span also what it holds, not only its name and status."""
+        known = self.log.find(proof.kind.value, proof.ref)
+        excerpt = known or self.log.find(proof.kind.value, proof.ref + ATTRIBUTES)
+        text = None if excerpt is None else self.reread(excerpt)
+        if excerpt is not None and excerpt is known and excerpt.kind is EvidenceKind.SPAN:
+            text = f"{text}\n{self.reread(replace(excerpt, ref=excerpt.span_id + ATTRIBUTES))}"
+        return text or ""
 
     def how_to_cite(self, ref: str) -> str:
         """How the tool that a ref names is cited."""
@@ -262,6 +287,7 @@ class Engine:
     `max_subcall_chars` sub_rlm asks a model once, with a prompt of at most so many characters, instead of starting a child session.
     `scripted`: a program that cannot react may write the replies. A turn is one request, a final value is judged at once, also if its block
     showed what the model has not seen, blank lines may be cited, and the code goes on after a citation that does not hold.
+    `cited` are tools of its contexts whose results are cited by the call, as those of the user's tools are.
     `templates` are further prompt texts it uses, for the hash in the record. `answers`: its final
     value is an answer in words, so a guided session can check it. `in_actions` are its rules and its last action
     for models that work by typed actions. `profile` are the language rules of its sandbox unless others are set.
@@ -295,6 +321,7 @@ class Engine:
     left_line: LeftLine = left_line
     max_subcall_chars: int | None = None
     scripted: bool = False
+    cited: Sequence[str] = ()
     templates: Sequence[str] = ()
     answers: bool = False
     rests_on_children: bool = True

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from sonde.core.calls import CallRef, shown_text
 from sonde.core.canonical import clip, hash_value, jsonable
 from sonde.core.events import ROOT, GateChecked, TurnStarted
-from sonde.core.evidence import Excerpt, Refuted
+from sonde.core.evidence import Excerpt, Refuted, SpanCitation
 from sonde.core.instructions import instructions_in, is_named
 from sonde.core.status import RunStatus
 from sonde.errors import (
@@ -132,6 +132,12 @@ def _unseen(session: Session, conclusion: Conclusion) -> dict[str, str]:
         since = session.memory.refuted.get(citation.place, 0)
         printed = "\n".join(session.coder.printed[since : session.memory.shown])
         pointer = CallRef.read(citation.ref)
+        if isinstance(citation, SpanCitation):  # whatever a tool shows of a span or a group has its id beside it
+            excerpt = log.find(citation.kind.value, citation.ref)
+            named = (citation.span_id or citation.ref.removeprefix("group:")) in printed
+            if since or not (named or (excerpt is not None and log.is_shown(excerpt))):
+                found[citation.place] = clip(prover.text_of(citation), CLAIM_CHARS)
+            continue
         if pointer is None:
             seen = log.shows(citation.path, citation.start_line, citation.end_line)
             text = prover.reread(Excerpt.of_lines(citation.path, citation.start_line, citation.end_line, "")) or ""

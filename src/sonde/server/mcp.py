@@ -46,8 +46,8 @@ from sonde.runs.rundir import SUMMARY, RunDir, find_run
 from sonde.server.stdio import leave, leave_on_sigterm, watch_parent
 
 INSTRUCTIONS = """Sonde answers questions over data that does not fit in a prompt and finds root causes in traces.
-Every claim is cited and proved. `ask` takes a question and paths inside the working folder. `rca`, `comply` and `incident`
-take trace ids and a source (a file, folder or Phoenix address). `runs` lists earlier runs or shows one."""
+Every claim is cited and proved. `ask` takes a question and paths inside the working folder, or a source of traces, or both. `rca`,
+`comply` and `incident` take trace ids and a source (a file, folder or Phoenix address). `runs` lists earlier runs or shows one."""
 
 T = TypeVar("T")
 WORK = "tool call"
@@ -58,7 +58,10 @@ GRACE_S = 1.0
 Question = Annotated[str, Field(description="What to find out, in one or more sentences.")]
 Paths = Annotated[
     list[str],
-    Field(description="Files, folders and globs inside the working folder, such as ['logs/', 'src/**/*.py']."),
+    Field(
+        description="Files, folders and globs inside the working folder, such as ['logs/', 'src/**/*.py']; none if the question is about "
+        "a source of traces."
+    ),
 ]
 Code = Annotated[
     bool, Field(description="Treat the paths as source code: find functions, classes and callers by name.")
@@ -82,6 +85,15 @@ TraceSource = Annotated[
     Field(description="A trace file or a folder of them inside the working folder, or the configured Phoenix server."),
 ]
 Project = Annotated[str | None, Field(description="The project in the source; none: the only one, or all of a file.")]
+AskedSource = Annotated[
+    str | None,
+    Field(
+        description="Traces to ask about: a trace file or a folder of them inside the working folder, or the configured server. The paths "
+        "are there as well."
+    ),
+]
+From = Annotated[str | None, Field(description="The window begins here, RFC 3339: 2026-11-01T12:00:00Z.")]
+To = Annotated[str | None, Field(description="The window ends here, RFC 3339.")]
 Write = Annotated[
     bool, Field(description="Write the findings to the Phoenix server as annotations, if the user has allowed that.")
 ]
@@ -125,9 +137,13 @@ class Tools:
     async def ask(
         self,
         question: Question,
-        paths: Paths,
         context: Context,
+        paths: Paths = [],  # noqa: B006  # pydantic copies it
         *,
+        source: AskedSource = None,
+        project: Project = None,
+        start: From = None,
+        end: To = None,
         code: Code = False,
         schema: AnswerSchema = None,
         max_iterations: MaxTurns = None,
@@ -136,12 +152,15 @@ class Tools:
         max_wall_time_sec: MaxSeconds = None,
         continue_from: ContinueFrom = None,
     ) -> ToolReply:
-        """Answer a question over files and folders, however large, with citations that are proved."""
+        """Answer a question over files and folders, however large, or over traces (source), with citations that are proved."""
         inside = [self._inside(path) for path in paths]
+        traces: dict[str, Any] = {"project": project, "start": start, "end": end}
+        traces |= {} if source is None else {"source": self._source(source)}
         continued = None if continue_from is None else self._own_run(continue_from)
         if continued is not None:
-            earlier = self._earlier_paths(continued)
-            inside = inside or earlier
+            earlier = self._earlier(continued)
+            if not inside and source is None:
+                inside, traces = earlier
         most = self._settings.budget(ASK.budget, ASK.maxima)
         asked = {
             "max_iterations": max_iterations,
@@ -166,6 +185,7 @@ class Tools:
                 code=code,
                 schema=schema,
                 continue_from=continued.path if continued is not None else None,
+                **traces,
                 model=self._model,
                 settings=self._settings,
                 **limits,
@@ -210,10 +230,8 @@ class Tools:
         context: Context,
         *,
         project: Project = None,
-        start: Annotated[
-            str | None, Field(description="The window begins here, RFC 3339: 2026-11-01T12:00:00Z.")
-        ] = None,
-        end: Annotated[str | None, Field(description="The window ends here, RFC 3339.")] = None,
+        start: From = None,
+        end: To = None,
         trace_ids: Annotated[list[str] | None, Field(description="Only these traces, instead of a window.")] = None,
         writeback: Write = False,
     ) -> ToolReply:
@@ -247,15 +265,22 @@ class Tools:
         }
         return RunList(runs=[row], summary=folder.text(SUMMARY))
 
-    def _earlier_paths(self, run: RunDir) -> list[Path]:
-        """What an earlier run read. One that read elsewhere is refused: its history and files would reach the client's model."""
+    def _earlier(self, run: RunDir) -> tuple[list[Path], dict[str, Any]]:
+        """The paths that an earlier run read, and its traces. One that read elsewhere is refused: its history and files would reach the
+        client's model.
+        """
         started = next((each for each in run.events() if isinstance(each, RunStarted)), None)
         sources: dict[str, Any] = (started.settings.get("sources") if started else None) or {}
-        if not sources.get("paths"):
+        traces: dict[str, Any] = sources.get("traces") or {}
+        if not sources.get("paths") and not traces:
             raise ConfigError(
                 f"the run {run.run_id} read no files, so it cannot be continued here; ask anew with paths"
             )
-        return [self._inside(str(path).replace("/./", "/")) for path in sources["paths"]]
+        paths = [self._inside(str(path).replace("/./", "/")) for path in sources.get("paths", ())]
+        if not traces:
+            return paths, {}
+        window = {name: traces.get(name) for name in ("project", "start", "end", "filter_expr")}
+        return paths, {"source": [self._source(str(each)) for each in traces["sources"]], **window}
 
     def _own_run(self, run: str) -> RunDir:
         """A run of this server's project; ConfigError for any other folder, which a model may have been told to name."""

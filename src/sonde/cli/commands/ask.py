@@ -1,4 +1,4 @@
-"""`sonde ask`: a question over files, folders or standard input."""
+"""`sonde ask`: a question over files, folders, standard input or traces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,8 @@ from sonde.cli.options import (
     OutputOptions,
     PlaceOptions,
     TrustRun,
+    WindowOptions,
+    filled,
     settings_of,
     spread,
 )
@@ -37,6 +39,23 @@ Paths = Annotated[
     ),
 ]
 _GIVE_A_PATH = "give a PATH, for example: sonde ask 'QUESTION' logs/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedTraces(WindowOptions):
+    """Which traces the question is about."""
+
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="S",
+            parser=filled,
+            help="Traces to ask about: a trace file, a folder, or a server, e.g. http://localhost:6006; repeatable.",
+        ),
+    ] = None
+    project: Annotated[str | None, typer.Option(metavar="NAME", parser=filled, help="The project of the traces.")] = (
+        None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +115,17 @@ def ask(
     paths: Paths = None,
     *,
     how: AskOptions,
+    traces: AskedTraces,
     model: ModelOptions,
     budget: BudgetOptions,
     place: PlaceOptions,
     output: OutputOptions,
 ) -> int:
-    """Answer a question over files; every citation is proved.
+    """Answer a question over files or traces; every citation is proved.
 
     Example: sonde ask "Which service logged the first error?" logs/
+
+    Example: sonde ask "Why do checkouts fail?" --source traces.jsonl --last 24h
     """
     import sonde
     from sonde.api.follow_up import with_earlier_models
@@ -132,7 +154,7 @@ def ask(
     if len(asked) == 1 and os.path.exists(question):  # noqa: PTH110  # the same
         turned = shlex.join(["sonde", "ask", *asked, question, *(word for word in words if word not in asked)])
         raise ConfigError(f"{question} is a path, and the question comes first: {turned}")
-    if not (words or how.continue_from or how.code):
+    if not (words or how.continue_from or how.code or traces.source):
         words = ["-"] if piped(silent=silent) else []
         if not words and settings.model is None:
             raise ConfigError(f"no data to look at and no model to ask; {_GIVE_A_PATH}")
@@ -150,37 +172,29 @@ def ask(
                 f"{plural(opened.markup, 'web page')} in a git repository {'is' if opened.markup == 1 else 'are'} read"
             )
             print(f"note: {pages} with the markup; a copy outside of it is read as text", file=sys.stderr)
+    asking: dict[str, Any] = {
+        "code": how.code,
+        "schema": schema,
+        "citations": not how.no_citations,
+        "continue_from": how.continue_from,
+        "trust_run": how.trust_run,
+        "source": traces.source or None,
+        "project": traces.project,
+        "start": traces.begin,
+        "end": traces.end,
+        "filter_expr": traces.filter,
+    }
     if how.dry_run:
-        from sonde.api.ask_run import ask_spec
+        from sonde.api.ask_run import question_spec
         from sonde.api.estimate import estimate
-        from sonde.api.follow_up import continued
         from sonde.cli.foreground_run import print_estimate
 
-        spec = ask_spec(
-            question,
-            open_context(context, code=how.code),
-            settings,
-            {"unsafe": how.unsafe},
-            code=how.code,
-            schema=schema,
-        )
-        spec = continued(spec, how.continue_from, settings, trust_run=how.trust_run) if how.continue_from else spec
-        return print_estimate([estimate(spec, settings)], settings, spec.budget, as_json=output.json)
+        with question_spec(question, context, settings, {"unsafe": how.unsafe}, **asking) as spec:
+            return print_estimate([estimate(spec, settings)], settings, spec.budget, as_json=output.json)
     roots = [Path(word) for word in words if word != "-"]
 
     def start(hooks: RunHooks) -> Answer:
-        return sonde.ask(
-            question,
-            *context,
-            settings=settings,
-            code=how.code,
-            schema=schema,
-            citations=not how.no_citations,
-            continue_from=how.continue_from,
-            trust_run=how.trust_run,
-            unsafe=how.unsafe,
-            **hooks,
-        )
+        return sonde.ask(question, *context, settings=settings, unsafe=how.unsafe, **asking, **hooks)
 
     def way_on(answer: Result) -> None:
         print_way_on(answer, typed.find_root().obj, settings.budget(ASK.budget, ASK.maxima), ASK.maxima)

@@ -26,30 +26,20 @@ _PROJECT = "(SELECT project FROM traces WHERE traces.trace_id = spans.trace_id)"
 _SPAN = f"SELECT {SUMMARY_COLUMNS}, body, gaps, {_PROJECT} FROM spans JOIN bodies USING (id)"  # noqa: S608 - constants only
 
 
-class FileStore:
-    """A trace store over one file or a folder. Without a cache folder the index lives as long as the store."""
+class IndexStore:
+    """The reads of a trace store over one SQLite index, wherever its spans came from."""
 
-    def __init__(
-        self, source: Path, *, cache: Path | None = None, cache_gb: float | None = None, project: str | None = None
-    ) -> None:
-        self.source = source
-        self._temporary = tempfile.TemporaryDirectory(prefix="sonde-traces-") if cache is None else None
-        folder = cache or Path(self._temporary.name if self._temporary else "")
-        try:
-            self.indexed = open_index(source, folder, project=project, most_gb=cache_gb)
-        except BaseException:
-            self._clean()
-            raise
-        uri = f"{self.indexed.path.resolve().as_uri()}?mode=ro"
-        self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+    def __init__(self, index: Path, name: str) -> None:
+        self.index = index
+        self.name = name
+        """What people call the source."""
+        self._connection = sqlite3.connect(f"{index.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
         self._connection.execute("PRAGMA cache_size = -16384")
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close the index, and remove it when it was temporary."""
+        """Close the index."""
         self._connection.close()
-        self.indexed.claim.close()
-        self._clean()
 
     def __enter__(self) -> Self:
         return self
@@ -57,39 +47,20 @@ class FileStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _clean(self) -> None:
-        if self._temporary is not None:
-            self._temporary.cleanup()
-
-    def describe(self) -> str:
-        """What the files hold, in one paragraph."""
+    def counted(self) -> str:
+        """How much there is, in words."""
         ((traces, spans, errors),) = self._all(
             "SELECT count(*), coalesce(sum(spans), 0), coalesce(sum(errors), 0) FROM traces"
         )
-        bad = self.malformed_count()
-        skipped = f" {plural(bad, 'malformed record')} skipped." if bad else ""
-        projects = ", ".join(self.projects()[:10])
-        counted = f"{plural(traces, 'trace')}, {plural(spans, 'span')}, {errors:,} with errors"
-        return f"Trace files {self.source.name}: {counted}; projects: {projects}.{skipped}"
-
-    def fingerprint(self) -> str:
-        """The hash of the files' content."""
-        return self.indexed.content
+        return f"{plural(traces, 'trace')}, {plural(spans, 'span')}, {errors:,} with errors"
 
     def projects(self) -> list[str]:
         """Names, sorted."""
         return [name for (name,) in self._all("SELECT DISTINCT project FROM traces ORDER BY project")]
 
-    def malformed_count(self) -> int:
-        """How many records were skipped."""
-        ((count,),) = self._all("SELECT value FROM meta WHERE key = 'malformed'")
-        ((unfinished,),) = self._all("SELECT count(*) FROM malformed WHERE unfinished")
-        return int(count) + unfinished
-
-    def malformed(self) -> list[dict[str, Any]]:
-        """The first skipped records: file, line and reason."""
-        rows = self._all("SELECT file, line, reason FROM malformed ORDER BY file, line")
-        return [{"file": shown(self.source, file), "line": line, "reason": reason} for file, line, reason in rows]
+    def holds(self, trace_id: str) -> bool:
+        """Whether a trace is here."""
+        return bool(self._all("SELECT 1 FROM traces WHERE trace_id = ?", (trace_id,)))
 
     def traces(self, query: TraceQuery) -> Page:
         """Traces by (start, id); at most SCANNED_SPANS spans are opened for a filter."""
@@ -100,7 +71,7 @@ class FileStore:
         if required.get("status_code") == "ERROR":
             where.append("errors > 0")
         if query.after is not None:
-            if not self._all("SELECT 1 FROM traces WHERE trace_id = ?", (query.after,)):
+            if not self.holds(query.after):
                 raise unknown_trace(query.after)
             where.append("(start_us, trace_id) > (SELECT start_us, trace_id FROM traces WHERE trace_id = ?)")
             values.append(query.after)
@@ -171,27 +142,9 @@ class FileStore:
         ]
         return [*shape_gaps(self.summaries(trace_id)), *repeated, *inside]
 
-    def skipped(self) -> list[str]:
-        """How many records could not be read, and where the first of them are."""
-        count = self.malformed_count()
-        if not count:
-            return []
-        places = ", ".join(f"{row['file']}:{row['line']}" for row in self.malformed()[:3])
-        more = ", …" if count > 3 else ""
-        return [f"{plural(count, 'malformed record')} skipped ({places}{more}): `sonde traces import` says why"]
-
-    def annotations(self, trace_id: str, span_id: str | None) -> list[dict[str, Any]]:
-        """Files carry none; what a run adds lies in annotations.jsonl beside its report."""
-        del trace_id, span_id
-        return []
-
-    def link(self, trace_id: str, span_id: str | None = None) -> str | None:
-        """Files have no page to open."""
-        del trace_id, span_id
-
-    def search(self, words: str, *, limit: int = 100) -> list[tuple[str, str]]:
-        """(trace_id, span_id) of spans that hold all these words near the beginning of some attribute."""
-        terms = " AND ".join(f'"{term}"' for term in terms_of(words))
+    def search(self, words: str, *, limit: int = 100, prefix: bool = False) -> list[tuple[str, str]]:
+        """(trace_id, span_id) of spans that hold all these words, or with `prefix` words that begin so, near the start of an attribute."""
+        terms = " AND ".join(f'"{term}"{"*" * prefix}' for term in terms_of(words))
         sql = """SELECT trace_id, span_id FROM words JOIN spans ON spans.id = words.rowid WHERE words MATCH ?
                  ORDER BY words.rowid LIMIT ?"""
         return self._all(sql, (terms, limit)) if terms else []
@@ -220,6 +173,73 @@ class FileStore:
             if not rows:
                 return
             yield from rows
+
+
+class FileStore(IndexStore):
+    """A trace store over one file or a folder. Without a cache folder the index lives as long as the store."""
+
+    def __init__(
+        self, source: Path, *, cache: Path | None = None, cache_gb: float | None = None, project: str | None = None
+    ) -> None:
+        self.source = source
+        self._temporary = tempfile.TemporaryDirectory(prefix="sonde-traces-") if cache is None else None
+        folder = cache or Path(self._temporary.name if self._temporary else "")
+        try:
+            self.indexed = open_index(source, folder, project=project, most_gb=cache_gb)
+        except BaseException:
+            self._clean()
+            raise
+        super().__init__(self.indexed.path, source.name)
+
+    def close(self) -> None:
+        """Close the index, and remove it when it was temporary."""
+        super().close()
+        self.indexed.claim.close()
+        self._clean()
+
+    def _clean(self) -> None:
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def describe(self) -> str:
+        """What the files hold, in one paragraph."""
+        bad = self.malformed_count()
+        skipped = f" {plural(bad, 'malformed record')} skipped." if bad else ""
+        projects = ", ".join(self.projects()[:10])
+        return f"Trace files {self.source.name}: {self.counted()}; projects: {projects}.{skipped}"
+
+    def fingerprint(self) -> str:
+        """The hash of the files' content."""
+        return self.indexed.content
+
+    def malformed_count(self) -> int:
+        """How many records were skipped."""
+        ((count,),) = self._all("SELECT value FROM meta WHERE key = 'malformed'")
+        ((unfinished,),) = self._all("SELECT count(*) FROM malformed WHERE unfinished")
+        return int(count) + unfinished
+
+    def malformed(self) -> list[dict[str, Any]]:
+        """The first skipped records: file, line and reason."""
+        rows = self._all("SELECT file, line, reason FROM malformed ORDER BY file, line")
+        return [{"file": shown(self.source, file), "line": line, "reason": reason} for file, line, reason in rows]
+
+    def skipped(self) -> list[str]:
+        """How many records could not be read, and where the first of them are."""
+        count = self.malformed_count()
+        if not count:
+            return []
+        places = ", ".join(f"{row['file']}:{row['line']}" for row in self.malformed()[:3])
+        more = ", …" if count > 3 else ""
+        return [f"{plural(count, 'malformed record')} skipped ({places}{more}): `sonde traces import` says why"]
+
+    def annotations(self, trace_id: str, span_id: str | None) -> list[dict[str, Any]]:
+        """Files carry none; what a run adds lies in annotations.jsonl beside its report."""
+        del trace_id, span_id
+        return []
+
+    def link(self, trace_id: str, span_id: str | None = None) -> str | None:
+        """Files have no page to open."""
+        del trace_id, span_id
 
 
 def terms_of(words: str) -> list[str]:

@@ -238,6 +238,25 @@ def text_behind(excerpt: Excerpt, read: Callable[[str], Span]) -> str | None:
     return next((artifact.text for artifact in artifacts if artifact.ref == excerpt.ref), None)
 
 
+def in_words(text: str) -> str:
+    """A canonical text (of a span, a tool call, a message, a chunk or a group) as a person reads it."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    match value:
+        case {"name": name, "span_kind": kind, "status_code": status, "status_message": said, "start_time": begun}:
+            return f"{name} ({kind}) at {begun}: {status}{f', {said}' if said else ''}"
+        case {"tool_name": name, "input": given, "output": came, "status_code": status}:
+            return f"{name}({given}) -> {came} ({status})"
+        case {"role": role, "content": content}:
+            return f"{role}: {content}"
+        case {"document_id": _, "content": content}:
+            return str(content)
+        case _:
+            return text
+
+
 def _excerpt(kind: EvidenceKind, ref: str, text: str, summary: SpanSummary) -> Excerpt:
     moment = time_text(summary.start_us)
     return Excerpt(

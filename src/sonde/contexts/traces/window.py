@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal, TypeVar
 
-from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.groups import (
     BLAST_KEYS,
     MAX_TRACE_SPANS,
@@ -34,6 +33,7 @@ from sonde.contexts.traces.groups import (
     error_groups_of,
     facts_of,
 )
+from sonde.contexts.traces.serverstore import ServerStore
 from sonde.contexts.traces.shape import quantiles
 from sonde.contexts.traces.span import Row, time_text, us_of
 from sonde.contexts.traces.store import TraceQuery, TraceRow, TraceStore
@@ -404,7 +404,7 @@ def read_window(store: TraceStore, query: TraceQuery | None = None, trace_ids: S
     listed = len(rows)
     if listed >= LISTED:
         gaps.append(f"the window has more than {LISTED:,} traces; only the first of them count")
-    most = READ_TRACES if isinstance(store, FileStore) else SERVER_TRACES
+    most = SERVER_TRACES if isinstance(store, ServerStore) else READ_TRACES
     spans = sum(row.span_count for row in rows)
     step = max(1, -(-listed // most), -(-spans // READ_SPANS))
     if step > 1:

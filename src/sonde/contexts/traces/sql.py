@@ -1,0 +1,231 @@
+"""SQL over the indexes of traces: SELECT and nothing else, within limits of rows, time, memory and length.
+
+The connection is read-only. Its authorizer lets a query read four views (`spans`, `traces`, `groups`, `members`) and call the functions of
+a list; the tables behind them, other files, settings, extensions and writes are out of reach. Who writes the query is a model, which may
+have read hostile text. What this does not promise: that a query within its limits is cheap.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sonde.contexts.traces.filestore import IndexStore
+from sonde.contexts.traces.index import decode_body
+from sonde.core.canonical import clip
+from sonde.core.deadline import Deadline, SystemClock, deadline_in_force
+from sonde.errors import ToolFault
+
+MAX_ROWS = 1_000
+CELL_CHARS = 4_000
+QUERY_S = 10.0
+QUERY_BYTES = 512 << 20
+STEPS = 1_000  # of SQLite's machine between two looks at the clock
+VIEWS = ("spans", "traces", "groups", "members")
+GROUP_COLUMNS = ("group_id", "kind", "component", "message", "traces", "spans", "first_seen", "last_seen")
+LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 300_000,  # a status message is shorter; to look for a longer text in another takes minutes
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 20_000,
+    sqlite3.SQLITE_LIMIT_COLUMN: 200,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 100,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 20,
+    sqlite3.SQLITE_LIMIT_VDBE_OP: 100_000,
+    sqlite3.SQLITE_LIMIT_FUNCTION_ARG: 16,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 200,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+FUNCTIONS = frozenset(
+    """
+    attr abs avg coalesce count cume_dist date datetime dense_rank first_value group_concat ifnull iif instr json_extract julianday
+    lag last_value lead length like glob lower ltrim max min nth_value ntile nullif percent_rank rank round row_number rtrim sign strftime
+    substr substring sum time total trim typeof unixepoch upper -> ->>
+    """.split()  # noqa: SIM905 - words read better as text
+)
+ALLOWED = (
+    "one SELECT (WITH, joins, windows) over the views spans, traces, groups and members, with "
+    "count, sum, avg, min, max, group_concat, substr, instr, like, strftime, json_extract, attr(span_id, 'key') and the like"
+)
+_SPANS = """SELECT '{source}' AS source, t.project, s.trace_id, s.span_id, s.parent_id, s.name, s.kind, s.status, s.status_message,
+ s.exception, strftime('%Y-%m-%dT%H:%M:%fZ', s.start_us / 1000000.0, 'unixepoch') AS start_time,
+ max(0, coalesce(s.end_us, s.start_us) - s.start_us) / 1000.0 AS latency_ms
+ FROM {base}.spans s JOIN temp.chosen c ON c.trace_id = s.trace_id AND c.part = {part}
+ JOIN {base}.traces t ON t.trace_id = s.trace_id"""
+_TRACES = """SELECT '{source}' AS source, t.project, t.trace_id, strftime('%Y-%m-%dT%H:%M:%fZ', t.start_us / 1000000.0, 'unixepoch')
+ AS start_time, max(0, t.end_us - t.start_us) / 1000.0 AS latency_ms, t.spans, t.errors
+ FROM {base}.traces t JOIN temp.chosen c ON c.trace_id = t.trace_id AND c.part = {part}"""
+
+
+class Tables:
+    """The traces of a window, of one or more indexes, as views that can be asked in SQL."""
+
+    def __init__(
+        self,
+        stores: Sequence[IndexStore],
+        chosen: Iterable[tuple[int, str]],
+        groups: Sequence[dict[str, Any]] = (),
+        *,
+        seconds: float = QUERY_S,
+    ) -> None:
+        """`chosen` are the traces as (number of the store, id); `groups` have the columns of the view, and the ids of their `members`."""
+        self._bodies = [_opened(store.index) for store in stores]
+        self._connection = connection = sqlite3.connect(
+            ":memory:", uri=True, check_same_thread=False, isolation_level=None
+        )
+        self._lock = threading.Lock()
+        self._denied = ""
+        self._seconds = seconds
+        run = connection.execute
+        run("PRAGMA temp_store = MEMORY")
+        run("PRAGMA trusted_schema = OFF")
+        for number, store in enumerate(stores):
+            run(f"ATTACH ? AS part{number}", (f"{store.index.resolve().as_uri()}?mode=ro",))
+        run("CREATE TEMP TABLE chosen(part INTEGER, trace_id TEXT PRIMARY KEY) WITHOUT ROWID")
+        connection.executemany("INSERT OR IGNORE INTO chosen VALUES (?, ?)", chosen)
+        run("CREATE TEMP TABLE inside(group_id TEXT, trace_id TEXT, PRIMARY KEY (group_id, trace_id)) WITHOUT ROWID")
+        run(f"CREATE TEMP TABLE failures({', '.join(GROUP_COLUMNS)})")
+        added = f"INSERT INTO failures VALUES ({', '.join('?' * len(GROUP_COLUMNS))})"  # noqa: S608 - only question marks
+        for row in groups:
+            run(added, [row[name] for name in GROUP_COLUMNS])
+            connection.executemany(
+                "INSERT INTO inside VALUES (?, ?)", ((row["group_id"], each) for each in row["members"])
+            )
+        for view, form in (("spans", _SPANS), ("traces", _TRACES)):
+            parts = [
+                form.format(source=store.name.replace("'", "''"), base=f"part{number}", part=number)
+                for number, store in enumerate(stores)
+            ]
+            run(f"CREATE TEMP VIEW {view} AS {' UNION ALL '.join(parts)}")
+        run("CREATE TEMP VIEW groups AS SELECT * FROM temp.failures")
+        run("CREATE TEMP VIEW members AS SELECT * FROM temp.inside")
+        run("PRAGMA query_only = ON")
+        connection.create_function("attr", 2, self._attribute, deterministic=True)
+        for limit, value in LIMITS.items():
+            connection.setlimit(limit, value)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        connection.set_authorizer(self._allow)
+
+    def close(self) -> None:
+        """Let go of the indexes."""
+        self._connection.close()
+        for each in self._bodies:
+            each.close()
+
+    def ask(self, query: str) -> tuple[list[dict[str, Any]], str | None]:
+        """The rows of a query, and what was cut; a ToolFault says what is allowed."""
+        with self._lock:
+            watch = _Watch(self._seconds)
+            self._denied = ""
+            self._connection.set_progress_handler(watch.look, STEPS)
+            try:
+                cursor = self._connection.execute(query)
+                if cursor.description is None:
+                    raise ToolFault(f"that is not a SELECT; allowed is {ALLOWED}")
+                names = [str(column[0]) for column in cursor.description]
+                rows = cursor.fetchmany(MAX_ROWS + 1)
+            except (sqlite3.Error, sqlite3.Warning, OverflowError, MemoryError, ValueError) as error:
+                raise ToolFault(watch.why or self._denied or _told(error)) from None
+            finally:
+                self._connection.set_progress_handler(None, 0)
+        repeated = [name for name in names if names.count(name) > 1]
+        if repeated:
+            raise ToolFault(f"two columns are called {repeated[0]!r}; name them apart with AS")
+        cut = (
+            f"only the first {MAX_ROWS:,} rows; aggregate, or page with LIMIT and OFFSET"
+            if len(rows) > MAX_ROWS
+            else None
+        )
+        return [{name: _cell(value) for name, value in zip(names, row, strict=True)} for row in rows[:MAX_ROWS]], cut
+
+    def _allow(self, action: int, first: str | None, second: str | None, base: str | None, inside: str | None) -> int:
+        """SQLite asks for each thing that a query would do; `inside` is the view that does it."""
+        match action:
+            case sqlite3.SQLITE_SELECT | sqlite3.SQLITE_RECURSIVE:
+                return sqlite3.SQLITE_OK
+            case sqlite3.SQLITE_READ if inside in VIEWS or (first in VIEWS and base in ("temp", None)):
+                return sqlite3.SQLITE_OK
+            case sqlite3.SQLITE_READ if first and not first.startswith(("sqlite_", "pragma_", "json_")) and not base:
+                return sqlite3.SQLITE_OK  # a common table expression, or a subquery
+            case sqlite3.SQLITE_FUNCTION if str(second).lower() in FUNCTIONS or inside in VIEWS:
+                return sqlite3.SQLITE_OK
+            case sqlite3.SQLITE_FUNCTION:
+                self._denied = f"the function {second} is not allowed; allowed is {ALLOWED}"
+            case sqlite3.SQLITE_READ:
+                self._denied = f"there is no table {first} for you; allowed is {ALLOWED}"
+            case _:
+                self._denied = f"a query only reads; allowed is {ALLOWED}"
+        return sqlite3.SQLITE_DENY
+
+    def _attribute(self, span_id: object, key: str) -> str | float | None:
+        """One attribute of a span, of its events or of its resource, as SQL can hold it."""
+        for connection in self._bodies:
+            found = connection.execute(
+                "SELECT body FROM spans JOIN bodies USING (id) WHERE span_id = ?", (str(span_id),)
+            ).fetchone()
+            if found is not None:
+                attributes, events, resource = decode_body(found[0])
+                tables = (attributes, *(event.attributes for event in events), resource)
+                value = next((table[key] for table in tables if key in table), None)
+                if isinstance(value, bool) or value is None:
+                    return None if value is None else int(value)
+                if isinstance(value, int | float):
+                    return value
+                return clip(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), 60_000)
+        return None
+
+
+class _Watch:
+    """Ends a query that takes too long or too much memory; `why` says so."""
+
+    def __init__(self, seconds: float) -> None:
+        run = deadline_in_force()
+        self._seconds = seconds
+        self._deadline = Deadline(SystemClock(), seconds) if run is None else run.sub(seconds)
+        self._stop = self._deadline.stop
+        self._began = _resident()
+        self.why = ""
+
+    def look(self) -> int:
+        if self._deadline.expired() or self._stop.is_set():
+            self.why = f"the query took more than {self._seconds:g} s; filter more, or join less"
+        elif _resident() - self._began > QUERY_BYTES:
+            self.why = f"the query needs more than {QUERY_BYTES >> 20} MiB; filter more, or join less"
+        return bool(self.why)
+
+
+def _resident() -> int:
+    """Bytes of memory of this process; 0 where the system does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    return 0
+
+
+def _opened(index: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{index.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+
+
+def _cell(value: Any) -> Any:
+    """A value as JSON can hold it, long texts cut."""
+    if isinstance(value, bytes):
+        return f"<{len(value):,} bytes>"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return clip(value, CELL_CHARS) if isinstance(value, str) else value
+
+
+def _told(error: BaseException) -> str:
+    """SQLite's words, which name the mistake but not the way out."""
+    said = str(error)
+    if "one statement" in said:
+        return f"one statement per call; allowed is {ALLOWED}"
+    if "no such function" in said:
+        return f"{said}; allowed is {ALLOWED}"
+    if "too big" in said or "too long" in said or "too many" in said or "too large" in said:
+        length, query = (LIMITS[each] for each in (sqlite3.SQLITE_LIMIT_LENGTH, sqlite3.SQLITE_LIMIT_SQL_LENGTH))
+        return f"{said}: a text may have {length:,} bytes and a query {query:,}"
+    return f"{said}; the views are {', '.join(VIEWS)}, and a row of one shows its columns"

@@ -1,0 +1,155 @@
+"""SQL over traces: what a query may ask, what is refused in words that help, and where it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sonde.contexts.traces.filestore import FileStore
+from sonde.contexts.traces.sql import MAX_ROWS, Tables
+from sonde.errors import ToolFault
+
+Json = dict[str, Any]
+
+
+def span(trace: str, span_id: str, name: str, **more: Any) -> Json:
+    row: Json = {"trace_id": trace, "span_id": span_id, "parent_id": None, "name": name, "project_name": "shop"}
+    row |= {"start_time": 1_767_225_600_000_000_000, "end_time": 1_767_225_601_500_000_000, "status_code": "OK"}
+    return row | {"status_message": "", "attributes": {"openinference.span.kind": "TOOL"}, **more}
+
+
+def opened(folder: Path, rows: list[Json], name: str = "traces.jsonl") -> FileStore:
+    (folder / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return FileStore(folder / name)
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Iterator[Tables]:
+    rows = [
+        span(
+            "a" * 32, "1" * 16, "pay", status_code="ERROR", attributes={"llm.model_name": "m", "tries": 3, "ok": True}
+        ),
+        span("a" * 32, "2" * 16, "pay", attributes={"labels": ["x", "y"]}),
+        span("b" * 32, "3" * 16, "ship"),
+        span("c" * 32, "4" * 16, "outside the window"),
+    ]
+    group = {"group_id": "g1", "kind": "error", "component": "pay", "message": "no", "traces": 1, "spans": 1}
+    group |= {"first_seen": "2026-01-01T00:00:00Z", "last_seen": "2026-01-01T00:00:00Z", "members": ["a" * 32]}
+    with opened(tmp_path, rows) as store:
+        made = Tables([store], [(0, "a" * 32), (0, "b" * 32)], [group])
+        yield made
+        made.close()
+
+
+def test_a_query_counts_the_spans_of_the_window_and_only_those(tables: Tables) -> None:
+    rows, cut = tables.ask("SELECT name, count(*) AS n, max(latency_ms) AS ms FROM spans GROUP BY name ORDER BY name")
+
+    assert rows == [{"name": "pay", "n": 2, "ms": 1500.0}, {"name": "ship", "n": 1, "ms": 1500.0}]
+    assert cut is None
+
+
+def test_attributes_groups_and_their_traces_can_be_joined(tables: Tables) -> None:
+    rows, _ = tables.ask(
+        "SELECT g.message, attr(span_id, 'llm.model_name') AS model, attr(span_id, 'tries') + 1 AS tries, attr(span_id, 'ok') AS ok, "
+        "attr(span_id, 'none') AS none, start_time FROM groups g JOIN members USING (group_id) JOIN spans s USING (trace_id) "
+        "WHERE s.status = 'ERROR'"
+    )
+    listed, _ = tables.ask("SELECT attr(span_id, 'labels') AS labels FROM spans WHERE span_id = '2222222222222222'")
+
+    begun = "2026-01-01T00:00:00.000Z"
+    assert rows == [{"message": "no", "model": "m", "tries": 4, "ok": 1, "none": None, "start_time": begun}]
+    assert listed == [{"labels": '["x", "y"]'}]
+
+
+def test_two_sources_are_one_table_and_a_trace_that_both_hold_counts_once(tmp_path: Path) -> None:
+    one = opened(tmp_path, [span("a" * 32, "1" * 16, "pay")], "it's.jsonl")
+    other = opened(tmp_path, [span("a" * 32, "1" * 16, "pay"), span("b" * 32, "2" * 16, "ship")], "other.jsonl")
+    with one, other:
+        tables = Tables([one, other], [(0, "a" * 32), (1, "a" * 32), (1, "b" * 32)])
+        rows, _ = tables.ask("SELECT source, count(*) AS n FROM spans GROUP BY source ORDER BY source")
+        tables.close()
+
+    assert rows == [{"source": "it's.jsonl", "n": 1}, {"source": "other.jsonl", "n": 1}]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "ATTACH '/tmp/x.sqlite' AS x",
+        "PRAGMA table_info(spans)",
+        "SELECT * FROM pragma_table_info('spans')",
+        "SELECT load_extension('x')",
+        "SELECT writefile('x', 'y')",
+        "SELECT readfile('/etc/passwd')",
+        "INSERT INTO chosen VALUES (0, 'x')",
+        "DELETE FROM part0.spans",
+        "DROP VIEW spans",
+        "CREATE TEMP TABLE x(a)",
+        "VACUUM INTO '/tmp/x.sqlite'",
+        "BEGIN",
+        "SELECT * FROM part0.bodies",
+        "SELECT * FROM part0.meta",
+        "SELECT * FROM temp.chosen",
+        "SELECT name FROM sqlite_master",
+        "SELECT * FROM temp.sqlite_master",
+        "SELECT * FROM json_each('[1]')",
+        "SELECT randomblob(1000000000) AS x",
+        "SELECT zeroblob(1000000000) AS x",
+        "SELECT printf('%1000000000d', 1) AS x",
+        "SELECT fts5_decode(1, 2) AS x",
+        "SELECT 1 AS a; SELECT 2 AS a",
+        "",
+    ],
+)
+def test_anything_but_a_select_over_the_views_is_refused_and_told_what_is_allowed(tables: Tables, query: str) -> None:
+    with pytest.raises(ToolFault, match="allowed is one SELECT"):
+        tables.ask(query)
+
+    assert tables.ask("SELECT count(*) AS n FROM traces")[0] == [{"n": 2}]
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("SELECT nope FROM spans", "no such column: nope"),
+        ("SELECT 1 AS a, 2 AS a", "two columns are called 'a'"),
+        ("SELECT name FROM spans WHERE name LIKE '" + "%a" * 5_000 + "'", "pattern too complex"),
+        (
+            "WITH RECURSIVE a(s) AS (SELECT 'xxxxxxxx' UNION ALL SELECT s||s FROM a) SELECT length(s) AS n FROM a",
+            "too big",
+        ),
+        ("SELECT '" + "x" * 30_000 + "' AS x", "too"),
+        ("SELECT " + "(" * 500 + "1" + ")" * 500 + " AS x", "overflow"),
+    ],
+)
+def test_a_mistake_and_a_bomb_get_one_line(tables: Tables, query: str, told: str) -> None:
+    with pytest.raises(ToolFault, match=told):
+        tables.ask(query)
+
+
+def test_a_query_without_end_is_ended_and_the_next_one_works(tmp_path: Path) -> None:
+    with opened(tmp_path, [span("a" * 32, "1" * 16, "pay")]) as store:
+        tables = Tables([store], [(0, "a" * 32)], seconds=0.05)
+
+        with pytest.raises(ToolFault, match=r"took more than 0\.05 s"):
+            tables.ask("WITH RECURSIVE a(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM a) SELECT count(*) AS n FROM a")
+
+        assert tables.ask("SELECT name FROM spans") == ([{"name": "pay"}], None)
+        tables.close()
+
+
+def test_too_many_rows_are_cut_and_said_so(tables: Tables) -> None:
+    rows, cut = tables.ask(
+        f"WITH RECURSIVE a(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM a LIMIT {MAX_ROWS + 5}) SELECT n FROM a"
+    )
+
+    assert len(rows) == MAX_ROWS
+    assert cut is not None and "first 1,000 rows" in cut
+
+
+def test_values_that_json_cannot_hold_become_words(tables: Tables) -> None:
+    assert tables.ask("SELECT x'00ff' AS b, 9e999 AS i")[0] == [{"b": "<2 bytes>", "i": "inf"}]

@@ -1,0 +1,133 @@
+"""A question over a stranger's traces: the model that has read them writes SQL and follows stack traces wherever they point."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from victim import Victim
+
+from engines.phoenix_double import PhoenixDouble
+from engines.trace_cases import TOOL, failed_trace
+
+PRIVATE = "the wedding is on the ninth"
+
+
+def traces(victim: Victim, *, stack: str = "", place: Path | None = None) -> Path:
+    rows: list[dict[str, Any]] = failed_trace()
+    if stack:
+        event = {
+            "name": "exception",
+            "timestamp": "2026-01-01T00:00:03Z",
+            "attributes": {"exception.stacktrace": stack},
+        }
+        rows[-1] = rows[-1] | {"events": [event]}
+    file = place or victim.folder / "traces.jsonl"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return file
+
+
+def journal(victim: Victim) -> str:
+    return "".join(file.read_text() for file in victim.own.rglob("*") if file.is_file())
+
+
+def test_sql_writes_nothing_and_reads_nothing_but_the_traces(victim: Victim) -> None:
+    traces(victim)
+    other = victim.home / "private.sqlite"
+    other.write_text(PRIVATE)
+    queries = [
+        f"ATTACH '{victim.marker}' AS x",
+        f"VACUUM INTO '{victim.marker}'",
+        f"SELECT writefile('{victim.marker}', 'x') AS x",
+        f"SELECT readfile('{other}') AS x",
+        "SELECT load_extension('/tmp/x.so') AS x",
+        "PRAGMA writable_schema = 1",
+        "SELECT * FROM pragma_database_list",
+        "SELECT * FROM part0.bodies",
+        "SELECT randomblob(1000000000) AS x",
+        "SELECT printf('%1000000000d', 1) AS x",
+        "WITH RECURSIVE a(s) AS (SELECT 'xxxxxxxx' UNION ALL SELECT s||s FROM a) SELECT s FROM a",
+    ]
+    block = f"for query in {queries!r}:\n    try:\n        print('GOT', sql(query))\n    except Exception as error:\n        print('no')"
+    model = victim.model(block, f"print(get_span('{TOOL}')['summary'])", f"FINAL('done [span:{TOOL}]')")
+
+    done = victim.call(
+        "ask", "Why?", "--source", "traces.jsonl", "--model", model.name, "--runs-dir", victim.own, "--json"
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["status"] == "succeeded", done.stdout
+    assert model.prompts[1].count("\nno") >= len(queries) - 1 and "GOT" not in model.prompts[1].partition("stdout:")[2]
+    assert not victim.marker.exists() and PRIVATE not in journal(victim)
+
+
+@pytest.mark.hostile_long
+def test_queries_without_end_are_ended_and_the_run_goes_on(victim: Victim) -> None:
+    traces(victim)
+    victim.cpu_seconds = 120  # the limit itself is ten seconds for each of three
+    queries = [
+        "WITH RECURSIVE a(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM a) SELECT count(*) AS n FROM a",
+        "WITH RECURSIVE a(n, s) AS (SELECT 1, '"
+        + "x" * 15_000
+        + "' UNION ALL SELECT n + 1, s || n FROM a) SELECT s FROM a ORDER BY n DESC",
+        f"SELECT count(*) AS n FROM {', '.join(f'spans {name}' for name in 'abcdefghijkl')} WHERE a.name LIKE '%' || c.name || '%z'",
+    ]
+    tried = "    try:\n        print('GOT', sql(query))\n    except Exception as error:\n        print('ended', error)"
+    block = f"for query in {queries!r}:\n{tried}"
+    model = victim.model(block, f"print(get_span('{TOOL}')['summary'])", f"FINAL('done [span:{TOOL}]')")
+
+    done = victim.sonde(
+        "ask", "Why?", "--source", "traces.jsonl", "--model", model.name, "--runs-dir", victim.own, "-q"
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert model.prompts[1].count("ended") >= len(queries)
+
+
+@pytest.mark.parametrize(
+    "named", ["/etc/passwd", "../../home/private.txt", "/proc/self/environ", "src/../../private.txt"]
+)
+def test_a_stack_trace_reads_no_file_outside_of_what_was_given(victim: Victim, named: str) -> None:
+    (victim.home / "private.txt").write_text(f"{PRIVATE}\n")
+    victim.write("src/app.py", "raise SystemExit\n")
+    (victim.folder / "src" / "private.txt").symlink_to(victim.home / "private.txt")
+    traces(victim, stack=f'Traceback (most recent call last):\n  File "{named}", line 1, in read\nKeyError: 1\n')
+    look = f"frames = stack_frames('{TOOL}')\nprint(frames)\nprint(read_file(frames[0]['file']))"
+    model = victim.model(look, f"print(get_span('{TOOL}')['summary'])", f"FINAL('done [span:{TOOL}]')")
+
+    done = victim.call(
+        "ask", "Why?", "src", "--source", "traces.jsonl", "--model", model.name, "--runs-dir", victim.own
+    )
+
+    assert done.returncode == 0, done.stderr
+    shown = journal(victim) + "".join(model.prompts)
+    assert PRIVATE not in shown and "root:x:0" not in shown
+
+
+def test_neither_a_password_in_an_address_nor_the_key_of_a_server_is_shown_or_recorded(victim: Victim) -> None:
+    victim.environ = {"PHOENIX_API_KEY": "open-sesame"}
+    with PhoenixDouble([row | {"name": "open-sesame"} for row in failed_trace()]) as server:
+        ask = ("ask", "Why?", "--project", "shop", "--runs-dir", victim.own, "--source")
+
+        refused = victim.call(*ask, server.url.replace("://", "://ada:open-sesame@"))
+        done = victim.call(*ask, server.url)
+
+    assert (refused.returncode, done.returncode) == (2, 0), refused.stderr + done.stderr
+    assert "open-sesame" not in refused.stdout + refused.stderr + journal(victim)
+
+
+def test_a_strangers_run_names_no_traces_of_this_machine(victim: Victim) -> None:
+    private = traces(victim, place=victim.home / "private.jsonl")
+    ask = ("ask", "Why?", "--source", private, "--runs-dir", victim.own)
+    assert victim.call(*ask).returncode == 0
+    [run] = [path.parent for path in victim.own.rglob("run_record.json")]
+    shutil.copytree(run, victim.folder / "artifacts" / "investigator_runs" / run.name)
+    for seal in (victim.folder / "artifacts").rglob("*seal*"):
+        seal.unlink()
+
+    done = victim.call("ask", "And now?", "--continue", victim.folder / "artifacts" / "investigator_runs" / run.name)
+
+    assert done.returncode == 2 and "not made here by you" in done.stderr, done.stderr

@@ -34,7 +34,7 @@ from golden_runs import (
 from golden_words import FOLLOW_UP, FOLLOWING_QUESTION, Words
 
 import sonde
-from sonde.testing import ScriptedServer
+from sonde.testing import ScriptedModel, ScriptedServer
 
 every_run = pytest.mark.parametrize("name", NAMES)
 FINISHED = [name for name in NAMES if name != "interrupted"]
@@ -144,6 +144,24 @@ def test_a_run_that_was_killed_ends_like_one_that_was_not(scene: Scene) -> None:
 
     assert scene.sonde("diff", "interrupted", "subcalls", "--json").json["equal"] is True
     assert scene.sonde("replay", "interrupted").code == 0
+
+
+def test_a_run_of_a_version_that_took_a_turn_instead_of_asking_replays(tmp_path: Path) -> None:
+    """Code of assign-only may make no sub-calls, and older versions took that for a ban on their own small question."""
+    (tmp_path / "a.txt").write_text("beta is 42\n")
+    turns = ["FINAL('It is what it is. [a.txt:1]')", "FINAL(held_final)"]
+    options: dict[str, Any] = {"profile": "assign-only", "max_subcalls": 0, "runs_dir": tmp_path / "runs"}
+    answer = sonde.ask("?", tmp_path / "a.txt", model=ScriptedModel(turns), **options)
+    assert answer.run_dir is not None
+    assert answer.status == "succeeded"
+    journal = answer.run_dir / JOURNAL
+    journal.write_bytes(rechained(journal.read_bytes().replace(b'"max_subcalls":0', b'"max_subcalls":9')))
+
+    again = sonde.replay(answer.run_dir, trust_run=True)
+
+    assert again.equal, again.differences
+    assert again.record is not None
+    assert again.record.runtime_ref.usage.iterations == 2
 
 
 def test_a_run_of_a_version_that_did_not_record_delegating_replays_without_it(scene: Scene) -> None:

@@ -40,6 +40,7 @@ def test_a_claim_about_lines_that_nobody_saw_is_confirmed_by_the_claim_and_its_l
     assert len(asked.messages) == 2  # no history
     assert "| payments: disk 7 is full\n| checkout: order 12 failed" in asked.messages[1].content
     assert "a disk without room stopped the orders" in asked.messages[1].content
+    assert "Cited lines that they had read are left out" in asked.messages[1].content
     assert sum(len(message.content) for message in asked.messages) < 1200
     assert [event.ok for event in events if isinstance(event, GateChecked) and event.gate == "seen"] == [True]
     assert any(isinstance(event, SubcallStarted) for event in events)

@@ -146,3 +146,36 @@ def test_the_convention_of_assign_only_keeps_the_whole_documentation() -> None:
 
     assert "grep(pattern: str" in first(model)
     assert "one line of text" not in first(model)
+
+
+@pytest.mark.parametrize(("depth", "told"), [(1, True), (0, False)])
+def test_a_size_for_the_prompts_of_sub_calls_is_recommended_where_there_are_any(depth: int, told: bool) -> None:
+    model = ScriptedModel(["print(1)", "FINAL('one line [context.txt:1]')"])
+
+    run_in_memory(model, max_depth=depth)
+
+    words = "\n".join(message.content for message in model.requests[1].messages)
+    assert words.count("30,000 characters to a prompt") == told
+
+
+@pytest.mark.parametrize(("tokens", "told"), [(1_000_000, False), (150_000, True)])
+def test_the_tokens_that_are_left_are_told_when_they_are_scarce(tokens: int, told: bool) -> None:
+    model = ScriptedModel(["FINAL('one line [context.txt:1]')"])
+
+    run_in_memory(model, max_tokens_total=tokens)
+
+    assert ("150,000 tokens" in first(model)) is told
+
+
+@pytest.mark.parametrize(
+    ("folders", "outlined"),
+    [
+        ([""], "50 files, 250 bytes (.md 50)."),
+        (["a/"], "50 files, 250 bytes (.md 50): a/ 50."),
+        (["", "a/"], "100 files, 500 bytes (.md 100): a/ 50, 50 in no folder."),
+    ],
+)
+def test_many_files_are_outlined_by_folder(folders: list[str], outlined: str) -> None:
+    texts = {f"{folder}{n}.md": "text\n" for folder in folders for n in range(50)}
+
+    assert FilesContext((), texts=texts).outline() == outlined

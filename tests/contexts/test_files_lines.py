@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from sonde.contexts.files import FilesContext
 from sonde.contexts.files.text import BLOCK, LineIndex, Text, read_lines
@@ -43,6 +43,7 @@ def test_grep_finds_exactly_the_lines_that_reading_shows(text: str) -> None:
     assert [e.hash for e in found.excerpts] == [sha256_text(line) for _, line in expected]
 
 
+@example(text="\ufeff€", start=0, length=1)
 @given(text=TEXTS, start=st.integers(0, 200), length=st.integers(1, 50))
 def test_a_slice_holds_only_whole_characters_and_proves(text: str, start: int, length: int) -> None:
     context = FilesContext(texts={"t": text})

@@ -33,7 +33,8 @@ def _cited(entry: Entry, first: int, last: int, shown: str, cut: str | None = No
 
 def slice_bytes(entry: Entry, text: Text, index: LineIndex, begin: int, length: int) -> Observed:
     """Part of a text by bytes. Its lines are cited if they are short, else exactly these bytes."""
-    begin, end = max(begin, text.start), min(begin + length, text.size)
+    begin = max(begin, text.start)  # after a byte order mark
+    end = min(begin + length, text.size)
     if text.encoding == "utf-8":  # no character is cut: the range begins earlier and ends earlier
         for _ in range(3):  # a character has at most three bytes after its first; more of them are not UTF-8
             begin -= begin > text.start and _continues(text, begin)

@@ -54,6 +54,21 @@ def test_web_pages_that_are_read_as_source_are_announced(tmp_path: Path) -> None
     assert "markup" not in sonde(*ask_for, "--code", cwd=tmp_path).stderr
 
 
+def test_the_first_and_the_last_error_of_logs_are_found_by_time(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    calm = [f"2026-01-01T09:{minute:02d}:00Z web INFO no error, the first of many\n" for minute in range(40)]
+    (logs / "a.log").write_text("".join([*calm, "2026-01-01T10:00:00Z web ERROR late\n"]))
+    (logs / "b.log").write_text("2026-01-01T09:59:00Z pay ERROR early\n2026-01-01T11:00:00Z pay ERROR at the end\n")
+    (logs / "c.txt").write_text("an error without a time, the first one here\n")
+
+    first = sonde("ask", "What was the first error?", "logs", cwd=tmp_path).stdout
+    last = sonde("ask", "Which was the last error?", "logs", cwd=tmp_path).stdout
+
+    assert "[1] b.log:1\n\n    2026-01-01T09:59:00Z pay ERROR early" in first
+    assert "[1] b.log:2\n\n    2026-01-01T11:00:00Z pay ERROR at the end" in last
+
+
 def test_help_is_a_word_too(tmp_path: Path) -> None:
     assert sonde("help", cwd=tmp_path).stdout == sonde("--help", cwd=tmp_path).stdout
     assert sonde("help", "runs", "show", cwd=tmp_path).stdout == sonde("runs", "show", "--help", cwd=tmp_path).stdout

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, cast
 
 from sonde.contexts import Showable
 from sonde.contexts.files import FilesContext
-from sonde.contexts.files.bm25 import Words, hearts
+from sonde.contexts.files.bm25 import Words, hearts, stem
+from sonde.contexts.files.grep import COUNTED
 from sonde.core.budget import Budget
 from sonde.core.calls import CallRef, how_to_cite
 from sonde.core.canonical import clip, hash_value, jsonable
@@ -32,6 +33,10 @@ _CALLS = re.compile(r"\[(tool:[^\[\]\n]+)\]")
 _TRACED = re.compile(r"\[((?:span|group|tool|message|retrieval):[^\[\]\n]+)\]")
 _TROUBLE = re.compile(r"\b(fail|wrong|br[eo]ke?|crash|outage|incident|problem|cause)", re.IGNORECASE)
 _SIGNS = "error failed failure exception fatal critical panic"
+_ORDINAL = re.compile(r"\b(first|earliest|oldest|last|latest|newest)\s+([^\W\d_]{3,})", re.IGNORECASE)
+_TIMED = r"^\D{0,24}(?:\d{1,2} )?\d{2,4}[-/:]\d{2}\b"
+MOST_LOGS = 20
+TIME_CHARS = 8
 PASSAGES = 8
 MOST_RESULTS = 40
 QUOTED_CHARS = 200
@@ -285,7 +290,7 @@ def fallback(gathered: Gathered) -> Conclusion:
     """The passages that bear on the question, ranked and cited; honest about being no answer."""
     passages: list[Citation] = []
     if "search" in gathered.registry.names and gathered.objective.strip():
-        passages = _found(gathered.objective, gathered)
+        passages = merge(_at_an_end(gathered), _found(gathered.objective, gathered))[:PASSAGES]
         if not passages and _TROUBLE.search(
             gathered.objective
         ):  # a question about trouble seldom has the words of errors
@@ -346,6 +351,34 @@ def _uncited(gathered: Gathered) -> list[str]:
         quoted = f"…{part[begin : begin + QUOTED_CHARS]}…"
         shown.append(f"{row['path']}:{row['start_line']} (the line is too long to be cited)\n\n    {quoted}")
     return shown
+
+
+def _at_an_end(gathered: Gathered) -> list[Citation]:
+    """For "the first error" or "the last timeout": that line of the logs, by time. Ranking knows nothing of order."""
+    asked = _ORDINAL.search(gathered.objective)
+    if asked is None or not isinstance(gathered.context, FilesContext) or "grep" not in gathered.registry.names:
+        return []
+    first, word = asked[1].lower() in ("first", "earliest", "oldest"), stem(asked[2].lower())
+    found: list[tuple[str, Citation]] = []
+    for entry in gathered.context.library.listing.texts[:MOST_LOGS]:
+        for level in (word.upper(), f"(?i:{word})"):  # ERROR is a level; "no error yet" is prose
+            pattern = rf"{_TIMED}.*\b{level}"
+            wanted = {"pattern": pattern, "path": entry.path, "max_matches": 1 if first else COUNTED}
+            try:
+                result = gathered.registry.call("grep", wanted)
+            except Fault:
+                break
+            if result.result and (first or result.truncated is None):
+                row = result.result[0 if first else -1]
+                gathered.prover.log.note(result.excerpts)
+                proved = gathered.prover.lines(entry.path, row["line"], row["line"], signal="file_reference")
+                if isinstance(proved, Citation):
+                    found.append((row["text"], proved.model_copy(update={"fallback": True})))
+                break
+    found.sort(key=lambda each: each[0], reverse=not first)
+    forms = {re.sub(r"\d", "0", text[:TIME_CHARS]) for text, _ in found}
+    sorted_by_time = len(forms) == 1 and not found[0][0][:1].isalpha()  # Nov comes after Dec
+    return [citation for _, citation in found[: 1 if sorted_by_time else 3]]
 
 
 def _found(query: str, gathered: Gathered) -> list[Citation]:

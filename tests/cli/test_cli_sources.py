@@ -21,6 +21,7 @@ LIVE = {
     "langfuse 4": ("langfuse", servers.langfuse),
     "langfuse 3": ("langfuse", servers.langfuse_v3),
     "langsmith": ("langsmith", servers.langsmith),
+    "langsmith 2": ("langsmith", servers.langsmith_v2),
 }
 
 

@@ -4,13 +4,28 @@ promise. What is not installed is skipped; `make test-sdks` installs it.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.metadata
 import json
 from typing import Any
 
 import pytest
-from trace_servers import KEY, PROJECT, PUBLIC, SECRET, STEPS, hex_ids, langfuse, langfuse_v3, langsmith, serving, uuids
+from trace_servers import (
+    KEY,
+    PROJECT,
+    PUBLIC,
+    SECRET,
+    SESSION,
+    STEPS,
+    hex_ids,
+    langfuse,
+    langfuse_v3,
+    langsmith,
+    langsmith_v2,
+    serving,
+    uuids,
+)
 
 
 def _version(package: str) -> int:
@@ -83,6 +98,30 @@ def test_the_client_of_langsmith_reads_projects_and_runs() -> None:
             client.list_runs(project_name=PROJECT, error=True, filter=f'in(trace_id, ["{uuids(STEPS[3])[0]}"])')
         )
 
+    with serving(langsmith_v2) as (url, _):
+        client = product.Client(api_url=url, api_key=KEY, auto_batch_tracing=False)
+        selects = [
+            "ID",
+            "TRACE_ID",
+            "ERROR",
+            "RUN_TYPE",
+            "STATUS",
+            "PARENT_RUN_IDS",
+            "START_TIME",
+            "PROMPT_COST",
+            "INPUTS",
+        ]
+        asked = {"project_ids": [SESSION], "min_start_time": "2026-01-01T00:00:00Z", "selects": selects}
+
+        async def every() -> list[Any]:
+            return [run async for run in client.runs.query(**asked)]
+
+        second = asyncio.run(every())
+
+    assert {(run.trace_id, run.id, run.error) for run in second} == {
+        (*uuids(step), step.error or None) for step in STEPS
+    }
+    assert {run.run_type for run in second} == {"CHAIN", "LLM", "TOOL", "RETRIEVER"}
     assert PROJECT in projects and len(projects) == 152
     assert {(str(run.trace_id), str(run.id), run.error) for run in runs} == {
         (*uuids(step), step.error or None) for step in STEPS

@@ -73,6 +73,7 @@ SOURCES = (
     Kept("langfuse", servers.hex_ids, answer=servers.langfuse),
     Kept("langfuse of version 3", servers.hex_ids, answer=servers.langfuse_v3),
     Kept("langsmith", servers.uuids, answer=servers.langsmith),
+    Kept("langsmith with its second interface", servers.uuids, answer=servers.langsmith_v2),
 )
 
 

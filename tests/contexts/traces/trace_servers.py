@@ -13,7 +13,7 @@ import re
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
@@ -585,7 +585,7 @@ def langsmith(asked: Asked) -> Reply:
         rows = [row for row in rows if not wanted or row["name"] == wanted]
         return 200, rows[at : at + int(asked.one("limit", "100"))]
     if asked.path in ("/info", "/api/v1/info"):
-        return 200, {"version": "0.12.0"}
+        return 200, {"version": "0.16.3"}
     if asked.path not in ("/api/v1/runs/query", "/runs/query"):
         return 404, {"detail": "Not Found"}
     body = asked.body
@@ -611,6 +611,34 @@ def langsmith(asked: Asked) -> Reply:
     shown = [{name: value for name, value in run.items() if name in selected} for run in runs[at : at + size]]
     cursors = {"next": str(at + size) if at + size < len(runs) else None, "prev": None}
     return 200, {"runs": shown, "cursors": cursors, "search_cursors": None, "parsed_query": None}
+
+
+def langsmith_v2(asked: Asked) -> Reply:
+    """POST /api/v2/runs/query, newest first, where the first interface is gone."""
+    if asked.path != "/api/v2/runs/query":
+        return (404, {"detail": "Not Found"}) if asked.path.endswith("/runs/query") else langsmith(asked)
+    if asked.headers.get("x-api-key") != KEY:
+        return 401, {"detail": "Invalid token"}
+    body = asked.body
+    names = {"trace_id": "trace", "ids": "id", "has_error": "error", "min_start_time": "start_time"}
+    known = {"filter", "is_root", "cursor", "project_ids", "page_size", "selects", *names}
+    assert body["project_ids"] and set(body) <= known, set(body) - known
+    older = {names.get(name, name): value for name, value in body.items()}
+    older |= {"session": body["project_ids"], "start_time": body.get("min_start_time", "2999")}
+    status, reply, *_ = langsmith(replace(asked, path="/api/v1/runs/query", body=older))
+    runs: list[Json] = []
+    for run in reply["runs"]:
+        whole = next(langsmith_run(step) for step in STEPS if uuids(step)[1] == run["id"])
+        whole |= {"project_id": whole["session_id"], "run_type": whole["run_type"].upper()}
+        whole |= {
+            "status": whole["status"].upper(),
+            "metadata": whole["extra"]["metadata"],
+            "is_root": not whole["parent_run_ids"],
+        }
+        whole |= {name: whole[name] and float(whole[name]) for name in ("prompt_cost", "completion_cost")}
+        whole |= {name: f"{whole[name]}Z" for name in ("start_time", "end_time")}
+        runs.append({name: value for name, value in whole.items() if name.upper() in body.get("selects", ["ID"])})
+    return status, {"items": runs, "next_cursor": reply["cursors"]["next"]}
 
 
 def _meets(run: Json, condition: str) -> bool:

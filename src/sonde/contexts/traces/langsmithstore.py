@@ -1,4 +1,5 @@
-"""Traces on a LangSmith server: root runs in pages by start, runs by trace and by id, with `POST /api/v1/runs/query`.
+"""Traces on a LangSmith server: root runs in pages by start, runs by trace and by id, with `POST /api/v1/runs/query`, or with its successor
+`/api/v2/runs/query` where that is gone.
 
 The importer of exports reads the runs, so a trace is the same from a file and from a server. Feedback is not read.
 """
@@ -9,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlsplit
 from uuid import UUID
@@ -17,12 +19,22 @@ from sonde.contexts.traces.importers import langsmith
 from sonde.contexts.traces.serverstore import ServerStore
 from sonde.contexts.traces.span import Span, time_text
 from sonde.contexts.traces.store import TraceQuery, TraceRow
-from sonde.errors import ConfigError, ToolResponseInvalid
-from sonde.trace_client import Json, TraceClient
+from sonde.errors import ConfigError, ToolFault, ToolResponseInvalid
+from sonde.trace_client import Json, ServerRefused, TraceClient
 
 RUNS_A_PAGE = 100
 PROJECTS_A_PAGE = 100
 IDS_A_REQUEST = 40
+LISTED = 100_000
+SUCCESSORS = {
+    "session": "project_ids",
+    "trace": "trace_id",
+    "id": "ids",
+    "error": "has_error",
+    "start_time": "min_start_time",
+    "limit": "page_size",
+}
+"""How the second interface names what the first one knows."""
 OUTLINE = (
     *("id", "name", "run_type", "start_time", "end_time", "status", "error", "parent_run_id", "trace_id"),
     *("session_id", "dotted_order"),
@@ -40,6 +52,7 @@ class LangsmithStore(ServerStore):
     def __init__(self, client: TraceClient, project: str) -> None:
         super().__init__(client, project)
         self._session: Json | None = None
+        self._succeeded = False
 
     def projects(self) -> list[str]:
         """Names, sorted."""
@@ -74,7 +87,7 @@ class LangsmithStore(ServerStore):
             body["start_time"] = time_text(start_us)
         if query.end_us is not None:
             body["filter"] = f'lt(start_time, "{time_text(query.end_us)}")'
-        for page in self._pages(body):
+        for page in self._by_start(self._pages(body)):
             rows: list[TraceRow] = []
             for span in page:
                 own = span.summary
@@ -127,15 +140,49 @@ class LangsmithStore(ServerStore):
     def _pages(self, body: Json) -> Iterator[list[Span]]:
         """Spans of the project's runs, by start."""
         session = str(self._own_session()["id"])
-        asked = {"session": [session], "order": "asc", "limit": RUNS_A_PAGE, **body}
+        asked: Json = {"session": [session], "order": "asc", "limit": RUNS_A_PAGE, **body}
 
         def ask(cursor: str | None) -> tuple[Any, Any]:
-            reply = self.client.post("/api/v1/runs/query", asked | ({"cursor": cursor} if cursor else {}))
+            following = {"cursor": cursor} if cursor else {}
+            if not self._succeeded:
+                try:
+                    reply = self.client.post("/api/v1/runs/query", asked | following)
+                except ServerRefused as refused:
+                    if refused.status not in {404, 410}:
+                        raise
+                    self._succeeded = True
+                else:
+                    with self.reading("a page"):
+                        return reply["runs"], reply["cursors"].get("next") if reply.get("cursors") else None
+            body = {
+                SUCCESSORS.get(name, name): value for name, value in asked.items() if name not in ("order", "select")
+            }
+            selected = [
+                {"parent_run_id": "PARENT_RUN_IDS", "session_id": "PROJECT_ID"}.get(each, each.upper())
+                for each in asked["select"]
+            ]
+            usual = {"min_start_time": time_text(0), "selects": selected}  # else it would look at the last day only
+            reply = self.client.post("/api/v2/runs/query", usual | body | following)
             with self.reading("a page"):
-                return reply["runs"], reply["cursors"].get("next") if reply.get("cursors") else None
+                return reply["items"], reply.get("next_cursor")
 
         for page in self.client.pages("runs", ask):
-            yield [self._span_of(raw) for raw in page if raw.get("session_id", session) == session]
+            yield [
+                self._span_of(raw)
+                for raw in page
+                if session == (raw.get("session_id") or raw.get("project_id") or session)
+            ]
+
+    def _by_start(self, pages: Iterator[list[Span]]) -> Iterator[list[Span]]:
+        """Pages by start. The second interface promises no order, so all of its pages are read first."""
+        for page in pages:
+            if not self._succeeded:
+                yield page
+                continue
+            every = [*page, *islice((span for more in pages for span in more), LISTED + 1)]
+            if len(every) > LISTED:
+                raise ToolFault(f"more than {LISTED:,} traces began in this window; give a shorter one (--from, --to)")
+            yield sorted(every, key=lambda span: span.summary.order)
 
     def _span_of(self, raw: Json) -> Span:
         with self.reading("a run"):

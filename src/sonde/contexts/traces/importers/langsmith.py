@@ -26,7 +26,8 @@ def spans(record: Json) -> Iterator[Span | str]:
     stack: list[tuple[Json, Any, Any]] = [(record, record.get("trace_id") or record.get("id"), None)]
     while stack:
         raw, trace_id, parent = stack.pop()
-        kind, error = raw.get("run_type"), raw.get("error")
+        kind, error, above = str(raw.get("run_type")).lower(), raw.get("error"), raw.get("parent_run_ids")
+        direct = cast("list[Any]", above)[-1] if isinstance(above, list) and above else None
         try:
             table: Json = {
                 f"{ours}.value": text(opened(raw[theirs]))
@@ -63,12 +64,12 @@ def spans(record: Json) -> Iterator[Span | str]:
             yield build_span(
                 trace_id=raw.get("trace_id") or trace_id,
                 span_id=raw.get("id"),
-                parent_id=raw.get("parent_run_id") or parent,
+                parent_id=raw.get("parent_run_id") or direct or parent,
                 name=raw.get("name"),
-                kind=_KINDS.get(str(kind), "CHAIN"),
+                kind=_KINDS.get(kind, "CHAIN"),
                 start=raw.get("start_time"),
                 end=raw.get("end_time"),
-                status="ERROR" if error or raw.get("status") == "error" else "OK",
+                status="ERROR" if error or str(raw.get("status")).lower() == "error" else "OK",
                 status_message=text(error) if error else "",
                 attributes=table,
                 project=str(raw.get("session_name") or "default"),

@@ -7,6 +7,11 @@ import json
 import pytest
 from victim import Victim
 
+from sonde.api.ask_run import ask
+from sonde.contexts.configs import ConfigSnapshots
+from sonde.contexts.workspace.reach import outer_git
+from sonde.testing import ScriptedModel
+
 ANSWERS = {
     "fences": "'`' * 60_000",
     "tildes": "'~' * 60_000 + 'mermaid'",
@@ -49,3 +54,38 @@ def test_a_trace_of_tools_that_return_blank_lines_is_judged_in_time(victim: Vict
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["status"] in ("succeeded", "partial")
+
+
+ALIKE = "".join(f"{'a' if number % 2 else 'b'}\n" for number in range(199))
+OTHER = "".join(f"{'b' if number % 3 else 'a'}\n" for number in range(199))
+
+
+@pytest.mark.hostile_long
+def test_config_snapshots_whose_lines_repeat_are_compared_in_time(victim: Victim) -> None:
+    for tag, created, text in (("one", "2025-10-01", ALIKE), ("two", "2025-10-02", OTHER)):
+        victim.write(f"configs/{tag}/metadata.json", json.dumps({"created_at": f"{created}T00:00:00Z"}))
+        for number in range(100):
+            victim.write(f"configs/{tag}/{number}.yaml", text)
+    configs = ConfigSnapshots(victim.folder / "configs", project_name="shop")
+    first, second = (str(row["snapshot_id"]) for row in configs.list_config_snapshots("shop"))
+
+    seen = configs.get_config_diff(first, second)
+
+    assert len(seen.value["paths"]) == 100
+    assert configs.reread(seen.excerpts[0]) == configs.reread(seen.excerpts[0])
+
+
+def test_two_answers_whose_lines_repeat_are_compared_in_time(victim: Victim) -> None:
+    for text in (ALIKE * 30, OTHER * 30):
+        ask("?", model=ScriptedModel([f"FINAL({text!r})"]), runs_dir=victim.own, citations=False)
+
+    shown = victim.call("diff", *sorted(victim.own.iterdir()), "--runs-dir", victim.own)
+
+    assert shown.returncode in (0, 1) and "@@" in shown.stdout
+
+
+def test_the_settings_of_a_planted_submodule_are_read_in_time(victim: Victim) -> None:
+    victim.write("history/config", "\n" * 1_000_000)
+    victim.write("part/.git", f"gitdir: {victim.folder / 'history'}\n")
+
+    assert outer_git(victim.folder / "part") == []

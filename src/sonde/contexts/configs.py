@@ -7,11 +7,11 @@ out.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, cast
 
 from sonde.core.canonical import clip, plural, sha256_text
 from sonde.core.deadline import rfc3339
+from sonde.core.difference import Effort, TooRepetitive, best_hunks
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
 from sonde.disk import open_below, secret_reason
 from sonde.errors import ConfigError, ToolFault
@@ -27,7 +28,7 @@ METADATA = "metadata.json"
 MAX_TEXT_BYTES = 1_000_000
 MAX_HASHED_BYTES = 1 << 30  # of large files in one comparison; a hole of terabytes takes no room on a disk
 MAX_SHOWN_CHARS = 60_000
-MAX_COMPARED = 4_000_000  # lines of one file times lines of the other: difflib's time grows with it
+MAX_COMPARED = 4_000_000  # lines of one file times lines of the other
 _DEPENDENCIES = ("requirements", "pyproject", "poetry.lock")
 
 
@@ -181,18 +182,19 @@ def unified_diff(base: Snapshot, target: Snapshot) -> tuple[str, list[str]]:
     """The diff of all files in the order of their paths, and the paths that changed."""
     lines: list[str] = []
     changed: list[str] = []
-    left = MAX_HASHED_BYTES
+    left, effort = MAX_HASHED_BYTES, Effort()
     for path in sorted({*base.paths, *target.paths}):
         (before, first), (after, second) = (_lines(each.folder, path, left // 2) for each in (base, target))
         left -= first + second
         if before == after:
             continue
         changed.append(path)
+        lines += [f"--- a/{path}", f"+++ b/{path}"]
         if len(before) * len(after) <= MAX_COMPARED:
-            lines += difflib.unified_diff(before, after, f"a/{path}", f"b/{path}", lineterm="")
-            continue
-        ranges = f"@@ -1,{len(before)} +1,{len(after)} @@"
-        lines += [f"--- a/{path}", f"+++ b/{path}", f"{ranges} too long to compare line by line"]
+            with suppress(TooRepetitive):
+                lines += best_hunks(before, after, effort)
+                continue
+        lines.append(f"@@ -1,{len(before)} +1,{len(after)} @@ too long to compare line by line")
         kept, gone = set(after), set(before)
         lines += [f"-{line}" for line in before if line not in kept]
         lines += [f"+{line}" for line in after if line not in gone]

@@ -6,7 +6,6 @@ Retries of a model call and a resume are circumstances, not differences. Prompts
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections import Counter
@@ -16,6 +15,7 @@ from itertools import zip_longest
 from typing import Any, cast
 
 from sonde.core.canonical import canonical_json, clip
+from sonde.core.difference import hunks
 from sonde.core.events import (
     AnyEvent,
     Event,
@@ -105,7 +105,7 @@ def compare(left: Sequence[AnyEvent], right: Sequence[AnyEvent]) -> Comparison:
         Counter(event.name for event in events if isinstance(event, HostReturned)) for events in (left, right)
     )
     answers = _answer(left), _answer(right)
-    one_lines, other_lines = (answer.splitlines() for answer in answers)
+    changed = hunks(answers[0].splitlines(), answers[1].splitlines(), context=2)
     return Comparison(
         left=one.run_id,
         right=other.run_id,
@@ -120,7 +120,7 @@ def compare(left: Sequence[AnyEvent], right: Sequence[AnyEvent]) -> Comparison:
         same_answer=answers[0] == answers[1],
         left_answer=answers[0],
         right_answer=answers[1],
-        answer_diff=list(difflib.unified_diff(one_lines, other_lines, "left", "right", n=2, lineterm="")),
+        answer_diff=["--- left", "+++ right", *changed] if changed else [],
     )
 
 

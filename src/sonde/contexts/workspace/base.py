@@ -7,20 +7,16 @@ texts, so whoever applies it needs no patch logic: it checks path, base hash and
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from itertools import accumulate
 from typing import Protocol
 
 from sonde.core.canonical import sha256_text
+from sonde.core.difference import hunks
 from sonde.errors import ToolFault
-
-MAX_DIFF_STEPS = 5_000_000
 
 
 class PathRefused(ToolFault):
@@ -100,34 +96,11 @@ class FileChange:
 
     @cached_property
     def diff(self) -> str:
-        """Unified diff of this file as difflib makes it; where that takes too long, one hunk from the first difference to the last."""
+        """Unified diff of this file."""
         old, new = _diffed(self.old_text), _diffed(self.new_text or "")
-        try:
-            groups = list(_BoundedMatcher(old, new).get_grouped_opcodes(3))
-        except _TooMuch:
-            most = min(len(old), len(new))
-            same = next((n for n in range(most) if old[n] != new[n]), most)
-            tail = next((n for n in range(most - same) if old[-1 - n] != new[-1 - n]), most - same)
-            a, b = len(old) - tail, len(new) - tail
-            head, foot = min(3, same), min(3, tail)
-            groups = [
-                [
-                    ("equal", same - head, same, same - head, same),
-                    ("replace", same, a, same, b),
-                    ("equal", a, a + foot, b, b + foot),
-                ]
-            ]
         before = "/dev/null" if self.action is Action.ADD else f"a/{self.path}"
         after = "/dev/null" if self.action is Action.DELETE else f"b/{self.writes}"
-        lines = [f"--- {before}", f"+++ {after}"]
-        for group in groups:
-            lines.append(f"@@ -{_span(group[0][1], group[-1][2])} +{_span(group[0][3], group[-1][4])} @@")
-            for kind, a, a_end, b, b_end in group:
-                if kind == "equal":
-                    lines += [f" {line}" for line in old[a:a_end]]
-                else:
-                    lines += [f"-{line}" for line in old[a:a_end]] + [f"+{line}" for line in new[b:b_end]]
-        return "\n".join(lines) + "\n"
+        return "\n".join([f"--- {before}", f"+++ {after}", *hunks(old, new)]) + "\n"
 
     def summary(self) -> str:
         """One line for people and models, such as `sample.ts: updated +4 -1`."""
@@ -138,37 +111,6 @@ class FileChange:
             self.action
         ]
         return f"{self.path}: {done} +{added} -{removed}"
-
-
-class _TooMuch(Exception):  # no error: it never leaves this module
-    """The lines repeat so much that the best diff would take too long."""
-
-
-class _BoundedMatcher(difflib.SequenceMatcher[str]):
-    """difflib's, which takes a time that grows with the cube of the lines where they repeat: ours gives up before that is felt."""
-
-    def __init__(self, old: list[str], new: list[str]) -> None:
-        super().__init__(None, old, new)
-        counts = Counter(new)
-        # difflib leaves out lines that are more frequent than this
-        popular = len(new) // 100 + 1 if len(new) >= 200 else len(new)
-        self._steps = [0, *accumulate(1 + (counts[line] if counts[line] <= popular else 0) for line in old)]
-        self._left = MAX_DIFF_STEPS
-
-    def find_longest_match(
-        self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None
-    ) -> difflib.Match:
-        ahi = len(self._steps) - 1 if ahi is None else ahi
-        self._left -= self._steps[ahi] - self._steps[alo]
-        if self._left < 0:
-            raise _TooMuch
-        return super().find_longest_match(alo, ahi, blo, bhi)
-
-
-def _span(start: int, end: int) -> str:
-    """Lines as a unified diff names them: counted from 1, an empty span by the line before it."""
-    length = end - start
-    return str(start + 1) if length == 1 else f"{start + 1 if length else start},{length}"
 
 
 def _diffed(text: str) -> list[str]:

@@ -8,7 +8,6 @@ projects. What this does not promise: anything about TCP, and anything about wha
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -127,8 +126,9 @@ def outer_git(root: Path) -> list[str]:
                 if target.parent.name == "worktrees":
                     named, history = _small(target / "gitdir"), target.parents[1]
                 else:
-                    found = re.search(r"^\s*worktree\s*=(.+)$", _small(target / "config"), re.MULTILINE)
-                    named, history = f"{found[1].strip()}/.git" if found else "", target
+                    settings = (line.partition("=") for line in _small(target / "config").split("\n"))
+                    place_of = [value.strip() for key, _, value in settings if key.strip() == "worktree"]
+                    named, history = f"{place_of[0]}/.git" if place_of else "", target
                 if (target / named.strip()).resolve() == place.resolve():
                     return [str(history)]
             return []

@@ -11,7 +11,7 @@ from victim import Victim
 
 import sonde
 from sonde.core.instructions import instructions_in
-from sonde.runtime.delegate import QUERY_SYSTEM
+from sonde.runtime.delegate import BRIEF_SYSTEM, QUERY_SYSTEM
 
 NAMED = {each.name: each for each in INJECTIONS}
 
@@ -42,12 +42,12 @@ def test_ordinary_code_documents_and_prompts_of_agents_are_not_taken_for_attempt
 def test_every_prompt_says_that_data_gives_no_instructions() -> None:
     package = Path(sonde.__file__).parent
     prompts = {path.stem: path.read_text(encoding="utf-8") for path in package.glob("*/prompts/*.md")}
-    parts = ("convention", "strict", "schema", "decisive_guide", "ask_functions")
+    parts = ("convention", "strict", "schema", "decisive_guide", "ask_functions", "ask_traces", "ask_traces_functions")
     for part in (*parts, "rca_actions", "compliance_actions", "incident_actions"):  # they stand in other prompts
         del prompts[part]
-    prompts["query"] = QUERY_SYSTEM
+    prompts |= {"query": QUERY_SYSTEM, "query of ask": BRIEF_SYSTEM}
     assert len(prompts) > 15
-    assert [name for name, text in prompts.items() if not ("data" in text and "instructions" in text)] == []
+    assert [name for name, text in prompts.items() if not ("data" in text.lower() and "instructions" in text)] == []
 
 
 @pytest.mark.hostile_long

@@ -146,6 +146,30 @@ def test_sql_and_tables_are_cited_by_their_call(traces: Path, tmp_path: Path) ->
     assert cited.ref.startswith("tool:sql:") and '"n":3' in cited.snippet
 
 
+@pytest.mark.parametrize(
+    ("printed", "asked"), [("for r in rows: print(r['n'], 'of', r['r'])", 2), ("print(len(rows))", 3)]
+)
+def test_a_table_that_was_printed_row_by_row_needs_no_check(
+    traces: Path, tmp_path: Path, printed: str, asked: int
+) -> None:
+    query = "SELECT attr(span_id, 'release') AS r, count(*) AS n FROM spans WHERE name = 'pay' GROUP BY r"
+
+    def reply(request: Any) -> str:
+        said = request.messages[-1].content
+        if "bear out" in said:
+            return "yes"
+        ref = said.partition("is cited as [")[2].partition("]")[0]
+        block = (
+            f"rows = sql({query!r})\n{printed}" if not ref else f"FINAL('Six payments, half of them of v2. [{ref}]')"
+        )
+        return f"```python\n{block}\n```"
+
+    model = ScriptedModel(reply)
+    answer = sonde.ask("How many?", source=traces, model=model, settings=sonde.Settings(), runs_dir=tmp_path / "runs")
+
+    assert (answer.status, len(model.requests)) == ("succeeded", asked)
+
+
 def test_a_wrong_count_in_the_answer_goes_back_and_stays_a_gap(traces: Path, tmp_path: Path) -> None:
     wrong = f"FINAL('5 of 12 spans failed. [span:{FAILED}]')"
 

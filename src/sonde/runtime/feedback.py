@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from sonde.core.canonical import clip, jsonable
 from sonde.core.source import indented
 from sonde.sandbox import ExecResult
 
 SHOWN_CHARS = 8192
+TABLE_ROWS = 300
 BRIEF_TEXT = 1000
 """In brief, variables with a shorter text are not told: most are left over from a loop."""
 
@@ -78,6 +79,19 @@ def was_shown(text: str, printed: str) -> bool:
         line in printed or repr(line)[1:-1] in printed or json.dumps(line, ensure_ascii=False)[1:-1] in printed
         for line in map(str.strip, text.splitlines())
     )
+
+
+def table_was_shown(result: Any, printed: str) -> bool:
+    """Whether each row of a table was printed on some line, with all its values in whatever form."""
+    rows = cast("list[Any]", result) if isinstance(result, list) else [result]
+    if not 0 < len(rows) <= TABLE_ROWS or not all(isinstance(row, dict) for row in rows):
+        return False
+    lines = printed.splitlines()
+    for row in cast("list[dict[str, Any]]", rows):
+        values = [str(value) for value in row.values() if value is not None]
+        if not any(all(value in line for value in values) for line in lines):
+            return False
+    return True
 
 
 def value_text(name: str, value: Any) -> str:

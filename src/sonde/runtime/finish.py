@@ -32,7 +32,7 @@ from sonde.errors import (
 )
 from sonde.runs.recording import NOTHING, Diverged
 from sonde.runtime.engine import Conclusion, Gathered, Problem, Prover
-from sonde.runtime.feedback import CONFIRM, was_shown
+from sonde.runtime.feedback import CONFIRM, table_was_shown, was_shown
 from sonde.runtime.occurrence import counted, is_computed, literals_of
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _unseen(session: Session, conclusion: Conclusion) -> dict[str, str]:
         if isinstance(citation, SpanCitation):  # whatever a tool shows of a span or a group has its id beside it
             excerpt = log.find(citation.kind.value, citation.ref)
             named = (citation.span_id or citation.ref.removeprefix("group:")) in printed
-            if since or not (named or (excerpt is not None and log.is_shown(excerpt))):
+            if not named and (since or excerpt is None or not log.is_shown(excerpt)):
                 found[citation.place] = clip(prover.text_of(citation), CLAIM_CHARS)
             continue
         if pointer is None:
@@ -145,7 +145,7 @@ def _unseen(session: Session, conclusion: Conclusion) -> dict[str, str]:
             excerpt, event = log.find(citation.kind.value, pointer.base), prover.returned(pointer.base)
             seen = excerpt is None or log.is_shown(excerpt)
             text = "" if event is None else pointer.cut(shown_text(event.result)) or ""
-            if event is not None and repr(event.result) in printed:
+            if event is not None and (repr(event.result) in printed or table_was_shown(event.result, printed)):
                 continue
         if (since or not seen) and not was_shown(text, printed):
             found[citation.place] = text

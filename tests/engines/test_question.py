@@ -307,6 +307,19 @@ def test_a_server_is_loaded_once_and_says_what_of_it_was_loaded(server: PhoenixD
     assert answer.record.dataset_ref.dataset_id == f"{server.url.partition('://')[2]}/shop"
 
 
+def test_a_replay_over_a_server_reads_the_traces_that_were_there(server: PhoenixDouble, tmp_path: Path) -> None:
+    answer = asked(server.url, LOOK, DONE, folder=tmp_path, project="shop")
+    assert answer.run_dir is not None
+    later = {"start_time": "2026-01-02T00:00:00+00:00", "end_time": "2026-01-02T00:00:01+00:00", "parent_id": None}
+    server.rows.append(server.rows[-1] | later | {"context": {"trace_id": "f" * 32, "span_id": "e" * 16}})
+
+    again = sonde.replay(answer.run_dir, settings=sonde.Settings(source=server.url), trust_run=True)
+    now = asked(server.url, folder=tmp_path, project="shop")
+
+    assert again.differences == ()
+    assert "7 traces begun from" in now.text
+
+
 def test_a_project_that_the_server_does_not_have_leaves_a_record(server: PhoenixDouble, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no project 'bakery'"):
         asked(server.url, folder=tmp_path, project="bakery")

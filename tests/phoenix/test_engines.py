@@ -168,3 +168,21 @@ def test_the_links_of_the_report_open_the_annotations_in_phoenix_own_page(url: s
     span_page, trace_page = json.loads(shown.stdout)
     assert span_page["found"] == ["rca.evidence", "tool_error"]
     assert trace_page["found"] == ["rca.primary"]
+
+
+def test_a_free_question_is_answered_from_the_spans_of_the_server(url: str, tmp_path: Path) -> None:
+    look = f"print(sql('SELECT name, status FROM spans ORDER BY start_time'), get_span('{TOOL}')['summary'], groups[0]['id'])"
+    finish = f"FINAL(f\"book timed out. [span:{TOOL}] [group:{{groups[0]['id']}}]\")"
+    model = ScriptedModel([f"```python\n{look}\n```", f"```python\n{finish}\n```"])
+    question: Json = {"source": url, "project": PROJECT, "settings": sonde.Settings(source=url), "runs_dir": tmp_path}
+
+    answer = sonde.ask("Why do checkouts fail?", **question, model=model)
+    counted = sonde.ask("Why do checkouts fail?", **question)
+    assert answer.run_dir is not None
+    again = sonde.replay(answer.run_dir, settings=sonde.Settings(source=url), trust_run=True)
+
+    assert answer.status == "succeeded", answer.gaps
+    assert [each.kind for each in answer.citations] == ["SPAN", "TOOL_IO"]
+    assert "Loaded: 1 trace, 3 spans, 1 with errors" in model.requests[0].messages[1].content
+    assert "1 trace begun from 2026-01-01T00:00:00Z" in counted.text and "TimeoutError: no answer" in counted.text
+    assert again.differences == ()

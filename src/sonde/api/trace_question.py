@@ -23,6 +23,7 @@ from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.joined import Part
 from sonde.contexts.traces.question import QuestionContext
 from sonde.contexts.traces.snapshot import Snapshot
+from sonde.contexts.traces.span import time_text
 from sonde.contexts.traces.store import TraceQuery
 from sonde.disk import AnyPath
 from sonde.engines.question import QUESTION
@@ -90,7 +91,7 @@ class TraceQuestion:
             yield Opened(
                 context=context,
                 engine=QUESTION,
-                recipe=None if paths is None else {**paths, "traces": self.recipe()},
+                recipe=None if paths is None else {**paths, "traces": replace(self, end=self._closed(parts)).recipe()},
                 left_out=beside.left_out if beside is not None else "",
                 dataset=", ".join(place.dataset for place in self.places),
                 input_ref={
@@ -106,6 +107,13 @@ class TraceQuestion:
     def project(self) -> str | None:
         """The project that all places have in common."""
         return next((place.project for place in self.places), None)
+
+    def _closed(self, parts: Sequence[Part]) -> str | None:
+        """The end of the window. A server gets new traces every moment: a replay or a follow-up reads those that were there now."""
+        if self.end is not None or not any(place.server for place in self.places):
+            return self.end
+        latest = max((us for part in parts if (us := part.store.latest_us()) is not None), default=None)
+        return None if latest is None else time_text(latest + 1)
 
     def recipe(self) -> dict[str, Any]:
         """What opens the same again."""

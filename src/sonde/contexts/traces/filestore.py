@@ -58,6 +58,11 @@ class IndexStore:
         """Names, sorted."""
         return [name for (name,) in self._all("SELECT DISTINCT project FROM traces ORDER BY project")]
 
+    def latest_us(self) -> int | None:
+        """When the last trace began."""
+        ((latest,),) = self._all("SELECT max(start_us) FROM traces")
+        return latest
+
     def holds(self, trace_id: str) -> bool:
         """Whether a trace is here."""
         return bool(self._all("SELECT 1 FROM traces WHERE trace_id = ?", (trace_id,)))

@@ -48,10 +48,13 @@ class Snapshot(IndexStore):
         """Copy traces up to the limits; when the first and the last of them began."""
         deadline = Deadline(SystemClock(), LOAD_S)
         page = self._server.traces(replace(query, limit=MAX_TRACES))
-        rows = page.rows
+        low, high = query.start_us, query.end_us  # not every server cuts to the microsecond
+        rows = [
+            row for row in page.rows if (low is None or row.start_us >= low) and (high is None or row.start_us < high)
+        ]
         hashes: list[str] = []
         loaded, why = 0, page.more or ""
-        if len(rows) == MAX_TRACES and why:
+        if len(page.rows) == MAX_TRACES and why:
             why = f"the limit is {MAX_TRACES:,} traces"
         for at in range(0, len(rows), AT_ONCE):
             if len(hashes) >= MAX_SPANS or deadline.expired():

@@ -2,7 +2,8 @@
 
 Only the report counts. In a window with a cause the first group must be of the right component and message (with two causes the first two
 groups; for latency and cost the first of that kind), and its suspected change must be the guilty one, or none if no change is guilty. A
-healthy window is right if no change and no outlier is named. What is true lies in a folder apart from the windows.
+healthy window is right if it is not called an incident and no change, slowness, cost or retries are named. What is true lies in a folder
+apart from the windows.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ WORDS_SHARE = 0.6
 PLAIN = """Below are the spans of an LLM system over some hours, one per line (time, trace, span and parent, service and release, name,
 milliseconds, tokens, status and message), and the changes that were made. Say what is wrong: groups of failures, the gravest first, or
 latency or cost that rose. Name for each the change of ours that caused it, or leave it empty if none did. If all is as usual, name none.
-Answer with JSON only: {{"groups": [{{"component": "span name", "message": "...", "kind": "errors|latency|cost", "change": "version, tag or
-commit", "first_seen": "time"}}]}}
+Answer with JSON only: {{"groups": [{{"component": "span name", "message": "...", "kind": "error|slow|costly",
+"suspected_change": "version, tag or commit", "first_seen": "time"}}]}}
 
 {changes}
 
@@ -58,23 +59,26 @@ class Incidents:
 
     def investigate(self, case: BenchCase, **options: Unpack[RunOptions]) -> Investigation:
         """The dossier of a window, with the changes that are on record for it."""
-        configs = case.source.parent / CONFIGS
-        return incident(case.source, configs=configs if configs.is_dir() else None, writeback=False, **options)
+        folder = case.source.parent
+        configs = folder / CONFIGS if (folder / CONFIGS).is_dir() else None
+        changes = [str(folder / DEPLOYS)] if (folder / DEPLOYS).is_file() else []
+        changes += [f"git:{folder / REPOSITORY}"] if (folder / REPOSITORY).is_dir() else []
+        return incident(case.source, configs=configs, changes=changes, writeback=False, **options)
 
     def predicted(self, report: Mapping[str, Any]) -> Json:
-        """What the report says of the window: counts, groups with their changes, and the change of the whole."""
+        """What the report says of the window: verdict, counts, groups with their changes, and the change of the whole."""
         window = fields_of(report.get("window"))
         groups = [
             {
                 "component": str(group.get("component") or ""),
                 "message": str(group.get("message") or ""),
-                "kind": str(group.get("kind") or "errors"),
-                "change": _change(group.get("suspected_change") or group.get("change")),
-                "first_seen": str(group.get("first_seen") or ""),
+                "kind": str(group.get("kind") or "error"),
+                "change": _change(group.get("suspected_change")),
+                "onset": str(fields_of(group.get("onset")).get("at") or group.get("first_seen") or ""),
             }
             for group in map(fields_of, items_of(report.get("groups")))
         ]
-        counts = {"traces": window.get("traces"), "failed": window.get("failed")}
+        counts = {key: window.get(key) for key in ("verdict", "traces", "failed")}
         return {**counts, "groups": groups, "change": _change(report.get("suspected_change"))}
 
     def by_rule(self, case: BenchCase, report: Mapping[str, Any]) -> Json:
@@ -111,19 +115,20 @@ class Incidents:
         truth, found = self.truths[case.key], cast("Json", predicted)
         groups = cast("list[Json]", found["groups"])
         if not truth.causes:
-            named = [group for group in groups if group["change"] or group["kind"] != "errors"]
-            invented = bool(named or found["change"])
+            named = [group for group in groups if group["change"] or group["kind"] != "error"]
+            invented = bool(named or found["change"] or found["verdict"] == "incident")
             failed = found["traces"] is None and not groups  # no report at all says nothing of health
             return {"right": float(not invented and not failed), "invented": float(invented)}
         marked: list[tuple[bool, bool, bool]] = []
         for cause in truth.causes:
-            rivals = [group for group in groups if group["kind"] == cause.kind][: len(truth.causes)]
+            kinds = {"error", "retries"} if cause.kind == "error" else {cause.kind}
+            rivals = [group for group in groups if group["kind"] in kinds][: len(truth.causes)]
             group = next((each for each in rivals if _same_group(cause, each)), None)
             if group is None:
                 marked.append((False, False, False))
                 continue
             said = group["change"] or (found["change"] if len(truth.causes) == 1 else "")
-            marked.append((True, _same_change(cause, truth, said), _same_onset(cause, group["first_seen"])))
+            marked.append((True, _same_change(cause, truth, said), _same_onset(cause, group["onset"])))
         group_right, change_right, onset_right = (float(all(column)) for column in zip(*marked, strict=True))
         return {
             "right": group_right * change_right,
@@ -153,9 +158,9 @@ class Incidents:
                 "\n", " "
             )
             said = str(first.get("change") or predicted["change"])[:40].replace("|", "/").replace("\n", " ")
-            counts = f"{predicted['failed']} of {predicted['traces']}"
+            counts = f"{predicted['verdict']}, {predicted['failed']} of {predicted['traces']}"
             rows.append(f"| {' | '.join([truth.kind.replace('_', ' '), case.key, counts, *marks, named, said])} |")
-        head = ["window", "key", "failed", "right", "group", "change", "onset", "first group", "its change"]
+        head = ["window", "key", "verdict, failed", "right", "group", "change", "onset", "first group", "its change"]
         lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *rows]
         lines += ["", f"Right: {right} of {len(rows)} (the bar is 16 of 20 by rule, 19 with a capable model)."]
         lines += [f"Invented something in {invented} of {healthy} healthy windows (the bar is 0)."]
@@ -169,7 +174,7 @@ def _change(said: Any) -> str:
     fields = fields_of(said)
     if not fields or fields.get("change_type") == "unknown":
         return ""
-    text = " ".join(str(fields.get(key) or "") for key in ("change_ref", "summary")).strip()
+    text = " ".join(str(fields.get(key) or "") for key in ("change_ref", "name", "summary")).strip()
     return re.sub(r"\S+\.\.(?=\w)", "", text)  # of two snapshots that are compared, the later one is the change
 
 
@@ -177,7 +182,7 @@ def _same_group(cause: Cause, group: Json) -> bool:
     component, message = group["component"].casefold(), group["message"].casefold()
     if not any(name.casefold() in component for name in cause.components):
         return False
-    if cause.kind != "errors":
+    if cause.kind != "error":
         return True
     found = sum(word in message for word in cause.words)
     return found >= WORDS_SHARE * len(cause.words)
@@ -195,9 +200,9 @@ def _same_change(cause: Cause, truth: WindowGold, said: str) -> bool:
     return bool(named) and named[min(named)] in cause.marks
 
 
-def _same_onset(cause: Cause, first_seen: str) -> bool:
+def _same_onset(cause: Cause, onset: str) -> bool:
     try:
-        seen = datetime.fromisoformat(first_seen)
+        seen = datetime.fromisoformat(onset)
     except ValueError:
         return False
     return abs((seen - datetime.fromisoformat(cause.onset)).total_seconds()) <= cause.tolerance_s

@@ -96,7 +96,7 @@ class Cause:
     """One thing that is wrong. `marks` are the names of the guilty change, empty if no change is; `words` are of the errors' message."""
 
     kind: str
-    """errors, latency or cost."""
+    """The kind of the group that a report should name: error, slow or costly."""
     components: tuple[str, ...]
     words: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
@@ -254,7 +254,7 @@ class TraceWindow:
         self,
         stage: Stage,
         *marks: str,
-        kind: str = "errors",
+        kind: str = "error",
         thrown: Thrown | None = None,
         tolerance: float = 15 * MINUTE,
         also: tuple[str, ...] = (),
@@ -288,14 +288,14 @@ class TraceWindow:
         deploys = sorted(self.deploys, key=lambda each: each[0].at)
         if deploys and self.listed:
             rows = [
-                {"time": self.moment(each.at), "service": each.service, "version": each.version}
-                | ({"note": note} if note else {})
+                {"at": self.moment(each.at), "service": each.service, "version": each.version}
+                | ({"summary": note} if note else {})
                 for each, note in deploys
             ]
             (folder / DEPLOYS).write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
         for at, tag, files in self.snapshots:
-            about = {"created_at": self.moment(at), "project_name": self.traffic.project}
-            for path, content in {**files, "metadata.json": json.dumps(about)}.items():
+            about = json.dumps({"created_at": self.moment(at)})
+            for path, content in {**files, "metadata.json": about}.items():
                 target = folder / CONFIGS / tag / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_text(content, "utf-8")
@@ -402,7 +402,7 @@ def dear_prompt(window: TraceWindow) -> None:
     window.quiet_deploys(around=at)
     window.traffic.troubles.append(Trouble(stage=llm.name, begin=at, tokens=window.draw.uniform(2.2, 3.2)))
     names = tuple(each.name for each in window.traffic.routes)
-    window.blame(llm, tag, kind="cost", also=(*window.traffic.models, llm.service, *names))
+    window.blame(llm, tag, kind="costly", also=(*window.traffic.models, llm.service, *names))
 
 
 def slow_stage(window: TraceWindow) -> None:
@@ -415,7 +415,7 @@ def slow_stage(window: TraceWindow) -> None:
     window.traffic.troubles.append(
         Trouble(stage=stage.name, versions={gone.version: 0.95}, slow=window.draw.uniform(7, 12))
     )
-    window.blame(stage, gone.version, kind="latency", also=(stage.service,))
+    window.blame(stage, gone.version, kind="slow", also=(stage.service,))
 
 
 def retry_storm(window: TraceWindow) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import trace_servers as servers
-from trace_samples import as_otlp, write_lines
-from trace_servers import PROJECT, STEPS, Answer, Asked, Step
 
+from contexts.traces import trace_servers as servers
+from contexts.traces.trace_samples import as_otlp, write_lines
+from contexts.traces.trace_servers import PROJECT, STEPS, Answer, Asked, Step
 from sonde.api.trace_source import known_ids, source_of, whole_ids
 from sonde.contexts.traces.attributes import canonical_attributes
 from sonde.contexts.traces.catalog import overview, query_of, show_trace
@@ -26,6 +26,7 @@ from sonde.contexts.traces.store import TraceQuery, TraceStore, UnknownSpan, Unk
 
 Json = dict[str, Any]
 Ids = Callable[[Step | tuple[str, str]], tuple[str, str]]
+Demand = Callable[[tuple[TraceStore, Ids]], None]
 KEPT = (
     *("input.value", "output.value", "tool.name", "metadata.prompt_version", "llm.model_name"),
     *("llm.token_count.prompt", "llm.token_count.completion", "llm.token_count.total", "llm.cost.prompt"),

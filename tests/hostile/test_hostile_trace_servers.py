@@ -52,6 +52,9 @@ WRONG: dict[str, Callable[[str], Callable[[Asked], Reply]]] = {
     "depth": lambda _: lambda _: (200, b'{"data": ' + b"[" * 200_000),
     "a page of HTML": lambda _: lambda _: (200, "<html><body>Sign in</body></html>"),
     "rows that are none": lambda product: lambda _: (200, _page(product, [{"id": 7}], None)),
+    "a trace in place of an observation": lambda product: (
+        lambda _: (200, _page(product, [{"observations": [{}, {}]}], None))
+    ),
     "no rows": lambda _: lambda _: (200, [1, 2]),
     "times of nowhere": lambda product: lambda _: (200, _page(product, [_broken(product)], None)),
 }
@@ -166,3 +169,17 @@ def test_parents_in_a_circle_and_names_with_escapes_are_shown_plainly(victim: Vi
     assert "a cycle, cut here" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     assert not any(line.startswith("fake:") for line in done.stdout.splitlines())
+
+
+@pytest.mark.hostile_long
+def test_a_window_with_more_traces_than_anybody_can_list_says_so(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sonde.contexts.traces.langfusestore.LISTED", 2)
+    victim.environ = KEYS
+    with serving(servers.langfuse) as (url, _):
+        done = victim.call("incident", "--source", f"langfuse:{url}", "--runs-dir", victim.own)
+
+    (record,) = victim.own.glob("*/run_record.json")
+    assert done.returncode == 1 and "shorter one (--from, --to)" in done.stderr
+    assert json.loads(record.read_text())["error"]["code"] == "TOOL_CALL_FAILED"

@@ -37,6 +37,8 @@ from sonde.errors import (
     ModelCallFailed,
     RecursionLimitReached,
     RunError,
+    ToolCallFailed,
+    ToolFault,
     UnexpectedRuntimeError,
     UsageError,
     WritebackFailed,
@@ -214,7 +216,10 @@ class Run:
             with deadline.in_force():
                 prefilter = NO_PREFILTER
                 if engine.prefilter is not None:
-                    prefilter = engine.prefilter(self._gathered(prefilter, ""))
+                    try:
+                        prefilter = engine.prefilter(self._gathered(prefilter, ""))
+                    except ToolFault as fault:  # no model is there yet that could try another way
+                        raise ToolCallFailed(fault.message) from None
                     self.log.note(prefilter.excerpts, shown=True)
                 if self.model is None:
                     spoken = engine.fallback(self._gathered(prefilter, NO_MODEL))

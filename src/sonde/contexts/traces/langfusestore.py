@@ -191,7 +191,8 @@ class LangfuseStore(ServerStore):
             with self.reading("a page"):
                 return reply["data"], reply["meta"].get("cursor")
 
-        return self.client.pages("observations", ask)
+        for page in self.client.pages("observations", ask):
+            yield [{**raw, "observations": None} for raw in page]  # rows are observations, never whole traces
 
     def _at(self, what: str, identifier: str) -> Json | None:
         """A trace or an observation of version 3 by its id; None if there is none."""

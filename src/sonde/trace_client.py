@@ -1,8 +1,9 @@
 """HTTP to a server that keeps traces: time-outs, retries on what may pass, and keys that never reach a message or a log.
 
 A request is tried again after connection failures, read time-outs, 429 and 5xx, with growing pauses (or the one that the server asks for)
-and never past the deadline. Writes are upserts by identifier, so trying again does no harm. Redirects are not followed: a key must not
-travel to another host.
+and never past the deadline: the client's own, or that of the run that asks. A reply, and all pages of a listing together, have limits of
+size and time. Writes are upserts by identifier, so trying again does no harm. Redirects are not followed: a key must not travel to
+another host.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any, cast
 import httpx2
 import msgspec
 
-from sonde.core.deadline import Deadline
+from sonde.core.canonical import MAX_JSON_ITEMS, has_too_many_items
+from sonde.core.deadline import Deadline, deadline_in_force
 from sonde.core.redaction import secret_forms, url_secrets
 from sonde.errors import ConfigError, ToolCallFailed, ToolFault, ToolResponseInvalid
 
@@ -27,8 +29,12 @@ ATTEMPTS = 4
 FIRST_PAUSE_S = 0.5
 MAX_PAUSE_S = 8.0
 MAX_ASKED_PAUSE_S = 60.0  # of what a server asks for with Retry-After
-MAX_REPLY_BYTES = 512 * 1024 * 1024
+MAX_REPLY_BYTES = 64 * 1024 * 1024
 MAX_PAGES = 5000
+MAX_LISTING_BYTES = 2 * 1024 * 1024 * 1024
+MAX_LISTING_S = 900.0  # of waiting for the pages of one listing
+GRACE_S = 10.0  # what a run that is out of time may still read for the report that it leaves
+INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this module waits (cli/interrupt.py)
 Json = dict[str, Any]
 Params = Mapping[str, str | int | Sequence[str] | None]
 
@@ -37,6 +43,10 @@ class ServerUnavailable(ToolCallFailed):
     """The server did not answer, also after trying again; a later run may succeed."""
 
     retryable = True
+
+
+class ReplyTooLarge(ToolResponseInvalid):
+    """The reply is more than we take in; fewer rows at once may fit."""
 
 
 class ServerRefused(ToolFault):
@@ -73,6 +83,7 @@ class TraceClient:
         self._deadline = deadline
         self._wait = wait
         self._in_vain = 0
+        self._received = 0
         self._lines: list[socket.socket] = []
         for name, value in (headers or {}).items():
             if not (name + value).isascii() or "\n" in value.strip():
@@ -117,7 +128,7 @@ class TraceClient:
         for attempt in range(patience):
             if attempt:
                 usual = min(FIRST_PAUSE_S * 2 ** (attempt - 1), MAX_PAUSE_S, self._timeout(problem))
-                left = self._deadline.remaining() if self._deadline is not None else MAX_ASKED_PAUSE_S
+                left = MAX_ASKED_PAUSE_S if (deadline := self._limit()) is None else deadline.remaining()
                 self._wait(max(usual, min(asked, MAX_ASKED_PAUSE_S, left)))
             self._in_vain += 1
             try:
@@ -168,7 +179,7 @@ class TraceClient:
                 for chunk in reply.iter_bytes():
                     content += chunk
                     if len(content) > MAX_REPLY_BYTES:
-                        raise ToolResponseInvalid(f"the reply at {path} is larger than {MAX_REPLY_BYTES >> 20} MiB")
+                        raise ReplyTooLarge(f"the reply at {path} is larger than {MAX_REPLY_BYTES >> 20} MiB")
                     if time.monotonic() - began > seconds:
                         raise httpx2.ReadTimeout(f"the reply took longer than {seconds:g} s")
                 asked = {name: reply.headers[name] for name in ("retry-after",) if name in reply.headers}
@@ -176,8 +187,15 @@ class TraceClient:
         finally:
             timer.cancel()
 
+    def _limit(self) -> Deadline | None:
+        """The client's own deadline, or that of the run that asks."""
+        return self._deadline or deadline_in_force()
+
     def _timeout(self, problem: str) -> float:
-        left = self._deadline.remaining() if self._deadline is not None else self._timeout_s
+        deadline = self._limit()
+        left = self._timeout_s if deadline is None else deadline.remaining()
+        if left <= 0 and deadline is not None and deadline is not self._deadline:
+            left = deadline.seconds + GRACE_S - deadline.elapsed()
         if left <= 0:
             raise ServerUnavailable(
                 f"no time left to ask {self.product} at {self.base_url}{f' (before: {problem})' if problem else ''}"
@@ -185,6 +203,9 @@ class TraceClient:
         return min(self._timeout_s, left)
 
     def _decoded(self, reply: httpx2.Response, path: str) -> Json:
+        self._received += len(reply.content)
+        if has_too_many_items(reply.content):
+            raise ReplyTooLarge(f"the reply at {path} holds more than {MAX_JSON_ITEMS} values")
         try:
             try:
                 value = msgspec.json.decode(reply.content or b"{}")
@@ -199,17 +220,25 @@ class TraceClient:
     def pages(self, what: str, ask: Callable[[str | None], tuple[Any, Any]]) -> Iterator[list[Json]]:
         """Pages of rows up to the last one. `ask` gets a cursor and gives the rows with the next cursor.
 
-        ToolResponseInvalid if the rows are no list, or if the pages go round in a circle or never end.
+        ToolResponseInvalid if the rows are no list, or if the pages go round in a circle, never end, or take too much time or room.
         """
         cursor: str | None = None
         seen: set[str] = set()
+        waited = received = 0.0
         for _ in range(MAX_PAGES):
+            began, before = time.monotonic(), self._received
             rows, following = ask(cursor)
-            if not isinstance(rows, list):
+            waited += time.monotonic() - began  # what the caller does between two pages does not count
+            received += self._received - before
+            if waited > MAX_LISTING_S or received > MAX_LISTING_BYTES:
                 raise ToolResponseInvalid(
-                    f"the reply of {self.product} at {what} holds no list; is this a {self.product} server?"
+                    f"{self.product} at {self.base_url} gave {received / (1 << 20):.0f} MiB of {what} in {waited:.0f} s, and no end"
                 )
-            yield [cast("Json", row) for row in cast("list[Any]", rows) if isinstance(row, dict)]
+            if not isinstance(rows, list) or not all(isinstance(row, dict) for row in cast("list[Any]", rows)):
+                raise ToolResponseInvalid(
+                    f"the reply of {self.product} at {what} holds no list of rows; is this a {self.product} server?"
+                )
+            yield cast("list[Json]", rows)
             if not following:
                 return
             cursor = str(following)

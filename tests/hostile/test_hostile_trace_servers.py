@@ -5,6 +5,8 @@ run leaves its record.
 from __future__ import annotations
 
 import json
+import subprocess
+import threading
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -13,12 +15,19 @@ from victim import Listener, Victim, one_in_make_test
 
 from contexts.traces import trace_servers as servers
 from contexts.traces.trace_servers import KEYS, PUBLIC, SECRET, Asked, Reply, serving
+from journeys.journey import SONDE
+from sonde.errors import ToolResponseInvalid
+from sonde.phoenix import Annotation, PhoenixClient, PhoenixReads, write_annotations
 
 Json = dict[str, Any]
 LIES = (SECRET, servers.KEY, KEYS["PHOENIX_API_KEY"])
 HONEST = {"phoenix": servers.phoenix, "langfuse": servers.langfuse, "langsmith": servers.langsmith}
 ROOM = {"phoenix": "/v1/projects/shop/", "langfuse": "/api/public/v2/observations", "langsmith": "/api/v1/runs/query"}
-TRACE = {"langfuse": servers.hex_ids(servers.STEPS[3])[0], "langsmith": servers.uuids(servers.STEPS[3])[0]}
+TRACE = {
+    "phoenix": servers.hex_ids(servers.STEPS[3])[0],
+    "langfuse": servers.hex_ids(servers.STEPS[3])[0],
+    "langsmith": servers.uuids(servers.STEPS[3])[0],
+}
 
 
 def _page(product: str, rows: list[Json], following: str | None) -> Json:
@@ -49,6 +58,7 @@ WRONG: dict[str, Callable[[str], Callable[[Asked], Reply]]] = {
     "the same page for ever": lambda product: lambda _: (200, _page(product, [], "again")),
     "pages without end": _endless,
     "a flood": lambda _: lambda _: (200, b'{"data": "' + b"x" * (2 << 20) + b'"}'),
+    "values": lambda _: lambda _: (200, b'{"data": [' + b"[]," * 30_000 + b"[]]}"),
     "depth": lambda _: lambda _: (200, b'{"data": ' + b"[" * 200_000),
     "a page of HTML": lambda _: lambda _: (200, "<html><body>Sign in</body></html>"),
     "rows that are none": lambda product: lambda _: (200, _page(product, [{"id": 7}], None)),
@@ -72,12 +82,13 @@ def _broken(product: str) -> Json:
 
 
 @pytest.mark.parametrize("wrong", one_in_make_test(WRONG))
-@pytest.mark.parametrize("product", ["langfuse", "langsmith"])
+@pytest.mark.parametrize("product", ["langfuse", "langsmith", "phoenix"])
 def test_a_run_ends_with_one_line_and_its_record_says_what_the_server_did(
     victim: Victim, monkeypatch: pytest.MonkeyPatch, product: str, wrong: Callable[[str], Callable[[Asked], Reply]]
 ) -> None:
     monkeypatch.setattr("sonde.trace_client.MAX_PAGES", 30)
     monkeypatch.setattr("sonde.trace_client.MAX_REPLY_BYTES", 1 << 20)
+    monkeypatch.setattr("sonde.core.canonical.MAX_JSON_ITEMS", 20_000)
     victim.environ = KEYS
     with serving(_lying(product, wrong(product))) as (url, _):
         place = ("--source", f"{product}:{url}", "--project", servers.PROJECT)
@@ -183,3 +194,73 @@ def test_a_window_with_more_traces_than_anybody_can_list_says_so(
     (record,) = victim.own.glob("*/run_record.json")
     assert done.returncode == 1 and "shorter one (--from, --to)" in done.stderr
     assert json.loads(record.read_text())["error"]["code"] == "TOOL_CALL_FAILED"
+
+
+@pytest.mark.parametrize("limit", ["MAX_LISTING_S", "MAX_LISTING_BYTES"])
+def test_a_listing_is_bounded_as_a_whole(victim: Victim, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(f"sonde.trace_client.{limit}", 0.0)
+    victim.environ = KEYS
+    with serving(_lying("phoenix", _endless("phoenix"))) as (url, seen):
+        done = victim.call("traces", "ls", "--source", url, "--project", servers.PROJECT)
+
+    assert done.returncode != 0 and "and no end" in done.stderr
+    assert len(seen) < 5
+
+
+def test_annotations_without_end_are_not_kept(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sonde.phoenix.reads.MAX_ANNOTATIONS", 100)
+    turns = iter(range(1 << 30))
+    with serving(lambda _: (200, _page("phoenix", [{"name": "x"}] * 50, str(next(turns))))) as (url, seen):
+        reads = PhoenixReads(PhoenixClient(url), servers.PROJECT)
+        with pytest.raises(ToolResponseInvalid):
+            reads.annotations("span", ["a"])
+
+    assert len(seen) == 3
+
+
+TAKEN: dict[str, Any] = {
+    "no objects": {"data": [1, None]},
+    "no list": {"data": 7},
+    "nothing": {"data": None},
+    "more than were sent": {"data": [{"id": "a"}] * 9},
+    "objects without an id": {"data": [{}]},
+}
+
+
+@pytest.mark.parametrize("taken", [pytest.param(case, id=name) for name, case in TAKEN.items()])
+def test_a_senseless_reply_to_annotations_is_a_failed_write_and_no_traceback(taken: Any) -> None:
+    said = Annotation(
+        run_id="r",
+        engine_type="rca",
+        schema_version="1",
+        name="rca.primary",
+        annotator_kind="CODE",
+        label="x",
+        score=None,
+        explanation="x",
+        level="span",
+        target="a",
+        identifier="i",
+    )
+    with serving(lambda _: (200, taken)) as (url, _):
+        written = write_annotations([said], PhoenixClient(url))
+
+    assert written.ids == ()
+
+
+@pytest.mark.hostile_long
+def test_sigterm_ends_a_run_that_reads_pages_without_end(victim: Victim) -> None:
+    victim.environ = KEYS
+    with serving(_lying("phoenix", _endless("phoenix"))) as (url, seen):
+        words = ("incident", "--source", url, "--project", servers.PROJECT, "--runs-dir", str(victim.own))
+        with subprocess.Popen(
+            [SONDE, *words], cwd=victim.folder, env=victim.environment(), stderr=subprocess.PIPE
+        ) as run:
+            pause = threading.Event()
+            while len(seen) < 20 and run.poll() is None:
+                pause.wait(0.05)
+            run.terminate()
+            _, said = run.communicate(timeout=victim.seconds)
+
+    assert run.returncode == 143 and b"Traceback" not in said, said
+    assert len(seen) < 4_000

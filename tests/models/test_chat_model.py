@@ -140,7 +140,14 @@ def test_a_stream_tells_its_pieces_and_ends_with_usage_from_a_chunk_without_choi
 @pytest.mark.requirement("O8")
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    "usage", [None, {"prompt_tokens": 0, "completion_tokens": 0}, {"prompt_tokens": "many", "completion_tokens": None}]
+    "usage",
+    [
+        None,
+        {"prompt_tokens": 0, "completion_tokens": 0},
+        {"prompt_tokens": "many", "completion_tokens": None},
+        {"prompt_tokens": True, "completion_tokens": False},
+        {"prompt_tokens": 10**30, "completion_tokens": 1},
+    ],
 )
 def test_omitted_or_impossible_usage_is_estimated_and_said_to_be(usage: dict[str, Any] | None, stream: bool) -> None:
     with ScriptedServer(ScriptedReply(text="x" * 41, usage=usage)) as server:

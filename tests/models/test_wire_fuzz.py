@@ -97,3 +97,24 @@ def test_any_refusal_can_be_told(body: bytes, wish: str) -> None:
     assert refused_parameter(body, ["temperature", "response_format"]) in {None, "temperature", "response_format"}
     pause = retry_after({"retry-after": wish}, datetime.now(UTC))
     assert pause is None or pause >= 0
+
+
+@pytest.mark.parametrize(
+    "values", [b"[]," * 1_100_000 + b"[]", b'{"":{}},' * 1_100_000 + b"{}", b"0," * 2_000_001 + b"0"]
+)
+def test_a_reply_of_millions_of_values_is_refused_before_it_takes_memory(values: bytes) -> None:
+    body = b'{"choices": [' + values + b"]}"
+
+    with pytest.raises(NotACompletion, match="too many values"):
+        read_completion(body, ChatCompletion())
+    with pytest.raises(NotACompletion, match="too many values"):
+        read_stream([b"data: " + body + b"\n"], ChatCompletion(), lambda _: None)
+
+
+def test_a_long_text_full_of_signs_is_no_bomb() -> None:
+    completion = ChatCompletion()
+    text = "[{," * 1_000_000 + '\\"'
+
+    read_completion(json.dumps({"choices": [{"message": {"content": text}}]}).encode(), completion)
+
+    assert completion.text == text

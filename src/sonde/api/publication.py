@@ -22,7 +22,7 @@ from sonde.api.trace_source import ENGINES, Case, case_of
 from sonde.contexts.traces.catalog import DEFAULT_PROJECT
 from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.shape import picture_of
-from sonde.core.deadline import SystemClock
+from sonde.core.deadline import Deadline, SystemClock
 from sonde.core.events import WroteBack
 from sonde.core.evidence import pointers
 from sonde.core.record import RunRecord
@@ -39,6 +39,7 @@ from sonde.trace_client import Json
 
 REPORT = "report.md"
 ANNOTATIONS = "annotations.jsonl"
+WRITEBACK_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,19 +54,20 @@ class Writeback:
         place = self.case.place
         annotations: list[Annotation] = []
         kept = 0
-        try:
-            annotations = self.annotations(output, annotator, run_id)
-            client = PhoenixClient(place.address, api_key=place.api_key, headers=place.headers)
-        except (RunError, ToolFault) as error:
-            written = Written(error=error.message)
-        else:
+        client: PhoenixClient | None = None
+        with Deadline(SystemClock(), WRITEBACK_S).in_force():  # a run that is out of time may still say what it found
             try:
+                annotations = self.annotations(output, annotator, run_id)
+                client = PhoenixClient(place.address, api_key=place.api_key, headers=place.headers)
                 annotations, kept = self._against_older(annotations, output, client)
                 written = write_annotations(annotations, client)
             except (RunError, ToolFault) as error:
                 written = Written(error=error.message)
+            except KeyboardInterrupt:
+                written = Written(error="stopped before the annotations were written")
             finally:
-                client.close()
+                if client is not None:
+                    client.close()
         reason, failed = written.error, len(annotations) - len(written.ids)
         if reason is None and written.unknown:
             reason = f"{len(written.unknown)} spans or traces do not exist there: {', '.join(written.unknown[:5])}"
@@ -120,13 +122,13 @@ class Writeback:
                 explanation=f"A newer run did not find this again. More: sonde view {annotations[0].run_id}",
                 level="span",
                 target=target,
-                details={"superseded_run_id": cast("Json", row.get("metadata") or {}).get("run_id")},
+                details={"superseded_run_id": _object(row, "metadata").get("run_id")},
             )
             for (name, target), row in older.items()
             if name.endswith(EVIDENCE)
             and (name, target) not in said
             and row.get("annotator_kind") != "HUMAN"
-            and cast("Json", row.get("result") or {}).get("label") != SUPERSEDED
+            and _object(row, "result").get("label") != SUPERSEDED
             and trace_of.get(target) not in stand
         ]
         return [*chosen, *gone], len(annotations) - len(chosen)
@@ -224,3 +226,9 @@ def publish_run(
         record=record,
         run_dir=run_dir.path,
     )
+
+
+def _object(row: Json, name: str) -> Json:
+    """A part of what a server sent, if it is an object."""
+    part = row.get(name)
+    return cast("Json", part) if isinstance(part, dict) else {}

@@ -9,8 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
+
+MAX_JSON_ITEMS = 2_000_000
+"""Decoded, an item takes up to 150 bytes, however short it is written."""
+_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
 
 
 def canonical_json(value: Any) -> str:
@@ -44,6 +49,15 @@ def jsonable(value: Any) -> Any:
             return sorted((jsonable(item) for item in cast("Iterable[Any]", value)), key=canonical_json)
         case _:
             return repr(value)
+
+
+def has_too_many_items(document: bytes | bytearray) -> bool:
+    """Whether a JSON text would take hundreds of megabytes when it is decoded: 30 MB of `[],` take 800. Linear."""
+    signs = (b",", b"[", b"{")
+    if sum(document.count(sign) for sign in signs) <= MAX_JSON_ITEMS:
+        return False
+    bare = _STRINGS.sub(b"", document)
+    return sum(bare.count(sign) for sign in signs) > MAX_JSON_ITEMS
 
 
 def clip(text: str, limit: int) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 import httpx2
 
+from sonde.core.canonical import has_too_many_items
 from sonde.core.deadline import Deadline
 from sonde.core.redaction import secret_forms
 from sonde.errors import ConfigError, ErrorCode, ModelCallFailed
@@ -37,6 +38,7 @@ from sonde.models.base import (
 )
 from sonde.models.completion import (
     MAX_BODY_BYTES,
+    MAX_ERROR_BYTES,
     ChatCompletion,
     ErrorInBody,
     NotACompletion,
@@ -185,7 +187,7 @@ class ChatModel:
     def _refusal(
         self, response: httpx2.Response, body: dict[str, Any], request: ModelRequest, attempt: Deadline
     ) -> Exception:
-        content = b"".join(_capped(response, attempt))
+        content = b"".join(_capped(response, attempt))[:MAX_ERROR_BYTES]
         status = response.status_code
         chosen = {name for name in SAMPLING if getattr(self._settings, name) is not None}
         ours = body.keys() - self._settings.extra_body.keys() - chosen  # what the user wants is not dropped in silence
@@ -205,7 +207,8 @@ class ChatModel:
                 self._lines.get(listing, httpx2.Timeout(LISTING_S), attempt.stop) as response,
                 watch.cutting(response),
             ):
-                rows = json.loads(b"".join(_capped(response, attempt)))["data"]
+                listed = b"".join(_capped(response, attempt))
+            rows: Any = [] if has_too_many_items(listed) else json.loads(listed)["data"]
             names = [self._clean(str(row["id"])[:NAME_CHARS]) for row in rows[:MOST_NAMES]]
         except (httpx2.TransportError, NotACompletion, ValueError, RecursionError, LookupError, TypeError):
             return ""

@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from sonde.core.canonical import has_too_many_items
 from sonde.models.base import OnText, TokenUsage, mend
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
+MAX_ERROR_BYTES = 1024 * 1024
 SEEN_BYTES = 4096
+MAX_TOKENS = 10**12
 
 
 class NotACompletion(Exception):
@@ -58,6 +61,8 @@ class ChatCompletion:
 
 def read_completion(body: bytes, completion: ChatCompletion) -> None:
     """Fill `completion` from one whole body."""
+    if has_too_many_items(body):
+        raise NotACompletion("the body holds too many values", seen=body)
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -83,6 +88,8 @@ def read_stream(chunks: Iterable[bytes], completion: ChatCompletion, on_text: On
             break
         if not data.startswith(b"{"):
             continue  # a keep-alive
+        if has_too_many_items(data):
+            raise NotACompletion("an event of the stream holds too many values", seen=data)
         try:
             event = cast("dict[str, Any]", json.loads(data))
         except (ValueError, RecursionError):
@@ -116,13 +123,13 @@ def read_usage(value: object) -> TokenUsage | None:
         return None
     usage = cast("Mapping[str, Any]", value)
     sent, got = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if not isinstance(sent, int) or not isinstance(got, int) or sent <= 0 or got < 0:
-        return None
+    if type(sent) is not int or type(got) is not int or not (0 < sent < MAX_TOKENS and 0 <= got < MAX_TOKENS):
+        return None  # true and false are ints to Python
     details = usage.get("prompt_tokens_details")
     cached = cast("Mapping[str, Any]", details).get("cached_tokens") if isinstance(details, Mapping) else None
-    if not isinstance(cached, int):
+    if type(cached) is not int:
         cached = usage.get("prompt_cache_hit_tokens")  # DeepSeek's name for it
-    return TokenUsage(sent, got, cached_in=min(max(cached, 0), sent) if isinstance(cached, int) else 0)
+    return TokenUsage(sent, got, cached_in=min(max(cached, 0), sent) if type(cached) is int else 0)
 
 
 def _content(message: object) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from sonde.core.canonical import canonical_json
-from sonde.errors import ConfigError
+from sonde.errors import ConfigError, ToolResponseInvalid
 from sonde.phoenix.reads import PhoenixClient, PhoenixReads
 from sonde.trace_client import Json, ServerRefused, ServerUnavailable
 
@@ -128,8 +128,10 @@ def write_annotations(annotations: Sequence[Annotation], client: PhoenixClient) 
         for at in range(0, len(rows), AT_ONCE):
             try:
                 written += _write(client, level, rows[at : at + AT_ONCE])
-            except (ServerUnavailable, ServerRefused) as error:
+            except (ServerUnavailable, ServerRefused, ToolResponseInvalid) as error:
                 return replace(written, error=str(error))
+            except KeyboardInterrupt:  # the record still says what was written
+                return replace(written, error="stopped while annotations were written")
     return written
 
 
@@ -143,4 +145,8 @@ def _write(client: PhoenixClient, level: Level, rows: list[Json]) -> Written:
             return Written(unknown=(str(rows[0][f"{level}_id"]),))
         middle = len(rows) // 2
         return _write(client, level, rows[:middle]) + _write(client, level, rows[middle:])
-    return Written(ids=tuple(str(row["id"]) for row in reply.get("data", ())))
+    taken: Any = reply.get("data") or []
+    if not isinstance(taken, list) or len(cast("list[Any]", taken)) > len(rows):
+        raise ToolResponseInvalid(f"Phoenix at {client.base_url} took annotations and did not say which")
+    named = (cast("Json", row).get("id") for row in cast("list[Any]", taken) if isinstance(row, dict))
+    return Written(ids=tuple(str(each) for each in named if each is not None))

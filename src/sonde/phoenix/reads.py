@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from sonde.errors import ConfigError
-from sonde.trace_client import Json, Params, ServerRefused, TraceClient
+from sonde.errors import ConfigError, ToolResponseInvalid
+from sonde.trace_client import Json, Params, ReplyTooLarge, ServerRefused, TraceClient
 
 SPANS_A_PAGE = 200
 TRACES_A_PAGE = 100
 IDS_A_REQUEST = 40
 ANNOTATIONS_A_PAGE = 1000
+MAX_ANNOTATIONS = 50_000
 _LEVELS = {"span": "span_ids", "trace": "trace_ids", "session": "session_ids"}
 
 
@@ -93,7 +94,12 @@ class PhoenixReads:
         for group in _groups(ids):
             params: Params = {_LEVELS[level]: group, "limit": ANNOTATIONS_A_PAGE}
             try:
-                found.extend(self._pages(f"{self._project_path()}/{level}_annotations", params))
+                for row in self._pages(f"{self._project_path()}/{level}_annotations", params):
+                    found.append(row)
+                    if len(found) > MAX_ANNOTATIONS:
+                        raise ToolResponseInvalid(
+                            f"Phoenix at {self.client.base_url} has more than {MAX_ANNOTATIONS} annotations on these {level}s"
+                        )
             except ServerRefused as refused:
                 if refused.status != 404:  # the server's word for: none of these is in the project
                     raise
@@ -104,9 +110,17 @@ class PhoenixReads:
             yield from page
 
     def _each_page(self, path: str, params: Params) -> Iterator[list[Json]]:
+        most = int(str(params["limit"]))
+
         def ask(cursor: str | None) -> tuple[Any, Any]:
+            nonlocal most
             try:
-                reply = self.client.get(path, {**params, "cursor": cursor})
+                reply = self.client.get(path, {**params, "limit": most, "cursor": cursor})
+            except ReplyTooLarge:
+                if most == 1:
+                    raise
+                most = max(1, most // 8)
+                return ask(cursor)
             except ServerRefused as refused:
                 if refused.status == 404 and path.startswith("/v1/projects/") and self.project not in self.projects():
                     raise self._unknown_project() from None

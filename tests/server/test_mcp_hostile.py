@@ -112,6 +112,20 @@ def test_a_run_that_lies_in_the_working_folder_or_above_is_not_shown(
         assert result.is_error or result.structured_content["runs"] == []
 
 
+@pytest.mark.parametrize("source", ["langfuse:http://127.0.0.1:1", "langsmith:http://127.0.0.1:1"])
+def test_annotations_are_not_written_to_a_server_that_is_only_read(tmp_path: Path, source: str) -> None:
+    mine = Settings(runs_dir=tmp_path / "runs", source=source)
+
+    async def asked() -> Any:
+        async with Client(build(mine, tmp_path, writeback=True)) as client:
+            return await client.call_tool("rca", {"trace_id": "t", "source": source, "writeback": True})
+
+    result = asyncio.run(asked())
+
+    assert result.is_error and "Phoenix only" in result.content[0].text
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize("writeback", [False, True])
 def test_tools_say_truthfully_what_they_do(tmp_path: Path, writeback: bool) -> None:
     async def go() -> Any:

@@ -34,6 +34,7 @@ from sonde.api.result import Answer, Investigation, Result
 from sonde.api.settings import Settings
 from sonde.api.sources import open_context
 from sonde.contexts.traces.catalog import is_server
+from sonde.contexts.traces.store import server_of
 from sonde.contexts.workspace.paths import Root
 from sonde.contexts.workspace.policy import Policy
 from sonde.core.cancellation import Stop
@@ -205,7 +206,7 @@ class Tools:
         writeback: Write = False,
     ) -> ToolReply:
         """Find the root cause of a failed trace. The source is a file, a folder or the address of a Phoenix server."""
-        self._check_writing(writeback)
+        self._check_writing(writeback, source)
         work = partial(rca, trace_id, self._source(source), project=project, writeback=writeback)
         return await self._investigate(context, work)
 
@@ -220,7 +221,7 @@ class Tools:
         writeback: Write = False,
     ) -> ToolReply:
         """Judge a trace against the controls library (`controls` is its version): verdict, findings and evidence."""
-        self._check_writing(writeback)
+        self._check_writing(writeback, source)
         work = partial(comply, trace_id, self._source(source), project=project, controls=controls, writeback=writeback)
         return await self._investigate(context, work)
 
@@ -236,7 +237,7 @@ class Tools:
         writeback: Write = False,
     ) -> ToolReply:
         """Write the dossier of an incident in a window of time (RFC 3339): timeline, representatives, hypotheses, actions."""
-        self._check_writing(writeback)
+        self._check_writing(writeback, source)
         window = {"project": project, "start": start, "end": end, "trace_ids": trace_ids or [], "writeback": writeback}
         return await self._investigate(context, partial(incident, self._source(source), **window))
 
@@ -288,13 +289,15 @@ class Tools:
             raise ConfigError("name a run by its id; folders are not shown here")
         return find_run(self._settings.run_places(), run, ids_only=True)
 
-    def _check_writing(self, asked: bool) -> None:
+    def _check_writing(self, asked: bool, source: str) -> None:
         """Annotations are the user's to allow; here a model asks for them."""
         if asked and not self._may_write:
             raise ConfigError(
                 "this server writes no annotations: the user can allow it with `sonde serve --mcp --writeback`. "
                 "Leave writeback out; the result is the same"
             )
+        if asked and (server_of(source) or ("phoenix",))[0] != "phoenix":
+            raise ConfigError(f"annotations are written to Phoenix only, and {source} is none: leave writeback out")
 
     def _inside(self, path: str) -> Path:
         """A path inside the working folder, relative or absolute; secrets are refused by name."""

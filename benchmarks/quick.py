@@ -144,7 +144,7 @@ def tokens_against_peer() -> Sides:
 
 
 def judgements_against_peer() -> Sides:
-    """Most of these tokens are the same for every system; 0.764 by this tokenizer is 0.748 by cl100k_base."""
+    """Most of these tokens are the same for every system; 0.763 by this tokenizer is 0.747 by cl100k_base."""
     return tokens.sent_by_sonde(["batch"]), BATCH_OF_RLMS
 
 

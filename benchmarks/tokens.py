@@ -3,6 +3,7 @@
     python benchmarks/tokens.py [--only sonde,dspy] [--tasks log,source] [--json]
     python benchmarks/tokens.py --follow-up   # a question that continues a run, against the same question asked afresh
     python benchmarks/tokens.py --model M     # a real model instead of the fixed policies, any model that Sonde can open
+    python benchmarks/tokens.py --model "command:python3 examples/folder_model.py DIR"   # or whoever answers files in DIR
 
 A fixed policy (tokens_tasks.py) is two or more steps of code and an answer, in each system's own dialect; what a system asks beyond them
 (a refused answer, an extra turn) gets the answer again, and counts. All requests are counted by one tokenizer: cl100k_base, which comes

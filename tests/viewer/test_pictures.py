@@ -93,17 +93,21 @@ def test_a_trace_on_a_server_is_drawn_as_the_run_read_it_also_without_a_model(tm
     assert trace is not None
     assert (trace["state"], trace["left_out"], len(trace["spans"])) == ("kept", 0, 4)
     assert [row["span_id"] for row in trace["spans"] if row["status"] == "ERROR"] == [TOOL]
+    cards = Shelf(tmp_path / "runs").excerpts(found.record.run_id)
+    assert {card["state"] for card in cards} == {"recorded"}
+    assert any("TimeoutError: no answer" in card["text"] for card in cards)
     assert "TimeoutError: no answer" in export_html(RunDir(found.run_dir), tmp_path / "one").read_text()
 
 
 def test_a_picture_that_is_none_is_not_drawn(tmp_path: Path) -> None:
     runs = investigated(tmp_path, "comply")
     (tmp_path / "traces.jsonl").unlink()
-    empty, other = ({"trace_id": each, "spans": [{}], "left_out": 0} for each in (TRACE, "b"))
-    for planted in ("", "no JSON", "[" * 100_000, '{"trace_id": 7}', json.dumps(empty), json.dumps(other)):
+    bad: list[Any] = [{"picture": {"trace_id": each, "spans": [{}], "left_out": 0}} for each in (TRACE, "b")]
+    for planted in ("", "no JSON", "[" * 100_000, '{"picture": 7}', '{"texts": ["forged"]}', *map(json.dumps, bad)):
         (runs / "comply" / "trace.json").write_text(planted)
 
         assert Shelf(runs).trace("comply") is None
+        assert {card["state"] for card in Shelf(runs).excerpts("comply")} == {"missing"}
 
 
 def test_of_a_large_trace_failed_and_cited_spans_are_drawn_with_those_above_them(tmp_path: Path) -> None:

@@ -21,10 +21,10 @@ from sonde.api.settings import Settings, load_settings
 from sonde.api.trace_source import ENGINES, Case, case_of
 from sonde.contexts.traces.catalog import DEFAULT_PROJECT
 from sonde.contexts.traces.context import TracesContext
-from sonde.contexts.traces.shape import picture_of
+from sonde.contexts.traces.shape import KeptTrace, picture_of
 from sonde.core.deadline import Deadline, SystemClock
 from sonde.core.events import WroteBack
-from sonde.core.evidence import pointers
+from sonde.core.evidence import EvidenceRef, pointers
 from sonde.core.record import RunRecord
 from sonde.engines.annotations import EVIDENCE, SUPERSEDED, Provenance, annotations_of
 from sonde.engines.pages import page_of
@@ -40,6 +40,7 @@ from sonde.trace_client import Json
 REPORT = "report.md"
 ANNOTATIONS = "annotations.jsonl"
 WRITEBACK_S = 300.0
+KEPT_TEXTS, KEPT_CHARS = 40, 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +141,7 @@ class Writeback:
         return annotations_of(output, by, self.context.store)
 
     def files(self, outcome: Outcome, run_id: str) -> dict[str, str]:
-        """report.md with links into the server, annotations.jsonl, and the picture of a trace that lies on a server."""
+        """report.md with links into the server, annotations.jsonl, and what a page shows of a server."""
         output = outcome.conclusion.output
         if output is None:
             return {}
@@ -148,12 +149,20 @@ class Writeback:
         page = page_of(engine_type, cast("Mapping[str, Any]", output), self.context, self.context.store.link)
         rows = [each.as_dict() for each in self.annotations(output, outcome.annotator, run_id)]
         files = {REPORT: page, ANNOTATIONS: "".join(f"{msgspec.json.encode(row).decode()}\n" for row in rows)}
-        trace_id = cast("Mapping[str, Any]", output).get("trace_id")
-        if self.case.place.server and trace_id:
-            cited = {str(each.get("span_id")) for each in pointers(output)}
-            picture = picture_of(str(trace_id), self.context.store.summaries(str(trace_id)), cited)
-            files[TRACE] = pretty_json(msgspec.to_builtins(picture)).decode()
+        if self.case.place.server:
+            files[TRACE] = pretty_json(msgspec.to_builtins(self._kept(cast("Mapping[str, Any]", output)))).decode()
         return files
+
+    def _kept(self, report: Mapping[str, Any]) -> KeptTrace:
+        """What a page needs of the server, which it does not ask: the picture of the trace, and the texts that the report cites."""
+        trace_id, cited = report.get("trace_id"), list(pointers(report))
+        refs = {ref.key: ref for ref in map(EvidenceRef.model_validate, cited)}
+        texts = [text for ref in refs.values() if (text := self.context.text_of(ref)) and len(text) <= KEPT_CHARS]
+        picture = None
+        if trace_id:
+            spans = self.context.store.summaries(str(trace_id))
+            picture = picture_of(str(trace_id), spans, {str(each.get("span_id")) for each in cited})
+        return KeptTrace(picture=picture, texts=texts[:KEPT_TEXTS])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

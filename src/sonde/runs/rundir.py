@@ -45,7 +45,7 @@ SUMMARY = "summary.md"
 ANSWER = "answer.md"
 SEAL = "seal"
 TRACE = "trace.json"
-"""The picture of the trace that a run over a server read; a page asks no server."""
+"""What a run over a server keeps of it for the page, which asks no server."""
 ARTIFACTS = Path("artifacts/investigator_runs")
 """Where investigations leave their runs, below the working folder."""
 CLOCK_SLACK_S = 60.0

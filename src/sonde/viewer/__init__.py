@@ -64,7 +64,8 @@ def export_html(
     full = [{**as_dict(event), "n": number} for number, event in enumerate(events)]
     summary = asdict(summarise(run.path)) | {"path": run.run_id}
     places = within(run)
-    shown = shown_excerpts(full, lambda number: full[number].get("result"), within=places, cache=cache)
+    kept = run.text(TRACE)
+    shown = shown_excerpts(full, lambda number: full[number].get("result"), kept=kept, within=places, cache=cache)
     excerpts = [replace(each, redacted=redact and redact_text(each.text) != each.text).as_dict() for each in shown]
     slimmed = [slim(event, number) for number, event in enumerate(full)]
     data = {  # everything that the page would ask a server for
@@ -74,7 +75,7 @@ def export_html(
         "excerpts": {run.run_id: excerpts},
         "trace": {
             run.run_id: shown_trace(
-                full, lambda number: full[number].get("result"), kept=run.text(TRACE), within=places, cache=cache
+                full, lambda number: full[number].get("result"), kept=kept, within=places, cache=cache
             )
         },
     }

@@ -28,7 +28,7 @@ from sonde.contexts.files.text import PAGE_SUFFIXES, LineIndex, open_archive, op
 from sonde.contexts.traces.cache import SUFFIXES
 from sonde.contexts.traces.catalog import is_server
 from sonde.contexts.traces.filestore import FileStore
-from sonde.contexts.traces.shape import SPANS, TracePicture, picture_of
+from sonde.contexts.traces.shape import SPANS, KeptTrace, picture_of
 from sonde.contexts.traces.span import SpanSummary, us_of_text
 from sonde.contexts.traces.views import text_behind, texts_in
 from sonde.core.calls import CallRef, call_text, shown_text
@@ -84,11 +84,13 @@ def shown_excerpts(
     events: Iterable[Mapping[str, Any]],
     result_of: ResultOf | None = None,
     *,
+    kept: str | None = None,
     within: Sequence[AnyPath],
     cache: Path | None = None,
 ) -> list[Shown]:
-    """A card for every citation of a run. `result_of` gives the recorded result of a call by the number of its event; `within` are the
-    folders in which sources may be read (`consent.readable_places`); `cache` is where indexes of trace files are kept.
+    """A card for every citation of a run. `result_of` gives the recorded result of a call by the number of its event; `kept` is the text
+    of the file in which a run over a server has kept what it cites; `within` are the folders in which sources may be read
+    (`consent.readable_places`); `cache` is where indexes of trace files are kept.
     """
     listed = list(events)
     calls = [event for event in listed if event.get("type") == "host_returned"]
@@ -104,10 +106,13 @@ def shown_excerpts(
                 output["citations"] if answer else output
             )  # the rest of an answer is the model's own words
     cards: dict[str, Shown] = {}
+    texts = {sha256_text(text): text for text in kept_trace(kept).texts}
     with ExitStack() as opened:
         sources = _CitedSources(start, calls, opened, within=within, cache=cache)
         for citation in cited:
             card = _card(citation, sources, calls, result_of or (lambda _number: None))
+            if card.state == "missing" and card.excerpt_hash in texts:
+                card = _with(card, "recorded", texts[card.excerpt_hash])
             cards.setdefault(card.ref, card)
     return list(cards.values())
 
@@ -136,17 +141,22 @@ def shown_trace(
         with suppress(SondeError):
             found = store.summaries(trace_id) if store is not None else ()
     state = "read"
-    if not found and kept is not None:
-        with suppress(msgspec.MsgspecError, RecursionError):  # anything may lie in a stranger's folder
-            drawn = msgspec.json.decode(kept, type=TracePicture)
-            if drawn.trace_id == trace_id and 0 < len(drawn.spans) <= SPANS:
-                return {"state": "kept", **msgspec.to_builtins(drawn)}
+    drawn = kept_trace(kept).picture
+    if not found and drawn is not None and drawn.trace_id == trace_id and 0 < len(drawn.spans) <= SPANS:
+        return {"state": "kept", **msgspec.to_builtins(drawn)}
     if not found and result_of is not None:
         state = "recorded"
         recorded = (row for call in calls[:CALLS_TRIED] for row in _span_rows(result_of(int(call["n"])), trace_id))
         found = list({row.span_id: row for row in islice(recorded, 100 * SPANS)}.values())
     picture = picture_of(trace_id, found, {str(each.get("span_id")) for each in pointers(output)})
     return {"state": state, **msgspec.to_builtins(picture)} if picture.spans else None
+
+
+def kept_trace(text: str | None) -> KeptTrace:
+    """What a run has kept of a server; nothing, if something else lies there: a folder may be a stranger's."""
+    with suppress(msgspec.MsgspecError, RecursionError):
+        return msgspec.json.decode(text or "{}", type=KeptTrace)
+    return KeptTrace()
 
 
 def _span_rows(value: Any, trace_id: str) -> Iterator[SpanSummary]:

@@ -104,6 +104,7 @@ class Shelf:
         found = shown_excerpts(
             stream.light(),
             lambda number: stream.full([number])[0].get("result"),
+            kept=self.find(run_id).text(TRACE),
             within=self._within(self.find(run_id)),
             cache=self._cache,
         )

@@ -97,6 +97,13 @@ class TracePicture(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int
 
 
+class KeptTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run over a server keeps of it for the page: the picture of the trace that the report is about, and the cited texts."""
+
+    picture: TracePicture | None = None
+    texts: list[str] = []
+
+
 def picture_of(trace_id: str, spans: Iterable[SpanSummary], cited: Collection[str]) -> TracePicture:
     """At most SPANS of a trace's spans: failed and cited ones come first, with those above them."""
     tree = Tree(spans)

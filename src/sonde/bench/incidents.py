@@ -1,9 +1,10 @@
 """The windows as a benchmark: does the dossier name the right group of failures and the right change, and nothing where nothing is wrong?
 
-Only the report counts. In a window with a cause the first group must be of the right component and message (with two causes the first two
-groups; for latency and cost the first of that kind), and its suspected change must be the guilty one, or none if no change is guilty. A
-healthy window is right if it is not called an incident and no change, slowness, cost or retries are named. What is true lies in a folder
-apart from the windows.
+Only the report counts. By rule, in a window with a cause the first group must be of the right component and message (with two causes the
+first two groups; for latency and cost the first of that kind), and its suspected change must be the guilty one, or none if no change is
+guilty. A healthy window is right if it is not called an incident and no change, slowness, cost or retries are named. Of a model, the first
+hypothesis must name the component and its suspected change must be right; in a healthy window it may suspect no change and want nothing
+done at once (P0). What is true lies in a folder apart from the windows.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from sonde.bench.traffic import Json
 from sonde.bench.windows import CONFIGS, DEPLOYS, REPOSITORY, TRACES, Cause, WindowGold, make
 from sonde.engines.submission import fields_of, items_of
 
+SAID = "said"
+"""The kind of what a model says: a sentence, in which only the component is looked for."""
 WORDS_SHARE = 0.6
 """How many of a message's words a group's message must have; reports fold ids and cut long messages."""
 PLAIN = """Below are the spans of an LLM system over some hours, one per line (time, trace, span and parent, service and release, name,
@@ -66,7 +69,18 @@ class Incidents:
         return incident(case.source, configs=configs, changes=changes, writeback=False, **options)
 
     def predicted(self, report: Mapping[str, Any]) -> Json:
-        """What the report says of the window: verdict, counts, groups with their changes, and the change of the whole."""
+        """What a model says of the window in its own words. The groups of the report are counted by rule, so they are not its judgement."""
+        window, change = fields_of(report.get("window")), _change(report.get("suspected_change"))
+        hypotheses = [str(fields_of(each).get("statement") or "") for each in items_of(report.get("hypotheses"))]
+        said = hypotheses or [str(report["incident_summary"])] if report.get("incident_summary") else []
+        urgent = any(fields_of(each).get("priority") == "P0" for each in items_of(report.get("recommended_actions")))
+        groups = [{"component": each, "message": each, "kind": SAID, "change": "", "onset": ""} for each in said]
+        counts = {"traces": window.get("traces"), "failed": window.get("failed")}
+        return {"verdict": "incident" if urgent else "", **counts, "groups": groups, "change": change}
+
+    def by_rule(self, case: BenchCase, report: Mapping[str, Any]) -> Json:
+        """What the tables of the report say of the window: verdict, counts, groups with their changes, and the change of the whole."""
+        del case
         window = fields_of(report.get("window"))
         groups = [
             {
@@ -80,11 +94,6 @@ class Incidents:
         ]
         counts = {key: window.get(key) for key in ("verdict", "traces", "failed")}
         return {**counts, "groups": groups, "change": _change(report.get("suspected_change"))}
-
-    def by_rule(self, case: BenchCase, report: Mapping[str, Any]) -> Json:
-        """The same: both reports have one form."""
-        del case
-        return self.predicted(report)
 
     def plain_prompt(self, case: BenchCase) -> str | None:
         """Every span on a line, and the changes."""
@@ -107,27 +116,31 @@ class Incidents:
         return fits(PLAIN.format(changes=changes, spans="\n".join(lines)))
 
     def read_plain(self, text: str) -> Json:
-        """The groups in the answer."""
-        return self.predicted(fields_of(json_in(text, "{")))
+        """The groups in the answer, which has the form of the report's tables."""
+        return self.by_rule(BenchCase(key="", source=self.data), fields_of(json_in(text, "{")))
 
     def score(self, case: BenchCase, predicted: Any) -> dict[str, float]:
         """Whether group, change and onset are right, and both the first two; for a healthy window, whether something was invented."""
         truth, found = self.truths[case.key], cast("Json", predicted)
         groups = cast("list[Json]", found["groups"])
         if not truth.causes:
-            named = [group for group in groups if group["change"] or group["kind"] != "error"]
+            named = [group for group in groups if group["change"] or group["kind"] not in {"error", SAID}]
             invented = bool(named or found["change"] or found["verdict"] == "incident")
             failed = found["traces"] is None and not groups  # no report at all says nothing of health
             return {"right": float(not invented and not failed), "invented": float(invented)}
         marked: list[tuple[bool, bool, bool]] = []
         for cause in truth.causes:
-            kinds = {"error", "retries"} if cause.kind == "error" else {cause.kind}
+            kinds = {SAID, "error", "retries"} if cause.kind == "error" else {SAID, cause.kind}
             rivals = [group for group in groups if group["kind"] in kinds][: len(truth.causes)]
             group = next((each for each in rivals if _same_group(cause, each)), None)
             if group is None:
                 marked.append((False, False, False))
                 continue
-            said = group["change"] or (found["change"] if len(truth.causes) == 1 else "")
+            said = group["change"]
+            if len(truth.causes) == 1 or (group["kind"] == SAID and _same_change(cause, truth, found["change"])):
+                said = said or found["change"]
+            elif group["kind"] == SAID and cause.marks:  # a report has one change; words tell the other
+                said = group["message"]
             marked.append((True, _same_change(cause, truth, said), _same_onset(cause, group["onset"])))
         group_right, change_right, onset_right = (float(all(column)) for column in zip(*marked, strict=True))
         return {
@@ -182,7 +195,7 @@ def _same_group(cause: Cause, group: Json) -> bool:
     component, message = group["component"].casefold(), group["message"].casefold()
     if not any(name.casefold() in component for name in cause.components):
         return False
-    if cause.kind != "error":
+    if cause.kind != "error" or group["kind"] == SAID:
         return True
     found = sum(word in message for word in cause.words)
     return found >= WORDS_SHARE * len(cause.words)

@@ -39,6 +39,10 @@ ASK = """\
 path = list_files()[0]
 line = read_file(path, 1, 1)
 FINAL(f"It says so in the first line. [{path}:1-1]")"""
+TRACES = """\
+span = groups[0]["example_span_ids"][0]
+print(get_span(span)["summary"])
+FINAL(f"It fails there. [span:{span}]")"""
 RCA = """\
 span = hot_spans[0]["span_id"]
 get_span(span)
@@ -64,7 +68,8 @@ def reply(seen: SeenRequest) -> str:
     conversation = "\n\n".join(str(message["content"]) for message in seen.body["messages"])
     if "apply_patch" in conversation or "Plan the change" in conversation:
         return _editor().reply(conversation)
-    return f"```python\n{RCA if 'root cause' in conversation[:400] else ASK}\n```"
+    asked = TRACES if "rate_over_time(" in conversation else ASK
+    return f"```python\n{RCA if 'root cause' in conversation[:400] else asked}\n```"
 
 
 def _editor() -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from phoenix_double import PhoenixDouble
 from trace_cases import TOOL, failed_trace, span, write
@@ -17,6 +18,7 @@ from sonde.core.events import HostReturned, RunStarted
 from sonde.errors import ConfigError
 from sonde.runs.rundir import RunDir
 from sonde.testing import ScriptedModel
+from sonde.viewer.excerpts import shown_excerpts
 
 Json = dict[str, Any]
 STACK = """Traceback (most recent call last):
@@ -91,7 +93,7 @@ def test_an_answer_is_proved_by_a_span_and_by_a_group_that_is_counted_again(trac
     assert (answer.status, answer.annotator_kind, answer.gaps) == ("succeeded", "LLM", ())
     assert (cited[0]["kind"], cited[0]["ref"]) == ("SPAN", FAILED)
     assert cited[0]["trace_id"] == f"{4:032x}" and "pay (TOOL)" in cited[0]["snippet"]
-    assert cited[1]["ref"].startswith("group:") and '"traces":3' in cited[1]["snippet"]
+    assert cited[1]["ref"].startswith("group:") and "3 of 6 traces" in cited[1]["snippet"]
     assert answer.record.dataset_ref.dataset_id == "traces.jsonl"
 
 
@@ -278,6 +280,19 @@ def test_such_a_run_replays_to_the_bit(traces: Path, tmp_path: Path) -> None:
 
     assert (again.differences, again.record and again.record.status) == ((), "succeeded")
     assert moved.differences == ()
+
+
+def test_the_page_of_a_run_reads_its_spans_again_and_counts_its_groups_again(traces: Path, tmp_path: Path) -> None:
+    answer = asked(traces, LOOK, DONE, folder=tmp_path)
+    assert answer.run_dir is not None
+    events = [msgspec.to_builtins(each) for each in RunDir(answer.run_dir).events()]
+
+    cards = shown_excerpts(events, within=("/",))
+    traces.write_text(traces.read_text().replace("'currency' in", "'amount' in"))
+    changed = shown_excerpts(events, within=("/",))
+
+    assert [(each.ref.partition(":")[0], each.state) for each in cards] == [(FAILED, "verified"), ("group", "verified")]
+    assert [each.state for each in changed] == ["changed", "changed"]
 
 
 def test_a_follow_up_reads_the_same_traces_and_knows_the_variables(traces: Path, tmp_path: Path) -> None:

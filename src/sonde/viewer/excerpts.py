@@ -26,8 +26,10 @@ from sonde.contexts.files.file_list import ARCHIVES, Entry
 from sonde.contexts.files.library import glob_pattern
 from sonde.contexts.files.text import PAGE_SUFFIXES, LineIndex, open_archive, open_text, read_lines
 from sonde.contexts.traces.cache import SUFFIXES
-from sonde.contexts.traces.catalog import is_server
+from sonde.contexts.traces.catalog import is_server, query_of
 from sonde.contexts.traces.filestore import FileStore
+from sonde.contexts.traces.joined import Part
+from sonde.contexts.traces.question import GROUP, QuestionContext
 from sonde.contexts.traces.shape import SPANS, KeptTrace, picture_of
 from sonde.contexts.traces.span import SpanSummary, us_of_text
 from sonde.contexts.traces.views import text_behind, texts_in
@@ -323,15 +325,38 @@ class _CitedSources:
             span_id=str(citation.get("span_id")),
         )
         try:
-            text = text_behind(excerpt, self.traces.span)
+            text = self._group(excerpt) if excerpt.ref.startswith(GROUP) else text_behind(excerpt, self.traces.span)
         except SondeError:
             text = None
         return [] if text is None else [text]
 
+    def _group(self, excerpt: Excerpt) -> str | None:
+        """A group of failures that a question cites, counted again."""
+        assert self.traces is not None, "the caller has looked"
+        asked = self._asked
+        window = {
+            name: None if asked.get(name) is None else str(asked[name]) for name in ("start", "end", "filter_expr")
+        }
+        project = None if asked.get("project") not in self.traces.projects() else str(asked["project"])
+        return QuestionContext([Part(store=self.traces, project=project)], query_of(**window)).reread(excerpt)
+
+    @property
+    def _asked(self) -> Mapping[str, Any]:
+        """The traces of a question, as its recipe names them."""
+        sources: Any = self._settings.get("sources")
+        traces: Any = cast("dict[str, Any]", sources).get("traces") if isinstance(sources, dict) else None
+        return cast("dict[str, Any]", traces) if isinstance(traces, dict) else {}
+
     @cached_property
     def traces(self) -> FileStore | None:
         """The trace files, unless they are on a server, gone, or more than a page should wait for."""
-        named = self._settings.get("source")
+        several: Any = self._asked.get("sources")  # of several, one cannot tell whose span it is
+        only = (
+            cast("list[Any]", several)[0]
+            if isinstance(several, list) and len(cast("list[Any]", several)) == 1
+            else None
+        )
+        named = self._settings.get("source", only)
         if not isinstance(named, str) or is_server(named) or not os.path.isabs(named):  # noqa: PTH117  # text until it is known to be a path
             return None
         source = Path(named)

@@ -251,6 +251,16 @@ def in_words(text: str) -> str:
             return f"{name}({given}) -> {came} ({status})"
         case {"role": role, "content": content}:
             return f"{role}: {content}"
+        case {
+            "group_id": _,
+            "component": component,
+            "message": said,
+            "traces": traces,
+            "of": of,
+            "first_seen": first,
+            "last_seen": last,
+        }:
+            return f"{component}: {said} | {traces} of {of} traces, {first} to {last}"
         case {"document_id": _, "content": content}:
             return str(content)
         case _:

@@ -334,11 +334,12 @@ class _CitedSources:
         """A group of failures that a question cites, counted again."""
         assert self.traces is not None, "the caller has looked"
         asked = self._asked
-        window = {
-            name: None if asked.get(name) is None else str(asked[name]) for name in ("start", "end", "filter_expr")
-        }
+        start, end, condition = (
+            None if asked.get(name) is None else str(asked[name]) for name in ("start", "end", "filter_expr")
+        )
+        query = query_of(start=start, end=end, filter_expr=condition)
         project = None if asked.get("project") not in self.traces.projects() else str(asked["project"])
-        return QuestionContext([Part(store=self.traces, project=project)], query_of(**window)).reread(excerpt)
+        return QuestionContext([Part(store=self.traces, project=project)], query).reread(excerpt)
 
     @property
     def _asked(self) -> Mapping[str, Any]:

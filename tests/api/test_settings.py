@@ -61,6 +61,7 @@ def test_every_key_can_be_set_by_a_variable_and_says_so(home: Path) -> None:
         "path": "/x",
         "folders": "/x:/y",
         "names": "x,y",
+        "lines": "customer=C-[0-9]+",
         "model": "openai:x",
         "price": "0.5/1.5",
     }

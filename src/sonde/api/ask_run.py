@@ -13,8 +13,8 @@ from typing import Any, Unpack
 
 from pydantic import BaseModel, ValidationError
 
-from sonde.api.follow_up import continued
-from sonde.api.launch import RunOptions, launch, model_names, spec_of
+from sonde.api.follow_up import continued, continued_mask
+from sonde.api.launch import RunOptions, launch, mask_of, model_names, spec_of
 from sonde.api.result import Answer
 from sonde.api.settings import Settings, load_settings
 from sonde.api.sources import Opened, open_context
@@ -83,6 +83,9 @@ def ask(
     clock          where the run's time comes from
     unsafe         run code even where the kernel cannot confine it; the record says so
     in_memory      leave no folder
+    mask           hide e-mail addresses, tokens and card numbers from the model and the journal (docs/privacy.md); the result has them
+    mask_patterns  what else is hidden: patterns by name, for example {"customer": "C-[0-9]+"}; they turn `mask` on
+    restore        False: the result of a masked run keeps the placeholders, for example because another model reads it
     """
     settings = options.get("settings") or load_settings()
     with question_spec(
@@ -138,6 +141,7 @@ def question_spec(
         raise ConfigError("the question is empty; ask one, for example: sonde ask 'What does this do?' src/")
     if source is None and (project or start or end or filter_expr):
         raise ConfigError("a project, a window and a filter are those of traces: name their source too (--source)")
+    options["mask"] = continued_mask(continue_from, mask_of(settings, options), settings, options.get("runs_dir"))
     unconfined = options.get("unsafe", False) or settings.backend != "kernel"
     limits = limits or Limits()
     with ExitStack() as stack:

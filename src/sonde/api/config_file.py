@@ -35,6 +35,7 @@ NEEDS_TRUST = (  # who gets the prompts, what runs the code, and what commands m
     *("command_read", "command_write"),
     "count_wait",  # waiting that does not count has no end
     "trace_cache_gb",  # it fills the disk, or throws away what others need
+    "mask_patterns",  # they would take the place of the user's own
 )
 
 
@@ -120,6 +121,7 @@ def find_files(environ: Mapping[str, str], cwd: Path) -> list[ConfigFile]:
 
     def harmless(layer: Mapping[str, Found], prefix: str = "") -> dict[str, Found]:
         risky = {name for name in layer if name in NEEDS_TRUST}
+        risky |= {name for name in layer if name == "mask" and layer[name].value is False}
         if "runs_dir" in layer and not Path(layer["runs_dir"].value).resolve().is_relative_to(project.parent.resolve()):
             risky.add("runs_dir")  # prompts and answers are written there
         # It may lower a limit, not raise it: where no price is known, tokens and turns are the only bound on spending.

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from sonde.api.follow_up import continued
-from sonde.api.launch import RunOptions, launch, model_names, spec_of
+from sonde.api.follow_up import continued, continued_mask
+from sonde.api.launch import RunOptions, launch, mask_of, model_names, spec_of
 from sonde.api.result import Edited
 from sonde.api.settings import Settings, load_settings
 from sonde.contexts.workspace import (
@@ -93,6 +93,7 @@ def edit(
             )
         policy = command_policy(settings, commands, command_folders)
         workspace = LocalWorkspace(root, approve=approve, policy=policy, environment=command_environment())
+    options["mask"] = continued_mask(continue_from, mask_of(settings, options), settings, options.get("runs_dir"))
     options["clock"] = patient = PatientClock(options.get("clock") or SystemClock())
     context = WorkspaceContext(workspace, commands=commands, waiting=patient.waiting)
     recipe = {"engine": "edit", "workspace": str(root.absolute()) if root else None, "commands": list(commands)}

@@ -6,10 +6,13 @@ How many turns follow is a guess that nobody has measured, and the budget bounds
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sonde.api.launch import launch
 from sonde.api.settings import Settings
+from sonde.contexts.traces.context import TracesContext
 from sonde.core.budget import Budget
 from sonde.core.deadline import Deadline
 from sonde.core.events import Event, RunStarted
@@ -32,6 +35,8 @@ class Estimate:
     turns: tuple[int, int]
     tokens: tuple[int, int]
     cost_usd: tuple[float, float] | None
+    masked: Mapping[str, int] | None = None
+    """How many different values of each kind would be hidden; None: nothing is masked."""
 
 
 class PromptCounter:
@@ -64,6 +69,11 @@ def estimate(spec: RunSpec, settings: Settings) -> Estimate:
         spec, model=counter, sub_model=None, in_memory=True, run_dir=None, writeback=None, on_event=hear, on_text=None
     )
     result = launch(alone, replace(settings, otel_endpoint=None))
+    if spec.mask is not None:  # reads what a run may read: all files, all spans of the named traces
+        spec.context.shared()
+        if isinstance(spec.context, TracesContext):
+            for trace_id in spec.input_ref.get("trace_ids", ()):
+                deque(spec.context.store.spans(trace_id), maxlen=0)
     if counter.tokens is None:
         raise ConfigError(result.error.message if result.error else "the run would end before it asks a model")
     turns = (min(TURNS[0], spec.budget.max_iterations), min(TURNS[1], spec.budget.max_iterations))
@@ -78,6 +88,7 @@ def estimate(spec: RunSpec, settings: Settings) -> Estimate:
         turns=turns,
         tokens=(fewest.tokens_in + fewest.tokens_out, most.tokens_in + most.tokens_out),
         cost_usd=None if low is None or high is None else (low, high),
+        masked=None if spec.mask is None else spec.mask.counts(),
     )
 
 

@@ -7,19 +7,21 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from sonde.api.consent import ANYWHERE, is_made_here, readable_places
-from sonde.api.recorded_run import Recorded, changed_sources, check_recipe, open_run
+from sonde.api.recorded_run import Recorded, changed_sources, check_recipe, open_run, recorded_mask, unmasked
 from sonde.api.settings import BY_DEFAULT, Settings
 from sonde.api.sources import reopened
 from sonde.contexts import Context
 from sonde.core.canonical import clip
 from sonde.core.events import ROOT, AnyEvent, CodeRan, CodeStarted, RunEnded, RunStarted
 from sonde.core.evidence import EvidenceKind, Excerpt
+from sonde.core.mask import Mask
 from sonde.engines.submission import fields_of, items_of
+from sonde.errors import ConfigError
 from sonde.runs.export import is_replayable
 from sonde.runs.recording import EarlierRuns, Recording
 from sonde.runs.rundir import RunDir, run_ids
@@ -48,7 +50,7 @@ def continued(
 ) -> Generator[RunSpec]:
     """The spec with the earlier run's history, and its sources when none are given; those are open until the end of the block."""
     recorded = open_run(settings.find_run(run, runs_dir))
-    started = recorded.started
+    started = unmasked(recorded.started, spec.mask)
     recipe = dict(spec.recipe)
     given = spec.context
     with ExitStack() as stack:
@@ -84,6 +86,23 @@ def _with_history(spec: RunSpec, recorded: Recorded, beside: Sequence[Path], *, 
     had: list[str] = started.settings.get("packages", [])
     packages = profile_named(spec.profile).having({*spec.packages, *had}).extra
     return replace(spec, recipe=recipe, earlier=recipe["earlier"], played=runs, packages=packages)
+
+
+def continued_mask(
+    run: str | Path | None, mask: Mask | None, settings: Settings, runs_dir: str | Path | None = None
+) -> Mask | Literal[False]:
+    """What hides people's data in a run that may continue another: the same placeholders as there, and the patterns of both."""
+    if run is None:
+        return mask or False
+    recorded = open_run(settings.find_run(run, runs_dir))
+    earlier = recorded_mask(recorded, settings)
+    if earlier is None and mask is not None:
+        raise ConfigError(
+            f"run {recorded.run_dir.run_id} was not masked, so its history and its variables hold the real values; ask anew with --mask"
+        )
+    if earlier is None:
+        return False
+    return Mask({**earlier.patterns, **(mask.patterns if mask else {})}, earlier.pairs())
 
 
 def with_earlier_models(settings: Settings, run: str | Path) -> Settings:

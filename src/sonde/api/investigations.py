@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from sonde.api.launch import RunOptions, launch, model_names, spec_of
+from sonde.api.launch import RunOptions, launch, mask_of, masked, model_names, spec_of
 from sonde.api.publication import Writeback
 from sonde.api.result import Investigation
 from sonde.api.settings import Settings, load_settings
@@ -159,6 +159,9 @@ def investigate(case: Case, settings: Settings, options: RunOptions) -> Investig
 
 def case_spec(case: Case, context: TracesContext, settings: Settings, options: RunOptions | None = None) -> RunSpec:
     """The run of a case, new or from a recorded recipe."""
+    mask = mask_of(settings, options)
+    masked(context, mask)
+    options = {**(options or {}), "mask": mask or False}
     writeback = Writeback(case=case, context=context)
     params = case.params(context.store)
     if case.changes:

@@ -20,7 +20,7 @@ from sonde.errors import ConfigError
 from sonde.models.base import Price
 from sonde.models.loopback import PORTS
 
-Form = Literal["text", "path", "folders", "names", "whole", "number", "switch", "model", "price"]
+Form = Literal["text", "path", "folders", "names", "lines", "whole", "number", "switch", "model", "price"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +137,19 @@ _ALL = (
         in_file=False,
     ),
     Key(
+        name="mask",
+        form="switch",
+        doc="hide e-mail addresses, tokens and card numbers from models and journals; a found file can only turn it on",
+        default=False,
+    ),
+    Key(
+        name="mask_patterns",
+        form="lines",
+        doc="what else is hidden, as NAME=REGEX",
+        default=(),
+        flag="--mask-pattern",
+    ),
+    Key(
         name="command_read",
         form="folders",
         doc="what allowed commands may also read, outside of the workspace",
@@ -187,8 +200,9 @@ def check(key: Key, value: Any, source: str) -> Any:
                 listed = cast("list[Any]", named) if isinstance(named, list | tuple) else [""]
                 if all(isinstance(each, str) and each.strip() for each in listed):
                     parsed = tuple(str(Path(each).expanduser()) for each in listed)
-            case "names":  # a list, or a text with commas
-                wanted: Any = value.split(",") if isinstance(value, str) else value
+            case "names" | "lines":  # a list, or a text with commas, or with one on each line
+                between = "," if key.form == "names" else "\n"
+                wanted: Any = value.split(between) if isinstance(value, str) else value
                 words = cast("list[Any]", wanted) if isinstance(wanted, list | tuple) else [""]
                 if all(isinstance(each, str) and each.strip() for each in words):
                     parsed = tuple(each.strip() for each in words)
@@ -244,6 +258,7 @@ _EXPECTED: dict[Form, str] = {
     "path": "a path",
     "folders": 'a list of folders, e.g. ["~/.cache/models"]',
     "names": 'a list of names, e.g. ["numpy", "pandas"]',
+    "lines": 'a list of texts, e.g. ["customer=C-[0-9]+"]',
     "whole": "a whole number, e.g. 20",
     "number": "a number, e.g. 0.5",
     "switch": "true or false",

@@ -5,6 +5,7 @@ This is the only place that puts the parts together; everything below gets value
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,17 +14,20 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from sonde.api.config_file import state_folder
 from sonde.api.consent import seal_key
 from sonde.api.result import Answer, Edited, Investigation, Result
 from sonde.api.settings import Settings, load_settings
-from sonde.contexts import Context
+from sonde.contexts import Context, Maskable
 from sonde.contexts.files.about import shown_name
 from sonde.core.budget import Budget
 from sonde.core.cancellation import Stop, heeding
-from sonde.core.canonical import hash_value, plural, shown_cost
+from sonde.core.canonical import hash_value, plural, sha256_text, shown_cost
 from sonde.core.deadline import Clock, SystemClock
 from sonde.core.events import Event, RunResumed, RunStarted
+from sonde.core.evidence import Citation, Excerpt, Reread
 from sonde.core.markdown_safety import line, quiet
+from sonde.core.mask import Mask, patterns_of
 from sonde.core.record import RunRecord
 from sonde.core.redaction import rewrite_value, secret_forms
 from sonde.core.schema import load_schema
@@ -32,8 +36,9 @@ from sonde.models import open_model
 from sonde.models.base import SAMPLING, Model, suited_mode
 from sonde.publish.otel import TraceSender, otlp_exporter
 from sonde.runs.catalog import INVESTIGATIONS
+from sonde.runs.placeholders import PlaceholderFile, new_id
 from sonde.runs.recorder import Recorder
-from sonde.runs.rundir import ANSWER, ARTIFACTS, SUMMARY, RunDir, artifacts_folder, new_run_id
+from sonde.runs.rundir import ANSWER, ARTIFACTS, REPORT, SUMMARY, RunDir, artifacts_folder, new_run_id
 from sonde.runtime.engine import Engine
 from sonde.runtime.finish import Outcome
 from sonde.runtime.functions import refuse_taken
@@ -41,6 +46,8 @@ from sonde.runtime.prompts import taught
 from sonde.runtime.run import Mode, ModeChoice, OnEvent, OnText, Run, RunSpec
 from sonde.sandbox.policy import profile_named
 from sonde.tools import ToolRegistry
+
+MASKED = f"masked: placeholders stand for people's data in this run; {REPORT} in its folder has the values"
 
 
 def sonde_version() -> str:
@@ -68,6 +75,9 @@ class RunOptions(TypedDict, total=False):
     clock: Clock | None
     unsafe: bool
     in_memory: bool
+    mask: bool | Mask | None
+    mask_patterns: Mapping[str, str] | None
+    restore: bool
     max_iterations: int | None
     max_depth: int | None
     max_tool_calls: int | None
@@ -92,6 +102,9 @@ def spec_of(
         known = ", ".join(RunOptions.__annotations__)
         raise ConfigError(f"unknown argument {unknown[0]!r}; every run takes {known}")
     given: dict[str, Any] = {name: value for name, value in (options or {}).items() if value is not None}
+    mask = mask_of(settings, options)
+    masked(context, mask)
+    objective = objective if mask is None else mask.asked(objective)
     budget = settings.budget(engine.budget, engine.maxima)
     if "budget" in given:  # one that a caller gives must fit the contract as a whole
         budget = given["budget"].override(engine.maxima, **given["budget"].as_dict())
@@ -119,11 +132,34 @@ def spec_of(
         runs_dir=Path(given.get("runs_dir", settings.runs_home(engine.name))),
         in_memory=given.get("in_memory", False),
         secrets=settings.secrets(),
+        mask=mask,
+        restore=given.get("restore", True),
         on_event=given.get("on_event"),
         on_text=given.get("on_text"),
         cancel=given.get("cancel") or Stop(),
         clock=given.get("clock") or SystemClock(),
     )
+
+
+def mask_of(settings: Settings, options: RunOptions | None = None) -> Mask | None:
+    """What hides people's data in a run with these options, else settings; None: nothing does."""
+    given = (options or {}).get("mask")
+    if isinstance(given, Mask) or given is False:
+        return given or None
+    patterns = (options or {}).get("mask_patterns")
+    if given or settings.mask or patterns or (settings.mask_patterns and "mask" not in settings.sources):
+        return Mask({**patterns_of(settings.mask_patterns), **(patterns or {})})
+    return None
+
+
+def masked(context: Context, mask: Mask | None) -> None:
+    """Mask the context from now on, or not any more."""
+    if isinstance(context, Maskable):
+        context.mask_with(mask)
+    elif mask is not None:
+        raise ConfigError(
+            f"{type(context).__name__} cannot be masked: it has no mask_with(mask), as docs/privacy.md says"
+        )
 
 
 def model_names(spec: RunSpec) -> dict[str, str | None]:
@@ -172,10 +208,8 @@ def launch(spec: RunSpec, settings: Settings) -> Result:
                 home = artifacts_folder(named=settings.runs_dir is not None)
             run_dir = RunDir.create(home, new_run_id(spec.clock))
         journal = run_dir.journal(spec.secrets) if run_dir else None
-        tracer = None
-        if settings.otel_endpoint is not None:
-            exporter = otlp_exporter(settings.otel_endpoint)
-            tracer = TraceSender(exporter, content=settings.otel_content, project=settings.otel_project)
+        if spec.mask is not None:
+            spec = keeping_pairs(spec, spec.mask, settings, run_dir)
         recording = spec.recording
         heard = recording.clock.hear if recording.clock is not None else None
         key = None if run_dir is None or recording.resumed or not spec.own else seal_key(settings.environ, make=True)
@@ -184,8 +218,8 @@ def launch(spec: RunSpec, settings: Settings) -> Result:
             if isinstance(event, RunStarted) and run_dir is not None and key is not None:
                 run_dir.seal(key)
 
-        listeners = tuple(each for each in (heard, seal if key else None, spec.on_event, tracer) if each)
-        recorder = Recorder(spec.clock, journal, listeners, recording if recording.resumed else None)
+        listeners = tuple(each for each in (heard, seal if key else None, spec.on_event, tracer_of(settings)) if each)
+        recorder = Recorder(spec.clock, journal, listeners, recording if recording.resumed else None, spec.mask)
         this_run = Run(
             spec=spec,
             model=model,
@@ -222,8 +256,56 @@ def launch(spec: RunSpec, settings: Settings) -> Result:
     return result
 
 
+def tracer_of(settings: Settings) -> TraceSender | None:
+    """Sends the run as a trace, where the settings say so."""
+    if settings.otel_endpoint is None:
+        return None
+    exporter = otlp_exporter(settings.otel_endpoint)
+    return TraceSender(exporter, content=settings.otel_content, project=settings.otel_project)
+
+
+def keeping_pairs(spec: RunSpec, mask: Mask, settings: Settings, run_dir: RunDir | None) -> RunSpec:
+    """The spec with a masked recipe that names the file of its placeholders; what the mask hides goes into that file first."""
+    then = spec.recording.at(RunStarted) if spec.recording.resumed else None
+    name = new_id() if then is None else str(then.settings.get("mask", {}).get("id"))
+    hidden = mask.hidden_value({name: value for name, value in spec.recipe.items() if name != "mask"})
+    hidden["mask"] = {"id": name, "patterns": mask.patterns}
+    notes = (MASKED, *spec.notes)
+    spec = replace(spec, recipe=hidden, input_ref=mask.hidden_value(dict(spec.input_ref)), notes=notes)
+    kept = state_folder(settings.environ or os.environ)
+    if run_dir is not None and kept is not None:
+        pairs = PlaceholderFile(kept, name)
+        pairs.write(mask.pairs() if then is None else ())
+        mask.keep = lambda name, value: pairs.write([(name, value)])
+    return spec
+
+
+def restored(outcome: Outcome, mask: Mask, reread: Reread | None = None) -> Outcome:
+    """The outcome for the user, with the real values; citations of lines that can be `reread` get the hash of the real ones."""
+
+    def real(citation: Citation) -> Citation:
+        where = {name: getattr(citation, name) for name in ("kind", "ref", "path", "start_line", "end_line")}
+        text = reread(Excerpt(**where, hash=citation.excerpt_hash)) if reread and citation.start_line > 0 else None
+        unchanged = text is not None and sha256_text(text) == citation.excerpt_hash
+        words = {name: mask.restored(getattr(citation, name)) for name in ("path", "ref", "snippet", "signal")}
+        hashed = sha256_text(mask.restored(text or "")) if unchanged else citation.excerpt_hash
+        return citation.model_copy(update={**words, "excerpt_hash": hashed})
+
+    conclusion = outcome.conclusion
+    shown = replace(
+        conclusion,
+        text=mask.restored(conclusion.text),
+        output=mask.restored_value(conclusion.output),
+        citations=tuple(map(real, conclusion.citations)),
+        gaps=tuple(map(mask.restored, conclusion.gaps)),
+    )
+    return replace(outcome, conclusion=shown)
+
+
 def result_of(spec: RunSpec, outcome: Outcome, recorder: Recorder, run_dir: RunDir | None) -> Result:
     """What came of a run: the kind of result that its engine makes."""
+    mask = spec.mask if spec.restore else None
+    outcome = outcome if mask is None else restored(outcome, mask, spec.context.reread)
     conclusion = outcome.conclusion
     left_out: Mapping[str, str] = getattr(spec.context, "left_out", {})
     common: dict[str, Any] = {
@@ -245,7 +327,8 @@ def result_of(spec: RunSpec, outcome: Outcome, recorder: Recorder, run_dir: RunD
             return Answer(**common)
         case "edit":
             common["value"] = None
-            return Edited(**common, changed=tuple(getattr(spec.context, "changed", ())))
+            changed: Sequence[str] = getattr(spec.context, "changed", ())
+            return Edited(**common, changed=tuple(changed if mask is None else map(mask.restored, changed)))
         case "rca" | "compliance" | "incident":
             return Investigation(**common)
         case _:
@@ -295,9 +378,14 @@ def _open(model: str | Model | None, settings: Settings, stack: ExitStack) -> Mo
 def write_files(spec: RunSpec, outcome: Outcome, record: RunRecord, run_dir: RunDir) -> None:
     """Everything but the journal; like it, these files hold no values of keys. summary.md comes last: with it the folder is complete."""
     keys, conclusion = secret_forms(spec.secrets), outcome.conclusion
-    if spec.files is not None:
-        for name, text in spec.files(outcome, run_dir.run_id).items():
-            run_dir.write_text(name, keys.remove(text))
+    files = dict(spec.files(outcome, run_dir.run_id)) if spec.files is not None else {}
+    if (
+        spec.mask is not None
+    ):  # the one page with the real values; all that programs read or that is given away stays masked
+        page = files.get(REPORT)
+        files[REPORT] = spec.mask.restored(page) if page else summary_text(restored(outcome, spec.mask), record)
+    for name, text in files.items():
+        run_dir.write_text(name, keys.remove(text))
     run_dir.write_record(record)
     try:
         output_hash = hash_value(conclusion.output)

@@ -16,11 +16,12 @@ from typing import Any, Literal, cast
 import msgspec
 
 from sonde.api.consent import readable_places
-from sonde.api.recorded_run import open_run
+from sonde.api.recorded_run import open_run, recorded_mask, unmasked
 from sonde.api.settings import Settings, load_settings
 from sonde.api.trace_source import ENGINES, Case, case_of
 from sonde.contexts.traces.catalog import DEFAULT_PROJECT
 from sonde.contexts.traces.context import TracesContext
+from sonde.contexts.traces.maskedstore import MaskedStore
 from sonde.contexts.traces.shape import KeptTrace, picture_of
 from sonde.core.deadline import Deadline, SystemClock
 from sonde.core.events import WroteBack
@@ -33,11 +34,10 @@ from sonde.errors import ConfigError, RunError, ToolFault, WritebackFailed
 from sonde.phoenix import Annotation, PhoenixClient, PhoenixReads, Written, write_annotations
 from sonde.runs.recorder import Recorder
 from sonde.runs.recording import Recording
-from sonde.runs.rundir import RESULT, TRACE, pretty_json
+from sonde.runs.rundir import REPORT, RESULT, TRACE, pretty_json
 from sonde.runtime.finish import Outcome
 from sonde.trace_client import Json
 
-REPORT = "report.md"
 ANNOTATIONS = "annotations.jsonl"
 WRITEBACK_S = 300.0
 KEPT_TEXTS, KEPT_CHARS = 40, 20_000
@@ -149,7 +149,9 @@ class Writeback:
         page = page_of(engine_type, cast("Mapping[str, Any]", output), self.context, self.context.store.link)
         rows = [each.as_dict() for each in self.annotations(output, outcome.annotator, run_id)]
         files = {REPORT: page, ANNOTATIONS: "".join(f"{msgspec.json.encode(row).decode()}\n" for row in rows)}
-        if self.case.place.server:
+        if self.case.place.server or isinstance(
+            self.context.store, MaskedStore
+        ):  # the page cannot, or must not, read it again
             files[TRACE] = pretty_json(msgspec.to_builtins(self._kept(cast("Mapping[str, Any]", output)))).decode()
         return files
 
@@ -197,9 +199,10 @@ def publish_run(
     if ended is None:
         raise ConfigError(f"run {recorded.run_dir.run_id} has not ended; `sonde resume` continues it")
     within = readable_places(recorded.run_dir, chosen.environ, trust_run=trust_run)
-    case = replace(
-        case_of(recorded.started.settings, chosen, source, within=within), replace_judgements=replace_judgements
-    )
+    started = recorded.started
+    if "mask" in started.settings:
+        started = unmasked(started, recorded_mask(recorded, chosen))
+    case = replace(case_of(started.settings, chosen, source, within=within), replace_judgements=replace_judgements)
     if ended.output is None:
         raise ConfigError(f"run {recorded.run_dir.run_id} ended without a report, so it has no annotations")
     if not case.place.writable:

@@ -6,6 +6,7 @@ it. What the values may bring about is decided in consent.py.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,14 +15,19 @@ from typing import Any
 
 import msgspec
 
+from sonde.api.config_file import state_folder
+from sonde.api.consent import is_own
+from sonde.api.settings import Settings
 from sonde.contexts import Context
 from sonde.core.budget import Budget
 from sonde.core.calls import CallRef
 from sonde.core.canonical import sha256_text
 from sonde.core.events import AnyEvent, Cited, CodeRan, HostReturned, ModelAsked, RunEnded, RunStarted
 from sonde.core.evidence import Citation, Excerpt
+from sonde.core.mask import Mask
 from sonde.errors import ConfigError, RunError
 from sonde.runs.export import is_replayable
+from sonde.runs.placeholders import PlaceholderFile
 from sonde.runs.rundir import RECORD, SUMMARY, Places, RunDir, fold, places_of
 from sonde.sandbox import Limits
 
@@ -65,6 +71,32 @@ def open_run(run_dir: RunDir) -> Recorded:
     return Recorded(run_dir=run_dir, events=events, started=started)
 
 
+def recorded_mask(recorded: Recorded, settings: Settings) -> Mask | None:
+    """The mask of a recorded run, with its placeholders; None for a run that was not masked. ConfigError if their values are not here."""
+    told: dict[str, Any] | None = recorded.started.settings.get("mask")
+    if told is None:
+        return None
+    kept = state_folder(settings.environ or os.environ)
+    own = kept is not None and is_own(recorded.run_dir, settings.environ)
+    pairs = PlaceholderFile(kept, told["id"]).read() if kept is not None and own else None
+    if pairs is None:
+        raise ConfigError(
+            f"run {recorded.run_dir.run_id} is masked, and the values behind its placeholders are not on this machine: it can be "
+            "looked at, but not run again"
+        )
+    return Mask(told["patterns"], pairs)
+
+
+def unmasked(started: RunStarted, mask: Mask | None) -> RunStarted:
+    """The first event with the real paths and words, from which a run is built again."""
+    if mask is None:
+        return started
+    told = {name: value for name, value in started.settings.items() if name != "mask"}
+    return msgspec.structs.replace(
+        started, settings=mask.restored_value(told), input_ref=mask.restored_value(started.input_ref)
+    )
+
+
 class _Traces(msgspec.Struct):
     sources: list[str]
     project: str | None = None
@@ -77,6 +109,11 @@ class _Sources(msgspec.Struct):
     paths: list[str] = []
     code: bool = False
     traces: _Traces | None = None
+
+
+class _MaskRecipe(msgspec.Struct):
+    id: str
+    patterns: dict[str, str] = {}
 
 
 class _Recipe(msgspec.Struct):
@@ -106,6 +143,7 @@ class _Recipe(msgspec.Struct):
     configs: str | None = None
     changes: list[str] = []
     writeback: bool = False
+    mask: _MaskRecipe | None = None
     limits: dict[str, float | int | str | None] = {}
 
 

@@ -12,6 +12,7 @@ from sonde.api.consent import require_sources
 from sonde.api.follow_up import earlier_runs
 from sonde.api.investigations import case_spec
 from sonde.api.launch import RunOptions, model_names, spec_of
+from sonde.api.recorded_run import unmasked
 from sonde.api.settings import Settings
 from sonde.api.sources import Opened, is_there, reopened
 from sonde.api.trace_source import case_of
@@ -19,6 +20,7 @@ from sonde.contexts import Context
 from sonde.contexts.workspace import LocalWorkspace, Policy, WorkspaceContext, reject
 from sonde.core.budget import Budget
 from sonde.core.events import RunStarted
+from sonde.core.mask import Mask
 from sonde.disk import AnyPath
 from sonde.engines.edit import EDIT
 from sonde.errors import ConfigError
@@ -39,6 +41,7 @@ def rebuilt(
     context: Any = None,
     tools: Tools = (),
     beside: Sequence[Path] = (),
+    mask: Mask | None = None,
 ) -> Generator[RunSpec]:
     """The same run: engine, question, context, budget, schema. The caller gives again what is not stored (data, functions).
 
@@ -46,7 +49,9 @@ def rebuilt(
     question, the folder of a task, or where the traces of an investigation are now; `beside` are the folders in which the runs that it
     continues may lie. What this opens it also closes.
     """
+    started = unmasked(started, mask)
     recipe = started.settings
+    options = _options(started, mask)
     match recipe.get("engine", started.run_type):
         case "ask":
             own, there = recipe.get("tools"), {tool(each).name for each in tools}  # the user's functions are not stored
@@ -67,7 +72,14 @@ def rebuilt(
                 }
                 yield replace(
                     opened.given_to(
-                        _recorded(started, opened.engine, opened.context, settings, {**used, "limits": asdict(limits)})
+                        _recorded(
+                            started,
+                            opened.engine,
+                            opened.context,
+                            settings,
+                            options=options,
+                            used={**used, "limits": asdict(limits)},
+                        )
                     ),
                     tools=tools,
                     schema=schema,
@@ -89,24 +101,32 @@ def rebuilt(
             commands = tuple(recipe.get("commands", ()))  # only what the prompt says; the policy allows none
             used = {"workspace": str(Path(root).absolute()), "commands": list(commands)}
             yield replace(
-                _recorded(started, EDIT, WorkspaceContext(workspace, commands=commands), settings, used),
+                _recorded(
+                    started, EDIT, WorkspaceContext(workspace, commands=commands), settings, options=options, used=used
+                ),
                 played=earlier_runs(recipe.get("continues"), beside),
             )
         case "rca" | "compliance" | "incident":
             case = case_of(recipe, settings, context, within=within)
             traces = case.open()
             with closing(traces.store):
-                spec = case_spec(case, traces, settings, _options(started))
+                spec = case_spec(case, traces, settings, options)
                 yield replace(spec, backend=_backend(started))
         case engine:
             raise ConfigError(f"this version cannot continue a run of the engine {engine!r}")
 
 
 def _recorded(
-    started: RunStarted, engine: Engine, context: Context, settings: Settings, used: Mapping[str, Any]
+    started: RunStarted,
+    engine: Engine,
+    context: Context,
+    settings: Settings,
+    *,
+    options: RunOptions,
+    used: Mapping[str, Any],
 ) -> RunSpec:
     """The spec with a recipe of what this call uses: a new run must not pass on what a stranger's recording merely says."""
-    spec = spec_of(engine, started.objective, context, settings, _options(started))
+    spec = spec_of(engine, started.objective, context, settings, options)
     told = {key: started.settings[key] for key in ("earlier", "continues", "citations") if key in started.settings}
     return replace(
         spec,
@@ -116,7 +136,7 @@ def _recorded(
     )
 
 
-def _options(started: RunStarted) -> RunOptions:
+def _options(started: RunStarted, mask: Mask | None) -> RunOptions:
     """The options the recorded run was started with; for a model object of its caller, the model of the settings."""
     recipe = started.settings
     return {
@@ -126,6 +146,7 @@ def _options(started: RunStarted) -> RunOptions:
         "profile": started.profile,
         "packages": recipe.get("packages", ()),
         "mode": cast("Mode", started.mode),
+        "mask": mask or False,
     }
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from sonde.api.consent import ANYWHERE, is_made_here, readable_places, require_caps, require_model, require_writeback
 from sonde.api.launch import launch, model_names
-from sonde.api.recorded_run import changed_sources, open_run
+from sonde.api.recorded_run import Recorded, changed_sources, open_run, recorded_mask
 from sonde.api.recorded_spec import rebuilt
 from sonde.api.result import Result
 from sonde.api.settings import Settings, load_settings
@@ -38,6 +38,7 @@ from sonde.core.events import (
     SubcallEnded,
     TurnStarted,
 )
+from sonde.core.mask import Mask
 from sonde.core.record import RunRecord
 from sonde.errors import Cancelled, ConfigError, reached_before
 from sonde.models.base import Model, RecordedModel
@@ -91,10 +92,13 @@ def resume(
         )
     if recorded.run_dir.is_running():
         raise ConfigError(f"run {recorded.run_dir.run_id} is still running in another process")
+    mask = _same_mask(recorded, chosen)
     writes = require_writeback(recorded.started, context, writeback)
     beside = recorded.beside(runs_dir or chosen.run_places())
     within = readable_places(recorded.run_dir, chosen.environ, trust_run=trust_run)
-    with rebuilt(recorded.started, chosen, within=within, context=context, tools=tools, beside=beside) as built:
+    with rebuilt(
+        recorded.started, chosen, within=within, context=context, tools=tools, beside=beside, mask=mask
+    ) as built:
         require_caps(built, chosen, limits or Limits())
         spec = replace(
             _asking(built, model, sub_model, chosen, own=is_made_here(recorded.run_dir, chosen)),
@@ -117,6 +121,16 @@ def _allowing(settings: Settings | None, knobs: Mapping[str, float | None]) -> S
         raise ConfigError(f"unknown argument {unknown[0]!r}; budget knobs are {', '.join(Budget.__dataclass_fields__)}")
     given = {name: value for name, value in knobs.items() if value is not None}
     return replace(chosen, knobs={**chosen.knobs, **given})
+
+
+def _same_mask(recorded: Recorded, settings: Settings) -> Mask | None:
+    """The mask that the run began with; ConfigError if it has none and the user's settings want one."""
+    mask = recorded_mask(recorded, settings)
+    if mask is None and (settings.mask or settings.mask_patterns):
+        raise ConfigError(
+            f"run {recorded.run_dir.run_id} was not masked, and your settings say mask = true; start it anew, or set SONDE_MASK=false"
+        )
+    return mask
 
 
 def _asking(
@@ -177,11 +191,14 @@ def replay(
         raise ConfigError(f"run {recorded.run_dir.run_id} has not ended; `sonde resume` continues it")
     live = None if words_only else SystemClock()
     recording = Recording(recorded.events, strict=not words_only, words_only=words_only, live=live)
+    mask = recorded_mask(recorded, chosen)
     model, sub_model = recorded.started.model, recorded.started.sub_model
     record: RunRecord | None = None
     beside = recorded.beside(runs_dir or chosen.run_places())
     within = readable_places(recorded.run_dir, chosen.environ, trust_run=trust_run)
-    with rebuilt(recorded.started, chosen, within=within, context=context, tools=tools, beside=beside) as built:
+    with rebuilt(
+        recorded.started, chosen, within=within, context=context, tools=tools, beside=beside, mask=mask
+    ) as built:
         require_caps(built, chosen, limits or Limits())
         if isinstance(built.context, WorkspaceContext):
             built.context.rehearsal = words_only
@@ -240,10 +257,12 @@ def branch(
     if turn < 1 or turn > max(turns, default=0) + 1:
         which = f"has turns 1 to {max(turns)}" if turns else "has no turns: no model was asked"
         raise ConfigError(f"the run {which}; it cannot be branched at --turn {turn}")
-    kept = before_turn(recorded.events, turn)
+    kept, mask = before_turn(recorded.events, turn), _same_mask(recorded, chosen)
     beside = recorded.beside(runs_dir or chosen.run_places())
     within = readable_places(recorded.run_dir, chosen.environ, trust_run=trust_run)
-    with rebuilt(recorded.started, chosen, within=within, context=context, tools=tools, beside=beside) as built:
+    with rebuilt(
+        recorded.started, chosen, within=within, context=context, tools=tools, beside=beside, mask=mask
+    ) as built:
         require_caps(built, chosen, limits or Limits())
         asking = _asking(built, model, sub_model, chosen, own=is_made_here(recorded.run_dir, chosen))
         spec = replace(

@@ -79,6 +79,8 @@ class Settings:
     backend: str = "kernel"
     source: str = "http://localhost:6006"
     project: str | None = None
+    mask: bool = False
+    mask_patterns: tuple[str, ...] = ()
     command_read: tuple[str, ...] = ()
     command_write: tuple[str, ...] = ()
     local_ports: str = PORTS
@@ -237,7 +239,7 @@ class Settings:
             else:
                 value = self.knobs.get(key.name, getattr(Budget(), key.name)) if key.knob else getattr(self, key.name)
                 if isinstance(value, tuple):
-                    between = "," if key.form == "names" else os.pathsep
+                    between = {"names": ",", "lines": " "}.get(key.form, os.pathsep)
                     value = between.join(cast("tuple[str, ...]", value)) or None
                 if value is None and key.name == "price" and choice is not None:
                     read, written = (cost_of(choice.spec, each, choice.settings.price) for each in _A_MILLION)

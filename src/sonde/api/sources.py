@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from sonde.api.consent import require_sources
+from sonde.api.launch import masked
 from sonde.api.settings import Settings
 from sonde.contexts import Context
 from sonde.contexts.files import FilesContext
@@ -45,12 +46,13 @@ class Opened:
     secrets: Sequence[str] = ()
 
     def given_to(self, spec: RunSpec) -> RunSpec:
-        """The spec of a question about this."""
+        """The spec of a question about this, masked as the spec says."""
+        masked(self.context, spec.mask)
         return replace(
             spec,
             engine=self.engine,
             context=self.context,
-            variables=self.variables,
+            variables=self.variables if spec.mask is None else spec.mask.hidden_value(self.variables),
             dataset=self.dataset,
             input_ref=self.input_ref,
             secrets=(*spec.secrets, *self.secrets),

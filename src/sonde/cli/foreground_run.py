@@ -122,11 +122,16 @@ def print_estimate(
             "first_prompt_tokens": [each.first_prompt for each in estimates],
             "typical_tokens": [low, high],
             "typical_cost_usd": cost,
+            **({} if first.masked is None else {"masked": [each.masked for each in estimates]}),
         }
         print(escaped_json(json.dumps(shown, ensure_ascii=False, sort_keys=True)))
         return 0
     for reads in dict.fromkeys(each.reads for each in estimates):
         print(f"would read    {one_line(reads, 400)}")
+    if first.masked is not None:
+        kinds = sorted({kind for each in estimates for kind in each.masked or ()})
+        found = [f"{kind} {sum((each.masked or {}).get(kind, 0) for each in estimates):,}" for kind in kinds]
+        print(f"would mask    {', '.join(found) or 'nothing: no value was found'}")
     if settings.model is None:
         print("would cost    nothing: no model is set, so only passages or rules would be shown")
         return 0

@@ -93,6 +93,19 @@ class ModelOptions:
     temperature: Annotated[float | None, typer.Option(metavar="T", help="From 0 to 2; 0 by default.")] = None
     top_p: Annotated[float | None, typer.Option(metavar="P", help="From 0 to 1; the server's own by default.")] = None
     price: Annotated[str | None, typer.Option(metavar="IN/OUT", help=PRICE)] = None
+    mask: Annotated[
+        bool | None,
+        typer.Option(
+            "--mask/--no-mask",
+            help="Hide e-mail addresses, tokens and card numbers from the model and the journal; you see them.",
+        ),
+    ] = None
+    mask_patterns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--mask-pattern", metavar="NAME=REGEX", help="Hide what this matches, too; repeatable. Turns --mask on."
+        ),
+    ] = None
     count_wait: Annotated[
         bool | None,
         typer.Option("--count-wait/--no-count-wait", help="Whether waiting for a command model counts as run time."),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 from sonde.core.evidence import Excerpt, Observed
+from sonde.core.mask import Mask
 from sonde.tools import Tool
 
 Shareable = str | bytes | Path | Mapping[str, Path | str]
@@ -62,6 +63,15 @@ class Context(Protocol):
 
     def fingerprint(self) -> str:
         """A hash that changes with the data; cheap even for a gigabyte."""
+        ...
+
+
+@runtime_checkable
+class Maskable(Protocol):
+    """A context that can put people's data behind placeholders."""
+
+    def mask_with(self, mask: Mask | None) -> None:
+        """From now on show, share and prove only text that this mask hides; None: the real text again."""
         ...
 
 

@@ -21,6 +21,7 @@ from sonde.core.canonical import clip, plural, sha256_text
 from sonde.core.deadline import rfc3339
 from sonde.core.difference import Effort, TooRepetitive, best_hunks
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
+from sonde.core.mask import Mask
 from sonde.disk import open_below, secret_reason
 from sonde.errors import ConfigError, ToolFault
 
@@ -94,6 +95,8 @@ class ConfigSnapshots:
     def __init__(self, root: Path | None = None, *, project_name: str = "") -> None:
         self._snapshots: dict[str, Snapshot] = {}
         self._compared: dict[str, str] = {}
+        self.mask: Mask | None = None
+        """With one, rows and differences are shown and proved masked."""
         if root is None:
             return
         if not root.is_dir():
@@ -125,16 +128,25 @@ class ConfigSnapshots:
             and (end is None or snapshot.created_at <= end)
             and tag in {None, snapshot.tag}
         ]
-        return [snapshot.row() for snapshot in sorted(found, key=lambda s: (s.created_at, s.snapshot_id))]
+        return [self._shown(each) for each in sorted(found, key=lambda s: (s.created_at, s.snapshot_id))]
 
     def get_config_snapshot(self, snapshot_id: str) -> dict[str, Any]:
         """One config snapshot: {snapshot_id, project_name, tag, created_at, git_commit, paths, metadata}."""
-        return self._get(snapshot_id).row()
+        return self._shown(self._get(snapshot_id))
+
+    def _shown(self, snapshot: Snapshot) -> dict[str, Any]:
+        return snapshot.row() if self.mask is None else {**self.mask.hidden_value(snapshot.row())}
+
+    def _diff(self, base: Snapshot, target: Snapshot) -> tuple[str, list[str]]:
+        text, paths = unified_diff(base, target)
+        if self.mask is None:
+            return text, paths
+        return self.mask.hidden(text), [self.mask.hidden(path) for path in paths]
 
     def get_config_diff(self, base_snapshot_id: str, target_snapshot_id: str) -> Observed:
         """What changed between two config snapshots; cite diff_ref as CONFIG_DIFF evidence."""
         base, target = self._get(base_snapshot_id), self._get(target_snapshot_id)
-        text, paths = unified_diff(base, target)
+        text, paths = self._diff(base, target)
         ref = f"configdiff:{sha256_text(text)}"
         lines = text.split("\n")
         added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
@@ -169,7 +181,7 @@ class ConfigSnapshots:
         base, _, target = excerpt.path.partition("..")
         if base not in self._snapshots or target not in self._snapshots:
             return None
-        return unified_diff(self._snapshots[base], self._snapshots[target])[0]
+        return self._diff(self._snapshots[base], self._snapshots[target])[0]
 
     def _get(self, snapshot_id: str) -> Snapshot:
         if snapshot_id not in self._snapshots:

@@ -18,6 +18,7 @@ from sonde.contexts.files import FilesContext
 from sonde.core.canonical import plural
 from sonde.core.deadline import Clock
 from sonde.core.evidence import Excerpt, Observed
+from sonde.core.mask import Mask
 from sonde.errors import ConfigError
 from sonde.tools import Tool
 
@@ -31,11 +32,18 @@ class ValuesContext:
 
     def __init__(self, value: Any, *, clock: Clock | None = None) -> None:
         try:
-            self.value = plain_value(value)
+            self.value = self._real = plain_value(value)
         except RecursionError:
             raise ConfigError(f"{NAME} is nested too deeply, or contains itself: give a flatter value.") from None
+        self._clock = clock
         self._texts = _texts(self.value)
         self._files = FilesContext(texts=self._texts, clock=clock)
+
+    def mask_with(self, mask: Mask | None) -> None:
+        """Show only the masked value; None: as it is."""
+        self.value = self._real if mask is None else mask.hidden_value(self._real)
+        self._texts = _texts(self.value)
+        self._files = FilesContext(texts=self._texts, clock=self._clock)
 
     def tools(self) -> Sequence[Tool]:
         """The tools of files, over the value's text."""

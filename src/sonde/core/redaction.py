@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import quote, quote_plus, unquote
@@ -25,6 +25,7 @@ SHORTEST_SECRET = 8  # "none", "test" or "ollama" are dummies; removing such wor
 SHORTEST_MIXED = 6  # of letters and digits together, which no ordinary word is
 SHORTEST_PIECE = 24  # of a key in base64 that is broken into lines
 SHORTEST_CAPITALS = 12  # shorter keys may be words that the content has in another case
+LONGEST_NAMED = 20_000
 REDACTED = "[redacted]"
 
 _SHAPES: Sequence[tuple[Sequence[str], re.Pattern[str]]] = [
@@ -89,6 +90,10 @@ _HEADER = re.compile(
     r"""(?i)(authorization["']?\s{0,4}[:=]\s{0,4}["']?)(?:[a-z-]{3,20}\x20)?[^\s"',;]{8,}|(cookie["']?\s{0,4}[:=]\s{0,4}["']?)[^\s=;,"']{1,100}=[^\r\n"']+"""
 )
 """The whole value of a header; its name stays."""
+
+_SECRETIVE = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[\w~@#$%^&*+=/.!-]*[\w~@#$%^&*+=/-](?![\w(\[{<])")
+"""The beginning of a value that is more than a word or a number, and no call."""
+_CODE_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 
 _TELLING = re.compile(rf"(?i)(?:{_NAME}|authorization|cookie)$")
 """Names of fields whose whole text is removed."""
@@ -216,6 +221,27 @@ def redact_text(text: str) -> str:
     if "authorization" in lower or "cookie" in lower:
         text = _HEADER.sub(lambda found: f"{found[1] or found[2]}{REDACTED}", text)
     return text
+
+
+def tokens_in(text: str) -> Iterator[tuple[int, int]]:
+    """Where tokens and keys stand, line by line: those with a known shape, whole Authorization and Cookie headers, and after a telling
+    name (`password=`) what has letters and digits and is no name in code.
+    """
+    spans: list[tuple[int, int]] = []
+    for needles, pattern in _SHAPES:
+        if any(needle in text for needle in needles):
+            spans += (found.span() for found in pattern.finditer(text))
+    lower = text.lower()
+    if any(name in lower for name in _NAMES):
+        for named in _NAMED.finditer(text):
+            value = _SECRETIVE.match(named[2][:LONGEST_NAMED])
+            if value and len(value[0]) >= SHORTEST_MIXED and not _CODE_NAME.fullmatch(value[0]):
+                spans.append((named.start(2), named.start(2) + value.end()))
+    if "authorization" in lower or "cookie" in lower:
+        spans += ((found.end(1) if found[1] else found.end(2), found.end()) for found in _HEADER.finditer(text))
+    for start, end in spans:
+        for part in re.finditer(r"[^\r\n]+", text[start:end]):  # a private key has many lines
+            yield start + part.start(), start + part.end()
 
 
 def redact_value(value: Any, kept: Sequence[str] = ()) -> Any:

@@ -101,7 +101,9 @@ def conclude(value: Any, gathered: Gathered, *, look: bool = True) -> Conclusion
     problems: list[Problem] = []
     wrong: list[str] = []
     if gathered.schema is not None:
-        wrong = violations(jsonable(value), gathered.schema)
+        mask = gathered.mask  # the schema is about the value that the user gets
+        wrong = violations(jsonable(value) if mask is None else mask.restored_value(jsonable(value)), gathered.schema)
+        wrong = wrong if mask is None else [mask.hidden(each) for each in wrong]
         if wrong:
             reason = "the final value does not fit the schema: " + "; ".join(wrong)
             problems.append(Problem(gate="schema", reason=reason))

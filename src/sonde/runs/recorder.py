@@ -16,8 +16,9 @@ from sonde.core.calls import CallRef, shown_text
 from sonde.core.canonical import hash_value
 from sonde.core.deadline import Clock
 from sonde.core.events import Event, HostReturned, ModelReplied, Noted, stamp
+from sonde.core.mask import Mask
 from sonde.core.record import RecordFold
-from sonde.core.redaction import clean_value, encodable, secret_forms
+from sonde.core.redaction import clean_value, encodable, rewrite_text, secret_forms
 from sonde.errors import SondeError
 from sonde.runs.journal import Journal, Place
 from sonde.runs.recording import Recording
@@ -36,8 +37,10 @@ class Recorder:
         journal: Journal | None = None,
         listeners: Iterable[Listener] = (),
         recording: Recording | None = None,
+        mask: Mask | None = None,
     ) -> None:
-        """`recording`: the steps that are in the journal already."""
+        """`recording`: the steps that are in the journal already. `mask` hides people's data in what is recorded and sent."""
+        self._mask = mask
         self._clock = clock
         self._journal = journal
         self._listeners = list(listeners)
@@ -61,6 +64,8 @@ class Recorder:
             known = self._recording.same_step(event)
             recorded = known
             if recorded is None:
+                if self._mask is not None:
+                    event = _guarded(event, self._mask)
                 stamped = stamp(event, self._next, self._clock.utc().timestamp())
                 stamped = self._journal.write(stamped) if self._journal is not None else encodable(stamped)[0]
                 self._next += 1
@@ -88,12 +93,20 @@ class Recorder:
 
     def cleaned(self, value: Any) -> Any:
         """Plain data as an event that carries it will be recorded."""
+        if self._mask is not None:
+            value = self._mask.guarded_value(value)
         return self._journal.cleaned(value) if self._journal is not None else clean_value(value, secret_forms(()))
 
     def listen(self, listener: Listener) -> None:
         """Tell this one too, from now on."""
         with self._lock:
             self._listeners.append(listener)
+
+
+def _guarded(event: E, mask: Mask) -> E:
+    """The event without people's data; the same object if it holds none."""
+    passes = mask.lets_pass(encodable(event)[1].decode())  # quick: few events hold any
+    return event if passes else cast("E", rewrite_text(event, mask.guarded))
 
 
 class ReturnedCalls:

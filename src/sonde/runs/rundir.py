@@ -43,6 +43,7 @@ RECORD = "run_record.json"
 RESULT = "result.json"
 SUMMARY = "summary.md"
 ANSWER = "answer.md"
+REPORT = "report.md"
 SEAL = "seal"
 TRACE = "trace.json"
 """What a run over a server keeps of it for the page, which asks no server."""
@@ -128,6 +129,14 @@ class RunDir:
             line = file.readline(MAX_LINE)
         msgspec.json.decode(line, type=RunStarted)  # anything else in its place says nothing about the run
         return hmac.new(key, line, hashlib.sha256).hexdigest()
+
+    def is_masked(self) -> bool:
+        """Whether people's data is behind placeholders here."""
+        try:
+            with open_plain(self.journal_path) as file:
+                return "mask" in msgspec.json.decode(file.readline(MAX_LINE), type=RunStarted).settings
+        except (OSError, msgspec.MsgspecError, RecursionError):
+            return False
 
     def record(self) -> RunRecord:
         """The record as written, or folded from the journal when the run did not get that far."""

@@ -19,6 +19,7 @@ from sonde.core.canonical import sha256_text
 from sonde.core.events import HostReturned
 from sonde.core.evidence import Citation, EvidenceKind, EvidenceLog, EvidenceRef, Excerpt, Refuted, SpanCitation
 from sonde.core.instructions import instructions_in
+from sonde.core.mask import Mask
 from sonde.models.base import OUTPUT_TOKENS
 from sonde.runtime.feedback import LeftLine, left_line
 from sonde.tools import ToolRegistry
@@ -269,6 +270,7 @@ class Gathered:
     room: int = 0
     """How many characters of the data the first prompt may show."""
     schema: Mapping[str, Any] | None = None
+    mask: Mask | None = None
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     reason: str = ""
 

@@ -228,6 +228,7 @@ def gathered(session: Session, reason: str = "") -> Gathered:
         checked=tuple(session.host.functions.checked),
         results=session.host.citations.results,
         calls=tuple(session.host.citations.refs.values()),
+        mask=spec.mask,
         schema=spec.schema if session.errand is None else None,
         params=spec.params if session.errand is None else {**spec.params, **session.errand.context},
         reason=reason,

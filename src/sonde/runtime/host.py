@@ -154,9 +154,16 @@ class Host:
                 raise ended if ended and ended.message == recorded.error else ToolFault(recorded.error or "failed")
             return recorded.result
         started = self.run.clock.now()
+        mask = self.run.spec.mask if call.name in self.run.registry.given else None
         try:
-            result = self.run.registry.call(call.name, call.args)
+            if mask is None:
+                result = self.run.registry.call(call.name, call.args)
+            else:  # a tool of the user works on real data, and what it returns is masked like any other
+                real = self.run.registry.call(call.name, mask.restored_value(jsonable(call.args)))
+                hidden = mask.hidden_value(real.result)
+                result = replace(real, result=hidden, args_hash=hashed, response_hash=hash_value(hidden))
         except Fault as fault:
+            fault = fault if mask is None else ToolFault(mask.hidden(fault.message))
             raise self._failed(call, fault, self.run.clock.now() - started) from None
         except ToolResponseInvalid as error:
             if call.name not in self.run.registry.given:  # a server, not a tool of the user

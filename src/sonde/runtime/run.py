@@ -30,6 +30,7 @@ from sonde.core.events import (
     WroteBack,
 )
 from sonde.core.evidence import EvidenceLog, Excerpt
+from sonde.core.mask import Mask
 from sonde.core.status import RUN_TRANSITIONS, RunStatus, advance
 from sonde.errors import (
     BudgetExceeded,
@@ -112,6 +113,10 @@ class RunSpec:
     needs_files: bool = False
     """Whether a full disk at the very end is an error. Otherwise it costs a gap, not the answer, which was paid for."""
     secrets: Sequence[str] = ()
+    mask: Mask | None = None
+    """Hides people's data. The context, the objective and the variables are masked already."""
+    restore: bool = True
+    """Whether the result of a masked run has the real values."""
     on_event: OnEvent | None = None
     on_text: OnText | None = None
     cancel: threading.Event = field(default_factory=Stop)

@@ -189,6 +189,7 @@ class Tools:
                 **traces,
                 model=self._model,
                 settings=self._settings,
+                restore=False,  # whoever calls is a model
                 **limits,
                 **hooks,
             )
@@ -242,7 +243,7 @@ class Tools:
         return await self._investigate(context, partial(incident, self._source(source), **window))
 
     async def _investigate(self, context: Context, work: Callable[..., Investigation]) -> ToolReply:
-        found = await watched(context, partial(work, model=self._model, settings=self._settings))
+        found = await watched(context, partial(work, model=self._model, settings=self._settings, restore=False))
         return _reply(found, list(_refs(found.report).values()), found.report)
 
     async def runs(

@@ -289,6 +289,8 @@ class _CitedSources:
         self.within = within
         self.refused = False
         """Whether a source was not read because it lies outside."""
+        if "mask" in self._settings:  # the sources hold the real values, and the page must not
+            start = self._settings = {}
         self._roots = [each for each in _roots([start.get("input_ref") or {}, self._settings]) if self._allows(each)]
         self._calls = calls
         self._opened = opened

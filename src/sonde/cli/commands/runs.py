@@ -118,7 +118,7 @@ def show(run: RunName, *, json: AsJson = False, place: PlaceOptions) -> int:
     from sonde.api.consent import is_own
     from sonde.core.markdown_safety import unescaped
     from sonde.runs.catalog import summarise
-    from sonde.runs.rundir import SUMMARY
+    from sonde.runs.rundir import REPORT, SUMMARY
 
     settings = settings_of(place)
     found = settings.find_run(run)
@@ -129,6 +129,8 @@ def show(run: RunName, *, json: AsJson = False, place: PlaceOptions) -> int:
     if json:
         _print_json(found.record().model_dump(mode="json"))
         return 0
+    if found.is_masked():
+        print(f"masked: placeholders stand for people's data; {REPORT} in its folder has the values", file=sys.stderr)
     page = found.text(SUMMARY)
     if page is not None:
         print(printable_lines(unescaped(page)))

@@ -22,6 +22,7 @@ from sonde.contexts.files.text import read_lines
 from sonde.core.canonical import clip, plural
 from sonde.core.deadline import Clock
 from sonde.core.evidence import Excerpt, Observed
+from sonde.core.mask import Mask
 from sonde.disk import AnyPath
 from sonde.errors import ToolFault
 from sonde.tools import Tool, tool
@@ -55,6 +56,11 @@ class CodeContext:
             unconfined=unconfined,
             source=True,
         )
+        self._finder = Finder(self.files)
+
+    def mask_with(self, mask: Mask | None) -> None:
+        """Show only masked text, under masked names; None: as it is."""
+        self.files.mask_with(mask)
         self._finder = Finder(self.files)
 
     def tools(self) -> Sequence[Tool]:

@@ -24,6 +24,7 @@ from sonde.contexts.files.slices import READ_BYTES, read, reread_bytes, slice_by
 from sonde.contexts.files.text import Unreadable, read_lines
 from sonde.core.deadline import Clock, Deadline, SystemClock
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
+from sonde.core.mask import Mask
 from sonde.disk import AnyPath
 from sonde.errors import ToolFault
 from sonde.tools import Tool, tool
@@ -56,9 +57,18 @@ class FilesContext:
         self.library = Library(named, texts or {}, within, unconfined=unconfined, source=source)
         self._rationale_over = rationale_over
         self._clock = clock or SystemClock()
+        self._cache_dir = cache_dir
         self._search = Search(self.library, cache_dir)
         self._shared: Mapping[str, Shareable] | None = None
         self._lock = threading.Lock()
+
+    def mask_with(self, mask: Mask | None) -> None:
+        """Show only masked text, under masked names; None: as it is."""
+        if self.library.mask is not mask:
+            self.library.mask_with(mask)
+            # An index that is kept holds the real words.
+            self._search = Search(self.library, self._cache_dir if mask is None else None)
+            self._shared = None
 
     def tools(self) -> Sequence[Tool]:
         """What code may call."""

@@ -30,6 +30,7 @@ from sonde.contexts.files.text import (
     open_text,
     signature,
 )
+from sonde.core.mask import Mask
 from sonde.core.patterns import Pattern, compiled, escaped
 from sonde.disk import AnyPath, open_exactly, secret_reason
 from sonde.errors import ToolFault
@@ -39,6 +40,7 @@ GLOB_CHARS = 4096
 """No path is longer, and to read a glob takes time by the square of its brackets."""
 _HASHED_FILES, _HASHED_BYTES = 2_000, 64_000_000
 _CONVERTED_BYTES = 128_000_000
+MASKED_BYTES = 256_000_000
 _ARCHIVES, _ARCHIVED_BYTES = 200, 1_000_000_000
 V = TypeVar("V")
 
@@ -70,6 +72,28 @@ class Library:
         self._converted: _Recent[Text] = _Recent(_CONVERTED_BYTES, lambda text: text.size)
         self._archives: _Recent[Archive] = _Recent(_CONVERTED_BYTES, lambda archive: archive.size)
         self._lock = threading.Lock()
+        self.mask: Mask | None = None
+        self._masked: _Recent[Text] = _Recent(_CONVERTED_BYTES, lambda text: text.size)
+
+    def mask_with(self, mask: Mask | None) -> None:
+        """From now on every text is masked before anyone reads a part of it, and so are names; None: nothing is any more."""
+        before, self.mask = self.mask, mask
+        if mask is before:
+            return
+        self._indexes, self._masked = _Recent(64), _Recent(_CONVERTED_BYTES, lambda text: text.size)
+
+        def renamed(name: str) -> str:
+            real = name if before is None else before.restored(name)
+            return real if mask is None else mask.hidden_name(real)
+
+        listing = self.listing
+        self._texts = {renamed(name): data for name, data in self._texts.items()}
+        self.left_out = {renamed(name): reason for name, reason in self.left_out.items()}
+        listing.piped = {renamed(name): data for name, data in listing.piped.items()}
+        listing.refused = {renamed(name): reason for name, reason in listing.refused.items()}
+        entries = [entry._replace(path=renamed(entry.path)) for entry in listing.entries.values()]
+        listing.entries = {entry.path: entry for entry in sorted(entries)}
+        listing.__dict__.pop("texts", None)  # cached
 
     @property
     def listing(self) -> Listing:
@@ -129,7 +153,23 @@ class Library:
         return found
 
     def open(self, entry: Entry) -> Text:
-        """The text of a file, as it is now; Unreadable says why it has none."""
+        """The text of a file, as it is now and masked if it must be; Unreadable says why it has none."""
+        if self.mask is None:
+            return self._open(entry)
+        key = signature(entry) or (entry.path, len(self._memory(entry.path)))
+        if (known := self._masked.get(key)) is not None:
+            return known
+        with self._open(entry) as text:
+            if text.size > MASKED_BYTES:
+                why = f"larger than {MASKED_BYTES:,} bytes, and a file is masked in memory"
+                self.left_out[entry.path] = why
+                raise LeftOut(f"{entry.path} is {why}.", why)
+            whole = self.mask.hidden(text.decode(text.read(text.start, text.size)))
+            masked = Text.of_bytes(whole.encode("utf-8", "replace"), text.label)
+        self._masked.put(key, masked)
+        return masked
+
+    def _open(self, entry: Entry) -> Text:
         if not entry.real:
             return Text.of_bytes(self._memory(entry.path))
         key = signature(entry)

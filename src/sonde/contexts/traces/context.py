@@ -11,11 +11,13 @@ from sonde.contexts import Shareable
 from sonde.contexts.configs import ConfigSnapshots
 from sonde.contexts.controls import MAX_CONTROLS, ControlsLibrary, TraceScope
 from sonde.contexts.traces.inspection import Inspection
+from sonde.contexts.traces.maskedstore import MaskedStore
 from sonde.contexts.traces.store import TraceStore
 from sonde.contexts.traces.views import text_behind
 from sonde.contexts.traces.window import Window
 from sonde.core.canonical import hash_value, sha256_text
 from sonde.core.evidence import EvidenceKind, EvidenceRef, Excerpt, Observed
+from sonde.core.mask import Mask
 from sonde.errors import ConfigError, RunError, ToolFault
 from sonde.tools.spec import Tool, tool
 
@@ -130,7 +132,7 @@ class TracesContext:
         configs: ConfigSnapshots | None = None,
         trace_ids: Sequence[str] = (),
     ) -> None:
-        self.store = store
+        self.store: TraceStore = store
         self.controls = controls or ControlsLibrary.shipped()
         self.configs = configs or ConfigSnapshots()
         self.refusal: ConfigError | RunError | None = None
@@ -140,6 +142,13 @@ class TracesContext:
         self._trace_ids = tuple(trace_ids)
         self._inspection = Inspection(store)
         self._policy = PolicyTools(self.controls)
+
+    def mask_with(self, mask: Mask | None) -> None:
+        """Show only masked spans and configurations, also to whoever else reads the store here; None: as they are."""
+        real = self.store.inner if isinstance(self.store, MaskedStore) else self.store
+        self.store = real if mask is None else MaskedStore(real, mask)
+        self.configs.mask = mask
+        self._inspection = Inspection(self.store)
 
     def tools(self) -> Sequence[Tool]:
         """The sixteen of the contract, overview, read_trace, get_path, get_attribute and get_annotations, and the tables of a window."""
@@ -208,7 +217,8 @@ class TracesContext:
         """The hash of the data set: of the traces that the run is about, or of the whole store."""
         if not self._trace_ids:
             return self.store.fingerprint()
-        return hash_value({trace_id: trace_hash(self.store, trace_id) for trace_id in self._trace_ids})
+        store = self.store.inner if isinstance(self.store, MaskedStore) else self.store
+        return hash_value({trace_id: trace_hash(store, trace_id) for trace_id in self._trace_ids})
 
 
 def trace_hash(store: TraceStore, trace_id: str) -> str:

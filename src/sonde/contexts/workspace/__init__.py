@@ -29,6 +29,7 @@ from sonde.contexts.workspace.base import (
     reject,
 )
 from sonde.contexts.workspace.local import PLAIN, LocalWorkspace
+from sonde.contexts.workspace.masked import MaskedWorkspace
 from sonde.contexts.workspace.parse import parse_patch
 from sonde.contexts.workspace.paths import clean
 from sonde.contexts.workspace.planner import plan_patch
@@ -38,6 +39,7 @@ from sonde.contexts.workspace.text import visible
 from sonde.contexts.workspace.wire import Reply, WireWorkspace
 from sonde.core.canonical import clip, hash_value
 from sonde.core.evidence import Excerpt, Observed
+from sonde.core.mask import Mask
 from sonde.errors import ToolFault
 from sonde.tools import Tool, tool
 
@@ -92,6 +94,12 @@ class WorkspaceContext:
         self._listed: tuple[str, ...] | None = None
         self._places: tuple[Place, ...] = ()
         self._part = False
+
+    def mask_with(self, mask: Mask | None) -> None:
+        """Show only masked text; patches are written with the real values. None: as it is."""
+        real = self.workspace.inner if isinstance(self.workspace, MaskedWorkspace) else self.workspace
+        self.workspace = real if mask is None else MaskedWorkspace(real, mask)
+        self._listed = None if mask is not None else self._listed
 
     @property
     def places(self) -> tuple[str, ...]:

@@ -1,0 +1,274 @@
+"""People's data behind placeholders: `<email-1>`, `<card-1>`, `<token-1>`, and `<NAME-1>` for a pattern that the user gives.
+
+What a run reads is masked where it enters (`hidden`), so code, prompts, sub-calls and the journal see placeholders only, and a value is
+never cut in two by whoever reads a part. `guarded` looks once more at what leaves: a model may write an address of its own. `restored`
+puts the values back for the user, and is exact: restored(hidden(text)) == text. A text in the data that looks like a placeholder is
+itself hidden (`<literal-1>`), so a stranger's `<email-1>` never becomes somebody's address. Equal values have equal placeholders; another
+spelling of one (`J%40x.org`, `4111-1111-…`) has the same number with a dot: `<email-1.2>`. Line ends are never hidden.
+
+Not promised: names, phone numbers and addresses without a pattern; values in base64, in pictures, or broken over lines; what a value
+looks like from the words around it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from html import unescape
+from posixpath import splitext
+from typing import Any
+from urllib.parse import unquote
+
+from sonde.core.markdown_safety import words
+from sonde.core.patterns import Pattern, compiled
+from sonde.core.redaction import rewrite_value, tokens_in
+from sonde.errors import ConfigError
+
+MOST_VALUES = 200_000
+"""Different values of one run; a pattern that finds more masks words, not people."""
+MOST_PATTERN_CHARS = 1000
+LITERAL = "literal"
+KINDS = ("email", "card", "token", LITERAL)
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]{0,30}")
+_AT = r"(?:@|%40|\\u0040|&#64;|&#x40;|&commat;)"
+_EMAIL = compiled(rf"[A-Za-z0-9._%+-]{{1,100}}{_AT}(?:[A-Za-z0-9][A-Za-z0-9-]{{0,62}}\.){{1,8}}[A-Za-z]{{2,24}}")
+_ESCAPE = re.compile(r"(?:[nrtbf]|u[0-9A-Fa-f]{4})(?=[A-Za-z0-9._%+-]{0,99}" + _AT + ")")
+_PLAIN_EMAIL = re.compile(r"[a-z0-9._+-]+@.+")
+_GAP = r"(?:[ +-]|%20)"
+_CARD = compiled(
+    rf"\b(?:\d{{13,19}}|\d{{4}}{_GAP}\d{{4}}{_GAP}\d{{4}}{_GAP}\d{{1,7}}|\d{{4}}{_GAP}\d{{6}}{_GAP}\d{{4,5}})\b"
+)
+_ISSUERS = re.compile(r"3[0-9]{13,18}|4(?:[0-9]{12}|[0-9]{15}|[0-9]{18})|[56][0-9]{15,18}|2[2-7][0-9]{14}")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+Span = tuple[int, int, str]
+"""Where a value begins and ends, and of which kind it is."""
+
+
+class Mask:
+    """The values of one run and their placeholders. Safe to use from threads; `keep` hears of each new pair before it is used."""
+
+    def __init__(self, patterns: Mapping[str, str] | None = None, known: Iterable[tuple[str, str]] = ()) -> None:
+        """`known`: pairs of placeholder and value from an earlier run, or from this one before a crash."""
+        self.patterns = dict(patterns or {})
+        self._patterns = {name: _checked(name, source) for name, source in self.patterns.items()}
+        kinds = "|".join((*KINDS, *self._patterns))
+        self._placeholder = re.compile(rf"<((?:{kinds})-[1-9][0-9]{{0,8}}(?:\.[1-9][0-9]{{0,8}})?)>")
+        self._shown = re.compile(rf"(<|&lt;)((?:{kinds})-[1-9][0-9]{{0,8}}(?:\.[1-9][0-9]{{0,8}})?)>")
+        self._values: dict[str, str] = {}
+        self._names: dict[tuple[str, str], str] = {}
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._last: Counter[str] = Counter()
+        self._spellings: Counter[tuple[str, int]] = Counter()
+        self._lock = threading.Lock()
+        self.keep: Callable[[str, str], None] | None = None
+        for name, value in known:
+            kind, _, number = name.partition("-")
+            if not self._placeholder.fullmatch(f"<{name}>") or name in self._values:
+                continue
+            whole = int(number.partition(".")[0])
+            self._values[name], self._names[kind, value] = value, name
+            self._numbers.setdefault((kind, _same(kind, value)), whole)
+            self._last[kind] = max(self._last[kind], whole)
+            self._spellings[kind, whole] += 1
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Every placeholder, without its brackets, and its value."""
+        with self._lock:
+            return list(self._values.items())
+
+    def counts(self) -> dict[str, int]:
+        """How many different values of each kind were found; literals are not people's data."""
+        return {kind: number for kind, number in sorted(self._last.items()) if kind != LITERAL}
+
+    def hidden(self, text: str) -> str:
+        """Data of the user as the run sees it."""
+        spans = [(*found.span(), LITERAL) for found in self._shown.finditer(text)] if "-" in text else []
+        spans += _found(text)
+        for name, pattern in self._patterns.items():
+            spans += ((start, end, name) for start, end in _matches(pattern, text))
+        return self._replaced(text, spans)
+
+    def hidden_name(self, path: str) -> str:
+        """The path of a file; its suffix stays, because it says what kind of file it is."""
+        stem, suffix = splitext(path)
+        hidden = self.hidden(stem)
+        return f"{hidden}{suffix}" if hidden != stem else self.hidden(path)
+
+    def guarded(self, text: str) -> str:
+        """What is about to leave, which may hold placeholders already: they stay."""
+        return self._replaced(text, self._leaving(text))
+
+    def lets_pass(self, text: str) -> bool:
+        """Whether nothing of it has to be hidden before it leaves."""
+        return not self._leaving(text)
+
+    def _leaving(self, text: str) -> list[Span]:
+        spans = list(_found(text))
+        kept = [found.span() for found in self._shown.finditer(text)] if spans else []
+        return [each for each in spans if not any(start < each[1] and each[0] < end for start, end in kept)]
+
+    def asked(self, text: str) -> str:
+        """The user's own words: a placeholder of an earlier run that they speak of stays, any other is a literal."""
+        parts: list[str] = []
+        done = 0
+        for found in self._placeholder.finditer(text):
+            if found[1] in self._values:
+                parts += [self.hidden(text[done : found.start()]), found[0]]
+                done = found.end()
+        return "".join([*parts, self.hidden(text[done:])])
+
+    def restored(self, text: str) -> str:
+        """The text with the values in their places, also where `<` is escaped for Markdown; one that is not known stays."""
+
+        def value(found: re.Match[str]) -> str:
+            known = self._values.get(found[2])
+            return found[0] if known is None else known if found[1] == "<" else words(known)
+
+        return self._shown.sub(value, text) if "-" in text else text
+
+    def unknown_in(self, text: str) -> list[str]:
+        """Placeholders that stand for nothing."""
+        return [found[0] for found in self._placeholder.finditer(text) if found[1] not in self._values]
+
+    def hidden_value(self, value: Any) -> Any:
+        """Plain data, keys included. A card that is a number becomes text."""
+        return rewrite_value(_numbers_as_text(value), self.hidden)
+
+    def guarded_value(self, value: Any) -> Any:
+        """Plain data about to leave."""
+        return rewrite_value(value, self.guarded)
+
+    def restored_value(self, value: Any) -> Any:
+        """Plain data with the values in their places."""
+        return rewrite_value(value, self.restored)
+
+    def _replaced(self, text: str, spans: Iterable[Span]) -> str:
+        parts: list[str] = []
+        done = 0
+        for start, end, kind in sorted(spans, key=lambda span: (span[0], -span[1])):
+            if start >= done:  # of two that overlap the first, of two that begin together the longer
+                parts += [text[done:start], f"<{self._name(kind, text[start:end])}>"]
+                done = end
+            elif end > done:  # the rest of one that overlaps would stay in sight
+                parts.append(f"<{self._name(kind, text[done:end])}>")
+                done = end
+        return "".join([*parts, text[done:]]) if parts else text
+
+    def _name(self, kind: str, value: str) -> str:
+        with self._lock:
+            known = self._names.get((kind, value))
+            if known is not None:
+                return known
+            if len(self._values) >= MOST_VALUES:
+                raise ConfigError(
+                    f"more than {MOST_VALUES:,} different values are masked; a pattern finds too much: "
+                    f"{', '.join(f'{each} {count:,}' for each, count in self._last.most_common(3))}"
+                )
+            same = (kind, _same(kind, value))
+            if same not in self._numbers:
+                self._last[kind] += 1
+                self._numbers[same] = self._last[kind]
+            number = self._numbers[same]
+            self._spellings[kind, number] += 1
+            spelling = self._spellings[kind, number]
+            name = f"{kind}-{number}" if spelling == 1 else f"{kind}-{number}.{spelling}"
+            if self.keep is not None:
+                self.keep(name, value)
+            self._values[name], self._names[kind, value] = value, name
+            return name
+
+
+def patterns_of(given: Iterable[str]) -> dict[str, str]:
+    """Patterns by name from `NAME=REGEX`; ConfigError says what is wrong with one."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, source = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--mask-pattern {text!r}: write NAME=REGEX, for example customer=C-[0-9]+")
+        _checked(name, source)
+        found[name] = source
+    return found
+
+
+def _checked(name: str, source: str) -> Pattern:
+    if not _NAME.fullmatch(name) or name in KINDS:
+        raise ConfigError(
+            f"--mask-pattern {name}=…: a name is up to 31 letters and digits, and not one of {', '.join(KINDS)}"
+        )
+    if not source or len(source) > MOST_PATTERN_CHARS:
+        raise ConfigError(f"--mask-pattern {name}=…: a pattern has 1 to {MOST_PATTERN_CHARS} characters")
+    try:
+        return compiled(source, by_line=True)
+    except ValueError as error:
+        raise ConfigError(
+            f"--mask-pattern {name}={source}: {error}. Patterns are RE2, as in sonde ask's grep"
+        ) from None
+
+
+def _found(text: str) -> Iterator[Span]:
+    """What is masked without being asked for: addresses, cards, tokens."""
+    for start, end in tokens_in(text):
+        yield start, end, "token"
+    # A shadow in ASCII, sign by sign, in which places are those of the text.
+    shadow = text if text.isascii() else _NOT_ASCII.sub(lambda sign: "q" if sign[0].isalnum() else " ", text)
+    data = shadow.encode()
+    if any(sign in shadow for sign in ("@", "%40", "u0040", "&#", "&commat;")):
+        for start, end in _bytes_matched(_EMAIL, data):
+            escape = _ESCAPE.match(shadow, start, end) if shadow[start - 1 : start] == "\\" else None
+            yield escape.end() if escape else start, end, "email"  # \n before it is a line end in a JSON text
+    for start, end in _bytes_matched(_CARD, data):
+        if _is_card(re.sub(r"%20|\D", "", shadow[start:end])):
+            yield start, end, "card"
+
+
+def _matches(pattern: Pattern, text: str) -> Iterator[tuple[int, int]]:
+    """Where a user's pattern matches, in characters."""
+    data = text.encode("utf-8", "surrogatepass")
+    at = characters = 0
+    for start, end in _bytes_matched(pattern, data):
+        characters += len(data[at:start].decode("utf-8", "surrogatepass"))
+        length = len(data[start:end].decode("utf-8", "surrogatepass"))
+        yield characters, characters + length
+        at, characters = end, characters + length
+
+
+def _bytes_matched(pattern: Pattern, data: bytes) -> Iterator[tuple[int, int]]:
+    at = 0
+    while at < len(data) and (found := pattern.search(data, at)) is not None:
+        start, end = found.start(), found.end()
+        if end > start:
+            yield start, end
+        at = max(end, start + 1)
+
+
+def _is_card(digits: str) -> bool:
+    """Whether an issuer numbers cards like this, and the last digit is right (Luhn)."""
+    doubled = [int(digit) * (1 + place % 2) for place, digit in enumerate(reversed(digits))]
+    return bool(_ISSUERS.fullmatch(digits)) and sum(each - 9 * (each > 9) for each in doubled) % 10 == 0
+
+
+def _numbers_as_text(value: Any) -> Any:
+    match value:
+        case bool():
+            return value
+        case int() if _is_card(str(value)):
+            return str(value)
+        case dict():
+            return {key: _numbers_as_text(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]  # plain data
+        case list() | tuple():
+            return [_numbers_as_text(item) for item in value]  # pyright: ignore[reportUnknownVariableType]  # plain data
+        case _:
+            return value
+
+
+def _same(kind: str, value: str) -> str:
+    """What all spellings of a value have in common."""
+    if kind == "card":
+        return re.sub(r"%20|\D", "", value)
+    if kind != "email":
+        return value
+    plain = unescape(unquote(value.replace("\\u0040", "@"))).lower()
+    found = _PLAIN_EMAIL.search(plain)
+    return found[0] if found else plain

@@ -1,0 +1,506 @@
+"""`mask`: no model, no journal and no file for programs sees people's data; the user does, and runs go on and replay all the same."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_program import sonde as program
+
+import sonde
+from sonde.api.rerun import branch, replay, resume
+from sonde.api.settings import Settings
+from sonde.contexts.files import FilesContext
+from sonde.contexts.workspace import accept
+from sonde.core.canonical import sha256_text
+from sonde.core.status import RunStatus
+from sonde.errors import ConfigError
+from sonde.models.base import ModelRequest
+from sonde.runs.export import export_run, unpack_run
+from sonde.runs.rundir import JOURNAL, RECORD, SUMMARY, RunDir
+from sonde.testing import ScriptedModel, ScriptedServer
+from sonde.viewer import export_html
+
+JANE, BOB, CARD, TOKEN, CUSTOMER = "jane.doe@corp.com", "bob@corp.com", "4111 1111 1111 1111", "k3y5ecret99", "C-991"
+PRIVATE = (JANE, BOB, CARD, "4111 1", TOKEN, CUSTOMER, "jane.doe", "bob@", "bob%40")
+LOG = f"""08:00 login {JANE} ok
+08:01 pay with {CARD} by {JANE}
+08:02 error for {BOB} token={TOKEN} customer {CUSTOMER}
+08:03 GET /?user=bob%40corp.com says <email-1>
+"""
+LOOK = "rows = grep('<email-1>')\nprint(rows)\nprint(CONTEXT['app.log'])"
+FINISH = "FINAL('It was <email-1>, who paid with <card-1>. [app.log:2]')"
+PATTERNS = {"customer": r"C-\d+"}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "app.log").write_text(LOG)
+    return tmp_path / "data"
+
+
+def asked(data: Path, script: Any, question: str = "Who paid?", **options: Any) -> tuple[sonde.Answer, ScriptedModel]:
+    model = script if isinstance(script, ScriptedModel) else ScriptedModel(script)
+    options = {"mask": True, "mask_patterns": PATTERNS, "runs_dir": data.parent / "runs", **options}
+    return sonde.ask(question, data, model=model, settings=Settings(), **options), model
+
+
+def sent(requests: Sequence[ModelRequest]) -> str:
+    return "\n".join(message.content for request in requests for message in request.messages)
+
+
+def leaks(text: str) -> list[str]:
+    return [value for value in PRIVATE if value in text]
+
+
+def files_with(folder: Path) -> set[str]:
+    """The files of a run that hold a real value."""
+    return {path.name for path in folder.rglob("*") if path.is_file() and leaks(path.read_text("utf-8", "replace"))}
+
+
+def folder_of(result: sonde.Result) -> Path:
+    assert result.run_dir is not None
+    return result.run_dir
+
+
+def test_a_model_sees_placeholders_and_the_user_the_values(data: Path) -> None:
+    answer, model = asked(data, [LOOK, FINISH])
+
+    assert answer.status is RunStatus.SUCCEEDED
+    assert answer.text == f"It was {JANE}, who paid with {CARD}. [app.log:2]"
+    assert leaks(sent(model.requests)) == []
+    assert "08:01 pay with <card-1> by <email-1>" in sent(model.requests)
+    assert answer.text in (folder_of(answer) / "report.md").read_text()
+
+
+def test_nothing_but_the_page_for_people_holds_a_value(data: Path, home: Path) -> None:
+    answer, _ = asked(data, [LOOK, FINISH], f"What about {BOB}, {CUSTOMER} and token={TOKEN}?")
+
+    assert files_with(folder_of(answer)) == {"report.md"}
+    (kept,) = home.glob(".local/state/sonde/masks/*.jsonl")
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert JANE in kept.read_text()
+
+
+def test_every_byte_that_goes_to_a_server_is_masked(data: Path) -> None:
+    def reply(seen: Any) -> str:
+        return "yes" if seen.prompt().startswith("ask") else next(script)
+
+    script = iter(
+        [
+            f"{LOOK}\nprint(llm_batch(['ask ' + CONTEXT['app.log'], 'ask <email-2>']), sub_rlm('say ' + rows[0]['text']))",
+            "FINAL('ok')",
+            FINISH,
+        ]
+    )
+    with ScriptedServer(reply) as server:
+        settings = Settings(
+            model="openai:gpt-4o-mini", base_url=server.base_url, mask=True, mask_patterns=(r"customer=C-\d+",)
+        )
+        answer = sonde.ask(f"Is it {JANE}?", data, settings=settings, runs_dir=data.parent / "runs")
+        said = json.dumps([request.body for request in server.requests])
+
+    assert len(server.requests) == 5
+    assert leaks(said) == []
+    assert JANE in answer.text
+
+
+def test_a_citation_is_proved_and_has_the_hash_of_the_real_lines(data: Path) -> None:
+    answer, _ = asked(data, [LOOK, FINISH])
+    (citation,) = answer.citations
+
+    assert citation.snippet == LOG.splitlines()[1]
+    assert citation.excerpt_hash == sha256_text(LOG.splitlines()[1])
+
+
+@pytest.mark.long
+def test_a_quote_with_placeholders_is_proved_by_the_masked_text(data: Path) -> None:
+    right = "FINAL('\"pay with <card-1> by <email-1>\" [app.log:2]')"
+    wrong = "FINAL('\"pay with <card-1> by <email-2>\" [app.log:2]')"
+
+    assert asked(data, [LOOK, right])[0].status is RunStatus.SUCCEEDED
+    assert asked(data, [LOOK, wrong, wrong, wrong, wrong])[0].status is not RunStatus.FAILED
+
+
+def test_parts_of_a_file_never_cut_a_value_in_two(data: Path) -> None:
+    step = "for at in range(0, 160, 5):\n    print(context_slice(at, 7, path='app.log'))"
+    _, model = asked(data, [step, LOOK, FINISH])
+
+    assert leaks(sent(model.requests)) == []
+    assert "jane" not in sent(model.requests)
+
+
+def test_names_of_files_are_masked_and_lead_to_them(data: Path) -> None:
+    (data / f"{BOB}.txt").write_text("bob owes 42\n")
+    finish = "FINAL('42 [<email-1>.txt:1]')"
+    answer, model = asked(data, ["print(list_files(), read_file('<email-1>.txt'))", finish], f"What does {BOB} owe?")
+
+    assert leaks(sent(model.requests)) == []
+    assert answer.citations[0].path == f"{BOB}.txt"
+    assert files_with(folder_of(answer)) == {"report.md"}
+    assert replay(folder_of(answer), settings=Settings()).equal
+
+
+def test_a_value_and_a_schema_are_about_the_real_values(tmp_path: Path) -> None:
+    rows = [{"who": JANE, "card": 4111111111111111}, {"who": BOB, "card": 1}]
+    schema = {"type": "object", "properties": {"who": {"type": "string", "pattern": "^[a-z.]+@corp.com$"}}}
+    model = ScriptedModel(["print(context)", "FINAL({'who': context[0]['who']})"])
+    answer = sonde.ask(
+        "Who?",
+        rows,
+        model=model,
+        schema=schema,
+        mask=True,
+        settings=Settings(),
+        citations=False,
+        runs_dir=tmp_path / "runs",
+    )
+
+    assert answer.value == {"who": JANE}
+    assert leaks(sent(model.requests)) == []
+
+
+def test_a_tool_of_the_user_works_on_the_real_values(data: Path) -> None:
+    heard: list[str] = []
+
+    def look_up(address: str) -> dict[str, str]:
+        """Who has this address."""
+        heard.append(address)
+        return {"owner": f"{BOB} of {CUSTOMER}"}
+
+    answer, model = asked(data, ["print(look_up('<email-1>'))", LOOK, FINISH], tools=[look_up])
+
+    assert heard == [JANE]
+    assert leaks(sent(model.requests)) == []
+    assert files_with(folder_of(answer)) == {"report.md"}
+
+
+def test_a_masked_run_replays_to_the_bit(data: Path) -> None:
+    answer, _ = asked(data, [f"{LOOK}\nprint(llm_query('ask'))", "yes", FINISH])
+
+    assert replay(folder_of(answer), settings=Settings()).equal
+
+
+@pytest.mark.long
+def test_a_masked_run_that_was_killed_goes_on_with_the_same_placeholders(data: Path) -> None:
+    answer, _ = asked(data, [LOOK, FINISH], f"Is it {BOB}?")
+    folder = folder_of(answer)
+    lines = (folder / JOURNAL).read_bytes().splitlines(keepends=True)
+    cut = next(at for at, line in enumerate(lines) if b'"code_ran"' in line) + 1
+    (folder / JOURNAL).write_bytes(b"".join(lines[:cut]))
+    for name in (RECORD, SUMMARY):
+        (folder / name).unlink()
+    model = ScriptedModel([FINISH])
+    finished = resume(folder, model=model, settings=Settings())
+
+    assert finished.text == answer.text
+    assert leaks(sent(model.requests)) == []
+    assert files_with(folder) == {"report.md"}
+    assert replay(folder, settings=Settings()).equal
+
+
+@pytest.mark.long
+def test_a_branch_keeps_the_mask(data: Path) -> None:
+    answer, _ = asked(data, [LOOK, FINISH])
+    model = ScriptedModel(["FINAL('So it was <email-1>. [app.log:1]')"])
+    other = branch(folder_of(answer), 2, model=model, settings=Settings(), runs_dir=data.parent / "runs")
+
+    assert other.text == f"So it was {JANE}. [app.log:1]"
+    assert leaks(sent(model.requests)) == []
+
+
+def test_a_follow_up_has_the_same_placeholders(data: Path) -> None:
+    first, _ = asked(data, [LOOK, FINISH], f"Is it {BOB}?")
+    model = ScriptedModel(["print(rows)\nFINAL('<email-2> again, not <email-1> [app.log:1]')"])
+    answer = sonde.ask(
+        f"And {JANE}? You said <email-2>.",
+        model=model,
+        settings=Settings(),
+        continue_from=folder_of(first),
+        runs_dir=data.parent / "runs",
+    )
+
+    assert answer.text == f"{JANE} again, not {BOB} [app.log:1]"
+    assert leaks(sent(model.requests)) == []
+    assert files_with(folder_of(answer)) == {"report.md"}
+
+
+def test_a_run_that_was_not_masked_is_not_continued_masked(data: Path) -> None:
+    first, _ = asked(
+        data, [LOOK.replace("<email-1>", "pay"), "FINAL('ok [app.log:2]')"], mask=False, mask_patterns=None
+    )
+
+    with pytest.raises(ConfigError, match="was not masked"):
+        asked(data, [FINISH], continue_from=folder_of(first))
+
+
+def test_without_the_values_a_masked_run_can_only_be_looked_at(data: Path, home: Path, tmp_path: Path) -> None:
+    answer, _ = asked(data, [LOOK, FINISH])
+    exported = export_run(RunDir(folder_of(answer)), tmp_path / "shared.tar.gz")
+    imported = unpack_run(exported, tmp_path / "imported")
+
+    assert files_with(imported.path) == set()
+    with pytest.raises(ConfigError, match="masked"):
+        replay(imported.path, settings=Settings())
+    for kept in home.glob(".local/state/sonde/masks/*"):
+        kept.unlink()
+    with pytest.raises(ConfigError, match="masked"):
+        replay(folder_of(answer), settings=Settings())
+
+
+def test_an_edit_writes_the_real_values(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    text = f"owner = '{JANE}'\ncopy = '{BOB}'\n# <email-1> is how we write it\n"
+    (tmp_path / "work" / "config.py").write_text(text)
+    changes = ["-copy = '<email-2>'", "+copy = '<email-1>'", "+old = '<email-2>'"]
+    patch = "\n".join(["*** Begin Patch", "*** Update File: config.py", "@@", *changes, "*** End Patch"])
+    script = [
+        "print(read_file('config.py'))\nprint(search('<email-2>'))",
+        f"print(apply_patch({patch!r}))\nprint(read_file('config.py'))",
+        "FINAL('The copy goes to <email-1>. [config.py:2]')",
+    ]
+    model, shown = ScriptedModel(script), list[str]()
+
+    def approve(plan: Any) -> Any:
+        shown.append(plan.diff())
+        return accept(plan)
+
+    edited = sonde.edit(
+        f"Send copies to the owner, {JANE}",
+        tmp_path / "work",
+        approve=approve,
+        model=model,
+        mask=True,
+        settings=Settings(),
+        runs_dir=tmp_path / "runs",
+    )
+
+    after = text.replace(f"copy = '{BOB}'", f"copy = '{JANE}'\nold = '{BOB}'")
+    assert (tmp_path / "work" / "config.py").read_text() == after
+    assert f"+copy = '{JANE}'" in shown[0]
+    assert leaks(sent(model.requests)) == []
+    assert files_with(folder_of(edited)) == {"report.md"}
+    assert edited.changed == ("config.py",)
+
+
+def test_an_edit_never_writes_a_placeholder_that_stands_for_nothing(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "config.py").write_text(f"owner = '{JANE}'\n")
+    patch = "*** Begin Patch\n*** Update File: config.py\n@@\n-owner = '<email-1>'\n+owner = '<email-7>'\n*** End Patch"
+    script = [
+        "print(read_file('config.py'))",
+        f"print(apply_patch({patch!r}))",
+        "FINAL('no')",
+        "FINAL('no')",
+        "FINAL('no')",
+    ]
+    model = ScriptedModel(script)
+    sonde.edit(
+        "Change it",
+        tmp_path / "work",
+        approve=accept,
+        model=model,
+        mask=True,
+        settings=Settings(),
+        runs_dir=tmp_path / "runs",
+    )
+
+    assert (tmp_path / "work" / "config.py").read_text() == f"owner = '{JANE}'\n"
+    assert "<email-7> stands for nothing" in sent(model.requests)
+
+
+def test_a_dry_run_says_how_many_values_would_be_hidden(data: Path, tmp_path: Path) -> None:
+    said = program(
+        "ask",
+        "Who paid?",
+        data,
+        "--dry-run",
+        "--mask-pattern",
+        r"customer=C-\d+",
+        "--model",
+        "openai:gpt-4o-mini",
+        cwd=tmp_path,
+    )
+
+    assert "would mask    card 1, customer 1, email 2, token 1" in said.stdout
+
+
+def test_the_program_prints_the_values_and_shows_the_masked_run_with_a_note(data: Path, tmp_path: Path) -> None:
+    with ScriptedServer([LOOK, FINISH]) as server:
+        keys = {"OPENAI_API_KEY": "sk-none", "OPENAI_BASE_URL": server.base_url}
+        said = program("ask", "Who paid?", data, "--mask", "--base-url", server.base_url, cwd=tmp_path, **keys)
+        shown = program("runs", "show", "last", cwd=tmp_path, **keys)
+        listed = program("runs", cwd=tmp_path, **keys)
+
+    assert f"It was {JANE}, who paid with {CARD}." in said.stdout
+    assert leaks(shown.stdout + listed.stdout) == []
+    assert "<email-1>" in shown.stdout
+    assert "masked" in shown.stderr
+
+
+def test_settings_turn_it_on_and_a_flag_turns_it_off(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "sonde.toml").write_text("mask = true\n")
+    on = program("ask", "Who?", data, "--dry-run", "--model", "openai:gpt-4o-mini", cwd=tmp_path)
+    off = program("ask", "Who?", data, "--dry-run", "--no-mask", "--model", "openai:gpt-4o-mini", cwd=tmp_path)
+
+    assert ("would mask" in on.stdout, "would mask" in off.stdout) == (True, False)
+
+
+def test_a_context_that_cannot_be_masked_is_refused(tmp_path: Path) -> None:
+    class Own:
+        """A context of a user, without mask_with."""
+
+        def tools(self) -> Sequence[Any]:
+            return ()
+
+        def describe(self) -> str:
+            return JANE
+
+        def shared(self) -> dict[str, Any]:
+            return {}
+
+        def reread(self, excerpt: Any) -> None:
+            del excerpt
+
+        def fingerprint(self) -> str:
+            return ""
+
+    with pytest.raises(ConfigError, match="cannot be masked"):
+        sonde.ask("Who?", Own(), model=ScriptedModel([FINISH]), mask=True, settings=Settings(), runs_dir=tmp_path)
+
+
+def test_what_the_model_makes_up_is_masked_as_well(data: Path) -> None:
+    answer, model = asked(data, [f"print('mail eve@corp.com now')\n{LOOK}", FINISH])
+
+    assert "eve@corp.com" not in sent(model.requests)
+    assert "eve@corp.com" not in (folder_of(answer) / JOURNAL).read_text()
+
+
+def test_a_result_for_another_model_keeps_the_placeholders(data: Path) -> None:
+    answer, _ = asked(data, [LOOK, FINISH], restore=False)
+
+    assert answer.text == "It was <email-1>, who paid with <card-1>. [app.log:2]"
+    assert answer.citations[0].snippet == "08:01 pay with <card-1> by <email-1>"
+
+
+def test_a_context_is_as_it_was_after_a_masked_run(data: Path, tmp_path: Path) -> None:
+    context = FilesContext(data)
+    asked_with: dict[str, Any] = {"settings": Settings(), "runs_dir": tmp_path / "runs", "citations": False}
+    for mask, shown in ((True, "<email-1>"), (False, JANE), (True, "<email-1>")):
+        model = ScriptedModel(["print(CONTEXT['app.log'])", "FINAL(1)"])
+        sonde.ask("Who?", context, model=model, mask=mask, **asked_with)
+        assert f"login {shown} ok" in sent(model.requests)
+
+
+TRACE, SPAN = "a" * 32, "b" * 16
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    row = {
+        "trace_id": TRACE,
+        "span_id": SPAN,
+        "parent_id": None,
+        "name": f"mail to {JANE}",
+        "start_time": 1_767_225_600_000_000_000,
+        "end_time": 1_767_225_601_000_000_000,
+        "status_code": "ERROR",
+        "status_message": f"TimeoutError: {BOB} did not answer; token={TOKEN}",
+        "attributes": {
+            "openinference.span.kind": "TOOL",
+            "tool.name": "mail",
+            "input.value": f"{JANE} {CARD}",
+            "card": 4111111111111111,
+        },
+        "events": [
+            {"name": "exception", "timestamp": 1_767_225_600_500_000_000, "attributes": {"exception.message": BOB}}
+        ],
+    }
+    path = tmp_path / "traces.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    return path
+
+
+LOOK_AT_TRACE = (
+    f"print(read_trace('{TRACE}'))\nprint(get_span('{SPAN}'), get_tool_io('{SPAN}'))\n"
+    f"print(overview('{TRACE}'), search_trace('{TRACE}', 'email'))"
+)
+SUBMIT = (
+    "SUBMIT(primary_label='tool_failure', summary='<email-2> did not answer the mail to <email-1>', confidence=0.8, "
+    f"evidence_refs=[{{'kind': 'SPAN', 'ref': '{SPAN}'}}], remediation=['ask <email-2>'], gaps=[], "
+    "alternatives=[{'hypothesis': 'the prompt drifted', 'why_rejected': 'the call is right'}])"
+)
+
+
+def test_an_investigation_is_masked_and_its_report_is_not(traces: Path, tmp_path: Path) -> None:
+    model = ScriptedModel(
+        lambda request: LOOK_AT_TRACE if "TimeoutError" not in request.messages[-1].content else SUBMIT
+    )
+    found = sonde.rca(TRACE, traces, model=model, mask=True, settings=Settings(), runs_dir=tmp_path / "runs")
+    folder = folder_of(found)
+
+    assert found.report is not None
+    assert leaks(sent(model.requests)) == []
+    assert "4111111111111111" not in sent(model.requests)
+    assert files_with(folder) == {"report.md"}
+    assert JANE in (folder / "report.md").read_text()
+    assert BOB in found.text
+    assert "<email-" not in (folder / "report.md").read_text()
+    assert "lt;email-2> did not answer" in (folder / "annotations.jsonl").read_text()
+    assert replay(folder, settings=Settings()).equal
+
+
+@pytest.mark.long
+def test_without_a_model_an_investigation_masks_its_files_as_well(traces: Path, tmp_path: Path) -> None:
+    for found in (
+        sonde.rca(TRACE, traces, mask=True, settings=Settings(), runs_dir=tmp_path / "runs"),
+        sonde.comply(TRACE, traces, mask=True, settings=Settings(), runs_dir=tmp_path / "runs"),
+        sonde.incident(traces, mask=True, settings=Settings(), runs_dir=tmp_path / "runs"),
+    ):
+        assert files_with(folder_of(found)) <= {"report.md"}
+        assert "<email-" not in found.text
+
+
+@pytest.mark.long
+def test_a_batch_is_masked_item_by_item(traces: Path, data: Path, tmp_path: Path) -> None:
+    items = [
+        {"id": "q", "engine": "ask", "question": f"Who is {BOB}?", "paths": [str(data)]},
+        {"id": "r", "engine": "rca", "trace_ids": [TRACE], "source": str(traces)},
+    ]
+    (tmp_path / "items.jsonl").write_text("".join(f"{json.dumps(item)}\n" for item in items))
+
+    def reply(seen: Any) -> str:
+        words = json.dumps(seen.body)
+        return (SUBMIT if "TimeoutError: " in words else LOOK_AT_TRACE) if TRACE in words else FINISH
+
+    with ScriptedServer(reply) as server:
+        keys = {"OPENAI_API_KEY": "sk-none", "SONDE_MASK_PATTERNS": r"customer=C-\d+"}
+        done = program("batch", "items.jsonl", "--runs-dir", "out", "--base-url", server.base_url, cwd=tmp_path, **keys)
+        said = json.dumps([request.body for request in server.requests])
+
+    assert done.returncode == 0, done.stderr
+    assert server.requests
+    assert leaks(said) == []
+    assert files_with(tmp_path / "out") == {"report.md", "manifest.jsonl"}  # the manifest is the user's own list
+    assert leaks((tmp_path / "out" / "report.md").read_text()) == []
+
+
+def test_a_page_and_a_published_trace_show_placeholders(data: Path, tmp_path: Path) -> None:
+    answer, _ = asked(data, [LOOK, FINISH])
+    page = export_html(RunDir(folder_of(answer)), tmp_path / "page.html").read_text()
+
+    assert leaks(page) == []
+    assert "masked: placeholders stand for people" in page

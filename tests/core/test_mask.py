@@ -1,0 +1,99 @@
+"""Placeholders: exact both ways, the same for the same value, and not to be forged."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from sonde.core.mask import Mask, patterns_of
+from sonde.errors import ConfigError
+
+PIECES = st.sampled_from(
+    [
+        "jane@corp.com", "JANE@corp.com", "j%40x.org", "jörg@bär.de", "4111 1111 1111 1111", "378282246310005",
+        "<email-1>", "&lt;card-2>", "<literal-1>", "<email-1.2>", "token=ab12cd34", "sk-abcdefghijklmnop1234",
+        "https://u:p1@host/", "C-77", "\n", "\r\n", " ", '"', "\\n", "\\u0040", "é", "\ud800", "-----BEGIN PRIVATE KEY-----", "x",
+    ]
+)  # fmt: skip
+TEXTS = st.lists(PIECES | st.text(max_size=5), max_size=12).map("".join)
+
+
+@given(TEXTS)
+def test_what_was_hidden_comes_back_to_the_letter(text: str) -> None:
+    mask = Mask({"customer": r"C-\d+"})
+    hidden = mask.hidden(text)
+
+    assert mask.restored(hidden) == text
+    assert hidden.count("\n") == text.count("\n")  # so that lines keep their numbers
+
+
+@given(TEXTS)
+def test_looking_once_more_before_it_leaves_keeps_that(text: str) -> None:
+    mask = Mask()
+    hidden = mask.hidden(text)
+
+    assert mask.restored(mask.guarded(hidden)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("to jane@corp.com, jane@corp.com", "to <email-1>, <email-1>"),
+        ("Jane@Corp.com jane@corp.com", "<email-1> <email-1.2>"),
+        ("?to=jane%40corp.com&x jane@corp.com", "?to=<email-1>&x <email-1.2>"),
+        (r'{"to": "\njane@corp.com", "cc": "bob@corp.com"}', r'{"to": "\n<email-1>", "cc": "<email-2>"}'),
+        (r'"jane@corp.com"', '"<email-1>"'),
+        ("4111111111111111 and 4111-1111-1111-1111", "<card-1> and <card-1.2>"),
+        ("4111111111111112 is not one, nor is 1763280000123456", "4111111111111112 is not one, nor is 1763280000123456"),
+        ("amex 3782 822463 10005.", "amex <card-1>."),
+        ("key sk-abcdefghijklmnop1234!", "key <token-1>!"),
+        ("password=hunter2x; token = get_token(a1)", "password=<token-1>; token = get_token(a1)"),
+        ("Authorization: Basic dXNlcjpwYXNz", "Authorization: <token-1>"),
+        ("postgres://app:s3cret@db/x", "postgres://<token-1>@db/x"),
+        ("a <email-1> of a stranger, jane@corp.com", "a <literal-1> of a stranger, <email-1>"),
+        ("customer C-77 and C-78, again C-77", "customer <customer-1> and <customer-2>, again <customer-1>"),
+        ("-----BEGIN PRIVATE KEY-----\nMIIabc\n-----END PRIVATE KEY-----", "<token-1>\n<token-2>\n<token-3>"),
+        ("@property\ndef x(self): ...  # user@host", "@property\ndef x(self): ...  # user@host"),
+    ],
+)  # fmt: skip
+def test_values_have_placeholders(text: str, hidden: str) -> None:
+    assert Mask({"customer": r"C-\d+"}).hidden(text) == hidden
+
+
+def test_a_card_that_is_a_number_and_a_key_of_a_table_are_hidden_too() -> None:
+    mask = Mask()
+
+    assert mask.hidden_value({"jane@corp.com": [4111111111111111, 42, True]}) == {"<email-1>": ["<card-1>", 42, True]}
+
+
+def test_a_mask_goes_on_where_an_earlier_one_ended() -> None:
+    first = Mask()
+    first.hidden("jane@corp.com bob@corp.com JANE@corp.com")
+    later = Mask({}, first.pairs())
+
+    assert later.hidden("bob@corp.com JANE@corp.com new@corp.com") == "<email-2> <email-1.2> <email-3>"
+    assert later.asked("who is <email-2>, not <email-9>?") == "who is <email-2>, not <literal-1>?"
+
+
+def test_a_placeholder_in_escaped_markdown_comes_back_as_words() -> None:
+    mask = Mask({"name": "_[a-z]+_"})
+    mask.hidden("_jane_")
+
+    assert mask.restored("by &lt;name-1> and <name-1>") == r"by \_jane\_ and _jane_"
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["customer", "=x", "email=x", "a b=x", "customer=", "customer=(", "customer=(?=x)", "customer=" + "x" * 1001, "c=(a{1000}){1000}"],
+)  # fmt: skip
+def test_a_pattern_that_cannot_be_used_is_refused(given: str) -> None:
+    with pytest.raises(ConfigError):
+        patterns_of([given])
+
+
+@pytest.mark.long
+def test_a_pattern_that_finds_too_much_is_refused() -> None:
+    mask = Mask({"word": r"[a-z0-9]+"})
+
+    with pytest.raises(ConfigError, match="finds too much"):
+        mask.hidden(" ".join(f"w{number}" for number in range(200_001)))

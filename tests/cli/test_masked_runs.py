@@ -495,7 +495,7 @@ def test_a_batch_is_masked_item_by_item(traces: Path, data: Path, tmp_path: Path
     assert server.requests
     assert leaks(said) == []
     assert files_with(tmp_path / "out") == {"report.md", "manifest.jsonl"}  # the manifest is the user's own list
-    assert leaks((tmp_path / "out" / "report.md").read_text()) == []
+    assert leaks(next((tmp_path / "out").glob("batch-*/report.md")).read_text()) == []
 
 
 def test_a_page_and_a_published_trace_show_placeholders(data: Path, tmp_path: Path) -> None:
@@ -504,3 +504,27 @@ def test_a_page_and_a_published_trace_show_placeholders(data: Path, tmp_path: Pa
 
     assert leaks(page) == []
     assert "masked: placeholders stand for people" in page
+
+
+def test_a_question_over_traces_is_masked_in_sql_as_well(traces: Path, tmp_path: Path) -> None:
+    look = (
+        "print(sql(\"SELECT name, status_message, substr(attr(span_id, 'input.value'), 1, 6) AS head FROM spans\"))\n"
+        "print(search_spans('mail'), group_by('card'), list_traces('shop'))"
+    )
+    finish = f"FINAL('<email-1> did not answer <email-2> [span:{SPAN}]')"
+    model = ScriptedModel([look, f"print(get_span('{SPAN}'))", finish, finish, finish])
+    answer = sonde.ask(
+        "Who did not answer?",
+        source=traces,
+        filter_expr=f"'{BOB}' in status_message",
+        model=model,
+        mask=True,
+        settings=Settings(),
+        runs_dir=tmp_path / "runs",
+    )
+
+    assert leaks(sent(model.requests)) == []
+    assert "mail to <email-2>" in sent(model.requests)
+    assert answer.text.startswith(f"{BOB} did not answer {JANE}")
+    assert files_with(folder_of(answer)) == {"report.md"}
+    assert replay(folder_of(answer), settings=Settings()).equal

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from sonde.contexts.traces.filestore import FileStore
+from sonde.contexts.traces.maskedstore import MaskedIndex
 from sonde.contexts.traces.snapshot import Snapshot
 from sonde.contexts.traces.span import Span, SpanSummary
 from sonde.contexts.traces.store import (
@@ -21,7 +22,7 @@ from sonde.contexts.traces.store import (
 )
 from sonde.core.canonical import hash_value, plural
 
-LocalStore = FileStore | Snapshot
+LocalStore = FileStore | Snapshot | MaskedIndex
 T = TypeVar("T")
 
 

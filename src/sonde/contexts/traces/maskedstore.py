@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from sonde.contexts.traces.filestore import FileStore, IndexStore
 from sonde.contexts.traces.filters import parse_filter
+from sonde.contexts.traces.index import IndexWriter
+from sonde.contexts.traces.snapshot import Snapshot
 from sonde.contexts.traces.span import Span, SpanSummary
 from sonde.contexts.traces.store import Page, TraceQuery, TraceRow, TraceStore
 from sonde.core.mask import Mask
+
+MOST_TRACES = 200_000
 
 
 class MaskedStore:
@@ -80,20 +87,81 @@ class MaskedStore:
         self.inner.close()
 
     def _summary(self, summary: SpanSummary) -> SpanSummary:
-        name, message = self._mask.hidden(summary.name), self._mask.hidden(summary.status_message)
-        return replace(summary, name=name, status_message=message)
+        return masked_summary(summary, self._mask)
 
     def _span(self, span: Span) -> Span:
-        hide = self._mask.hidden_value
-        events = tuple(
-            replace(event, name=self._mask.hidden(event.name), attributes=hide(dict(event.attributes)))
-            for event in span.events
-        )
-        return replace(
-            span,
-            summary=self._summary(span.summary),
-            attributes=hide(dict(span.attributes)),
-            events=events,
-            project=self._mask.hidden(span.project),
-            gaps=tuple(map(self._mask.hidden, span.gaps)),
-        )
+        return masked_span(span, self._mask)
+
+
+class MaskedIndex(IndexStore):
+    """The traces of a window, copied into an index of their own and masked on the way: for words and SQL, which need one."""
+
+    def __init__(self, real: FileStore | Snapshot | MaskedIndex, query: TraceQuery, mask: Mask) -> None:
+        self._real = real
+        self._mask = mask
+        self._condition = query.condition
+        self._temporary = tempfile.TemporaryDirectory(prefix="sonde-masked-")
+        path = Path(self._temporary.name) / "window.sqlite"
+        try:
+            with IndexWriter(path, new=True) as writer:
+                page = real.traces(replace(query, limit=MOST_TRACES))
+                for row in page.rows:
+                    for span in real.spans(row.trace_id):
+                        writer.add(masked_span(span, mask))
+                writer.finish(files=(), malformed=(), meta={"malformed": "0"})
+            super().__init__(path, mask.hidden(real.name))
+        except BaseException:
+            self._temporary.cleanup()
+            raise
+        self._missing = [page.more] if page.more else []
+
+    def traces(self, query: TraceQuery) -> Page:
+        """Traces by (start, id). The filter of the window was asked of the real spans, and is not asked again."""
+        condition = None if query.condition is self._condition else query.condition
+        return super().traces(replace(query, condition=condition))
+
+    def close(self) -> None:
+        """Remove the copy; whoever opened the source closes it."""
+        super().close()
+        self._temporary.cleanup()
+
+    def describe(self) -> str:
+        """As the source itself says it, masked."""
+        return self._mask.hidden(self._real.describe())
+
+    def fingerprint(self) -> str:
+        """The hash of the real data."""
+        return self._real.fingerprint()
+
+    def skipped(self) -> list[str]:
+        """What of the source could not be read."""
+        return [self._mask.hidden(gap) for gap in (*self._real.skipped(), *self._missing)]
+
+    def annotations(self, trace_id: str, span_id: str | None) -> list[dict[str, Any]]:
+        """Annotations, masked."""
+        return self._mask.hidden_value(self._real.annotations(trace_id, span_id))
+
+    def link(self, trace_id: str, span_id: str | None = None) -> str | None:
+        """Where a browser shows it."""
+        return self._real.link(trace_id, span_id)
+
+
+def masked_summary(summary: SpanSummary, mask: Mask) -> SpanSummary:
+    """The summary with its name and message masked."""
+    return replace(summary, name=mask.hidden(summary.name), status_message=mask.hidden(summary.status_message))
+
+
+def masked_span(span: Span, mask: Mask) -> Span:
+    """The span with everything masked that is not an id, a kind or a time."""
+    events = tuple(
+        replace(event, name=mask.hidden(event.name), attributes=mask.hidden_value(dict(event.attributes)))
+        for event in span.events
+    )
+    return replace(
+        span,
+        summary=masked_summary(span.summary, mask),
+        attributes=mask.hidden_value(dict(span.attributes)),
+        events=events,
+        project=mask.hidden(span.project),
+        gaps=tuple(map(mask.hidden, span.gaps)),
+    )

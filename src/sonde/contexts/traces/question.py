@@ -19,6 +19,7 @@ from sonde.contexts.files.bm25 import stem, words_of
 from sonde.contexts.traces.context import LOOKING, TracesContext
 from sonde.contexts.traces.frames import Frames, in_repository
 from sonde.contexts.traces.joined import JoinedStore, Part
+from sonde.contexts.traces.maskedstore import MaskedIndex
 from sonde.contexts.traces.span import Row, SpanSummary
 from sonde.contexts.traces.sql import Tables
 from sonde.contexts.traces.store import TraceQuery
@@ -26,6 +27,7 @@ from sonde.contexts.traces.views import span_excerpt
 from sonde.contexts.traces.window import Group, Window, read_window
 from sonde.core.canonical import canonical_json, hash_value, sha256_text
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
+from sonde.core.mask import Mask
 from sonde.errors import ConfigError, RunError, ToolFault
 from sonde.tools import Tool, tool
 
@@ -42,6 +44,7 @@ class QuestionContext:
     def __init__(
         self, parts: Sequence[Part], query: TraceQuery, *, files: FilesContext | CodeContext | None = None
     ) -> None:
+        self._real = tuple(parts)
         self.store = JoinedStore(parts)
         self.query = query
         self.given = files
@@ -49,9 +52,9 @@ class QuestionContext:
         self.refusal: ConfigError | RunError | None = None
         """Why a source cannot serve the question; the run ends with it."""
         self._traces = TracesContext(self.store)
-        plain = files.files if isinstance(files, CodeContext) else files
-        self._frames = Frames(self.store, plain) if plain is not None else None
-        self._blames = plain is not None and in_repository(plain)
+        self._plain = files.files if isinstance(files, CodeContext) else files
+        self._frames = Frames(self.store, self._plain) if self._plain is not None else None
+        self._blames = self._plain is not None and in_repository(self._plain)
         self._window: Window | None = None
         self._again: Window | None = None
         self._tables: Tables | None = None
@@ -66,9 +69,30 @@ class QuestionContext:
             return self._window
 
     def close(self) -> None:
-        """Let go of the tables; whoever opened the sources closes them."""
+        """Let go of the tables and of masked copies; whoever opened the sources closes them."""
         if self._tables is not None:
             self._tables.close()
+            self._tables = None
+        for part in self.store.parts:
+            if isinstance(part.store, MaskedIndex):
+                part.store.close()
+
+    def mask_with(self, mask: Mask | None) -> None:
+        """Show only masked copies of the window, and of the files beside it; None: as they are."""
+        self.close()
+        parts = list(self._real)
+        for at, part in enumerate(self._real if mask is not None else ()):
+            assert mask is not None, "there is a mask"
+            copy = MaskedIndex(part.store, replace(self.query, project=part.project), mask)
+            parts[at] = Part(store=copy, project=part.project and mask.hidden(part.project))
+        if self.given is not None:
+            self.given.mask_with(mask)
+        self.store = JoinedStore(parts)
+        self._traces = TracesContext(self.store)
+        self._frames = Frames(self.store, self._plain) if self._plain is not None else None
+        # A real line of its history would come with its author; who wrote what is not asked of masked files.
+        self._blames = self._plain is not None and mask is None and in_repository(self._plain)
+        self._window = self._again = None
 
     def tools(self) -> Sequence[Tool]:
         """Those of traces, the tables of the window and SQL; with files theirs, and what leads from spans to code."""

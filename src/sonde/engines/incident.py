@@ -263,7 +263,7 @@ def fallback(gathered: Gathered) -> Conclusion:
         else:
             actions.append({"priority": "P1", "action": f"Look at {', '.join(group['example_trace_ids'][:2])}: {what}"})
     suspect = next((each["suspected_change"] for each in main if each["suspected_change"]["change_ref"]), None)
-    suspect = suspect or cast("dict[str, Any] | None", variables.get("suspected_change"))
+    suspect = suspect or cast("dict[str, Any] | None", variables.get("overall_change"))
     change: dict[str, Any] = {
         "change_type": "unknown",
         "summary": "nothing that is known to have changed fits the failures",

@@ -81,7 +81,7 @@ def prefilter(gathered: Gathered) -> Prefilter:
         "window": window.row(),
         "groups": groups,
         "changes": near,
-        "suspected_change": overall,
+        "overall_change": overall,
         "representatives": [each.row() for each in chosen],
         "timeline": timeline,
         "config_changes": [

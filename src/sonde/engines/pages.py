@@ -244,6 +244,9 @@ def _group_table(report: IncidentDossier) -> list[str]:
             lines.append(
                 f"- since {each.onset['at']} in {each.onset['since']} traces, before in {each.onset['before']}"
             )
+        if each.spans > each.count:
+            others = f", and in {plural(each.also, 'other trace')} after something else" if each.also else ""
+            lines.append(f"- {each.spans} failed spans{others}")
         radius = ", ".join(f"{count} {name if count != 1 else name[:-1]}" for name, count in each.blast_radius.items())
         lines += [f"- touches {radius}"] if radius else []
         lines += [

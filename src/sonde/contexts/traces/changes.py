@@ -16,7 +16,7 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -37,9 +37,16 @@ FLIP_VALUES = 30
 MANY = 12  # traces: with fewer nothing can be counted
 CHANCE = 0.02  # that a value merely was not seen before
 CLEAR = 3.5
-PART = 0.35  # of the best split: a change whose moment explains less than this is not near the onset
+PART = 0.3  # of the best split: a change whose moment explains less than this is not near the onset
 STRAYS = 0.15  # of the failures may lie before a change
 NEAR_US = 3_600_000_000
+_DELAYS = {
+    "attribute": 300_000_000,
+    "config": 300_000_000,
+    "deploy": 300_000_000,
+    "tag": 1_800_000_000,
+    "commit": 3_600_000_000,
+}
 _TYPES = ("deploy", "config", "prompt", "dependency")
 _KNOWN = {
     "at": ("at", "time", "timestamp", "deployed_at", "created_at", "date"),
@@ -60,6 +67,7 @@ _LIKELY = re.compile(
 )
 _EVERYWHERE = """with from that this have been were when after before into over under update updated change changed changes merge branch
 error errors failed fails failure exception fixed adds added remove removed make test tests step main none null true false"""
+_SERVICE = re.compile(r"service\.version \((.*)\)")
 _SIGNS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]+")
 _PARTS = re.compile(r"[a-z]{4,}|[A-Z][a-z]{3,}")
 ChangeKind = Literal["attribute", "config", "deploy", "tag", "commit"]
@@ -79,6 +87,8 @@ class Change:
     service: str = ""
     words: frozenset[str] = frozenset()
     standing: bool = False
+    positions: frozenset[int] = frozenset()
+    """The traces of the window that have the attribute."""
     diff_ref: str | None = None
 
     def row(self) -> Row:
@@ -101,7 +111,6 @@ class Suspicion:
     speaks_for: tuple[str, ...] = ()
     speaks_against: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
-    sureness: float = 0.0
 
     def row(self) -> Row:
         """As data; an unknown change has a row, too."""
@@ -129,16 +138,26 @@ def attribute_changes(window: Window) -> list[Change]:
         for key, value in facts.attributes:
             if key not in skip:
                 places.setdefault(key, {}).setdefault(value, []).append(at)
+    single = {
+        key
+        for key, values in places.items()
+        if sum(map(len, values.values())) <= 1.1 * len({at for hits in values.values() for at in hits})
+    }
     found: list[Change] = []
     for key, values in sorted(places.items()):
         if not 2 <= len(values) <= FLIP_VALUES or _EFFECT.search(key):
             continue
+        service = _SERVICE.fullmatch(key)
+        if service and key.removesuffix(f" ({service[1]})") in single:
+            continue  # one service only: its key without the name says it
         having = sorted({at for hits in values.values() for at in hits})
+        if key not in MODEL_KEYS and key not in single:
+            continue  # traces have several values at once: it says what a step is, not in which state the system was
         for value, hits in sorted(values.items()):
             before = bisect_left(having, hits[0])
             share = len(hits) / (len(having) - before)
             new = len(hits) >= 2 and before >= FEW and (1 - share) ** before < CHANCE
-            standing = not new and len(hits) >= FEW and key in RELEASE_KEYS
+            standing = not new and len(hits) >= FEW and (key in RELEASE_KEYS or service is not None)
             if not (new or standing):
                 continue
             old = max(values, key=lambda one: (bisect_left(values[one], hits[0]), one)) if new else ""
@@ -151,8 +170,10 @@ def attribute_changes(window: Window) -> list[Change]:
                     at_us=window.traces[hits[0]].start_us,
                     detail=f"{key} was {old} before" if new else f"in use together with other values of {key}",
                     attribute=(key, value),
+                    service=service[1] if service else "",
                     words=plain_words(f"{key} {value}"),
                     standing=standing,
+                    positions=frozenset(hits),
                 )
             )
     return found
@@ -171,40 +192,30 @@ def plain_words(text: str) -> frozenset[str]:
     return frozenset(word.lower() for word in _PARTS.findall(text[:4000])) - frozenset(_EVERYWHERE.split())
 
 
-@dataclass(frozen=True, slots=True)
-class _Weighed:
-    change: Change
-    weight: float
-    sureness: float
-    speaks_for: tuple[str, ...] = field(default=())
-    speaks_against: tuple[str, ...] = field(default=())
-
-
 def suspect(window: Window, group: Group, changes: Iterable[Change]) -> Suspicion:
     """The change that fits a group best; none if the group did not begin, or if nothing that changed fits."""
     every = list(changes)
     if group.pattern == "stray":
         return _in_few_traces(window, group, every)
-    weighed = [found for change in every if (found := _weigh(window, group, change)) is not None]
-    weighed.sort(key=lambda each: (-each.weight, each.change.at_us, each.change.ref))
-    if not weighed:
-        began = group.onset is not None
-        since = (
-            f"nothing is known to have changed near {seconds(window.traces[group.onset.position].start_us)}"
-            if group.onset
-            else ""
-        )
-        why = since if began else "it was there when the window began, and no value of an attribute sets it apart"
+    fits = [found for change in every if (found := _fit(window, group, change)) is not None]
+    fits.sort(key=lambda each: (-each.weight, each.change.at_us, each.change.ref))
+    if not fits:
+        if (before := _before_the_window(window, group, every)) is not None:
+            return before
+        why = "it was there when the window began, and no value of an attribute sets it apart"
+        if group.onset is not None:
+            since = seconds(window.traces[group.onset.position].start_us)
+            why = f"nothing that is known to have changed near {since} fits"
         return Suspicion(change=None, speaks_against=(why,))
-    best = weighed[0]
-    near = [each.change for each in weighed[1:] if each.change.kind != "attribute" or each.weight > best.weight - SURE]
+    best = fits[0]
+    near = [each.change for each in fits[1:] if each.weight > best.weight - SURE]
     tagged = _tag_of(best.change, every)
+    speaks_for, speaks_against = best.reasons()
     return Suspicion(
         change=replace(best.change, detail=f"{best.change.detail}; {tagged}".strip("; ")) if tagged else best.change,
-        speaks_for=best.speaks_for,
-        speaks_against=best.speaks_against,
+        speaks_for=speaks_for,
+        speaks_against=speaks_against,
         others=tuple(f"{each.name} ({seconds(each.at_us)})" for each in near[:3]),
-        sureness=best.sureness,
     )
 
 
@@ -223,100 +234,139 @@ def _in_few_traces(window: Window, group: Group, changes: Sequence[Change]) -> S
 
 
 def _tag_of(change: Change, changes: Iterable[Change]) -> str:
-    """The tag or commit that a release names."""
-    if change.attribute is None:
+    """The tag, deploy or commit that a release names."""
+    if change.attribute is None or change.change_type != "deploy":
         return ""
     value = change.attribute[1].lower()
     for each in changes:
         same = each.kind == "tag" and each.ref.lower().lstrip("v") == value.lstrip("v")
+        same |= each.kind == "deploy" and value.lstrip("v") in re.split(r"[\s@:,()v]+", each.name.lower())
         if same or (each.kind == "commit" and len(value) >= 7 and each.ref.startswith(value)):
             return f"{each.name}{f' ({each.detail})' if each.detail else ''}"
     return ""
 
 
-def _weigh(window: Window, group: Group, change: Change) -> _Weighed | None:
-    """How well a change fits a group; None if it does not."""
-    traces, hits = window.traces, set(group.members)
-    total = len(traces)
-    position = bisect_left([each.start_us for each in traces], change.at_us)
-    if change.attribute is not None:
-        having = {at for at, facts in enumerate(traces) if change.attribute in facts.attributes}
-    elif position == 0:
-        return _before_the_window(window, group, change)
-    else:
-        having = set(range(position, total))
-    inside = len(hits & having)
-    outside = len(hits) - inside
-    if not inside or inside * (total - len(having)) <= outside * len(having):
-        return None
-    sureness = surplus(inside, len(having), outside, total - len(having))
-    early = sum(at < position for at in hits) if not change.standing else 0
-    whole = group.onset.sureness if group.onset else 0.0
-    needed = 1.5 * CLEAR if change.standing or group.onset is None else CLEAR
-    if sureness < max(needed, PART * whole) or early > max(1, STRAYS * len(hits)) or inside < max(FEW, 0.6 * len(hits)):
-        return None
-    onset = traces[group.onset.position].start_us if group.onset else traces[min(hits)].start_us
-    shared = sorted(change.words & plain_words(f"{group.component} {group.message}"))
-    services = {value for at in hits for key, value in traces[at].attributes if key == "service.name"}
-    elsewhere = bool(change.service and services and change.service not in services)
-    what = f"have {change.attribute[0]} {change.attribute[1]}" if change.attribute else "came after it"
-    speaks_for = [
-        f"{inside} of {len(hits)} failures {what}"
-        if group.kind == "error"
-        else f"{inside} of {len(hits)} traces {what}"
-    ]
-    speaks_against: list[str] = []
-    lag = onset - change.at_us
-    if change.standing:
-        speaks_against.append("it was in use before the window began")
-    elif lag >= 0:
-        speaks_for.append(f"the group began {_lasting(lag)} after it")
-    else:
-        speaks_against.append(f"the group began {_lasting(-lag)} before it was first seen")
-    if shared:
-        speaks_for.append(f"it names {', '.join(shared[:4])}")
-    if change.service and change.service in services:
-        speaks_for.append(f"it is of the service {change.service}, where the failures are")
-    fine = len(having) - inside
-    if fine:
-        how = "with it" if change.attribute else "after it"
-        speaks_against.append(f"{plural(fine, 'trace')} {how} {'is' if fine == 1 else 'are'} not hit")
-    if early:
-        speaks_against.append(f"{plural(early, 'trace')} {'was' if early == 1 else 'were'} hit before it")
-    elif outside:
-        speaks_against.append(f"{plural(outside, 'trace')} {'was' if outside == 1 else 'were'} hit without it")
-    if elsewhere:
-        speaks_against.append(
-            f"it is of the service {change.service}, the failures are in {', '.join(sorted(services)[:3])}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fit:
+    """How a change and a group go together: hit traces with it and without it, and those with it that are `fine`."""
+
+    change: Change
+    sureness: float
+    inside: int
+    outside: int
+    fine: int
+    early: int
+    lag_us: int
+    gap_us: int
+    shared: tuple[str, ...]
+    services: tuple[str, ...]
+
+    @property
+    def elsewhere(self) -> bool:
+        """The change is of a service in which nothing failed."""
+        return bool(self.change.service and self.services) and self.change.service not in self.services
+
+    @property
+    def weight(self) -> float:
+        """Counts first; then what kind of change it is, shared words, the service, what was hit before it, and the time between."""
+        key = self.change.attribute[0] if self.change.attribute else ""
+        return (
+            self.sureness
+            + {"attribute": 0.5, "config": 0.8, "deploy": 0.8, "tag": 0.5, "commit": 0.2}[self.change.kind]
+            + (1.0 if key.partition(" (")[0] in RELEASE_KEYS else 0.0)
+            - (1.5 if key and not _LIKELY.search(key) else 0.0)
+            + min(3.0, 1.5 * len(self.shared))
+            - (3.0 if self.elsewhere else 0.0)
+            - self.early
+            - (0.0 if self.change.standing else 0.4 * math.log1p(abs(self.lag_us) / self.gap_us))
         )
-    gap = max(1, (traces[-1].start_us - traces[0].start_us) // max(1, total - 1))
-    weight = (
-        sureness
-        + {"attribute": 0.5, "config": 0.8, "deploy": 0.8, "tag": 0.5, "commit": 0.2}[change.kind]
-        + (1.0 if change.attribute and change.attribute[0] in RELEASE_KEYS else 0.0)
-        - (1.5 if change.attribute and not _LIKELY.search(change.attribute[0]) else 0.0)
-        + min(3.0, 1.5 * len(shared))
-        - (3.0 if elsewhere else 0.0)
-        - 0.4 * math.log1p(abs(lag) / gap) * (not change.standing)
-    )
-    return _Weighed(change, weight, sureness, tuple(speaks_for), tuple(speaks_against))
+
+    def reasons(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What speaks for it, and what against."""
+        change, hits = self.change, self.inside + self.outside
+        what = f"have {change.attribute[0]} {change.attribute[1]}" if change.attribute else "came after it"
+        speaks_for = [f"{self.inside} of {hits} hit traces {what}"]
+        speaks_against: list[str] = []
+        if change.standing:
+            speaks_against.append("it was in use before the window began")
+        elif self.lag_us >= 0:
+            speaks_for.append(f"the group began {_lasting(self.lag_us)} after it")
+        else:
+            speaks_against.append(f"the group began {_lasting(-self.lag_us)} before it was first seen")
+        if self.shared:
+            speaks_for.append(f"it names {', '.join(self.shared[:4])}")
+        if change.service and change.service in self.services:
+            speaks_for.append(f"it is of the service {change.service}, where the failures are")
+        if self.fine:
+            how = "with it" if change.attribute else "after it"
+            speaks_against.append(f"{plural(self.fine, 'trace')} {how} {'is' if self.fine == 1 else 'are'} not hit")
+        if other := self.early or self.outside:
+            how = "before it" if self.early else "without it"
+            speaks_against.append(f"{plural(other, 'trace')} {'was' if other == 1 else 'were'} hit {how}")
+        if self.elsewhere:
+            where = ", ".join(self.services[:3])
+            speaks_against.append(f"it is of the service {change.service}, the failures are in {where}")
+        return tuple(speaks_for), tuple(speaks_against)
 
 
-def _before_the_window(window: Window, group: Group, change: Change) -> _Weighed | None:
-    """A change shortly before the first trace, for failures that are there from the beginning: nothing before it can be compared."""
-    traces = window.traces
-    ago = traces[0].start_us - change.at_us
-    near = max(NEAR_US, traces[-1].start_us - traces[0].start_us)
-    if group.onset is not None or ago > near or len(group.members) * 10 < len(traces):
+def _fit(window: Window, group: Group, change: Change) -> _Fit | None:
+    """How well a change fits a group; None if it does not."""
+    traces, hits, total = window.traces, group.members, len(window.traces)
+    position = bisect_left(traces, change.at_us, key=lambda each: each.start_us)
+    if change.attribute is None:
+        count, inside = total - position, len(hits) - bisect_left(hits, position)
+    else:
+        count, inside = len(change.positions), len(change.positions.intersection(hits))
+    outside = len(hits) - inside
+    if not inside or inside * (total - count) <= outside * count:
         return None
-    shared = sorted(change.words & plain_words(f"{group.component} {group.message}"))
-    named = (f"it names {', '.join(shared[:4])}",) if shared else ()
-    return _Weighed(
-        change,
-        len(shared) - ago / near,
-        0.0,
-        (f"it came {_lasting(ago)} before the window, and the failures are there from its beginning", *named),
-        ("no trace from before it lies in the window",),
+    sureness = surplus(inside, count, outside, total - count)
+    early = 0 if change.standing else bisect_left(hits, position)
+    began = group.onset.position if group.onset else hits[0]
+    whole = group.onset.sureness if group.onset else 0.0
+    lag = traces[began].start_us - change.at_us
+    gap = max(1, (traces[-1].start_us - traces[0].start_us) // max(1, total - 1))
+    if group.onset and not change.standing:
+        if lag < -gap and change.attribute is None:
+            return None  # it came after what it would have caused
+        if -gap <= lag <= max(_DELAYS[change.kind], gap):  # it takes a while until a change is in use
+            sureness = max(sureness, whole)
+    between = bisect_left(hits, began) - early
+    if sureness < (PART if between else 1.3 * PART) * whole:  # what grows slowly since a change begins before its onset
+        return None
+    needed = 1.5 * CLEAR if change.standing or group.onset is None else CLEAR
+    if sureness < needed or early > max(1, STRAYS * len(hits)) or inside < max(FEW, 0.6 * len(hits)):
+        return None
+    failures = [each for at in hits for each in traces[at].failures if each.component == group.component]
+    return _Fit(
+        change=change,
+        sureness=sureness,
+        inside=inside,
+        outside=outside,
+        fine=count - inside,
+        early=early,
+        lag_us=lag,
+        gap_us=gap,
+        shared=tuple(sorted(change.words & plain_words(f"{group.component} {group.message}"))),
+        services=tuple(sorted({each.service for each in failures if each.service})),
+    )
+
+
+def _before_the_window(window: Window, group: Group, changes: Sequence[Change]) -> Suspicion | None:
+    """The last change shortly before the first trace, for failures that are there from the beginning: there is nothing to compare with."""
+    first = window.traces[0].start_us
+    near = max(NEAR_US, window.traces[-1].start_us - first)
+    before = [each for each in changes if each.attribute is None and first - near <= each.at_us <= first]
+    if group.onset is not None or len(group.members) * 10 < len(window.traces) or not before:
+        return None
+    words = plain_words(f"{group.component} {group.message}")
+    last = max(before, key=lambda each: (len(each.words & words), each.at_us, each.ref))
+    named = (f"it names {', '.join(sorted(last.words & words)[:4])}",) if last.words & words else ()
+    ago = _lasting(first - last.at_us)
+    return Suspicion(
+        change=last,
+        speaks_for=(f"it came {ago} before the window, and the failures are there from its beginning", *named),
+        speaks_against=("no trace from before it lies in the window",),
     )
 
 

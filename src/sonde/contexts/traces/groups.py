@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from sonde.contexts.traces.shape import Tree
@@ -29,6 +29,8 @@ MAX_GROUPS = 1_000
 VALUE_CHARS = 120
 FORM_CHARS = 300
 ALIKE = 0.75
+SLOT_WORDS = 40
+SLOT_VALUES = 3
 BLAST_KEYS = {
     "users": ("user.id", "enduser.id", "langfuse.user.id", "gen_ai.user.id"),
     "sessions": ("session.id", "gen_ai.conversation.id", "thread.id", "langfuse.session.id"),
@@ -70,6 +72,7 @@ class Failure:
     message: str
     form: str
     at_us: int
+    service: str = ""
     attempts: int = 1
     mended: bool = False
 
@@ -147,6 +150,11 @@ class AttributeTable:
         return pair
 
 
+def version_key(service: str) -> str:
+    """The key under which the version of one service counts, since a trace may pass several."""
+    return f"service.version ({service[:VALUE_CHARS]})"
+
+
 @dataclass(slots=True)
 class _Reading:
     """Spans of one trace without their content."""
@@ -155,6 +163,7 @@ class _Reading:
     said: dict[str, str] = field(default_factory=dict[str, str])
     usage: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
     pairs: dict[Attribute, None] = field(default_factory=dict[Attribute, None])
+    services: dict[str, str] = field(default_factory=dict[str, str])
     cut: int = 0
 
 
@@ -172,13 +181,20 @@ def facts_of(trace_id: str, spans: Iterable[Span], table: AttributeTable) -> Tra
         for key, value in (*attributes.items(), *span.resource.items()):
             if len(read.pairs) < MAX_PAIRS and (pair := table.pair(key, value)) is not None:
                 read.pairs[pair] = None
+        service, version = (
+            attributes.get(key) or span.resource.get(key) for key in ("service.name", "service.version")
+        )
+        if service:
+            read.services[summary.span_id] = str(service)[:VALUE_CHARS]
+        if service and version and (pair := table.pair(version_key(str(service)), version)) is not None:
+            read.pairs[pair] = None
         used = _usage(attributes)
         if used != (0, 0.0):
             read.usage[summary.span_id] = used
     tree = Tree(read.spans)
     roots = tree.roots()
     root = roots[0]
-    failures, retries = _failures(tree, read.said)
+    failures, retries = _failures(tree, read)
     unmended = any(not failure.mended for failure in failures) or root.span_id in read.said
     start = min(span.start_us for span in read.spans)
     return TraceFacts(
@@ -199,8 +215,9 @@ def facts_of(trace_id: str, spans: Iterable[Span], table: AttributeTable) -> Tra
     )
 
 
-def _failures(tree: Tree, said: Mapping[str, str]) -> tuple[list[Failure], dict[str, int]]:
+def _failures(tree: Tree, read: _Reading) -> tuple[list[Failure], dict[str, int]]:
     """Where failures began, the one that stands for the trace first; and how often a failed step was tried again."""
+    said = read.said
     failed = [tree.by_id[span_id] for span_id in said]
     mended: set[str] = set()
     retries: Counter[str] = Counter()
@@ -213,7 +230,8 @@ def _failures(tree: Tree, said: Mapping[str, str]) -> tuple[list[Failure], dict[
             retries[name] += 1
         if any(each.span_id not in said for each in later):
             mended.add(span.span_id)
-    origins = [span for span in failed if not any(child.span_id in said for child in tree.children(span.span_id))]
+    above_a_failure = {each.span_id for span in failed for each in tree.path(span.span_id)[:-1]}
+    origins = [span for span in failed if span.span_id not in above_a_failure]
     root = tree.roots()[0]
     ranked: list[tuple[tuple[bool, bool, tuple[int, str]], Failure]] = []
     for span in origins:
@@ -228,28 +246,15 @@ def _failures(tree: Tree, said: Mapping[str, str]) -> tuple[list[Failure], dict[
             message=message,
             form=folded(message)[:FORM_CHARS],
             at_us=span.start_us,
+            service=next((read.services[each] for each in reversed(path) if each in read.services), ""),
             mended=healed,
         )
         ranked.append(((healed, not went_up, span.order), failure))
     kinds: dict[tuple[str, str], list[Failure]] = {}
     for _, failure in sorted(ranked, key=lambda one: one[0]):
         kinds.setdefault((failure.component, folded(failure.form, quotes=True)), []).append(failure)
-    found = [_with_attempts(alike) for alike in list(kinds.values())[:MAX_PAIRS]]
+    found = [replace(alike[0], attempts=len(alike)) for alike in list(kinds.values())[:MAX_PAIRS]]
     return found, dict(retries)
-
-
-def _with_attempts(alike: Sequence[Failure]) -> Failure:
-    first = alike[0]
-    return Failure(
-        span_id=first.span_id,
-        component=first.component,
-        kind=first.kind,
-        message=first.message,
-        form=first.form,
-        at_us=first.at_us,
-        attempts=len(alike),
-        mended=first.mended,
-    )
 
 
 def _usage(attributes: Mapping[str, Any]) -> tuple[int, float]:
@@ -323,10 +328,13 @@ def error_groups_of(facts: Sequence[TraceFacts]) -> list[ErrorKind]:
         single = seen[form] == 1 and len(seen) > 1
         return (failure.component, bare if vary or single else form)
 
+    forms = Counter(key_of(failure) for each in facts for failure in each.failures)
+    same = _with_slots(forms)
     kinds: dict[tuple[str, str], ErrorKind] = {}
     for position, each in enumerate(facts):
         for rank, failure in enumerate(each.failures):
             key = key_of(failure)
+            key = (key[0], same.get(key, key[1]))
             if key not in kinds and len(kinds) >= MAX_GROUPS:
                 key = (failure.component, "others")
             kind = kinds.setdefault(key, ErrorKind(key[0], key[1]))
@@ -336,6 +344,23 @@ def error_groups_of(facts: Sequence[TraceFacts]) -> list[ErrorKind]:
             else:
                 kind.also += 1
     return _merged([kind for kind in kinds.values() if kind.members])
+
+
+def _with_slots(forms: Counter[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Forms that differ in one word, which varies, as one form with a place for it."""
+    slots: dict[tuple[str, str], Counter[tuple[str, str]]] = {}
+    for (component, form), count in list(forms.items())[:MAX_GROUPS]:
+        words = form.split()[:SLOT_WORDS]
+        for at in range(len(words)):
+            open_form = " ".join([*words[:at], "#", *words[at + 1 :]])
+            slots.setdefault((component, open_form), Counter())[component, form] += count
+    found: dict[tuple[str, str], str] = {}
+    for (_, open_form), alike in sorted(slots.items(), key=lambda one: (-len(one[1]), one[0])):
+        ((_, most),) = alike.most_common(1)
+        if len(alike) >= SLOT_VALUES and most * 2 < alike.total():
+            for key in alike:
+                found.setdefault(key, open_form)
+    return found
 
 
 def _merged(kinds: list[ErrorKind]) -> list[ErrorKind]:

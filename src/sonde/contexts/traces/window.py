@@ -46,10 +46,12 @@ SERVER_TRACES = 1_000  # each is a request
 LISTED = 200_000
 BUCKETS = 12
 SHOWN_VALUES = 8
-SURE = 4.0  # of a log likelihood ratio: so clear an onset comes by chance about once in fifty windows
-BUMP = 2.0  # more for an onset that also ends: there are many more of those to choose from
+SURE = 5.0  # of a log likelihood ratio: so clear an onset comes by chance about once in a hundred groups
+BUMP = 4.0  # more for an onset that also ends: there are many more of those to choose from
 FEW = 3
-RANK_Z = 3.7
+RANK_Z = 3.7  # of a Mann-Whitney test
+RANK_BUMP = 1.0
+PIECES = 150
 RELEASE_KEYS = ("release", "service.version", "app.version", "version", "langfuse.release", "metadata.release")
 Each = TypeVar("Each")
 Kind = Literal["error", "retries", "slow", "costly"]
@@ -447,9 +449,14 @@ def window_of(facts: Iterable[TraceFacts], table: AttributeTable, *, listed: int
 
 
 def _ranked(groups: list[Group]) -> list[Group]:
-    """What began in the window comes first, then what is there all along, then strays; each by its size."""
+    """What began in the window comes first, the clearest onset before others; then what is there all along, then strays, by size."""
     order = {"onset": 0, "steady": 1, "stray": 2}
-    return sorted(groups, key=lambda each: (order[each.pattern], -len(each.members), each.members[0], each.name))
+
+    def rank(group: Group) -> tuple[int, float, int, int, str]:
+        sureness = round(group.onset.sureness, 6) if group.onset else 0.0
+        return (order[group.pattern], -sureness, -len(group.members), group.members[0], group.name)
+
+    return sorted(groups, key=rank)
 
 
 def _error_group(kind: ErrorKind, traces: Sequence[TraceFacts]) -> Group:
@@ -518,7 +525,7 @@ def onset_of(hits: Sequence[int], of: int) -> Onset | None:
         for stop in (of - 1, *ends):
             last = bisect_left(hits, stop + 1)
             inside, length = last - first, stop - start + 1
-            if inside < FEW or (start == 0 and stop == of - 1):
+            if inside < FEW or start < FEW:  # too few before it to call it a beginning
                 continue
             outside = len(hits) - inside
             if inside * (of - length) <= outside * length:
@@ -546,16 +553,17 @@ def _out_of_line(traces: Sequence[TraceFacts], errors: Sequence[Group]) -> list[
     found: list[tuple[float, Group]] = []
     metrics: tuple[tuple[Kind, str, Callable[[StepFigures], float]], ...] = (
         ("retries", "calls", lambda step: float(step.calls)),
-        ("costly", "cost", lambda step: step.cost),
-        ("costly", "tokens", lambda step: float(step.tokens)),
-        ("slow", "self_ms", lambda step: step.self_ms),
+        ("costly", "cost", lambda step: step.cost / step.calls),
+        ("costly", "tokens", lambda step: step.tokens / step.calls),
+        ("slow", "self_ms", lambda step: step.self_ms / step.calls),
     )
     for kind, what, figure in metrics:
         for component, column in sorted(columns.items()):
             values = [figure(step) for _, step in column]
             if len(values) < 12 or not any(values):
                 continue
-            shift = _shift(values, least=2.0 if what == "calls" else 0.15 * usual[what])
+            often = median(step.calls for _, step in column)
+            shift = _shift(values, least=2.0 if what == "calls" else 0.15 * usual[what] / often)
             if shift is None:
                 continue
             hits, before, after = shift
@@ -564,7 +572,7 @@ def _out_of_line(traces: Sequence[TraceFacts], errors: Sequence[Group]) -> list[
             if onset is None:
                 continue
             units = {"self_ms": "ms", "tokens": "tokens", "cost": "cost", "calls": "calls"}[what]
-            message = f"{_amount(after)} {units} per trace, {_amount(before)} before"
+            message = f"{_amount(after)} {units} per {'trace' if what == 'calls' else 'call'}, {_amount(before)} before"
             group = Group(
                 kind=kind,
                 component=component,
@@ -600,10 +608,10 @@ def _shift(values: Sequence[float], *, least: float) -> tuple[list[int], float, 
     """
     moved = _level(values)
     if moved is not None:
-        start, before, after = moved
+        start, stop, before, after = moved
         if after >= 1.5 * before and after - before >= least:
             between = math.sqrt(max(before, 1e-9) * after)
-            return [at for at in range(start, len(values)) if values[at] > between], before, after
+            return [at for at in range(start, stop) if values[at] > between], before, after
     middle = median(values)
     spread_out = median(abs(each - middle) for each in values) * 1.4826
     limit = max(middle + 6 * spread_out, 2 * middle, middle + least)
@@ -614,8 +622,8 @@ def _shift(values: Sequence[float], *, least: float) -> tuple[list[int], float, 
     return hits, median(others), median(values[at] for at in hits)
 
 
-def _level(values: Sequence[float]) -> tuple[int, float, float] | None:
-    """The moment since which values rank higher than before (the largest Mann-Whitney z), with both medians."""
+def _level(values: Sequence[float]) -> tuple[int, int, float, float] | None:
+    """The part of the values that ranks higher than the rest (the largest Mann-Whitney z), to the end or not, with both medians."""
     count = len(values)
     order = sorted(range(count), key=lambda at: values[at])
     ranks = [0.0] * count
@@ -627,13 +635,24 @@ def _level(values: Sequence[float]) -> tuple[int, float, float] | None:
         for place in range(at, stop + 1):
             ranks[order[place]] = (at + stop) / 2 + 1
         at = stop + 1
-    below, best, start = 0.0, RANK_Z, None
-    for split in range(1, count):
-        below += ranks[split - 1]
-        if split < 5 or count - split < 5:
-            continue
-        expected = split * (count + 1) / 2
-        z = (expected - below) / math.sqrt(split * (count - split) * (count + 1) / 12)
-        if z > best:
-            best, start = z, split
-    return None if start is None else (start, median(values[:start]), median(values[start:]))
+    sums = [0.0]
+    for rank in ranks:
+        sums.append(sums[-1] + rank)
+    cuts = (
+        sorted({round(count * piece / PIECES) for piece in range(PIECES + 1)}) if count > PIECES else range(count + 1)
+    )
+    best, found = RANK_Z, None
+    for start in cuts:
+        for stop in cuts:
+            inside = stop - start
+            if inside < 5 or count - inside < 5:
+                continue
+            spread_out = math.sqrt(inside * (count - inside) * (count + 1) / 12)
+            z = (sums[stop] - sums[start] - inside * (count + 1) / 2) / spread_out
+            z -= RANK_BUMP if start > 0 and stop < count else 0.0
+            if z > best and start >= 5:
+                best, found = z, (start, stop)
+    if found is None:
+        return None
+    start, stop = found
+    return start, stop, median([*values[:start], *values[stop:]]), median(values[start:stop])

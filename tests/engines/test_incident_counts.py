@@ -1,0 +1,196 @@
+"""What the dossier counts without a model: how many failed, in which groups, since when, and after which change."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trace_cases import START_NS, Json, model, options, span, write
+
+import sonde
+from sonde.engines.reports import FailureGroup, IncidentDossier
+from sonde.errors import ConfigError
+
+DECLINED = "KeyError: 'currency'"
+START = START_NS // 1_000_000_000
+
+
+def trace(number: int, said: Json | None = None, *, failed: str = "", mail: str = "", pay_s: int = 1) -> list[Json]:
+    """A minute of its own, a root with these attributes, and two steps."""
+    trace_id, at = f"{number + 1:032x}", number * 60
+
+    def step(place: int, name: str, error: str, lasted: int) -> Json:
+        status = {"status_code": "ERROR", "status_message": error} if error else {}
+        root = f"{number + 1:015x}0" if place else None
+        return span(
+            f"{number + 1:015x}{place}", name, at + place, trace_id=trace_id, parent=root, lasted=lasted, **status
+        )
+
+    root = step(0, "checkout", "step failed" if failed or mail else "", 10)
+    root["attributes"] |= said or {}
+    return [root, step(1, "charge_card", failed, pay_s), step(2, "send_mail", mail, 1)]
+
+
+def dossier(folder: Path, make: Callable[[int], list[Json]], *, count: int = 40, **more: Any) -> IncidentDossier:
+    source = write(folder, [row for number in range(count) for row in make(number)])
+    found = sonde.incident(source, project="shop", **options(), **more)
+    assert found.report is not None, found.record.error
+    return IncidentDossier.model_validate(found.report)
+
+
+def breaking(since: int) -> Callable[[int], list[Json]]:
+    dice = random.Random(7)
+    return lambda number: trace(number, failed=DECLINED if number >= since and dice.random() < 0.6 else "")
+
+
+def main_group(made: IncidentDossier) -> FailureGroup:
+    return made.groups[0]
+
+
+def test_a_release_that_spans_carry_is_the_suspected_change_with_what_speaks_for_and_against_it(tmp_path: Path) -> None:
+    made = dossier(
+        tmp_path,
+        lambda number: trace(
+            number,
+            {"release": "2.4.1" if number >= 20 else "2.4.0", "user.id": f"u{number % 6}"},
+            failed=DECLINED if number in {3, *range(22, 40, 2)} else "",
+        ),
+    )
+
+    change = main_group(made).suspected_change
+    assert made.incident_summary.startswith(
+        "By rule, without a model: 10 of 40 traces failed (25 %). Largest group: 10 × charge_card"
+    )
+    assert "suspected change: release 2.4.1" in made.incident_summary
+    assert (change.change_type, change.change_ref, change.at) == ("deploy", "release=2.4.1", "2026-01-01T00:20:00Z")
+    assert change.speaks_for == [
+        "9 of 10 hit traces have release 2.4.1",
+        "the group began 2 min after it",
+    ]
+    assert change.speaks_against == ["11 traces with it are not hit", "1 trace was hit before it"]
+    assert (made.suspected_change.change_type, made.suspected_change.change_ref) == ("deploy", "release=2.4.1")
+    assert [ref.ref for ref in made.suspected_change.evidence_refs] == [f"{21:015x}0:attributes"]
+    assert main_group(made).blast_radius == {"users": 4}
+    assert main_group(made).onset == {"at": "2026-01-01T00:22:00Z", "before": "1 of 22", "since": "9 of 18"}
+
+
+def test_two_causes_at_once_are_two_groups_each_with_its_own_change(tmp_path: Path) -> None:
+    made = dossier(
+        tmp_path,
+        lambda number: trace(
+            number,
+            {"service.version": "2" if number >= 15 else "1", "prompt.version": "b" if number >= 30 else "a"},
+            failed=DECLINED if number >= 15 and number % 3 == 0 else "",
+            mail="no template 'footer'" if number >= 30 and number % 3 else "",
+        ),
+        count=60,
+    )
+
+    assert {each.component: each.suspected_change.change_ref for each in made.groups} == {
+        "charge_card": "service.version=2",
+        "send_mail": "prompt.version=b",
+    }
+
+
+def test_a_healthy_window_says_so_and_names_no_cause_although_much_changed(tmp_path: Path) -> None:
+    (tmp_path / "deploys.json").write_text(json.dumps([{"at": "2026-01-01T00:20:00Z", "name": "shop 2"}]))
+
+    calm = dossier(
+        tmp_path,
+        lambda number: trace(number, {"release": "2" if number >= 20 else "1"}),
+        changes=[str(tmp_path / "deploys.json")],
+    )
+    strays = dossier(tmp_path, lambda number: trace(number, failed="socket closed" if number in {4, 31} else ""))
+
+    for made in (calm, strays):
+        assert made.suspected_change.change_type == "unknown" and not made.suspected_change.change_ref
+        assert (made.hypotheses, made.recommended_actions) == ([], [])
+    assert calm.window is not None and calm.window.verdict == "healthy"
+    assert "None of 40 traces failed." in calm.incident_summary
+    assert "no incident is visible" in strays.incident_summary
+
+
+@pytest.mark.parametrize("where", ["deploys", "git"])
+def test_of_several_changes_the_one_that_fits_the_onset_is_suspected(tmp_path: Path, where: str) -> None:
+    changes = {"search ranks by price": 300, "cards are charged in the currency of the order": 1190, "docs": 1700}
+    if where == "deploys":
+        rows = [{"at": START + at, "name": name, "summary": "x"} for name, at in changes.items()]
+        (tmp_path / "deploys.json").write_text(json.dumps({"deploys": rows}))
+        place = str(tmp_path / "deploys.json")
+    else:
+        repository = tmp_path / "repo"
+        subprocess.run(["git", "init", "-q", repository], check=True)
+        for name, at in changes.items():
+            who = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+            made = ["git", *who, "-C", str(repository), "commit", "-q", "--allow-empty", "-m", name]
+            subprocess.run(made, check=True, env={"GIT_COMMITTER_DATE": f"{START + at} +0000", "PATH": "/usr/bin:/bin"})
+        place = f"git:{repository}"
+
+    found = dossier(tmp_path, breaking(since=20), changes=[place])
+
+    change = main_group(found).suspected_change
+    assert "cards are charged in the currency of the order" in change.name
+    assert any("currency" in reason for reason in change.speaks_for)
+    assert found.suspected_change.change_ref == change.change_ref
+
+
+def test_without_a_change_near_the_onset_it_is_unknown(tmp_path: Path) -> None:
+    (tmp_path / "deploys.json").write_text(
+        json.dumps([{"at": START + 60, "name": "a"}, {"at": START + 2100, "name": "b"}])
+    )
+
+    made = dossier(tmp_path, breaking(since=25), changes=[str(tmp_path / "deploys.json")])
+
+    assert main_group(made).suspected_change.change_type == "unknown"
+    assert "suspected change: unknown" in made.incident_summary
+    assert made.suspected_change.summary == "nothing that is known to have changed fits the failures"
+
+
+def test_a_step_that_became_slow_is_a_group_without_any_failure(tmp_path: Path) -> None:
+    made = dossier(
+        tmp_path,
+        lambda number: trace(number, {"release": "2" if number >= 20 else "1"}, pay_s=9 if number >= 20 else 2),
+    )
+
+    (group,) = made.groups
+    assert (group.kind, group.component, group.count) == ("slow", "charge_card", 20)
+    assert group.suspected_change.change_ref == "release=2"
+    assert "None of 40 traces failed." in made.incident_summary
+
+
+def test_a_model_gets_the_tables_and_its_counts_are_held_against_them(tmp_path: Path) -> None:
+    source = write(tmp_path, [row for number in range(40) for row in breaking(20)(number)])
+    said = "'incident_summary': '30 of 40 traces failed.'"
+    told = "'incident_summary': f'{window[\"failed\"]} of 40 traces failed.'"
+    change = "'suspected_change': {'change_type': 'deploy', 'change_ref': 'made up', 'summary': 'a guess'}"
+    scripted = model(
+        "print(window['failed'], groups[0]['count'], [row['hit'] for row in rate_over_time(buckets=2)])\n"
+        "print(group_by('outcome'), compare_windows(at=groups[0]['onset']['at'])['before']['failed'])",
+        f"SUBMIT(**{{{said}, {change}}})",
+        f"SUBMIT(**{{{told}}})",
+    )
+
+    found = sonde.incident(source, project="shop", **options(scripted))
+
+    assert found.report is not None
+    failed = found.report["window"]["failed"]
+    assert found.report["incident_summary"] == f"{failed} of 40 traces failed."
+    prompts = [request.messages[-1].content for request in scripted.requests]
+    assert f"{failed} {failed} [0, {failed}]" in prompts[1]
+    assert f"counted: {failed} of 40" in prompts[2] and "change_ref of a row of `changes`" in prompts[2]
+
+
+@pytest.mark.parametrize("place", ["git:nowhere", "nothing.json", "deploys.txt", "git:"])
+def test_places_of_changes_that_are_none_are_refused_before_anything_runs(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = write(tmp_path, trace(0))
+
+    with pytest.raises(ConfigError):
+        sonde.incident(source, changes=[place], **options())

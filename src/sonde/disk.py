@@ -16,25 +16,31 @@ import errno
 import os
 import re
 import stat
+import unicodedata
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
 AnyPath = str | os.PathLike[str]
 
-_SECRET_FOLDERS = frozenset({".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker"})
+_SECRET_FOLDERS = frozenset({".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".secrets"})
 _ALWAYS = re.compile(
-    r"""(?xi)
+    r"""(?xs)
       \.env(?:rc)? | \.env\.(?!example$|sample$|template$|dist$).* | .*\.env          # environments with values in them
     | .*\.(?:pem|key|p12|pfx|jks|keystore|kdbx|ppk|gpg|asc)                            # keys and key stores
     | id_(?:rsa|dsa|ecdsa|ed25519)(?!.*\.pub$).*                                       # private ssh keys
-    | g?shadow-? | \.netrc | \.pgpass | \.htpasswd | \.npmrc | \.pypirc | \.git-credentials | \.dockercfg
+    | g?shadow-? | [._]netrc | \.pgpass | \.htpasswd | \.npmrc | \.pypirc | \.git-credentials | \.dockercfg
+    | .*\.tfstate | .*\.tfvars | .*\.tfvars\.json | service-account.*\.json            # what clouds are opened with
     """
 )
-_UNLESS_PROSE = re.compile(r"(?i)(?:.*[._-])?(?:credentials?|secrets?|tokens?|passwords?)(?:[._-].*)?")
+_UNLESS_PROSE = re.compile(r"(?s)(?:.*[._-])?(?:credentials?|secrets?|tokens?|passwords?)(?:[._-].*)?")
 _PROSE = re.compile(
-    r"(?i).*\.(?:py|pyi|js|jsx|mjs|ts|tsx|go|rs|java|kt|c|cc|cpp|h|hpp|rb|php|cs|swift|scala|sh|md|rst|html?|css|sql|proto|pub|log|csv)"
+    r"(?s).*\.(?:py|pyi|js|jsx|mjs|ts|tsx|go|rs|java|kt|c|cc|cpp|h|hpp|rb|php|cs|swift|scala|sh|md|rst|html?|css|sql|proto|pub|log|csv)"
+)
+COPIES = (
+    *(".gz", ".bz2", ".xz", ".zst", ".lz4", ".br", ".z", ".zip", ".7z", ".tar", ".tgz"),
+    *("~", ".bak", ".backup", ".old", ".orig", ".save", ".copy", ".tmp", ".swp", ".swo", ".rej"),
 )
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe is not waited for
@@ -47,14 +53,29 @@ class NotPlain(OSError):
     """A folder, pipe, socket or device where a file should be, or a file that may not be read from its root; `strerror` says which."""
 
 
+@lru_cache(maxsize=20_000)
+def plain_name(name: str) -> str:
+    """A name as others spell it: in small letters, without what nobody sees, without blanks and dots at its end, and without the
+    suffixes of packed files and of copies: `Server.KEY.bak.gz ` is `server.key`.
+    """
+    if not name.isascii() or not name.isprintable():
+        name = "".join(each for each in name if each != "\ufffd" and unicodedata.category(each)[0] != "C")
+    name = name.casefold().lstrip(" #").rstrip(" .#")
+    while name.endswith(COPIES):
+        name = next(name.removesuffix(each) for each in COPIES if name.endswith(each)).rstrip(" .#")
+    return name
+
+
 def secret_reason(path: str) -> str | None:
     """Why a file or folder of this name is not read, or None when it may be."""
-    *folders, name = path.split("/")
-    if _ALWAYS.fullmatch(name) or (_UNLESS_PROSE.fullmatch(name) and not _PROSE.fullmatch(name)):
-        return "its name says that it holds secrets"
-    if not _SECRET_FOLDERS.isdisjoint(folders):
-        return "it lies in a folder of secrets"
-    return "it is a folder of secrets" if name in _SECRET_FOLDERS else None
+    *folders, name = path.replace("\\", "/").split("/")
+    forms = {plain_name(name), plain_name(name.partition(":")[0])}  # `x.key:$DATA` is `x.key` to Windows
+    if not _SECRET_FOLDERS.isdisjoint(forms):
+        return "it is a folder of secrets"
+    for plain in forms:
+        if _ALWAYS.fullmatch(plain) or (_UNLESS_PROSE.fullmatch(plain) and not _PROSE.fullmatch(plain)):
+            return "its name says that it holds secrets"
+    return "it lies in a folder of secrets" if any(plain_name(each) in _SECRET_FOLDERS for each in folders) else None
 
 
 def below(root: AnyPath, place: AnyPath) -> str:

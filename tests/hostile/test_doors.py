@@ -7,10 +7,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
 from victim import Victim
+
+from sonde.contexts.workspace import Policy
+from sonde.contexts.workspace.base import PathRefused
+from sonde.disk import secret_reason
 
 SECRET = "s3cr3t-words-of-the-victim"
 TRACE = "c" * 32
@@ -54,6 +59,35 @@ def test_a_folder_of_files_with_links_pipes_and_secrets(victim: Victim, traces: 
     assert done.returncode == 0, done.stderr
     assert "payments" in model.prompts[1]
     assert SECRET not in "".join(model.prompts) + said(victim)
+
+
+SPELLED = [
+    *("terraform.tfvars", "prod.env.gz", "server.key.gz", ".netrc.gz", ".env~", "prod.env.bak", "server.key.old"),
+    *("key.pem.bak", ".env ", "x/.ssh./k", "X/.SSH/k", ".Env.BAK.gz", ".server.key.swp", "#.env#", "a\n.env"),
+    *(".en\u200bv", "id_rsa.orig", "service-account-1.json", "_netrc", "state.tfstate.backup", ".secrets/a", "w\\.env"),
+]
+FINE = [".env.example", ".env.example.gz", "id_rsa.pub.bak", "secrets.py~", "keys.txt", "environment.gz", "shadow.css"]
+
+
+def test_secrets_are_known_by_name_in_every_spelling_and_as_copies(victim: Victim) -> None:
+    for name in SPELLED:
+        victim.write(f"docs/{name}", SECRET)
+    with zipfile.ZipFile(victim.folder / "docs/all.zip", "w") as archive:
+        for name in SPELLED:
+            archive.writestr(name, SECRET)
+    model = victim.model("print(list_files(), grep('victim'))", "print(read_file('b.txt'))", "FINAL('done [b.txt:1]')")
+    victim.write("docs/b.txt", "the service is payments\n")
+
+    done = victim.call("ask", "Which words?", "docs", "--model", model.name, "--runs-dir", victim.own)
+
+    assert done.returncode == 0, done.stderr
+    assert SECRET not in said(victim) + done.stdout + done.stderr
+    policy = Policy()
+    for name in FINE:
+        assert secret_reason(name) is None
+    for name in SPELLED:
+        with pytest.raises(PathRefused):
+            policy.check_read(name.replace("\\", "/"))
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "zero"])

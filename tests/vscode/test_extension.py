@@ -11,6 +11,7 @@ import pytest
 from sonde.contexts.workspace import Policy
 from sonde.contexts.workspace.policy import HARMLESS, SECRETS, SKIPPED, STARTS_PROGRAMS
 from sonde.core.budget import Budget
+from sonde.disk import COPIES
 from sonde.engines.edit import EDIT_BUDGET, LARGE_BUDGET, PROTOCOL_BUDGET
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,13 @@ def listed(name: str) -> set[str]:
 @pytest.mark.requirement(47)
 @pytest.mark.parametrize(
     ("name", "names"),
-    [("SECRETS", SECRETS), ("HARMLESS", HARMLESS), ("STARTS_PROGRAMS", STARTS_PROGRAMS), ("SKIPPED", SKIPPED)],
+    [
+        ("SECRETS", SECRETS),
+        ("COPIES", COPIES),
+        ("HARMLESS", HARMLESS),
+        ("STARTS_PROGRAMS", STARTS_PROGRAMS),
+        ("SKIPPED", SKIPPED),
+    ],
 )
 def test_both_sides_protect_the_same_names(name: str, names: tuple[str, ...]) -> None:
     assert listed(name) == set(names)

@@ -4,23 +4,16 @@ import { Refusal } from "./refusal";
 
 const SECRETS = [
   ...[".git", "git~*", ".hg", ".svn", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".secrets"],
-  ...[
-    ".env",
-    ".env.*",
-    "*.env",
-    ".envrc",
-    ".netrc",
-    "_netrc",
-    ".npmrc",
-    ".pypirc",
-    ".git-credentials",
-    ".htpasswd",
-    ".pgpass",
-  ],
-  ...["*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk"],
+  ...[".env", ".env.*", "*.env", ".envrc", ".netrc", "_netrc", ".npmrc", ".pypirc", ".git-credentials", ".htpasswd"],
+  ...[".pgpass", ".dockercfg"],
+  ...["*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.gpg", "*.asc"],
   ...["id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*"],
   ...["credentials", "credentials.*", "*.credentials", "secrets", "secrets.*", "secret.*", "*.secret"],
-  ...["*.token", "token", "tokens.json", "service-account*.json", "*.tfstate", "*.tfvars"],
+  ...["*.token", "token", "tokens.json", "service-account*.json", "*.tfstate", "*.tfvars", "*.tfvars.json"],
+];
+const COPIES = [
+  ...[".gz", ".bz2", ".xz", ".zst", ".lz4", ".br", ".z", ".zip", ".7z", ".tar", ".tgz"],
+  ...["~", ".bak", ".backup", ".old", ".orig", ".save", ".copy", ".tmp", ".swp", ".swo", ".rej"],
 ];
 const HARMLESS = [".env.example", ".env.sample", ".env.template", "*.pub"];
 const STARTS_PROGRAMS = [
@@ -57,7 +50,7 @@ export class Policy {
   constructor(readonly commands: readonly string[] = []) {}
 
   checkRead(path: string): void {
-    if (hit(path, SECRETS)) {
+    if (isSecret(path)) {
       throw new Refusal("PATH_REFUSED", `${path} is protected (secrets and version control are never read or written)`);
     }
   }
@@ -76,7 +69,7 @@ export class Policy {
 
   /** Whether a file or folder of this name shows up in listings and searches. */
   listed(name: string): boolean {
-    return !hit(name, SECRETS) && !hit(name, SKIPPED);
+    return !isSecret(name) && !hit(name, SKIPPED);
   }
 
   /** The words of an allowed command; after `=` nothing may be added to it. No shell ever sees them. */
@@ -102,6 +95,17 @@ function partsOf(path: string): string[] {
   return path
     .split("/")
     .map((part) => (part.replace(HIDDEN, "").toLowerCase().split(":")[0] ?? "").replace(/[. ]+$/, ""));
+}
+
+/** Whether a name on the way says so, or would without the suffixes of packed files and copies. */
+function isSecret(path: string): boolean {
+  const plain = partsOf(path).map((name) => {
+    let rest = name.replace(/^[ #]+/, "").replace(/[ .#]+$/, "");
+    for (let copy = COPIES.find((each) => rest.endsWith(each)); copy; copy = COPIES.find((each) => rest.endsWith(each)))
+      rest = rest.slice(0, -copy.length).replace(/[ .#]+$/, "");
+    return rest;
+  });
+  return hit(path, SECRETS) || hit(plain.join("/"), SECRETS);
 }
 
 /** Whether a name on the way matches, or two in a row where the pattern has two. */

@@ -78,6 +78,12 @@ describe("paths", () => {
     "x/.ssh/config",
     "secrets.yml",
     ".git./config",
+    "prod.env.gz",
+    ".env~",
+    "Server.KEY.bak.gz ",
+    "terraform.tfvars",
+    "#.env#",
+    "x/.ssh.old/k",
   ])("%j is protected", async (path) => {
     expect((await call("read_file", { path })).error?.code).toBe("PATH_REFUSED");
     expect((await patch({ ...ADD, path })).error?.code).toBe("PATH_REFUSED");

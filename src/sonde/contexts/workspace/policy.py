@@ -18,51 +18,18 @@ from itertools import pairwise
 from sonde.contexts.workspace import git
 from sonde.contexts.workspace.base import PathRefused
 from sonde.contexts.workspace.text import HIDDEN
+from sonde.disk import plain_name
 from sonde.errors import ToolFault
 
 SECRETS = (
     *(".git", "git~*", ".hg", ".svn", ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".secrets"),
-    *(
-        ".env",
-        ".env.*",
-        "*.env",
-        ".envrc",
-        ".netrc",
-        "_netrc",
-        ".npmrc",
-        ".pypirc",
-        ".git-credentials",
-        ".htpasswd",
-        ".pgpass",
-    ),
-    *(
-        "*.pem",
-        "*.key",
-        "*.p12",
-        "*.pfx",
-        "*.jks",
-        "*.keystore",
-        "*.kdbx",
-        "*.ppk",
-        "id_rsa*",
-        "id_dsa*",
-        "id_ecdsa*",
-        "id_ed25519*",
-    ),
-    *(
-        "credentials",
-        "credentials.*",
-        "*.credentials",
-        "secrets",
-        "secrets.*",
-        "secret.*",
-        "*.secret",
-        "*.token",
-        "token",
-        "tokens.json",
-    ),
-    *("service-account*.json", "*.tfstate", "*.tfvars"),
-)
+    *(".env", ".env.*", "*.env", ".envrc", ".netrc", "_netrc", ".npmrc", ".pypirc", ".git-credentials", ".htpasswd"),
+    *(".pgpass", ".dockercfg"),
+    *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.gpg", "*.asc"),
+    *("id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*"),
+    *("credentials", "credentials.*", "*.credentials", "secrets", "secrets.*", "secret.*", "*.secret"),
+    *("*.token", "token", "tokens.json", "service-account*.json", "*.tfstate", "*.tfvars", "*.tfvars.json"),
+)  # what `sonde.disk` always refuses, but for `shadow`, which is also a good name for a folder; the extension has the same list
 HARMLESS = (".env.example", ".env.sample", ".env.template", "*.pub")
 STARTS_PROGRAMS = (
     *(".vscode", ".idea", "*.code-workspace", ".devcontainer", ".devcontainer.json", ".vs", ".fleet", ".zed"),
@@ -131,7 +98,7 @@ class Policy:
 
     def check_read(self, path: str) -> None:
         """Raise where the path is protected."""
-        if _hit(path, self.deny):
+        if self._protects(path):
             raise PathRefused(f"{path} is protected (secrets and version control are never read or written)")
 
     def check_write(self, path: str) -> None:
@@ -146,7 +113,12 @@ class Policy:
 
     def listed(self, name: str) -> bool:
         """Whether a file or folder of this name shows up in listings and searches."""
-        return not _hit(name, self.deny) and not _hit(name, self.skip)
+        return not self._protects(name) and not _hit(name, self.skip)
+
+    def _protects(self, path: str) -> bool:
+        """Whether a name on the way says so, or would without the suffixes of packed files and copies."""
+        copied = "/".join(plain_name(part) for part in _parts(path))
+        return _hit(path, self.deny) or _hit(copied, self.deny)
 
     def check_command(self, command: str) -> list[str]:
         """The command's words, when they are, or begin with, those of an allowed one; no shell ever sees them."""

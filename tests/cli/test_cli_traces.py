@@ -11,7 +11,7 @@ from cli_program import sonde
 
 from sonde.bench import origin30
 from sonde.bench.seeded import generate
-from sonde.testing import ScriptedServer
+from sonde.testing import ScriptedServer, SeenRequest
 
 FIRST, SECOND = origin30.trace_id(0), origin30.trace_id(1)
 TOOL = f"{2:016x}"
@@ -102,6 +102,25 @@ def test_a_model_drives_it_and_the_report_is_markdown(folder: Path) -> None:
     )
     assert "judged by LLM · succeeded · 2 turns" in shown.stderr
     assert "sk-planted" not in shown.stdout + shown.stderr
+
+
+def test_a_limit_of_a_sub_call_is_told_as_a_gap(folder: Path) -> None:
+    where = "{'trace_id': trace_id, 'candidate_label': 'tool_failure'}"
+    delegate = f"print(delegate_batch([{{'objective': 'Test: the tool failed', 'context': {where}}}]))"
+    refs = f"[{{'kind': 'SPAN', 'ref': '{TOOL}'}}]"
+    submit = f"get_span('{TOOL}')\nSUBMIT(primary_label='tool_failure', summary='it timed out', confidence=0.4, evidence_refs={refs})"
+    root = iter([delegate, submit, submit])
+
+    def reply(seen: SeenRequest) -> str:
+        child = "and only that one" in seen.body["messages"][0]["content"]
+        return json.dumps({"reasoning": "r", "code": "print('looking')" if child else next(root)})
+
+    with ScriptedServer(reply) as server:
+        env = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": server.base_url}
+        shown = sonde("rca", FIRST, "--source", "traces.jsonl", "--max-iterations", "9", cwd=folder, **env)
+
+    assert shown.returncode == 0, shown.stderr
+    assert "gap: sub-call root/1.1.0 reached a limit: max_iterations" in shown.stderr
 
 
 def test_an_incident_with_a_window_and_its_filter(folder: Path) -> None:

@@ -89,6 +89,17 @@ def test_what_was_written_is_in_the_record_and_in_the_folder(server: PhoenixDoub
 
 
 @pytest.mark.requirement(113, 115)
+def test_what_is_kept_of_a_server_for_the_page_is_masked_like_the_journal(tmp_path: Path) -> None:
+    rows = failed_trace()
+    rows[-1] |= {"status_message": "TimeoutError: no answer to ann@example.com"}
+    with PhoenixDouble(rows) as double:
+        found = sonde.rca(TRACE, double.url, project="shop", **options(runs_dir=tmp_path, mask=True))
+
+    assert found.run_dir is not None
+    kept = (found.run_dir / "trace.json").read_text()
+    assert "no answer to <email-1>" in kept and "ann@example.com" not in kept
+
+
 def test_a_server_that_refuses_makes_the_run_partial_and_publish_mends_it(
     server: PhoenixDouble, tmp_path: Path
 ) -> None:

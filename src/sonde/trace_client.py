@@ -217,8 +217,11 @@ class TraceClient:
             ) from None
         return cast("Json", value) if isinstance(value, dict) else {"data": value}
 
-    def pages(self, what: str, ask: Callable[[str | None], tuple[Any, Any]]) -> Iterator[list[Json]]:
-        """Pages of rows up to the last one. `ask` gets a cursor and gives the rows with the next cursor.
+    def pages(
+        self, what: str, ask: Callable[[str | None, int], tuple[Any, Any]], *, size: int = 1
+    ) -> Iterator[list[Json]]:
+        """Pages of rows up to the last one. `ask` gets a cursor and the size of a page, and gives the rows with the next cursor.
+        If a page is more than we take in, it is asked for again with fewer rows.
 
         ToolResponseInvalid if the rows are no list, or if the pages go round in a circle, never end, or take too much time or room.
         """
@@ -227,7 +230,14 @@ class TraceClient:
         waited = received = 0.0
         for _ in range(MAX_PAGES):
             began, before = time.monotonic(), self._received
-            rows, following = ask(cursor)
+            while True:
+                try:
+                    rows, following = ask(cursor, size)
+                    break
+                except ReplyTooLarge:
+                    if size == 1:
+                        raise
+                    size = max(1, size // 8)
             waited += time.monotonic() - began  # what the caller does between two pages does not count
             received += self._received - before
             if waited > MAX_LISTING_S or received > MAX_LISTING_BYTES:

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sonde.errors import ConfigError, ToolResponseInvalid
-from sonde.trace_client import Json, Params, ReplyTooLarge, ServerRefused, TraceClient
+from sonde.trace_client import Json, Params, ServerRefused, TraceClient
 
 SPANS_A_PAGE = 200
 TRACES_A_PAGE = 100
@@ -110,24 +110,16 @@ class PhoenixReads:
             yield from page
 
     def _each_page(self, path: str, params: Params) -> Iterator[list[Json]]:
-        most = int(str(params["limit"]))
-
-        def ask(cursor: str | None) -> tuple[Any, Any]:
-            nonlocal most
+        def ask(cursor: str | None, size: int) -> tuple[Any, Any]:
             try:
-                reply = self.client.get(path, {**params, "limit": most, "cursor": cursor})
-            except ReplyTooLarge:
-                if most == 1:
-                    raise
-                most = max(1, most // 8)
-                return ask(cursor)
+                reply = self.client.get(path, {**params, "limit": size, "cursor": cursor})
             except ServerRefused as refused:
                 if refused.status == 404 and path.startswith("/v1/projects/") and self.project not in self.projects():
                     raise self._unknown_project() from None
                 raise
             return reply.get("data") or [], reply.get("next_cursor")
 
-        return self.client.pages(path, ask)
+        return self.client.pages(path, ask, size=int(str(params["limit"])))
 
     def _project_path(self) -> str:
         """By name; by id where the name holds what a path cannot."""

@@ -275,6 +275,26 @@ def test_a_server_that_asks_for_a_pause_gets_it(product: str, answer: Answer) ->
         assert pauses == [17.0]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("product", "answer"), [("langfuse", servers.langfuse), ("langsmith", servers.langsmith)])
+def test_a_page_that_is_too_large_is_asked_for_with_fewer_spans(
+    product: str, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sonde.trace_client.MAX_REPLY_BYTES", 100_000)
+
+    def heavy(asked: Asked) -> servers.Reply:
+        status, reply, *_ = answer(asked)
+        limit = int(asked.one("limit") or (asked.body or {}).get("limit", 0))
+        return status, {**reply, "padding": "x" * 10_000 * limit} if isinstance(reply, dict) else reply
+
+    with (
+        servers.serving(heavy) as (url, _),
+        closing(source_of(f"{product}:{url}", PROJECT, servers.KEYS).open()) as store,
+    ):
+        ids = servers.uuids if product == "langsmith" else servers.hex_ids
+        assert len(list(store.spans(_trace_id(ids, "bad")))) == 4
+
+
 def test_levels_of_langfuse_and_a_trace_with_several_roots(tmp_path: Path) -> None:
     agent, tool = (servers.langfuse_observation(replace(step, parent=None)) for step in STEPS[:2])
     agent |= {"type": "AGENT", "level": "WARNING", "statusMessage": "slow", "traceId": "t1", "id": "a"}

@@ -88,12 +88,11 @@ class LangfuseStore(ServerStore):
         params: Params = {
             "isRootObservation": "true",
             "fields": OUTLINE,
-            "limit": OUTLINES_A_PAGE,
             "fromStartTime": None if start_us is None else time_text(start_us),
             "toStartTime": None if end_us is None else time_text(end_us),
         }
         found: dict[str, TraceRow] = {}
-        for page in self._pages(params):
+        for page in self._pages(params, OUTLINES_A_PAGE):
             for raw in page:
                 if not raw.get("isRootObservation") and raw.get("parentObservationId"):
                     continue  # an older server does not know the condition
@@ -118,7 +117,7 @@ class LangfuseStore(ServerStore):
             "toTimestamp": None if end_us is None else time_text(end_us),
         }
 
-        def ask(cursor: str | None) -> tuple[Any, Any]:
+        def ask(cursor: str | None, _: int) -> tuple[Any, Any]:
             reply = self.client.get("/api/public/traces", {**params, "page": int(cursor or 1)})
             meta = reply["meta"]
             return reply["data"], meta["page"] + 1 if meta["page"] < meta["totalPages"] else None
@@ -181,17 +180,17 @@ class LangfuseStore(ServerStore):
     def _observed(self, fields: str, conditions: list[Json]) -> Iterator[Span]:
         """Spans of the observations that meet all conditions."""
         limit = OUTLINES_A_PAGE if fields == OUTLINE else SPANS_A_PAGE
-        for page in self._pages({"fields": fields, "limit": limit, "filter": json.dumps(conditions)}):
+        for page in self._pages({"fields": fields, "filter": json.dumps(conditions)}, limit):
             for raw in page:
                 yield from self._spans_of(raw)
 
-    def _pages(self, params: Params) -> Iterator[list[Json]]:
-        def ask(cursor: str | None) -> tuple[Any, Any]:
-            reply = self.client.get(OBSERVATIONS, {**params, "cursor": cursor})
+    def _pages(self, params: Params, limit: int) -> Iterator[list[Json]]:
+        def ask(cursor: str | None, size: int) -> tuple[Any, Any]:
+            reply = self.client.get(OBSERVATIONS, {**params, "limit": size, "cursor": cursor})
             with self.reading("a page"):
                 return reply["data"], reply["meta"].get("cursor")
 
-        for page in self.client.pages("observations", ask):
+        for page in self.client.pages("observations", ask, size=limit):
             yield [{**raw, "observations": None} for raw in page]  # rows are observations, never whole traces
 
     def _at(self, what: str, identifier: str) -> Json | None:

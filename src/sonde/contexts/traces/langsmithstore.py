@@ -59,7 +59,7 @@ class LangsmithStore(ServerStore):
         return sorted(str(row.get("name", "")) for page in self._sessions({}) for row in page)
 
     def _sessions(self, params: Mapping[str, str]) -> Iterator[list[Json]]:
-        def ask(cursor: str | None) -> tuple[Any, Any]:
+        def ask(cursor: str | None, _: int) -> tuple[Any, Any]:
             at = int(cursor or 0)
             asked = {**params, "include_stats": "false", "limit": PROJECTS_A_PAGE, "offset": at}
             rows: Any = self.client.get("/api/v1/sessions", asked).get("data")
@@ -140,10 +140,10 @@ class LangsmithStore(ServerStore):
     def _pages(self, body: Json) -> Iterator[list[Span]]:
         """Spans of the project's runs, by start."""
         session = str(self._own_session()["id"])
-        asked: Json = {"session": [session], "order": "asc", "limit": RUNS_A_PAGE, **body}
+        asked: Json = {"session": [session], "order": "asc", **body}
 
-        def ask(cursor: str | None) -> tuple[Any, Any]:
-            following = {"cursor": cursor} if cursor else {}
+        def ask(cursor: str | None, size: int) -> tuple[Any, Any]:
+            following: Json = {"limit": size, **({"cursor": cursor} if cursor else {})}
             if not self._succeeded:
                 try:
                     reply = self.client.post("/api/v1/runs/query", asked | following)
@@ -155,18 +155,20 @@ class LangsmithStore(ServerStore):
                     with self.reading("a page"):
                         return reply["runs"], reply["cursors"].get("next") if reply.get("cursors") else None
             body = {
-                SUCCESSORS.get(name, name): value for name, value in asked.items() if name not in ("order", "select")
+                SUCCESSORS.get(name, name): value
+                for name, value in (asked | following).items()
+                if name not in ("order", "select")
             }
             selected = [
                 {"parent_run_id": "PARENT_RUN_IDS", "session_id": "PROJECT_ID"}.get(each, each.upper())
                 for each in asked["select"]
             ]
             usual = {"min_start_time": time_text(0), "selects": selected}  # else it would look at the last day only
-            reply = self.client.post("/api/v2/runs/query", usual | body | following)
+            reply = self.client.post("/api/v2/runs/query", usual | body)
             with self.reading("a page"):
                 return reply["items"], reply.get("next_cursor")
 
-        for page in self.client.pages("runs", ask):
+        for page in self.client.pages("runs", ask, size=RUNS_A_PAGE):
             yield [
                 self._span_of(raw)
                 for raw in page

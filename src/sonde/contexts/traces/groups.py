@@ -217,44 +217,49 @@ def facts_of(trace_id: str, spans: Iterable[Span], table: AttributeTable) -> Tra
 
 def _failures(tree: Tree, read: _Reading) -> tuple[list[Failure], dict[str, int]]:
     """Where failures began, the one that stands for the trace first; and how often a failed step was tried again."""
-    said = read.said
-    failed = [tree.by_id[span_id] for span_id in said]
-    mended: set[str] = set()
-    retries: Counter[str] = Counter()
-    for span in failed:
+    said, roots = read.said, tree.roots()
+    last: dict[tuple[str, str], tuple[int, str]] = {}  # the last try of a step, and the last one that succeeded
+    last_good: dict[tuple[str, str], tuple[int, str]] = {}
+    above_a_failure: set[str] = set()
+    for span in tree.by_id.values():  # by time
         above = tree.parent(span)
-        name = component_of(span.name)
-        beside = tree.children(above.span_id) if above else []
-        later = [each for each in beside if each.order > span.order and component_of(each.name) == name]
-        if later:
-            retries[name] += 1
-        if any(each.span_id not in said for each in later):
-            mended.add(span.span_id)
-    above_a_failure = {each.span_id for span in failed for each in tree.path(span.span_id)[:-1]}
-    origins = [span for span in failed if span.span_id not in above_a_failure]
-    root = tree.roots()[0]
+        step = (above.span_id if above else "", component_of(span.name))
+        last[step] = span.order
+        if span.span_id not in said:
+            last_good[step] = span.order
+        while span.span_id in said and above is not None and above.span_id not in above_a_failure:
+            above_a_failure.add(above.span_id)
+            above = tree.parent(above)
+    retries: Counter[str] = Counter()
     ranked: list[tuple[tuple[bool, bool, tuple[int, str]], Failure]] = []
-    for span in origins:
-        path = [each.span_id for each in tree.path(span.span_id)]
-        went_up = path[0] == root.span_id and all(span_id in said for span_id in path)
-        healed = any(span_id in mended for span_id in path)
-        message = said[span.span_id]
+    # From the roots down: whether all above failed too, whether a later try mended it or one above it, and in which service it is.
+    walk = [(span, span.span_id == roots[0].span_id, False, "") for span in roots]
+    for span, up, healed, service in walk:  # grows while it is walked
+        above, name = tree.parent(span), component_of(span.name)
+        step = (above.span_id if above else "", name)
+        failed = span.span_id in said
+        retries[name] += failed and last[step] > span.order
+        healed = healed or (failed and last_good.get(step, span.order) > span.order)  # noqa: PLW2901 - what holds from here down
+        service = read.services.get(span.span_id, service)  # noqa: PLW2901 - the same
+        walk += [(child, up and failed, healed, service) for child in tree.children(span.span_id)]
+        if not failed or span.span_id in above_a_failure:
+            continue
         failure = Failure(
             span_id=span.span_id,
-            component=component_of(span.name),
+            component=name,
             kind=span.kind,
-            message=message,
-            form=folded(message)[:FORM_CHARS],
+            message=said[span.span_id],
+            form=folded(said[span.span_id])[:FORM_CHARS],
             at_us=span.start_us,
-            service=next((read.services[each] for each in reversed(path) if each in read.services), ""),
+            service=service,
             mended=healed,
         )
-        ranked.append(((healed, not went_up, span.order), failure))
+        ranked.append(((healed, not up, span.order), failure))
     kinds: dict[tuple[str, str], list[Failure]] = {}
     for _, failure in sorted(ranked, key=lambda one: one[0]):
         kinds.setdefault((failure.component, folded(failure.form, quotes=True)), []).append(failure)
     found = [replace(alike[0], attempts=len(alike)) for alike in list(kinds.values())[:MAX_PAIRS]]
-    return found, dict(retries)
+    return found, {name: count for name, count in retries.items() if count}
 
 
 def _usage(attributes: Mapping[str, Any]) -> tuple[int, float]:

@@ -52,6 +52,7 @@ FEW = 3
 RANK_Z = 3.7  # of a Mann-Whitney test
 RANK_BUMP = 1.0
 PIECES = 150
+MAX_COLUMNS = 300
 RELEASE_KEYS = ("release", "service.version", "app.version", "version", "langfuse.release", "metadata.release")
 Each = TypeVar("Each")
 Kind = Literal["error", "retries", "slow", "costly"]
@@ -550,6 +551,7 @@ def _out_of_line(traces: Sequence[TraceFacts], errors: Sequence[Group]) -> list[
         "cost": median(each.cost for each in traces) if traces else 0.0,
         "calls": 0.0,
     }
+    frequent = sorted(columns.items(), key=lambda item: (-len(item[1]), item[0]))[:MAX_COLUMNS]
     found: list[tuple[float, Group]] = []
     metrics: tuple[tuple[Kind, str, Callable[[StepFigures], float]], ...] = (
         ("retries", "calls", lambda step: float(step.calls)),
@@ -558,7 +560,7 @@ def _out_of_line(traces: Sequence[TraceFacts], errors: Sequence[Group]) -> list[
         ("slow", "self_ms", lambda step: step.self_ms / step.calls),
     )
     for kind, what, figure in metrics:
-        for component, column in sorted(columns.items()):
+        for component, column in sorted(frequent):
             values = [figure(step) for _, step in column]
             if len(values) < 12 or not any(values):
                 continue

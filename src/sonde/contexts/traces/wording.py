@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from sonde.contexts.traces.span import Span
 
-SAID_CHARS = 2_000  # of a message: what looks like an id is found in quadratic time
+SAID_CHARS = 2_000
 NAME_CHARS = 300
 _TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?")
 _ADDRESS = re.compile(r"\b(\w+://[^\s/'\"?#]+)[^\s'\"]*")
@@ -22,10 +23,8 @@ _STATUS = re.compile(
     r"([45]\d\d)\b(?! ?(?:ms|s|sec|bytes|chars|tokens|items|rows)\b)",
     re.IGNORECASE,
 )
-_ID = re.compile(
-    r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b0x[0-9a-f]+\b|[\w@+-]*\d[\w@+-]*(?:\.[\w@+-]*\d[\w@+-]*)*",
-    re.IGNORECASE,
-)
+_TOKEN = re.compile(r"[\w@+-]+")
+_DIGIT = re.compile(r"\d")
 _BRACES = re.compile(r"\{[^{}]{0,1000}\}")
 _RUN = re.compile(r"#(?:[\s,;:/.-]{1,3}#)+")
 _QUOTED = re.compile(r"(?<!\w)'[^']{0,300}'(?!\w)|\"[^\"]{0,300}\"|`[^`]{0,300}`")
@@ -75,7 +74,7 @@ def folded(text: str, *, quotes: bool = False) -> str:
 
     text = _STATUS.sub(aside, text.replace("\x00", " "))
     text = _ADDRESS.sub(r"\1", _TIME.sub("#", _BRACES.sub("{#}", text)))
-    text = _RUN.sub("#", _ID.sub("#", text))
+    text = _RUN.sub("#", _TOKEN.sub(lambda found: "#" if _DIGIT.search(found[0]) else found[0], text))
     for code in codes:
         text = text.replace("\x00", code, 1)
     return " ".join(text.split())
@@ -92,6 +91,7 @@ def overlap(one: Iterable[str], other: Iterable[str]) -> float:
     return len(left & right) / len(left | right) if left | right else 1.0
 
 
+@lru_cache(maxsize=4096)
 def component_of(name: str) -> str:
     """The name of a step without its number or id: `Step 4` and `Step 12` are one component, `gpt-4o` keeps its digits."""
     return " ".join(_NUMBERED.sub("#", name[:NAME_CHARS]).split()) or "unnamed"

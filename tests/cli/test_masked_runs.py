@@ -528,3 +528,16 @@ def test_a_question_over_traces_is_masked_in_sql_as_well(traces: Path, tmp_path:
     assert answer.text.startswith(f"{BOB} did not answer {JANE}")
     assert files_with(folder_of(answer)) == {"report.md"}
     assert replay(folder_of(answer), settings=Settings()).equal
+
+
+def test_pruning_a_run_deletes_its_values(data: Path, tmp_path: Path) -> None:
+    with ScriptedServer([LOOK, FINISH]) as server:
+        program(
+            "ask", "Who paid?", data, "--mask", "--base-url", server.base_url, cwd=tmp_path, OPENAI_API_KEY="sk-none"
+        )
+    kept = list(tmp_path.glob(".local/state/sonde/masks/*"))
+    pruned = program("runs", "prune", "--keep", "0", "--yes", cwd=tmp_path)
+
+    assert len(kept) == 1
+    assert "1 run deleted" in pruned.stdout
+    assert list(tmp_path.glob(".local/state/sonde/masks/*")) == []

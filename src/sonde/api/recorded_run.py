@@ -87,6 +87,15 @@ def recorded_mask(recorded: Recorded, settings: Settings) -> Mask | None:
     return Mask(told["patterns"], pairs)
 
 
+def own_values(run: Path, settings: Settings) -> Path | None:
+    """The file of the values behind the placeholders of a run that the user made here; None for any other run."""
+    folder, kept = RunDir(run), state_folder(settings.environ or os.environ)
+    told = folder.mask()
+    if told is None or kept is None or not is_own(folder, settings.environ):
+        return None
+    return PlaceholderFile(kept, str(told.get("id"))).path
+
+
 def unmasked(started: RunStarted, mask: Mask | None) -> RunStarted:
     """The first event with the real paths and words, from which a run is built again."""
     if mask is None:

@@ -130,13 +130,13 @@ class RunDir:
         msgspec.json.decode(line, type=RunStarted)  # anything else in its place says nothing about the run
         return hmac.new(key, line, hashlib.sha256).hexdigest()
 
-    def is_masked(self) -> bool:
-        """Whether people's data is behind placeholders here."""
+    def mask(self) -> dict[str, Any] | None:
+        """What a masked run says about its placeholders; None if people's data is not behind any here."""
         try:
             with open_plain(self.journal_path) as file:
-                return "mask" in msgspec.json.decode(file.readline(MAX_LINE), type=RunStarted).settings
+                return msgspec.json.decode(file.readline(MAX_LINE), type=RunStarted).settings.get("mask")
         except (OSError, msgspec.MsgspecError, RecursionError):
-            return False
+            return None
 
     def record(self) -> RunRecord:
         """The record as written, or folded from the journal when the run did not get that far."""

@@ -129,7 +129,7 @@ def show(run: RunName, *, json: AsJson = False, place: PlaceOptions) -> int:
     if json:
         _print_json(found.record().model_dump(mode="json"))
         return 0
-    if found.is_masked():
+    if found.mask() is not None:
         print(f"masked: placeholders stand for people's data; {REPORT} in its folder has the values", file=sys.stderr)
     page = found.text(SUMMARY)
     if page is not None:
@@ -156,6 +156,7 @@ def prune(
     place: PlaceOptions,
 ) -> int:
     """Delete run folders, except those that are being written."""
+    from sonde.api.recorded_run import own_values
     from sonde.runs.catalog import prune as prune_runs
 
     if keep is None and older_than is None:
@@ -167,13 +168,17 @@ def prune(
             raise ConfigError(f"--older-than {older_than}: write a number up to 9999 and h, d or w, e.g. 7d")
         unit = {"h": "hours", "d": "days", "w": "weeks"}[age[2]]
         before = datetime.now(UTC) - timedelta(**{unit: int(age[1])})
-    places = settings_of(place).run_places()
+    settings = settings_of(place)
+    places = settings.run_places()
     doomed = prune_runs(places, keep=keep, before=before, status=status, dry_run=True)
     if doomed and not dry_run:
         where = " and ".join(map(str, dict.fromkeys(summary.path.parent for summary in doomed)))
         if not (yes or json or typer.confirm(f"Delete {plural(len(doomed), 'run')} in {printable(where)}?", err=True)):
             return 0
+        values = {summary.path: own_values(summary.path, settings) for summary in doomed}
         doomed = prune_runs(places, keep=keep, before=before, status=status)
+        for file in filter(None, (values.get(summary.path) for summary in doomed)):
+            file.unlink(missing_ok=True)
     if json:
         _print_json({"pruned": [summary.run_id for summary in doomed], "dry_run": dry_run})
         return 0

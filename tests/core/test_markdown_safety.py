@@ -213,3 +213,19 @@ def test_code_is_told_as_it_is() -> None:
     page = "a &lt;b> \\*\n\n    x = r'\\*' &lt;\n\n```\n&lt; \\*\n```\nuse `\\*` and \\*"
 
     assert unescaped(page) == "a <b> *\n\n    x = r'\\*' &lt;\n\n```\n&lt; \\*\n```\nuse `\\*` and *"
+
+
+@pytest.mark.parametrize("unit", ["![", "[![", "![[]", "[a]("])
+def test_a_text_of_brackets_alone_is_shown_as_code(unit: str) -> None:
+    text = unit * (190_000 // len(unit))
+
+    assert quiet(text) == f"```\n{text}\n```\n"
+
+
+@pytest.mark.parametrize("line", ["`" * 100_001, "`a``b" * 20_000, "``a`" * 20_001])
+def test_a_line_full_of_ticks_is_read_in_time(line: str) -> None:
+    assert unescaped(f"# x\n{line}").endswith(line)
+
+
+def test_code_in_a_line_keeps_its_escapes() -> None:
+    assert unescaped(r"\*a\* `\*b\*` ``c ` \*`` \`d\` `e\*") == r"*a* `\*b\*` ``c ` \*`` `d` `e*"

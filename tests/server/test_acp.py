@@ -154,6 +154,24 @@ def test_nothing_that_an_editor_shows_calls_elsewhere_or_is_hidden(folder: Path)
 
 
 @pytest.mark.long
+def test_a_place_that_the_guard_refuses_is_not_announced_to_the_editor(folder: Path) -> None:
+    named = (".env", "/etc/shadow", "../..", "../../etc/passwd", "out", "hidden.txt", "a.txt")
+    code = f"for path in {named!r}:\n    try:\n        read_file(path)\n    except Exception:\n        pass\nFINAL('Done.')"
+    program = folder.parent / "model.py"
+    program.write_text(f"print({f'```python{chr(10)}{code}{chr(10)}```'!r})")
+    (folder / ".env").write_text("TOKEN=1\n")
+    (folder / "a.txt").write_text("one\n")
+    (folder / "out").symlink_to("/etc/hostname")
+    (folder / "hidden.txt").symlink_to(".env")
+
+    editor, _ = talk(folder, choose("accept"), model=f"command:{sys.executable} {program}")
+
+    read = [u for u in editor.updates if u.session_update == "tool_call" and u.kind == "read"]
+    assert {u.title for u in read} == {f"read {path}" for path in named}
+    assert {place.path for u in read for place in u.locations or ()} == {str(folder / "a.txt")}
+
+
+@pytest.mark.long
 def test_the_words_of_a_sub_call_are_as_safe_as_the_rest_and_a_refused_read_has_failed(folder: Path) -> None:
     code = "try:\n    read_file('.env')\nexcept Exception:\n    pass\nprint(llm_query('tell me'))\nFINAL('Done.')"
     words = "![x](https://evil.example/p.png)\u202e"

@@ -9,6 +9,7 @@ Not promised: anything about viewers that run what stands in code, or that fetch
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +34,11 @@ _SIGNS = re.compile(
 )
 _BLOCK_SIGN = re.compile(r"[#>+=-]|~~~|[|:](?=[ :|-])|\[(?!.*\])|\d{1,9}(?=[.)])")
 _FENCE = re.compile(r"\s*(```+|~~~+)")
-_ESCAPES = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)|\\([!-/:-@\[-`{-~])|&lt;|&amp;")  # code in a line first: it stays
+_ESCAPES = re.compile(r"`+|\\([!-/:-@\[-`{-~])|&lt;|&amp;")
 _MEANT = {"&lt;": "<", "&amp;": "&"}
 _SEPARATORS = dict.fromkeys(map(ord, "\v\f\x1c\x1d\x1e\x85\u2028\u2029"), " ")  # ends of lines for some viewers only
 _LONGEST = 200_000  # characters; a longer text is shown as code, because parsing it could take many seconds
+_MOST_BRACKETS = 5_000  # the parser's time grows with their square
 
 
 def quiet(markdown: str) -> str:
@@ -44,7 +46,7 @@ def quiet(markdown: str) -> str:
     if not _MAY_FETCH.search(markdown):
         return markdown
     text = markdown.translate(_SEPARATORS)
-    if len(text) > _LONGEST:
+    if len(text) > _LONGEST or text.count("[") > _MOST_BRACKETS:
         return fence(text) + "\n"
     from markdown_it import MarkdownIt  # noqa: PLC0415 (takes a tenth of a second, and few answers need it)
 
@@ -76,8 +78,28 @@ def unescaped(markdown: str) -> str:
         elif each.startswith("    "):
             told.append(each)
         else:
-            told.append(_ESCAPES.sub(lambda found: _MEANT.get(found[0], found[2] or found[0]), each))
+            told.append(_unescaped_line(each))
     return "\n".join(told)
+
+
+def _unescaped_line(line: str) -> str:
+    """One line of text; code in it stays: from a row of ticks to the next row of as many."""
+    rows: dict[int, list[int]] = {}
+    for ticks in re.finditer("`+", line):
+        rows.setdefault(len(ticks[0]), []).append(ticks.start())
+    told: list[str] = []
+    at = 0
+    while found := _ESCAPES.search(line, at):
+        told.append(line[at : found.start()])
+        at, text = found.end(), _MEANT.get(found[0], found[1] or found[0])
+        if text.startswith("`") and not found[1]:
+            alike = rows.get(len(text), [])
+            following = bisect_left(alike, at)
+            if following < len(alike):
+                at = alike[following] + len(text)
+                text = line[found.start() : at]
+        told.append(text)
+    return "".join(told) + line[at:]
 
 
 def _blocks(tokens: Sequence[Token]) -> str:

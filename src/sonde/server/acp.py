@@ -12,7 +12,7 @@ import itertools
 import os
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import CancelledError
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -39,7 +39,7 @@ from sonde.contexts.workspace import (
 from sonde.contexts.workspace.reach import NOT_CONFINED, confinable
 from sonde.core.cancellation import Stop
 from sonde.core.markdown_safety import line, quiet
-from sonde.errors import SondeError
+from sonde.errors import SondeError, ToolFault
 from sonde.server.connection import TaskRunner
 from sonde.server.messages import (
     MAX_LINE_BYTES,
@@ -163,7 +163,14 @@ class PromptTask:
 
     @contextmanager
     def _announce(self, kind: Kind, title: str, path: str) -> Generator[None]:
-        places = [ToolCallLocation(path=str(self.session.folder / path))]
+        places: list[
+            ToolCallLocation
+        ] = []  # an editor may open and show what is announced: nothing that the guard would refuse
+        with suppress(ToolFault, OSError, ValueError, RuntimeError):
+            self.session.policy.check_read(path)
+            real, root = (self.session.folder / path).resolve(), self.session.folder.resolve()
+            self.session.policy.check_read(str(real.relative_to(root)))
+            places = [ToolCallLocation(path=str(self.session.folder / path))]
         call = f"call{next(self.session.numbers)}"
         shown = line(visible(title))
         self._update(acp.start_tool_call(call, shown, kind=kind, status="in_progress", locations=places))

@@ -50,6 +50,13 @@ for (const scheme of ["light", "dark"])
     look.marks = await page.locator(".incident .mark.event").count();
     look.changes = await page.locator(".incident .mark.change").count();
     await page.locator(".incident").screenshot({ path: `${shots}/incident-${scheme}-${width}.png` });
+    await page.goto(`${url}#/run/window`);
+    await page.locator(".rates rect.hit").first().waitFor();
+    look.groups = (await texts(page, ".rates .key b")).sort();
+    look.hits = await page.locator(".rates rect.hit").count();
+    look.dashed = await page.locator(".rates line.change").count();
+    look.fits &&= await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth);
+    await page.locator(".rates").screenshot({ path: `${shots}/rates-${scheme}-${width}.png` });
     await page.goto(`file://${report}`);
     look.batch = await page.evaluate(() => {
       const [scroll, name] = [document.querySelector(".scroll"), document.querySelector(".matrix tbody th")];

@@ -13,7 +13,7 @@ import pytest
 
 import sonde
 from engines.phoenix_double import PhoenixDouble
-from engines.trace_cases import IO, LOOK, ROOT, SPAN, TOOL, TRACE, failed_trace, model, options, write
+from engines.trace_cases import IO, LOOK, ROOT, SPAN, TOOL, TRACE, failed_trace, model, options, span, write
 from sonde.batch.driver import BatchOutcome
 from sonde.batch.folder import BatchFolder
 from sonde.batch.report import write_report
@@ -33,6 +33,30 @@ FINDINGS = (
 SUBMIT = f"SUBMIT(primary_label='tool_failure', summary='it timed out', confidence=0.5, evidence_refs=[{SPAN}, {IO}], findings={FINDINGS})"
 
 
+def outage() -> list[dict[str, Any]]:
+    """Twenty-four traces, one every ten minutes from the day before on; from midnight on, one of two tools fails in each."""
+    rows: list[dict[str, Any]] = []
+    for number in range(24):
+        trace, root = f"{number:032x}", f"{number:015x}a"
+        begin, failed = (number - 12) * 600 + 60, number >= 12
+        rows.append(span(root, "agent.run", begin, trace_id=trace, parent=None, kind="AGENT", lasted=30))
+        for tool, message in (("book", "TimeoutError: no answer"), ("pay", "PoolExhausted: no connection")):
+            bad = failed and tool == ("book", "pay")[number % 2]
+            state = {"status_code": "ERROR", "status_message": message} if bad else {}
+            rows.append(
+                span(
+                    f"{number:014x}{tool[0]}1".replace("p", "c"),
+                    tool,
+                    begin + 1,
+                    trace_id=trace,
+                    parent=root,
+                    kind="TOOL",
+                    **state,
+                )
+            )
+    return rows
+
+
 def investigated(folder: Path, *names: str) -> Path:
     """These of the runs `rca`, `comply` and `incident` over one failed trace."""
     rows = failed_trace()
@@ -44,6 +68,7 @@ def investigated(folder: Path, *names: str) -> Path:
         place.mkdir(parents=True)
         (place / "metadata.json").write_text(json.dumps({"created_at": when}))
         (place / "app.yaml").write_text(f"pool: {pool}\n")
+    window = write(folder, outage(), "window.jsonl")
     look = f"{LOOK}\nprint(get_span('{ROOT}')['summary'], list_spans('{TRACE}'))"
     kinds = {
         "rca": lambda: sonde.rca(TRACE, source, **options(model(look, SUBMIT), runs_dir=runs)),
@@ -51,6 +76,7 @@ def investigated(folder: Path, *names: str) -> Path:
         "incident": lambda: sonde.incident(
             source, project="shop", configs=folder / "configs", **options(runs_dir=runs)
         ),
+        "window": lambda: sonde.incident(window, project="shop", configs=folder / "configs", **options(runs_dir=runs)),
     }
     for name in names:
         found = kinds[name]()
@@ -159,7 +185,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         pytest.skip("run scripts/browser.sh first")
     base, shots = tmp_path_factory.mktemp("pictures"), HERE.parents[2] / ".tools" / "shots" / "pictures"
     shots.mkdir(parents=True, exist_ok=True)
-    runs = investigated(base, "rca", "comply", "incident")
+    runs = investigated(base, "rca", "comply", "incident", "window")
     page = export_html(RunDir(runs / "rca"), base / "one.html")
     with ViewerServer(runs) as server:
         script = ["node", HERE.with_name("pictures.mjs"), server.url, page, shots, TOOLS, batch_report(base)]
@@ -175,7 +201,8 @@ def test_pictures_show_failures_pins_arrows_controls_and_changes_in_every_look(s
         assert look["headline"] == "Tool failure (confidence 0.50): it timed out"
         assert look["pointed"].endswith(TOOL)
         assert look["verdicts"].count("fail") == 1 and "insufficient evidence" in look["verdicts"]
-        assert look["marks"] == 2 and look["changes"] == 1
+        assert look["marks"] == 1 and look["changes"] == 1
+        assert (look["groups"], look["hits"], look["dashed"]) == (["book", "pay"], 12, 1)
         assert look["fits"], look
         assert look["batch"]["signs"] == "✕?" + "✓" * 38 + "–" * 40
         assert (look["batch"]["first"], look["batch"]["fits"], look["batch"]["nameStays"]) == ("00000001", True, True)

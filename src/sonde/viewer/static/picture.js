@@ -5,6 +5,8 @@ import { fetchTrace } from "./source.js";
 
 const LANE = 24;
 const LETTER = 6.6; // pixels of a letter of a label
+const COLOURS = 5; // groups of failures that are told apart
+const sum = (values) => values.reduce((total, value) => total + value, 0);
 const list = (value) => (Array.isArray(value) ? value.filter((each) => each && typeof each === "object") : []);
 const words = (value) => String(value ?? "").replace(/_/g, " ");
 
@@ -38,6 +40,7 @@ export class Picture {
     if (!report || !this.width) return;
     const parts = [];
     if (list(report.controls_evaluated).length) parts.push(matrix(report));
+    parts.push(this.rates(report));
     if (list(report.timeline).length) parts.push(this.events(report));
     if (this.trace) parts.push(this.waterfall(report));
     put(this.node, ...parts);
@@ -138,6 +141,94 @@ export class Picture {
       svg("title", {}, `${words(pin.title)}\n${short(pin.why, 300)}`),
       svg("circle", { r: 9 }),
       svg("text", { "text-anchor": "middle", y: 4 }, String(pin.number)),
+    );
+  }
+
+  // The traces of a window over time: all of them behind, those of each group of failures as a colour, suspected changes as dashed marks.
+  rates(report) {
+    const all = list(report.window?.rate_over_time).slice(0, 200);
+    const [first, second] = all.map((each) => Date.parse(each.from));
+    if (!Number.isFinite(first) || !Number.isFinite(second)) return null;
+    const groups = list(report.groups).filter((group) => list(group.rate_over_time).length === all.length);
+    const shown = groups.slice(0, COLOURS);
+    const hits = (group, at) => Number(list(group.rate_over_time)[at].hit) || 0;
+    const high = Math.max(1, ...all.map((each, at) => Math.max(Number(each.traces) || 0, sum(shown.map((group) => hits(group, at))))));
+    const room = this.width - 34;
+    const [top, floor, left] = [16, 126, 34];
+    const wide = (room - left) / all.length;
+    const tall = (value) => (value / high) * (floor - top);
+    const step = Math.max(1, second - first);
+    const x = (at) => left + Math.min(all.length, Math.max(0, (at - first) / step)) * wide;
+    const bars = all.map((each, at) => {
+      const place = { x: left + at * wide + 1, width: Math.max(1, wide - 2) };
+      let base = floor;
+      const stack = shown.map((group, colour) => {
+        const height = tall(hits(group, at));
+        base -= height;
+        return height ? svg("rect", { ...place, class: `hit g${colour}`, y: base, height }) : null;
+      });
+      const title = [each.from, many(Number(each.traces) || 0, "trace"), ...shown.map((group) => `${hits(group, at)} ${group.component}`)];
+      return svg(
+        "g",
+        {},
+        svg("title", {}, title.join("\n")),
+        svg("rect", { ...place, class: "traces", y: floor - tall(Number(each.traces) || 0), height: tall(Number(each.traces) || 0) }),
+        stack,
+      );
+    });
+    const changes = new Map();
+    for (const { suspected_change: change } of groups)
+      if (change && Number.isFinite(Date.parse(change.at))) changes.set(`${change.at} ${change.name}`, change);
+    const marks = [...changes.values()].map((change) =>
+      svg(
+        "g",
+        {},
+        svg("title", {}, `${change.at}\n${change.name}`),
+        svg("line", { class: "change", x1: x(Date.parse(change.at)), x2: x(Date.parse(change.at)), y1: 4, y2: floor }),
+      ),
+    );
+    const clock = (at) => new Date(at).toISOString().slice(5, 16).replace("T", " ");
+    const more = groups.length - shown.length;
+    return h(
+      "section",
+      { class: "card picture rates", "aria-label": "Failures over time" },
+      h(
+        "div",
+        { class: "card-head" },
+        h("h2", {}, "Failures over time"),
+        h("span", { class: "muted" }, `${count(report.window.failed)} of ${many(report.window.traces, "trace")} failed`),
+      ),
+      h(
+        "div",
+        { class: "canvas" },
+        svg(
+          "svg",
+          { width: room, height: 150, role: "img", "aria-label": `Traces and failures in ${all.length} parts of the window` },
+          svg("line", { class: "axis", x1: left, x2: room, y1: floor, y2: floor }),
+          svg("g", { class: "tick" }, svg("text", { x: left - 6, y: top + 8, "text-anchor": "end" }, count(high))),
+          bars,
+          marks,
+          svg("g", { class: "tick" }, svg("text", { x: left, y: 143 }, clock(first))),
+          svg("g", { class: "tick" }, svg("text", { x: room, y: 143, "text-anchor": "end" }, clock(first + step * all.length))),
+        ),
+      ),
+      h(
+        "ul",
+        { class: "key" },
+        shown.map((group, colour) =>
+          h(
+            "li",
+            {},
+            h("span", { class: `swatch g${colour}` }),
+            h("b", {}, short(group.component, 80)),
+            ` ${short(group.message, 160)}: ${many(group.count, "trace")}${group.onset?.at ? `, since ${group.onset.at}` : ""}`,
+          ),
+        ),
+        more > 0 ? h("li", { class: "muted" }, `and ${many(more, "more group")}`) : null,
+        [...changes.values()].map((change) =>
+          h("li", { class: "changed" }, h("span", { class: "swatch dashed" }), `${change.at} ${short(change.name, 160)}`),
+        ),
+      ),
     );
   }
 

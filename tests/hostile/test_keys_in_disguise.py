@@ -11,6 +11,8 @@ from urllib.parse import quote
 import pytest
 from victim import Victim
 
+from sonde.core.redaction import secret_forms
+
 KEY = "sk-Very/Secret+0123456789=Key"
 DISGUISES: dict[str, Callable[[str], str]] = {
     "plain": str,
@@ -24,6 +26,8 @@ DISGUISES: dict[str, Callable[[str], str]] = {
     "hex with colons": lambda key: key.encode().hex(":"),
     "base64": lambda key: base64.b64encode(key.encode()).decode(),
     "base64 of a header": lambda key: base64.b64encode(f"Bearer {key}".encode()).decode(),
+    "escapes of a program": lambda key: "".join(f"\\x{ord(letter):02x}" for letter in key),
+    "escapes of JSON": lambda key: "".join(f"\\u{ord(letter):04X}" for letter in key),
     "base64 of a login": lambda key: base64.urlsafe_b64encode(f"me:{key}".encode()).decode(),
 }
 
@@ -71,3 +75,16 @@ def test_a_long_key_in_lines_of_base64_is_in_no_file_of_the_run(victim: Victim) 
     assert done.returncode == 0, done.stderr
     assert [left_in(victim.own, line) for line in lines.splitlines()[:2]] == [[], []]
     assert left_in(victim.own, "at noon")
+
+
+@pytest.mark.parametrize("before", range(40, 60))
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\\n", "\n  "])
+def test_a_key_in_base64_that_is_broken_into_lines_is_removed_wherever_the_break_is(before: int, end: str) -> None:
+    packed = base64.b64encode(b"x" * before + KEY.encode() + b"y" * 40).decode()
+    lines = [packed[at : at + 76] for at in range(0, len(packed), 76)]
+
+    left = secret_forms([KEY]).remove(f"body: {end.join(lines)}")
+
+    middle = packed[(before + 2) * 8 // 6 : (before + len(KEY) - 2) * 8 // 6]
+    assert middle in packed and middle not in left.replace(end, "")
+    assert left.count("[key removed]") == 1

@@ -72,7 +72,8 @@ export class Policy {
     return !isSecret(name) && !hit(name, SKIPPED);
   }
 
-  /** The words of an allowed command; after `=` nothing may be added to it. No shell ever sees them. */
+  /** The words of an allowed command; after `=` nothing may be added to it. No shell ever sees them. This is a first look:
+   * `sonde.server.command`, which runs it, checks it again and has the rules for git. */
   checkCommand(command: string): string[] {
     const words = splitWords(command);
     const isAllowed = this.commands.some((allowed) => {

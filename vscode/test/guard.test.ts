@@ -265,6 +265,23 @@ describe("commands", () => {
     expect((await call("execute_command", { command: "echo 'a b' c" }, tools)).error?.code).toBe("COMMAND_REFUSED");
   });
 
+  it.each(["git diff --output=/tmp/made-by-git", "git -c core.pager=touch diff", "git grep -Otouch one"])(
+    "take no option of git that reaches outside or runs something: %s",
+    async (command) => {
+      const refused = await call("execute_command", { command }, host(undefined, ["git diff", "git grep", "git"]));
+      expect(refused.error?.code).toBe("COMMAND_REFUSED");
+    },
+  );
+
+  it("start no program that the repository names to git", async () => {
+    execFileSync("git", ["init", "-q", root]);
+    execFileSync("git", ["-C", root, "config", "core.fsmonitor", "touch it-ran; false"]);
+    execFileSync("git", ["-C", root, "config", "core.pager", "touch it-ran"]);
+    const tools = host(undefined, ["git status"]);
+    expect((await call("execute_command", { command: "git status --short" }, tools)).ok).toBe(true);
+    expect(existsSync(join(root, "it-ran"))).toBe(false);
+  });
+
   it("leave nothing running behind that would keep the answer waiting", async () => {
     const tools = host(undefined, ["sh"]);
     const answer = await call("execute_command", { command: "sh -c 'sleep 60 & echo done'" }, tools);

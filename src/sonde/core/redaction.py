@@ -23,6 +23,7 @@ from sonde.core.markdown_safety import words
 REMOVED = "[key removed]"
 SHORTEST_SECRET = 8  # "none", "test" or "ollama" are dummies; removing such words would falsify the content
 SHORTEST_MIXED = 6  # of letters and digits together, which no ordinary word is
+_ESCAPES = (("\\x", 2), ("\\u", 4))
 SHORTEST_PIECE = 24  # of a key in base64 that is broken into lines
 SHORTEST_CAPITALS = 12  # shorter keys may be words that the content has in another case
 LONGEST_NAMED = 20_000
@@ -105,19 +106,26 @@ class SecretForms:
 
     spellings: tuple[str, ...]
     encoded: tuple[bytes, ...]
+    """What a line of the journal holds if one of them is in it."""
+    broken: tuple[tuple[tuple[str, ...], re.Pattern[str]], ...] = ()
+    """In base64 that is broken into lines anywhere: pieces, of which one is whole then, and the pattern of all of it."""
 
     def remove(self, text: str) -> str:
         """The text without them."""
         for spelling in self.spellings:
             text = text.replace(spelling, REMOVED)
+        for pieces, pattern in self.broken:
+            if any(piece in text for piece in pieces):
+                text = pattern.sub(REMOVED, text)
         return text
 
 
 def secret_forms(secrets: Sequence[str]) -> SecretForms:
-    """The spellings of these values: plain, in capitals, in a URL, in hex, in base64 (after anything else, or broken into lines), in a JSON
-    text, in Markdown.
+    r"""The spellings of these values: plain, in capitals, in a URL, in hex, in base64 (after anything else, or broken into lines), in
+    JSON, in Markdown, as `\x73` and `\u0073`.
     """
     found: set[str] = set()
+    broken: dict[str, tuple[tuple[str, ...], re.Pattern[str]]] = {}
     for secret in secrets:
         mixed = len(secret) >= SHORTEST_MIXED and re.search(r"\d", secret) and re.search(r"[^\W\d_]", secret)
         if len(secret) < SHORTEST_SECRET and not mixed:
@@ -127,6 +135,7 @@ def secret_forms(secrets: Sequence[str]) -> SecretForms:
         found |= in_url | {re.sub("%..", lambda code: code[0].lower(), each) for each in in_url}
         found |= {secret, _quoted(secret), json.dumps(secret)[1:-1], words(secret), raw.hex(), raw.hex().upper()}
         found |= {raw.hex(" "), raw.hex(":"), *("".join(f"%{code:02{case}}" for code in raw) for case in "xX")}
+        found |= {"".join(f"{sign}{code:0{width}{case}}" for code in raw) for sign, width in _ESCAPES for case in "xX"}
         found.add(base64.b64encode(raw).decode().rstrip("="))
         for width in (64, 76):  # as PEM and MIME break it; the last piece may be too short to be told from other text
             lines = base64.b64encode(raw).decode().rstrip("=")
@@ -136,10 +145,16 @@ def secret_forms(secrets: Sequence[str]) -> SecretForms:
             whole = base64.b64encode(b"\0" * before + raw).decode().rstrip("=")
             own = whole[(0, 2, 3)[before] : (before + len(raw)) * 8 // 6]
             found |= {own, own.replace("+", "-").replace("/", "_")}
+            size = max(6, min(SHORTEST_PIECE, len(own) // 2))
+            pieces = tuple(own[at : at + size] for at in range(0, len(own) - size + 1, size))
+            broken[own] = pieces, re.compile(r"(?:\s|\\[rn])*".join(map(re.escape, own)))
         if len(secret) >= SHORTEST_CAPITALS:
             found |= {secret.upper(), secret.lower(), secret[::-1]}
     spellings = tuple(sorted(found, key=lambda spelling: (-len(spelling), spelling)))
-    return SecretForms(spellings, tuple(_quoted(spelling).encode() for spelling in spellings))
+    pieces = {piece for each, _ in broken.values() for piece in each}
+    return SecretForms(
+        spellings, tuple(_quoted(each).encode() for each in (*spellings, *sorted(pieces))), tuple(broken.values())
+    )
 
 
 def url_secrets(url: str | None) -> list[str]:

@@ -6,6 +6,7 @@ import { fetchTrace } from "./source.js";
 const LANE = 24;
 const LETTER = 6.6; // pixels of a letter of a label
 const COLOURS = 5; // groups of failures that are told apart
+const amount = (value) => Math.max(0, Number(value) || 0); // a forged report may hold anything
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 const list = (value) => (Array.isArray(value) ? value.filter((each) => each && typeof each === "object") : []);
 const words = (value) => String(value ?? "").replace(/_/g, " ");
@@ -151,8 +152,8 @@ export class Picture {
     if (!Number.isFinite(first) || !Number.isFinite(second)) return null;
     const groups = list(report.groups).filter((group) => list(group.rate_over_time).length === all.length);
     const shown = groups.slice(0, COLOURS);
-    const hits = (group, at) => Number(list(group.rate_over_time)[at].hit) || 0;
-    const high = Math.max(1, ...all.map((each, at) => Math.max(Number(each.traces) || 0, sum(shown.map((group) => hits(group, at))))));
+    const hits = (group, at) => amount(list(group.rate_over_time)[at].hit);
+    const high = Math.max(1, ...all.map((each, at) => Math.max(amount(each.traces), sum(shown.map((group) => hits(group, at))))));
     const room = this.width - 34;
     const [top, floor, left] = [16, 126, 34];
     const wide = (room - left) / all.length;
@@ -167,12 +168,12 @@ export class Picture {
         base -= height;
         return height ? svg("rect", { ...place, class: `hit g${colour}`, y: base, height }) : null;
       });
-      const title = [each.from, many(Number(each.traces) || 0, "trace"), ...shown.map((group) => `${hits(group, at)} ${group.component}`)];
+      const title = [each.from, many(amount(each.traces), "trace"), ...shown.map((group) => `${hits(group, at)} ${group.component}`)];
       return svg(
         "g",
         {},
         svg("title", {}, title.join("\n")),
-        svg("rect", { ...place, class: "traces", y: floor - tall(Number(each.traces) || 0), height: tall(Number(each.traces) || 0) }),
+        svg("rect", { ...place, class: "traces", y: floor - tall(amount(each.traces)), height: tall(amount(each.traces)) }),
         stack,
       );
     });
@@ -187,7 +188,7 @@ export class Picture {
         svg("line", { class: "change", x1: x(Date.parse(change.at)), x2: x(Date.parse(change.at)), y1: 4, y2: floor }),
       ),
     );
-    const clock = (at) => new Date(at).toISOString().slice(5, 16).replace("T", " ");
+    const clock = (at) => (Math.abs(at) < 8.6e15 ? new Date(at).toISOString().slice(5, 16).replace("T", " ") : ""); // a forged time
     const more = groups.length - shown.length;
     return h(
       "section",

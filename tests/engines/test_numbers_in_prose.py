@@ -87,3 +87,35 @@ def test_what_contradicts_a_count_is_named(text: str) -> None:
 )
 def test_what_a_count_does_not_contradict_is_left_alone(text: str) -> None:
     assert miscounted({"the summary": text}, lambda: [SIXTEEN]) == []
+
+
+WINDOW = Counted(kind="traces", total=30, failed=(10, 12))
+CARD = Counted(kind="traces", total=30, failed=(7,), about=("charge_card", "KeyError: 'currency'"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "11 of 30 traces failed.",
+        "13 of 30 traces failed with a time-out",
+        "5 of 30 traces failed in charge_card.",
+        "9 of the 30 traces failed with KeyError: 'currency'",
+    ],
+)
+def test_a_window_and_its_groups_are_counts_too(text: str) -> None:
+    assert len(miscounted({"the summary": text}, lambda: [WINDOW, CARD])) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "10 of 30 traces failed.",
+        "12 of 30 traces are in error.",
+        "7 of 30 traces failed in charge_card.",
+        "3 of 30 traces failed with a time-out",
+        "2 of 30 traces failed in charge_card on old phones",
+        "11 of 29 traces failed.",
+    ],
+)
+def test_what_the_counts_of_a_window_allow_is_left_alone(text: str) -> None:
+    assert miscounted({"the summary": text}, lambda: [WINDOW, CARD]) == []

@@ -19,7 +19,7 @@ from typing import Literal
 import msgspec
 
 from sonde.batch.result import ItemResult
-from sonde.contexts.traces.wording import overlap, telling_words
+from sonde.contexts.traces.failure_words import overlap, telling_words
 from sonde.disk import open_below, read_whole
 from sonde.errors import ConfigError
 

@@ -271,10 +271,11 @@ def fallback(gathered: Gathered) -> Conclusion:
     if not incident:
         change["summary"] = "none: there is no incident to explain"
     elif suspect:
+        told = "; ".join(filter(None, (suspect["at"], suspect["detail"])))
         reasons = "; ".join([*suspect["speaks_for"], *(f"but {each}" for each in suspect["speaks_against"])])
         change = {
             **{key: suspect[key] for key in ("change_type", "change_ref", "diff_ref", "evidence_refs")},
-            "summary": f"{suspect['name']}{f' ({_detail(suspect)})' if suspect['detail'] else ''}; no model judged it: {reasons}",
+            "summary": f"{suspect['name']}{f' ({told})' if told else ''}; no model judged it: {reasons}",
         }
     value = {
         "incident_summary": f"By rule, without a model: {headline(window, groups)}",
@@ -287,11 +288,6 @@ def fallback(gathered: Gathered) -> Conclusion:
         "gaps": [gathered.reason or "no model looked at this incident"],
     }
     return replace(conclude(value, gathered), problems=(), by_model=by_model)
-
-
-def _detail(change: Mapping[str, Any]) -> str:
-    at = f"{change['at']}; " if change["at"] else ""
-    return f"{at}{change['detail']}"
 
 
 INCIDENT = Engine(

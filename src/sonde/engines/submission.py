@@ -23,6 +23,7 @@ from sonde.runtime.engine import Conclusion, Gathered, Problem, Prover
 KINDS = frozenset(kind.value for kind in EvidenceKind)
 MAX_GAPS = 100
 GAP_CHARS = 500
+SIGNS = ".,'\"`) "
 CLAIMED = re.compile(
     r"(?<![\w.,/-])(\d[\d,]{0,8}) (?:out )?of (?:the |all )?(\d[\d,]{0,8}) (spans|controls|representative traces|traces)"
     r"(?: that| which)?(?: have| had| are| were)? (?:failed|fail|errored|in error)\b(?! to\b)",
@@ -154,7 +155,8 @@ def miscounted(said: Mapping[str, str], count: Callable[[], Sequence[Counted]]) 
             number_said, total = (int(claim[group].replace(",", "")) for group in (1, 2))
             known = [each for each in count() if each.kind == claim[3].lower() and each.total == total]
             rest = re.split(r"[.;!?](?:\s|$)", words[claim.end() :], maxsplit=1)[0]
-            parts = [each for each in known if rest.rstrip(".'\"`) ").endswith(tuple(filter(None, each.about)))]
+            ending = rest.rstrip(SIGNS)
+            parts = [each for each in known if any(ending.endswith(said.rstrip(SIGNS)) for said in each.about if said)]
             failed = [number for each in known if each in parts or not (parts or each.about) for number in each.failed]
             ends = bool(parts) or words[claim.end() : claim.end() + 1] in ("", *".,;:!?)")
             if failed and number_said not in failed and (ends or number_said > max(failed)):

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from sonde.contexts.traces.catalog import export_traces
+from sonde.contexts.traces.failure_words import component_of, folded
 from sonde.contexts.traces.filestore import FileStore
 from sonde.contexts.traces.store import TraceQuery
 from sonde.contexts.traces.window import Window, read_window
-from sonde.contexts.traces.wording import component_of, folded
 from sonde.errors import ToolFault
 
 START_NS = 1_780_000_000_000_000_000

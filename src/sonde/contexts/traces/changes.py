@@ -22,7 +22,7 @@ from typing import Any, Literal, cast
 
 from sonde.contexts.traces.groups import BLAST_KEYS, MODEL_KEYS, Attribute
 from sonde.contexts.traces.span import Row, us_of
-from sonde.contexts.traces.window import FEW, RELEASE_KEYS, SURE, Group, Window, seconds, surplus
+from sonde.contexts.traces.window import FEW, RELEASE_KEYS, SURE, Group, Window, hit_otherwise, seconds, surplus
 from sonde.contexts.workspace.git import printed
 from sonde.core.canonical import cut, plural
 from sonde.disk import open_below, read_whole
@@ -197,7 +197,8 @@ def suspect(window: Window, group: Group, changes: Iterable[Change]) -> Suspicio
     every = list(changes)
     if group.pattern == "stray":
         return _in_few_traces(window, group, every)
-    fits = [found for change in every if (found := _fit(window, group, change)) is not None]
+    others = hit_otherwise(group.members, window.traces) if group.kind in {"error", "retries"} else ()
+    fits = [found for change in every if (found := _fit(window, group, change, others)) is not None]
     fits.sort(key=lambda each: (-each.weight, each.change.at_us, each.change.ref))
     if not fits:
         if (before := _before_the_window(window, group, every)) is not None:
@@ -309,14 +310,16 @@ class _Fit:
         return tuple(speaks_for), tuple(speaks_against)
 
 
-def _fit(window: Window, group: Group, change: Change) -> _Fit | None:
-    """How well a change fits a group; None if it does not."""
-    traces, hits, total = window.traces, group.members, len(window.traces)
+def _fit(window: Window, group: Group, change: Change, others: Sequence[int]) -> _Fit | None:
+    """How well a change fits a group; None if it does not. `others` failed in another way and count neither as hit nor as fine."""
+    traces, hits, total = window.traces, group.members, len(window.traces) - len(others)
     position = bisect_left(traces, change.at_us, key=lambda each: each.start_us)
     if change.attribute is None:
-        count, inside = total - position, len(hits) - bisect_left(hits, position)
+        count = len(traces) - position - (len(others) - bisect_left(others, position))
+        inside = len(hits) - bisect_left(hits, position)
     else:
-        count, inside = len(change.positions), len(change.positions.intersection(hits))
+        count = len(change.positions) - len(change.positions.intersection(others))
+        inside = len(change.positions.intersection(hits))
     outside = len(hits) - inside
     if not inside or inside * (total - count) <= outside * count:
         return None

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
+from sonde.contexts.traces.failure_words import component_of, failure_text, folded, overlap, telling_words
 from sonde.contexts.traces.shape import Tree
 from sonde.contexts.traces.span import Span, SpanSummary
-from sonde.contexts.traces.wording import component_of, failure_text, folded, overlap, telling_words
 
 MAX_TRACE_SPANS = 20_000
 MAX_COMPONENTS = 200

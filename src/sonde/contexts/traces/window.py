@@ -462,7 +462,7 @@ def _ranked(groups: list[Group]) -> list[Group]:
 
 def _error_group(kind: ErrorKind, traces: Sequence[TraceFacts]) -> Group:
     members = tuple(sorted(kind.members))
-    onset = onset_of(members, len(traces))
+    onset = onset_of(members, len(traces), hit_otherwise(members, traces))
     failures = [kind.members[at] for at in members]
     again = [traces[at].retries.get(kind.component, 0) for at in members]
     first = failures[0] if onset is None else kind.members[onset.position]
@@ -515,10 +515,25 @@ def _likelihood(hits: int, of: int) -> float:
     return hits * math.log(hits / of) + (of - hits) * math.log(1 - hits / of)
 
 
-def onset_of(hits: Sequence[int], of: int) -> Onset | None:
+def hit_otherwise(members: Sequence[int], traces: Sequence[TraceFacts]) -> tuple[int, ...]:
+    """Traces that failed in another way: whether they would have failed in this one nobody knows."""
+    own = set(members)
+    return tuple(at for at, each in enumerate(traces) if each.failures and at not in own)
+
+
+def onset_of(hits: Sequence[int], of: int, without: Sequence[int] = ()) -> Onset | None:
     """Where hits begin to come more often than before, if they clearly do; `hits` are positions in order. One early stray does not count,
-    since the many traces without a hit behind it speak against it.
+    since the many traces without a hit behind it speak against it. Positions in `without` count neither as hit nor as fine.
     """
+    if without:
+        found = onset_of([at - bisect_left(without, at) for at in hits], of - len(without))
+        if found is None:
+            return None
+        left = sorted(set(range(of)).difference(without))
+        start, stop = left[found.position], left[found.end]
+        return replace(
+            found, position=start, end=stop, before=(found.before[0], start), since=(found.since[0], stop - start + 1)
+        )
     best: Onset | None = None
     worth = SURE
     ends = hits if len(hits) <= 300 else hits[-1:]

@@ -264,3 +264,22 @@ def test_sigterm_ends_a_run_that_reads_pages_without_end(victim: Victim) -> None
 
     assert run.returncode == 143 and b"Traceback" not in said, said
     assert len(seen) < 4_000
+
+
+@pytest.mark.parametrize("words", [("batch", "--since", "2000-01-01T00:00Z"), ("rca", "abc")], ids=["batch", "rca"])
+def test_the_same_traces_under_new_times_are_not_listed_for_ever(victim: Victim, words: tuple[str, ...]) -> None:
+    begun = iter(range(1 << 30))
+
+    def again(_: Asked) -> Reply:
+        times = [f"2026-01-01T00:00:{second % 60:02}.{second:06}Z" for second in (next(begun) for _ in range(300))]
+        rows: list[Json] = [
+            {"trace_id": f"{n:032x}", "id": "x", "project_id": "x", "start_time": each, "end_time": each, "spans": []}
+            for n, each in enumerate(sorted(times))
+        ]
+        return 200, _page("phoenix", rows, f"page-{next(begun)}")
+
+    victim.environ = KEYS
+    with serving(_lying("phoenix", again)) as (url, _):
+        done = victim.call(*words, "--source", url, "--project", servers.PROJECT, "--runs-dir", victim.own)
+
+    assert done.returncode in (1, 2) and "Traceback" not in done.stderr

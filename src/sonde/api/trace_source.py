@@ -163,10 +163,10 @@ def known_ids(place: Source, store: TraceStore) -> dict[str, None]:
     """The ids of the traces there, at most LISTED."""
     known: dict[str, None] = {}
     query = TraceQuery(project=place.project if place.server else None, limit=1000, counted=False)
-    while len(known) < LISTED:
+    while (before := len(known)) < LISTED:
         page = store.traces(query)
         known |= dict.fromkeys(row.trace_id for row in page.rows)
-        if not page.more or not page.rows:
+        if not page.more or len(known) == before:  # nothing new: a server may name the same traces again and again
             break
         query = replace(query, after=page.rows[-1].trace_id)
     return known

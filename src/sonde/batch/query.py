@@ -15,6 +15,7 @@ from sonde.errors import ConfigError, ToolFault
 
 ERRORS = "status_code == 'ERROR'"
 PAGE = 500
+MAX_ROWS = 200_000  # of a server's traces in one batch
 _SINCE = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)")
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _AFTER = re.compile(r"go on with after='([^']*)'")
@@ -65,12 +66,18 @@ def query_manifest(wanted: TraceSelection, now: datetime) -> Manifest:
             limit=PAGE,
         )
         rows: list[TraceRow] = []
+        passed: set[str] = set()
         while True:
             page = store.traces(query)
             rows += page.rows
             more = _AFTER.search(page.more or "")
             if more is None or (wanted.limit and len(rows) >= wanted.limit):
                 break
+            if place.server and (more[1] in passed or len(rows) > MAX_ROWS):
+                raise ConfigError(
+                    f"{place.name} lists more than {MAX_ROWS:,} traces, or the same ones again and again; --limit N takes the first N"
+                )
+            passed.add(more[1])
             query = replace(query, after=more[1])
     except ToolFault as fault:
         raise ConfigError(fault.message) from None

@@ -24,6 +24,7 @@ from sonde.trace_client import TraceClient
 CACHE_BYTES = 64 * 1024 * 1024
 MAX_TRACE_SPANS = 200_000
 SCANNED_TRACES = 5000
+MAX_AT_ONCE = 20_000
 READ_AHEAD = 100
 
 
@@ -114,6 +115,10 @@ class ServerStore(ABC):
             last = waiting[-1].start_us if waiting else 0
             yield fresh(row for row in waiting if row.start_us != last)
             waiting = [row for row in waiting if row.start_us == last]
+            if len(waiting) > MAX_AT_ONCE:
+                raise ToolResponseInvalid(
+                    f"{self.client.product} at {self.client.base_url} has more than {MAX_AT_ONCE} traces that began at one moment"
+                )
         yield fresh(waiting)
 
     def summaries(self, trace_id: str) -> Sequence[SpanSummary]:

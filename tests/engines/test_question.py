@@ -343,6 +343,7 @@ def test_a_project_that_the_server_does_not_have_leaves_a_record(server: Phoenix
     assert record["status"] == "failed" and record["input_ref"]["project_name"] == "bakery"
 
 
+@pytest.mark.long  # it is tried again
 def test_a_server_that_nobody_can_reach_is_the_callers_mistake(tmp_path: Path) -> None:
     with PhoenixDouble(shop()) as double:
         gone = double.url

@@ -20,9 +20,9 @@ from sonde.contexts.code import CodeContext
 from sonde.contexts.files import FilesContext
 from sonde.contexts.traces.catalog import is_server, query_of
 from sonde.contexts.traces.filestore import FileStore
-from sonde.contexts.traces.joined import Part
+from sonde.contexts.traces.joined import StorePart
+from sonde.contexts.traces.loaded_window import LoadedWindow
 from sonde.contexts.traces.question import QuestionContext
-from sonde.contexts.traces.snapshot import Snapshot
 from sonde.contexts.traces.span import time_text
 from sonde.contexts.traces.store import TraceQuery
 from sonde.disk import AnyPath
@@ -75,7 +75,7 @@ class TraceQuestion:
         if files is not None and not isinstance(files, FilesContext | CodeContext):
             raise ConfigError("beside traces a question takes files and folders, not data: put the data into a file")
         with ExitStack() as stack:
-            parts: list[Part] = []
+            parts: list[StorePart] = []
             refusal: ConfigError | RunError | None = None
             for place in self.places:
                 try:
@@ -108,7 +108,7 @@ class TraceQuestion:
         """The project that all places have in common."""
         return next((place.project for place in self.places), None)
 
-    def _closed(self, parts: Sequence[Part]) -> str | None:
+    def _closed(self, parts: Sequence[StorePart]) -> str | None:
         """The end of the window. A server gets new traces every moment: a replay or a follow-up reads those that were there now."""
         if self.end is not None or not any(place.server for place in self.places):
             return self.end
@@ -153,14 +153,14 @@ class _Refused(Exception):
         self.reason = reason
 
 
-def _opened(place: Source, query: TraceQuery) -> Part:
+def _opened(place: Source, query: TraceQuery) -> StorePart:
     """The local store of a source; of a server the window is loaded first."""
     store = place.open()
     try:
         project = project_in(place, store)
         if isinstance(store, FileStore):
-            return Part(store=store, project=project)
-        return Part(store=Snapshot(store, replace(query, project=project), place.dataset))
+            return StorePart(store=store, project=project)
+        return StorePart(store=LoadedWindow(store, replace(query, project=project), place.dataset))
     except BaseException as failure:
         store.close()
         match failure:

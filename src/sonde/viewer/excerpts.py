@@ -28,7 +28,7 @@ from sonde.contexts.files.text import PAGE_SUFFIXES, LineIndex, open_archive, op
 from sonde.contexts.traces.cache import SUFFIXES
 from sonde.contexts.traces.catalog import is_server, query_of
 from sonde.contexts.traces.filestore import FileStore
-from sonde.contexts.traces.joined import Part
+from sonde.contexts.traces.joined import StorePart
 from sonde.contexts.traces.question import GROUP, QuestionContext
 from sonde.contexts.traces.shape import SPANS, KeptTrace, picture_of
 from sonde.contexts.traces.span import SpanSummary, us_of_text
@@ -341,7 +341,7 @@ class _CitedSources:
         )
         query = query_of(start=start, end=end, filter_expr=condition)
         project = None if asked.get("project") not in self.traces.projects() else str(asked["project"])
-        return QuestionContext([Part(store=self.traces, project=project)], query).reread(excerpt)
+        return QuestionContext([StorePart(store=self.traces, project=project)], query).reread(excerpt)
 
     @property
     def _asked(self) -> Mapping[str, Any]:

@@ -57,6 +57,11 @@ class AskedTraces(WindowOptions):
         None
     )
 
+    @property
+    def given(self) -> bool:
+        """Whether something was said about traces."""
+        return any((self.source, self.project, self.start, self.since, self.end, self.filter))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskOptions:
@@ -154,7 +159,7 @@ def ask(
     if len(asked) == 1 and os.path.exists(question):  # noqa: PTH110  # the same
         turned = shlex.join(["sonde", "ask", *asked, question, *(word for word in words if word not in asked)])
         raise ConfigError(f"{question} is a path, and the question comes first: {turned}")
-    if not (words or how.continue_from or how.code or traces.source):
+    if not (words or how.continue_from or how.code or traces.given):
         words = ["-"] if piped(silent=silent) else []
         if not words and settings.model is None:
             raise ConfigError(f"no data to look at and no model to ask; {_GIVE_A_PATH}")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from sonde.contexts.traces.filestore import FileStore
+from sonde.contexts.traces.loaded_window import LoadedWindow
 from sonde.contexts.traces.maskedstore import MaskedIndex
-from sonde.contexts.traces.snapshot import Snapshot
 from sonde.contexts.traces.span import Span, SpanSummary
 from sonde.contexts.traces.store import (
     Page,
@@ -22,12 +22,12 @@ from sonde.contexts.traces.store import (
 )
 from sonde.core.canonical import hash_value, plural
 
-LocalStore = FileStore | Snapshot | MaskedIndex
+LocalStore = FileStore | LoadedWindow | MaskedIndex
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class StorePart:
     """One source, and the project of it that is meant; None: all of them."""
 
     store: LocalStore
@@ -37,7 +37,7 @@ class Part:
 class JoinedStore:
     """See `TraceStore`. Traces of all parts in one order."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[StorePart]) -> None:
         self.parts = tuple(parts)
 
     def describe(self) -> str:

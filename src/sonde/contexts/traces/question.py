@@ -18,7 +18,7 @@ from sonde.contexts.files import FilesContext
 from sonde.contexts.files.bm25 import stem, words_of
 from sonde.contexts.traces.context import LOOKING, TracesContext
 from sonde.contexts.traces.frames import Frames, in_repository
-from sonde.contexts.traces.joined import JoinedStore, Part
+from sonde.contexts.traces.joined import JoinedStore, StorePart
 from sonde.contexts.traces.maskedstore import MaskedIndex
 from sonde.contexts.traces.span import Row, SpanSummary
 from sonde.contexts.traces.sql import Tables
@@ -42,7 +42,7 @@ class QuestionContext:
     """Sources of traces with their window, and perhaps files."""
 
     def __init__(
-        self, parts: Sequence[Part], query: TraceQuery, *, files: FilesContext | CodeContext | None = None
+        self, parts: Sequence[StorePart], query: TraceQuery, *, files: FilesContext | CodeContext | None = None
     ) -> None:
         self._real = tuple(parts)
         self.store = JoinedStore(parts)

@@ -26,7 +26,7 @@ AT_ONCE = 40
 LOAD_S = 120.0
 
 
-class Snapshot(IndexStore):
+class LoadedWindow(IndexStore):
     """The traces of a query as they were when this was opened."""
 
     def __init__(self, server: ServerStore, query: TraceQuery, name: str) -> None:

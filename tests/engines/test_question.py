@@ -185,7 +185,10 @@ def test_without_a_model_the_window_its_groups_and_matching_spans_are_told(trace
 
     assert (answer.status, answer.annotator_kind) == ("partial", "CODE")
     assert "6 traces begun from" in answer.text and "3 failed (50%)" in answer.text
-    assert "pay (error) is in 3 of 6 traces" in answer.text and "It began at 2026-01-01T00:03:00Z" in answer.text
+    assert (
+        "pay (error) is in 3 of 6 traces" in answer.text
+        and "It began at 2026-01-01T00:03:00Z (3 of 3 traces since, 0 of 3 before)" in answer.text
+    )
     assert {each.ref.partition(":")[0] for each in answer.citations if each.ref.startswith("group")} == {"group"}
     assert all(each.fallback for each in answer.citations)
 
@@ -293,6 +296,23 @@ def test_the_page_of_a_run_reads_its_spans_again_and_counts_its_groups_again(tra
 
     assert [(each.ref.partition(":")[0], each.state) for each in cards] == [(FAILED, "verified"), ("group", "verified")]
     assert [each.state for each in changed] == ["changed", "changed"]
+
+
+def test_a_run_that_was_cut_off_is_resumed_over_the_same_traces(traces: Path, tmp_path: Path) -> None:
+    whole = asked(traces, LOOK, DONE, folder=tmp_path)
+    assert whole.run_dir is not None
+    journal = whole.run_dir / "events.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    second = next(at for at, line in enumerate(lines) if '"turn_started"' in line and '"turn":2' in line)
+    journal.write_text("".join(lines[:second]))
+    for name in ("run_record.json", "summary.md"):
+        (whole.run_dir / name).unlink()
+    model = ScriptedModel([f"```python\n{DONE}\n```"])
+
+    again = sonde.resume(whole.run_dir, model=model, settings=sonde.Settings(), trust_run=True)
+
+    assert (again.status, len(model.requests)) == ("succeeded", 1)
+    assert [each.ref for each in again.citations] == [each.ref for each in whole.citations]
 
 
 def test_a_follow_up_reads_the_same_traces_and_knows_the_variables(traces: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from sonde.contexts.traces.question import QuestionContext
+from sonde.contexts.traces.question import QuestionContext, brief
 from sonde.contexts.traces.span import Row
 from sonde.contexts.traces.store import TraceQuery
 from sonde.contexts.traces.views import span_excerpt
@@ -25,7 +25,7 @@ from sonde.runtime.engine import Conclusion, Gathered, Prefilter
 from sonde.runtime.prompts import prompt_file
 
 SHOWN_GROUPS = 10
-GROUP_ROWS = 40
+GROUP_ROWS = 20
 SPOKEN_GROUPS = 8
 SPOKEN_SPANS = 6
 SPOKEN_NAMES = 8
@@ -102,19 +102,24 @@ def _seconds(quantiles: Row, name: str) -> str:
 
 def _line(window: Window, group: Group) -> str:
     """A group on one line, with the ids that cite it."""
-    row = window.group_row(group)
+    row = brief(window, group)
     said = _flat(group.message) or "no message"
-    since = (
-        f"; since {row['onset']['at']} ({row['onset']['since']} traces, before {row['onset']['before']})"
-        if row["onset"]
-        else ""
-    )
+    since = f"; since {began}" if (began := _onset(window, group)) else ""
     spans = f", {plural(group.spans, 'span')}" if group.spans else ""
     example = f"; for example span {_flat(group.span_ids[0])}" if group.span_ids else ""
     return (
-        f"group:{group.id} {group.kind} in {group.component}: {said} | {row['count']} of {len(window.traces)} traces{spans}, "
+        f"group:{group.id} {group.kind} in {group.component}: {said} | {row['traces']} of {len(window.traces)} traces{spans}, "
         f"{row['first_seen']} to {row['last_seen']}{since}{example}"
     )
+
+
+def _onset(window: Window, group: Group) -> str:
+    """When a group began, and what speaks for it; "" where nothing clearly began."""
+    if group.onset is None:
+        return ""
+    (hit, of), (before, of_before) = group.onset.since, group.onset.before
+    at = seconds(window.traces[group.onset.position].start_us)
+    return f"{at} ({hit} of {of} traces since, {before} of {of_before} before)"
 
 
 def conclude(value: Any, gathered: Gathered) -> Conclusion:
@@ -154,15 +159,11 @@ def fallback(gathered: Gathered) -> Conclusion:
     ]
     shown = window.groups[:SPOKEN_GROUPS]
     for group in shown:
-        row = window.group_row(group)
+        row = brief(window, group)
         said = _flat(group.message) or "it gives no message"
-        began = (
-            f" It began at {row['onset']['at']}: {row['onset']['since']} traces since, {row['onset']['before']} before."
-            if row["onset"]
-            else ""
-        )
+        began = f" It began at {began}." if (began := _onset(window, group)) else ""
         sentence = (
-            f"{group.component} ({group.kind}) is in {row['count']} of {plural(len(window.traces), 'trace')}, first at "
+            f"{group.component} ({group.kind}) is in {row['traces']} of {plural(len(window.traces), 'trace')}, first at "
             f"{row['first_seen']}, last at {row['last_seen']}: {said}.{began}"
         )
         parts.append(f"{cited(f'group:{group.id}')}\n\n    {sentence}")

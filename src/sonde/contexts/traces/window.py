@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from statistics import median
 from typing import Literal, TypeVar
 
@@ -370,6 +371,7 @@ class Window:
         return radius
 
 
+@cache
 def keys_of(name: str) -> frozenset[str]:
     """The attribute keys behind a name such as `model`."""
     known = {"release": RELEASE_KEYS, "model": MODEL_KEYS, "tool": TOOL_KEYS}

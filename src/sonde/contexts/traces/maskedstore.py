@@ -11,7 +11,7 @@ from typing import Any
 from sonde.contexts.traces.filestore import FileStore, IndexStore
 from sonde.contexts.traces.filters import parse_filter
 from sonde.contexts.traces.index import IndexWriter
-from sonde.contexts.traces.snapshot import Snapshot
+from sonde.contexts.traces.loaded_window import LoadedWindow
 from sonde.contexts.traces.span import Span, SpanSummary
 from sonde.contexts.traces.store import Page, TraceQuery, TraceRow, TraceStore
 from sonde.core.mask import Mask
@@ -96,7 +96,7 @@ class MaskedStore:
 class MaskedIndex(IndexStore):
     """The traces of a window, copied into an index of their own and masked on the way: for words and SQL, which need one."""
 
-    def __init__(self, real: FileStore | Snapshot | MaskedIndex, query: TraceQuery, mask: Mask) -> None:
+    def __init__(self, real: FileStore | LoadedWindow | MaskedIndex, query: TraceQuery, mask: Mask) -> None:
         self._real = real
         self._mask = mask
         self._condition = query.condition

@@ -84,7 +84,7 @@ class QuestionContext:
         for at, part in enumerate(self._real if mask is not None else ()):
             assert mask is not None, "there is a mask"
             copy = MaskedIndex(part.store, replace(self.query, project=part.project), mask)
-            parts[at] = Part(store=copy, project=part.project and mask.hidden(part.project))
+            parts[at] = StorePart(store=copy, project=part.project and mask.hidden(part.project))
         if self.given is not None:
             self.given.mask_with(mask)
         self.store = JoinedStore(parts)

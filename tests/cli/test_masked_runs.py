@@ -530,6 +530,16 @@ def test_a_question_over_traces_is_masked_in_sql_as_well(traces: Path, tmp_path:
     assert replay(folder_of(answer), settings=Settings()).equal
 
 
+@pytest.mark.parametrize("flag", [["--no-mask"], ["--mask-pattern", "x=y"]])
+def test_a_masked_run_is_not_resumed_in_another_way(data: Path, tmp_path: Path, flag: list[str]) -> None:
+    answer, _ = asked(data, [LOOK, FINISH])
+    (folder_of(answer) / SUMMARY).unlink()  # as a kill at the very end leaves it
+    said = program("resume", folder_of(answer), *flag, cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "home/.local/state"))
+
+    assert said.returncode == 2
+    assert flag[0] in said.stderr
+
+
 def test_pruning_a_run_deletes_its_values(data: Path, tmp_path: Path) -> None:
     with ScriptedServer([LOOK, FINISH]) as server:
         program(

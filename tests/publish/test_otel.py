@@ -15,6 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from runs.streams import Teller, TickingClock, long_story, story, told
+from sonde.api.ask_run import ask
 from sonde.api.settings import Settings
 from sonde.core.events import Event, ModelReplied, Noted, RunEnded
 from sonde.publish.otel import TraceNotSent, TraceSender, otlp_exporter, readable_spans, send_trace
@@ -270,3 +271,15 @@ def test_a_setting_sends_every_run_as_a_trace_without_its_content(receiver: Rece
     assert receiver.paths == ["/v1/traces"]
     assert len(receiver.spans) >= 3
     assert b"secret words" not in receiver.requests[0].SerializeToString()
+
+
+def test_a_masked_run_is_sent_with_placeholders_also_where_content_is_allowed(receiver: Receiver) -> None:
+    settings = Settings(otel_endpoint=receiver.url, otel_content=True)
+    model = ScriptedModel(["print(context)", "FINAL('<email-1>')"])
+    options: dict[str, Any] = {"settings": settings, "mask": True, "citations": False, "in_memory": True}
+    answer = ask("Whose is it?", "mail of jane@corp.com came", model=model, **options)
+
+    sent = b"".join(request.SerializeToString() for request in receiver.requests)
+    assert answer.text == "jane@corp.com"
+    assert b"<email-1>" in sent
+    assert b"jane" not in sent

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,19 @@ def test_ask_returns_the_cited_answer_and_the_path_of_the_run(folder: Path) -> N
     assert found["citations"][0]["path"].endswith("notes.txt")
     assert Path(found["run_dir"], "run_record.json").is_file()
     assert any("turn" in message for message in told)
+
+
+def test_a_model_that_calls_gets_the_placeholders_of_a_masked_run(folder: Path) -> None:
+    (folder / "notes.txt").write_text("first line\nservice of jane@corp.com\n")
+    model = ScriptedModel([READ, 'FINAL("It is <email-1>. [notes.txt:2]")'])
+
+    async def go() -> Any:
+        async with Client(build(replace(settings(folder), mask=True), folder, model)) as client:
+            return await client.call_tool("ask", {"question": "Whose?", "paths": ["notes.txt"]})
+
+    found = asyncio.run(go()).structured_content
+    assert found["text"] == "It is <email-1>. [notes.txt:2]"
+    assert "jane" not in str(found)
 
 
 def test_ask_takes_a_source_of_traces_and_a_follow_up_reads_it_again(folder: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -19,7 +19,6 @@ from sonde.contexts import Context
 from sonde.core.canonical import clip
 from sonde.core.events import ROOT, AnyEvent, CodeRan, CodeStarted, RunEnded, RunStarted
 from sonde.core.evidence import EvidenceKind, Excerpt
-from sonde.core.mask import Mask
 from sonde.engines.submission import fields_of, items_of
 from sonde.errors import ConfigError
 from sonde.runs.export import is_replayable
@@ -29,6 +28,9 @@ from sonde.runtime.memory import Exchange
 from sonde.runtime.prompts import CARRIED
 from sonde.runtime.run import RunSpec
 from sonde.sandbox.policy import profile_named
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 EARLIER_CHARS, TURN_CHARS = 12_000, 1_200
 CITED_CHARS = 6_000
@@ -102,6 +104,8 @@ def continued_mask(
         )
     if earlier is None:
         return False
+    from sonde.core.mask import Mask  # noqa: PLC0415  # loaded only for those who mask
+
     return Mask({**earlier.patterns, **(mask.patterns if mask else {})}, earlier.pairs())
 
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from sonde.api.config_file import state_folder
 from sonde.api.consent import seal_key
@@ -27,7 +27,6 @@ from sonde.core.deadline import Clock, SystemClock
 from sonde.core.events import Event, RunResumed, RunStarted
 from sonde.core.evidence import Citation, Excerpt, Reread
 from sonde.core.markdown_safety import line, quiet
-from sonde.core.mask import Mask, patterns_of
 from sonde.core.record import RunRecord
 from sonde.core.redaction import rewrite_value, secret_forms
 from sonde.core.schema import load_schema
@@ -46,6 +45,9 @@ from sonde.runtime.prompts import taught
 from sonde.runtime.run import Mode, ModeChoice, OnEvent, OnText, Run, RunSpec
 from sonde.sandbox.policy import profile_named
 from sonde.tools import ToolRegistry
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 MASKED = f"masked: placeholders stand for people's data in this run; {REPORT} in its folder has the values"
 
@@ -143,13 +145,15 @@ def spec_of(
 
 def mask_of(settings: Settings, options: RunOptions | None = None) -> Mask | None:
     """What hides people's data in a run with these options, else settings; None: nothing does."""
-    given = (options or {}).get("mask")
-    if isinstance(given, Mask) or given is False:
-        return given or None
-    patterns = (options or {}).get("mask_patterns")
-    if given or settings.mask or patterns or (settings.mask_patterns and "mask" not in settings.sources):
-        return Mask({**patterns_of(settings.mask_patterns), **(patterns or {})})
-    return None
+    given, patterns = (options or {}).get("mask"), (options or {}).get("mask_patterns")
+    wanted = given or settings.mask or patterns or (settings.mask_patterns and "mask" not in settings.sources)
+    if given is False or not wanted:
+        return None
+    from sonde.core.mask import Mask, patterns_of  # noqa: PLC0415  # loaded only for those who mask
+
+    if isinstance(given, Mask):
+        return given
+    return Mask({**patterns_of(settings.mask_patterns), **(patterns or {})})
 
 
 def masked(context: Context, mask: Mask | None) -> None:

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sonde.api.config_file import state_folder
 from sonde.api.consent import is_own
+from sonde.api.keys import KEYS
 from sonde.api.settings import Settings
 from sonde.contexts import Context
 from sonde.core.budget import Budget
@@ -24,12 +25,14 @@ from sonde.core.calls import CallRef
 from sonde.core.canonical import sha256_text
 from sonde.core.events import AnyEvent, Cited, CodeRan, HostReturned, ModelAsked, RunEnded, RunStarted
 from sonde.core.evidence import Citation, Excerpt
-from sonde.core.mask import Mask
 from sonde.errors import ConfigError, RunError
 from sonde.runs.export import is_replayable
 from sonde.runs.placeholders import PlaceholderFile
 from sonde.runs.rundir import RECORD, SUMMARY, Places, RunDir, fold, places_of
 from sonde.sandbox import Limits
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 NAMES = "RUN is a run's id, the unique beginning of one, `last`, or its folder"
 ALL_OF_IT = "the data"
@@ -76,6 +79,12 @@ def recorded_mask(recorded: Recorded, settings: Settings) -> Mask | None:
     told: dict[str, Any] | None = recorded.started.settings.get("mask")
     if told is None:
         return None
+    if settings.sources.get("mask") == KEYS["mask"].option and not settings.mask:
+        raise ConfigError(
+            f"run {recorded.run_dir.run_id} is masked, and what goes on from it stays so: leave out --no-mask"
+        )
+    from sonde.core.mask import Mask  # noqa: PLC0415  # loaded only for those who mask
+
     kept = state_folder(settings.environ or os.environ)
     own = kept is not None and is_own(recorded.run_dir, settings.environ)
     pairs = PlaceholderFile(kept, told["id"]).read() if kept is not None and own else None

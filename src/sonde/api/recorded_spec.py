@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from sonde.api.consent import require_sources
 from sonde.api.follow_up import earlier_runs
@@ -20,7 +20,6 @@ from sonde.contexts import Context
 from sonde.contexts.workspace import LocalWorkspace, Policy, WorkspaceContext, reject
 from sonde.core.budget import Budget
 from sonde.core.events import RunStarted
-from sonde.core.mask import Mask
 from sonde.disk import AnyPath
 from sonde.engines.edit import EDIT
 from sonde.errors import ConfigError
@@ -28,6 +27,9 @@ from sonde.runtime.engine import Engine
 from sonde.runtime.run import Mode, RunSpec
 from sonde.sandbox import Limits
 from sonde.tools import tool
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 Tools = Sequence[Callable[..., Any]]
 

@@ -15,9 +15,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sonde.api.consent import ANYWHERE, is_made_here, readable_places, require_caps, require_model, require_writeback
+from sonde.api.keys import KEYS
 from sonde.api.launch import launch, model_names
 from sonde.api.recorded_run import Recorded, changed_sources, open_run, recorded_mask
 from sonde.api.recorded_spec import rebuilt
@@ -38,13 +39,15 @@ from sonde.core.events import (
     SubcallEnded,
     TurnStarted,
 )
-from sonde.core.mask import Mask
 from sonde.core.record import RunRecord
 from sonde.errors import Cancelled, ConfigError, reached_before
 from sonde.models.base import Model, RecordedModel
 from sonde.runs.recording import Difference, Diverged, Recording, before_turn
 from sonde.runtime.run import OnEvent, OnText, RunSpec
 from sonde.sandbox import Limits
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +129,10 @@ def _allowing(settings: Settings | None, knobs: Mapping[str, float | None]) -> S
 def _same_mask(recorded: Recorded, settings: Settings) -> Mask | None:
     """The mask that the run began with; ConfigError if it has none and the user's settings want one."""
     mask = recorded_mask(recorded, settings)
+    if mask is not None and settings.sources.get("mask_patterns") == KEYS["mask_patterns"].option:
+        raise ConfigError(
+            "a masked run goes on with the patterns it began with; leave out --mask-pattern, or ask on with --continue"
+        )
     if mask is None and (settings.mask or settings.mask_patterns):
         raise ConfigError(
             f"run {recorded.run_dir.run_id} was not masked, and your settings say mask = true; start it anew, or set SONDE_MASK=false"

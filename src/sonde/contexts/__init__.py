@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
 from sonde.core.evidence import Excerpt, Observed
-from sonde.core.mask import Mask
 from sonde.tools import Tool
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 Shareable = str | bytes | Path | Mapping[str, Path | str]
 """Text, bytes, a file, or texts and files by name: what `Sandbox.share` maps into the code's process."""

@@ -15,15 +15,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from sonde.core.canonical import clip, plural, sha256_text
 from sonde.core.deadline import rfc3339
 from sonde.core.difference import Effort, TooRepetitive, best_hunks
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
-from sonde.core.mask import Mask
 from sonde.disk import open_below, secret_reason
 from sonde.errors import ConfigError, ToolFault
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 METADATA = "metadata.json"
 MAX_TEXT_BYTES = 1_000_000

@@ -11,16 +11,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from sonde.contexts import Shareable
 from sonde.contexts.files import FilesContext
 from sonde.core.canonical import plural
 from sonde.core.deadline import Clock
 from sonde.core.evidence import Excerpt, Observed
-from sonde.core.mask import Mask
 from sonde.errors import ConfigError
 from sonde.tools import Tool
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 NAME = "context"
 SHARED_BYTES = 256_000_000
@@ -41,6 +43,8 @@ class ValuesContext:
 
     def mask_with(self, mask: Mask | None) -> None:
         """Show only the masked value; None: as it is."""
+        if mask is None and self.value is self._real:
+            return
         self.value = self._real if mask is None else mask.hidden_value(self._real)
         self._texts = _texts(self.value)
         self._files = FilesContext(texts=self._texts, clock=self._clock)

@@ -10,18 +10,20 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sonde.core.calls import CallRef, shown_text
 from sonde.core.canonical import hash_value
 from sonde.core.deadline import Clock
 from sonde.core.events import Event, HostReturned, ModelReplied, Noted, stamp
-from sonde.core.mask import Mask
 from sonde.core.record import RecordFold
 from sonde.core.redaction import clean_value, encodable, rewrite_text, secret_forms
 from sonde.errors import SondeError
 from sonde.runs.journal import Journal, Place
 from sonde.runs.recording import Recording
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 Listener = Callable[[Event], None]
 E = TypeVar("E", bound=Event)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sonde.contexts import Context
 from sonde.contexts.traces.views import ATTRIBUTES, in_words
@@ -19,10 +19,12 @@ from sonde.core.canonical import sha256_text
 from sonde.core.events import HostReturned
 from sonde.core.evidence import Citation, EvidenceKind, EvidenceLog, EvidenceRef, Excerpt, Refuted, SpanCitation
 from sonde.core.instructions import instructions_in
-from sonde.core.mask import Mask
 from sonde.models.base import OUTPUT_TOKENS
 from sonde.runtime.feedback import LeftLine, left_line
 from sonde.tools import ToolRegistry
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 Gate = Literal["schema", "evidence", "citations"]
 NEAR_LINES = 5

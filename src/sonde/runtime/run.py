@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from sonde.contexts import Context
 from sonde.core.budget import Budget, Scope
@@ -30,7 +30,6 @@ from sonde.core.events import (
     WroteBack,
 )
 from sonde.core.evidence import EvidenceLog, Excerpt
-from sonde.core.mask import Mask
 from sonde.core.status import RUN_TRANSITIONS, RunStatus, advance
 from sonde.errors import (
     BudgetExceeded,
@@ -55,6 +54,9 @@ from sonde.runtime.prompts import template_hash
 from sonde.runtime.session import Session
 from sonde.sandbox import Limits
 from sonde.tools import ToolRegistry
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 WHOLE_CHARS, FOLLOWING_CHARS = 32_000, 6_000
 """How much of small data the first prompt shows whole: about 8,000 tokens, and less where an earlier run has looked at it."""

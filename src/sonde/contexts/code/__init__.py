@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sonde.contexts import SeenFields, SeenNames, SeenRows, SeenText, Shareable
 from sonde.contexts.code.finder import Finder, FoundSymbol
@@ -22,10 +22,12 @@ from sonde.contexts.files.text import read_lines
 from sonde.core.canonical import clip, plural
 from sonde.core.deadline import Clock
 from sonde.core.evidence import Excerpt, Observed
-from sonde.core.mask import Mask
 from sonde.disk import AnyPath
 from sonde.errors import ToolFault
 from sonde.tools import Tool, tool
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 _LISTED = 20
 _TEXT = 200

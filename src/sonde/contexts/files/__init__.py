@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sonde.contexts import SeenFields, SeenNames, SeenRows, SeenText, Shareable
 from sonde.contexts.files.about import describe, first_lines, outline, shown_name, whole_text
@@ -24,10 +24,12 @@ from sonde.contexts.files.slices import READ_BYTES, read, reread_bytes, slice_by
 from sonde.contexts.files.text import Unreadable, read_lines
 from sonde.core.deadline import Clock, Deadline, SystemClock
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
-from sonde.core.mask import Mask
 from sonde.disk import AnyPath
 from sonde.errors import ToolFault
 from sonde.tools import Tool, tool
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 SHARED_BYTES = 256_000_000
 SHARED_FILES = 20_000

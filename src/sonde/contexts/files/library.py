@@ -15,7 +15,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from sonde.contexts.files.file_list import ARCHIVES, SKIPPED_FOLDERS, Entry, Listing, list_sources
 from sonde.contexts.files.text import (
@@ -30,11 +30,13 @@ from sonde.contexts.files.text import (
     open_text,
     signature,
 )
-from sonde.core.mask import Mask
 from sonde.core.patterns import Pattern, compiled, escaped
 from sonde.disk import AnyPath, open_exactly, secret_reason
 from sonde.errors import ToolFault
 from sonde.parsers.documents import KINDS
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 GLOB_CHARS = 4096
 """No path is longer, and to read a glob takes time by the square of its brackets."""

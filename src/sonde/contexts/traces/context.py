@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sonde.contexts import Shareable
 from sonde.contexts.configs import ConfigSnapshots
@@ -17,9 +17,11 @@ from sonde.contexts.traces.views import text_behind
 from sonde.contexts.traces.window import Window
 from sonde.core.canonical import hash_value, sha256_text
 from sonde.core.evidence import EvidenceKind, EvidenceRef, Excerpt, Observed
-from sonde.core.mask import Mask
 from sonde.errors import ConfigError, RunError, ToolFault
 from sonde.tools.spec import Tool, tool
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 LOOKING = (
     "overview",

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sonde.contexts.traces.filestore import FileStore, IndexStore
 from sonde.contexts.traces.filters import parse_filter
@@ -14,7 +14,9 @@ from sonde.contexts.traces.index import IndexWriter
 from sonde.contexts.traces.loaded_window import LoadedWindow
 from sonde.contexts.traces.span import Span, SpanSummary
 from sonde.contexts.traces.store import Page, TraceQuery, TraceRow, TraceStore
-from sonde.core.mask import Mask
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 MOST_TRACES = 200_000
 

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sonde.contexts import SeenFields, SeenRows, Shareable
 from sonde.contexts.code import CodeContext
@@ -27,9 +27,11 @@ from sonde.contexts.traces.views import span_excerpt
 from sonde.contexts.traces.window import Group, Window, read_window, seconds
 from sonde.core.canonical import canonical_json, hash_value, sha256_text
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
-from sonde.core.mask import Mask
 from sonde.errors import ConfigError, RunError, ToolFault
 from sonde.tools import Tool, tool
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 GROUP = "group:"
 MAX_HITS = 200
@@ -45,6 +47,7 @@ class QuestionContext:
         self, parts: Sequence[StorePart], query: TraceQuery, *, files: FilesContext | CodeContext | None = None
     ) -> None:
         self._real = tuple(parts)
+        self._mask: Mask | None = None
         self.store = JoinedStore(parts)
         self.query = query
         self.given = files
@@ -79,6 +82,9 @@ class QuestionContext:
 
     def mask_with(self, mask: Mask | None) -> None:
         """Show only masked copies of the window, and of the files beside it; None: as they are."""
+        if mask is self._mask:
+            return
+        self._mask = mask
         self.close()
         parts = list(self._real)
         for at, part in enumerate(self._real if mask is not None else ()):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sonde.contexts.workspace.base import (
     Action,
@@ -39,9 +39,11 @@ from sonde.contexts.workspace.text import visible
 from sonde.contexts.workspace.wire import Reply, WireWorkspace
 from sonde.core.canonical import clip, hash_value
 from sonde.core.evidence import Excerpt, Observed
-from sonde.core.mask import Mask
 from sonde.errors import ToolFault
 from sonde.tools import Tool, tool
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 __all__ = [
     "PLAIN",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from sonde.contexts.workspace.base import (
     Applied,
@@ -17,8 +18,10 @@ from sonde.contexts.workspace.base import (
     passage,
 )
 from sonde.core.canonical import sha256_text
-from sonde.core.mask import Mask
 from sonde.errors import ToolFault
+
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
 
 SHOWN_CHARS = 300
 

@@ -189,7 +189,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     page = export_html(RunDir(runs / "rca"), base / "one.html")
     with ViewerServer(runs) as server:
         script = ["node", HERE.with_name("pictures.mjs"), server.url, page, shots, TOOLS, batch_report(base)]
-        return json.loads(subprocess.run(script, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+        shown = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    return json.loads(shown.stdout.splitlines()[-1])
 
 
 @pytest.mark.browser

@@ -258,7 +258,7 @@ def fallback(gathered: Gathered) -> Conclusion:
         )
         if change["change_ref"] and change["change_type"] == "deploy":
             actions.append(
-                {"priority": "P0", "type": "mitigation", "action": f"Consider to roll back {change['name']}: {what}"}
+                {"priority": "P0", "type": "mitigation", "action": f"Consider rolling back {change['name']}: {what}"}
             )
         else:
             actions.append({"priority": "P1", "action": f"Look at {', '.join(group['example_trace_ids'][:2])}: {what}"})

@@ -58,7 +58,8 @@ def prefilter(gathered: Gathered) -> Prefilter:
     shown = window.groups[:GROUPS_SHOWN]
     if len(window.groups) > len(shown):
         gaps.append(f"{len(shown)} of {len(window.groups)} groups of failures are shown; group_by('group') has more")
-    suspicions = [suspect(window, group, changes) for group in shown]
+    calm = Suspicion(change=None, speaks_against=("there is no incident to explain",))
+    suspicions = [suspect(window, each, changes) if window.verdict == "incident" else calm for each in shown]
     proofs = _proofs(context, window, [each.change for each in suspicions if each.change])
     groups = [
         {**window.group_row(group), "suspected_change": _change_row(suspicion, proofs)}
@@ -72,9 +73,8 @@ def prefilter(gathered: Gathered) -> Prefilter:
     for each in chosen:
         gaps += [f"{each.facts.trace_id}: {gap}" for gap in context.store.gaps(each.facts.trace_id)]
     timeline = _timeline(window, shown, gaps)
-    whole = (
-        suspect(window, together(window), changes) if window.failed and not any(s.change for s in suspicions) else None
-    )
+    alone = window.verdict == "incident" and window.failed and not any(each.change for each in suspicions)
+    whole = suspect(window, together(window), changes) if alone else None
     overall = _change_row(whole, _proofs(context, window, [whole.change])) if whole and whole.change else None
     near = _near(window, changes, [*suspicions, *([whole] if whole else [])])
     variables: dict[str, Any] = {
@@ -113,7 +113,7 @@ def headline(window: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> 
         return f"{said} Time, tokens, cost and tries are in line as well: the window is healthy."
     main = [group for group in groups if group["pattern"] != "stray"]
     if window["verdict"] == "steady":
-        said += " Failures are few and did not begin at some moment: no incident is visible, and no cause is named."
+        said += " What fails did not begin within the window and is no large part of it: no incident is visible, no cause is named."
         return f"{said} {_sentence(main[0], 'Largest group')}" if main else said
     if not main:
         return f"{said} Each failed in a way of its own: no group has more than a few traces, and no common cause is visible."

@@ -203,7 +203,7 @@ def suspect(window: Window, group: Group, changes: Iterable[Change]) -> Suspicio
     if not fits:
         if (before := _before_the_window(window, group, every)) is not None:
             return before
-        why = "it was there when the window began, and no value of an attribute sets it apart"
+        why = "it is spread over the window: no moment and no value of an attribute sets it apart"
         if group.onset is not None:
             since = seconds(window.traces[group.onset.position].start_us)
             why = f"nothing that is known to have changed near {since} fits"
@@ -325,7 +325,7 @@ def _fit(window: Window, group: Group, change: Change, others: Sequence[int]) ->
         return None
     sureness = surplus(inside, count, outside, total - count)
     early = 0 if change.standing else bisect_left(hits, position)
-    began = group.onset.position if group.onset else hits[0]
+    began = group.onset.position if group.onset else hits[min(early, len(hits) - 1)]
     whole = group.onset.sureness if group.onset else 0.0
     lag = traces[began].start_us - change.at_us
     gap = max(1, (traces[-1].start_us - traces[0].start_us) // max(1, total - 1))
@@ -337,7 +337,8 @@ def _fit(window: Window, group: Group, change: Change, others: Sequence[int]) ->
     between = bisect_left(hits, began) - early
     if sureness < (PART if between else 1.3 * PART) * whole:  # what grows slowly since a change begins before its onset
         return None
-    needed = 1.5 * CLEAR if change.standing or group.onset is None else CLEAR
+    released = change.attribute is not None and change.change_type == "deploy" and not change.standing
+    needed = CLEAR if released or (group.onset and not change.standing) else 1.5 * CLEAR
     if sureness < needed or early > max(1, STRAYS * len(hits)) or inside < max(FEW, 0.6 * len(hits)):
         return None
     failures = [each for at in hits for each in traces[at].failures if each.component == group.component]

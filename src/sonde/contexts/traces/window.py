@@ -110,9 +110,12 @@ class Window:
 
     @property
     def verdict(self) -> Literal["healthy", "steady", "incident"]:
-        """`incident`: something began, or a tenth and more is hit; `steady`: failures that neither began nor are many; else healthy."""
-        many = [each for each in self.groups if each.pattern == "onset" or self._share(each) >= 0.1]
-        if any(each.pattern != "stray" for each in many) or self.failed * 5 > len(self.traces):
+        """`incident`: something began, a group of a tenth and more failed, or a fifth of all; `steady`: other failures; else healthy."""
+        for each in self.groups:
+            failed = sum(self.traces[at].outcome == "failed" for at in each.members)
+            if each.pattern == "onset" or (each.pattern == "steady" and failed * 10 >= len(self.traces)):
+                return "incident"
+        if self.failed * 5 > len(self.traces):
             return "incident"
         return "steady" if self.groups else "healthy"
 
@@ -549,7 +552,7 @@ def onset_of(hits: Sequence[int], of: int, without: Sequence[int] = ()) -> Onset
             if inside * (of - length) <= outside * length:
                 continue
             sureness = surplus(inside, length, outside, of - length)
-            value = sureness - (BUMP if stop < of - 1 else 0.0)
+            value = sureness - (BUMP if stop < of - 1 else 0.0) + (1.0 if inside == length and not outside else 0.0)
             if value > worth:
                 worth = value
                 best = Onset(position=start, end=stop, sureness=sureness, before=(first, start), since=(inside, length))

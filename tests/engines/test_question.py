@@ -13,6 +13,7 @@ from phoenix_double import PhoenixDouble
 from trace_cases import TOOL, failed_trace, span, write
 
 import sonde
+from contexts.traces import trace_servers
 from sonde.core.events import HostReturned, RunStarted
 from sonde.errors import ConfigError
 from sonde.runs.rundir import RunDir
@@ -148,21 +149,25 @@ def test_sql_and_tables_are_cited_by_their_call(traces: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("printed", "asked"), [("for r in rows: print(r['n'], 'of', r['r'])", 2), ("print(len(rows))", 3)]
+    ("printed", "asked"),
+    [
+        ("for r in rows: print(r['n'], 'of', r['name'])", 2),
+        ("print(rows[0]); print(rows[1])", 2),
+        ("print(len(rows))", 3),
+        ("print(6, 6)", 3),
+    ],
 )
 def test_a_table_that_was_printed_row_by_row_needs_no_check(
     traces: Path, tmp_path: Path, printed: str, asked: int
 ) -> None:
-    query = "SELECT attr(span_id, 'release') AS r, count(*) AS n FROM spans WHERE name = 'pay' GROUP BY r"
+    query = "SELECT name || ' of ' || kind AS name, count(*) AS n FROM spans GROUP BY 1"
 
     def reply(request: Any) -> str:
         said = request.messages[-1].content
         if "bear out" in said:
             return "yes"
         ref = said.partition("is cited as [")[2].partition("]")[0]
-        block = (
-            f"rows = sql({query!r})\n{printed}" if not ref else f"FINAL('Six payments, half of them of v2. [{ref}]')"
-        )
+        block = f"rows = sql({query!r})\n{printed}" if not ref else f"FINAL('As many payments as checkouts. [{ref}]')"
         return f"```python\n{block}\n```"
 
     model = ScriptedModel(reply)
@@ -386,3 +391,27 @@ def test_a_window_or_project_without_a_source_is_refused(tmp_path: Path, given: 
 def test_data_beside_traces_is_refused(traces: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="files and folders, not data"):
         asked(traces, folder=tmp_path, context=({"a": 1},))
+
+
+@pytest.mark.long  # the servers of the suite of sources
+@pytest.mark.parametrize("product", ["phoenix", "langfuse", "langsmith"])
+def test_a_question_over_each_product_counts_the_same_traces(product: str, tmp_path: Path) -> None:
+    answers = {
+        "phoenix": trace_servers.phoenix,
+        "langfuse": trace_servers.langfuse,
+        "langsmith": trace_servers.langsmith,
+    }
+    settings = sonde.Settings(environ=trace_servers.KEYS)
+    with trace_servers.serving(answers[product]) as (url, _):
+        answer = sonde.ask(
+            "What fails?",
+            source=url if product == "phoenix" else f"{product}:{url}",
+            project=trace_servers.PROJECT,
+            settings=settings,
+            runs_dir=tmp_path / "runs",
+        )
+
+    [counted] = [line for line in answer.text.splitlines() if "begun from" in line]
+    assert counted.startswith(f"{len({step.trace for step in trace_servers.STEPS})} traces begun from")
+    recorded = "".join(file.read_text() for file in (tmp_path / "runs").rglob("*") if file.is_file())
+    assert not any(key in recorded for key in trace_servers.KEYS.values())

@@ -15,6 +15,7 @@ from sonde.sandbox import ExecResult
 
 SHOWN_CHARS = 8192
 TABLE_ROWS = 300
+TELLING_CHARS = 8
 BRIEF_TEXT = 1000
 """In brief, variables with a shorter text are not told: most are left over from a loop."""
 
@@ -82,14 +83,16 @@ def was_shown(text: str, printed: str) -> bool:
 
 
 def table_was_shown(result: Any, printed: str) -> bool:
-    """Whether each row of a table was printed on some line, with all its values in whatever form."""
+    """Whether each row of a table was printed: as it is, or all its values on one line, if they are long enough to mean something."""
     rows = cast("list[Any]", result) if isinstance(result, list) else [result]
     if not 0 < len(rows) <= TABLE_ROWS or not all(isinstance(row, dict) for row in rows):
         return False
     lines = printed.splitlines()
     for row in cast("list[dict[str, Any]]", rows):
         values = [str(value) for value in row.values() if value is not None]
-        if not any(all(value in line for value in values) for line in lines):
+        telling = sum(map(len, values)) >= TELLING_CHARS  # a 3 is on many lines
+        on_a_line = telling and any(all(value in line for value in values) for line in lines)
+        if not on_a_line and repr(row) not in printed:
             return False
     return True
 

@@ -73,7 +73,9 @@ def prefilter(gathered: Gathered) -> Prefilter:
     for each in chosen:
         gaps += [f"{each.facts.trace_id}: {gap}" for gap in context.store.gaps(each.facts.trace_id)]
     timeline = _timeline(window, shown, gaps)
-    alone = window.verdict == "incident" and window.failed and not any(each.change for each in suspicions)
+    # Many small groups may have one cause; a group of half of the failures has its own.
+    small = not any(2 * len(each.members) >= window.failed for each in window.groups)
+    alone = small and window.verdict == "incident" and window.failed and not any(each.change for each in suspicions)
     whole = suspect(window, together(window), changes) if alone else None
     overall = _change_row(whole, _proofs(context, window, [whole.change])) if whole and whole.change else None
     near = _near(window, changes, [*suspicions, *([whole] if whole else [])])

@@ -22,7 +22,7 @@ from typing import Any, Literal, cast
 
 from sonde.contexts.traces.groups import BLAST_KEYS, MODEL_KEYS, Attribute
 from sonde.contexts.traces.span import Row, us_of
-from sonde.contexts.traces.window import FEW, RELEASE_KEYS, SURE, Group, Window, hit_otherwise, seconds, surplus
+from sonde.contexts.traces.window import FEW, RELEASE_KEYS, SURE, Group, Onset, Window, hit_otherwise, seconds, surplus
 from sonde.contexts.workspace.git import printed
 from sonde.core.canonical import cut, plural
 from sonde.disk import open_below, read_whole
@@ -334,6 +334,8 @@ def _fit(window: Window, group: Group, change: Change, others: Sequence[int]) ->
             return None  # it came after what it would have caused
         if -gap <= lag <= max(_DELAYS[change.kind], gap):  # it takes a while until a change is in use
             sureness = max(sureness, whole)
+        elif not bisect_left(hits, began) - early and _spared(group.onset, change, position):
+            return None
     between = bisect_left(hits, began) - early
     if sureness < (PART if between else 1.3 * PART) * whole:  # what grows slowly since a change begins before its onset
         return None
@@ -354,6 +356,14 @@ def _fit(window: Window, group: Group, change: Change, others: Sequence[int]) ->
         shared=tuple(sorted(change.words & plain_words(f"{group.component} {group.message}"))),
         services=tuple(sorted({each.service for each in failures if each.service})),
     )
+
+
+def _spared(onset: Onset, change: Change, position: int) -> bool:
+    """Whether so many traces between a change and the onset were not hit that it hardly was the change."""
+    hit, of = onset.since
+    having = change.positions if change.attribute else range(position, onset.position)
+    waited = sum(position <= at < onset.position for at in having)
+    return (1 - hit / of) ** waited < CHANCE / 2
 
 
 def _before_the_window(window: Window, group: Group, changes: Sequence[Change]) -> Suspicion | None:

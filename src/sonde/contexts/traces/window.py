@@ -47,9 +47,10 @@ SERVER_TRACES = 1_000  # each is a request
 LISTED = 200_000
 BUCKETS = 12
 SHOWN_VALUES = 8
-SURE = 5.0  # of a log likelihood ratio: so clear an onset comes by chance about once in a hundred groups
+SURE = 4.5  # of a log likelihood ratio for an onset, and the logarithm of the number of groups that were looked at
 BUMP = 4.0  # more for an onset that also ends: there are many more of those to choose from
 FEW = 3
+BURST = 5  # hits of an onset that also ends
 RANK_Z = 3.7  # of a Mann-Whitney test
 RANK_BUMP = 1.0
 PIECES = 150
@@ -444,7 +445,9 @@ def _rows(store: TraceStore, query: TraceQuery) -> Iterator[TraceRow]:
 def window_of(facts: Iterable[TraceFacts], table: AttributeTable, *, listed: int, gaps: Sequence[str] = ()) -> Window:
     """The window of traces whose facts are known."""
     traces = tuple(sorted(facts, key=lambda each: (each.start_us, each.trace_id)))
-    errors = [_error_group(kind, traces) for kind in error_groups_of(traces)]
+    kinds = error_groups_of(traces)
+    looks = sum(len(kind.members) >= FEW for kind in kinds)
+    errors = [_error_group(kind, traces, looks) for kind in kinds]
     return Window(
         traces=traces,
         listed=listed,
@@ -455,24 +458,27 @@ def window_of(facts: Iterable[TraceFacts], table: AttributeTable, *, listed: int
 
 
 def _ranked(groups: list[Group]) -> list[Group]:
-    """What began in the window comes first, the clearest onset before others; then what is there all along, then strays, by size."""
+    """What began in the window comes first, failures before figures, the clearest onset before others; then what is there all along,
+    then strays, by size.
+    """
     order = {"onset": 0, "steady": 1, "stray": 2}
 
-    def rank(group: Group) -> tuple[int, float, int, int, str]:
+    def rank(group: Group) -> tuple[int, bool, float, int, int, str]:
         sureness = round(group.onset.sureness, 6) if group.onset else 0.0
-        return (order[group.pattern], -sureness, -len(group.members), group.members[0], group.name)
+        figures = group.kind in {"slow", "costly"} or (group.kind == "retries" and group.form == "calls")
+        return (order[group.pattern], figures, -sureness, -len(group.members), group.members[0], group.name)
 
     return sorted(groups, key=rank)
 
 
-def _error_group(kind: ErrorKind, traces: Sequence[TraceFacts]) -> Group:
+def _error_group(kind: ErrorKind, traces: Sequence[TraceFacts], looks: int) -> Group:
     members = tuple(sorted(kind.members))
-    onset = onset_of(members, len(traces), hit_otherwise(members, traces))
+    onset = onset_of(members, len(traces), hit_otherwise(members, traces), looks)
     failures = [kind.members[at] for at in members]
     again = [traces[at].retries.get(kind.component, 0) for at in members]
     first = failures[0] if onset is None else kind.members[onset.position]
     return Group(
-        kind="retries" if median(again) >= 2 else "error",
+        kind="retries" if median(again) >= 2 and len(members) >= FEW else "error",
         component=kind.component,
         message=first.message[:400],
         form=kind.form,
@@ -526,12 +532,13 @@ def hit_otherwise(members: Sequence[int], traces: Sequence[TraceFacts]) -> tuple
     return tuple(at for at, each in enumerate(traces) if each.failures and at not in own)
 
 
-def onset_of(hits: Sequence[int], of: int, without: Sequence[int] = ()) -> Onset | None:
+def onset_of(hits: Sequence[int], of: int, without: Sequence[int] = (), looks: int = 1) -> Onset | None:
     """Where hits begin to come more often than before, if they clearly do; `hits` are positions in order. One early stray does not count,
-    since the many traces without a hit behind it speak against it. Positions in `without` count neither as hit nor as fine.
+    since the many traces without a hit behind it speak against it. Positions in `without` count neither as hit nor as fine. The more
+    groups were looked at, the clearer it must be.
     """
     if without:
-        found = onset_of([at - bisect_left(without, at) for at in hits], of - len(without))
+        found = onset_of([at - bisect_left(without, at) for at in hits], of - len(without), looks=looks)
         if found is None:
             return None
         left = sorted(set(range(of)).difference(without))
@@ -540,13 +547,13 @@ def onset_of(hits: Sequence[int], of: int, without: Sequence[int] = ()) -> Onset
             found, position=start, end=stop, before=(found.before[0], start), since=(found.since[0], stop - start + 1)
         )
     best: Onset | None = None
-    worth = SURE
+    worth = SURE + math.log(max(1, looks))
     ends = hits if len(hits) <= 300 else hits[-1:]
     for first, start in enumerate(hits):
         for stop in (of - 1, *ends):
             last = bisect_left(hits, stop + 1)
             inside, length = last - first, stop - start + 1
-            if inside < FEW or start < FEW:  # too few before it to call it a beginning
+            if inside < (BURST if stop < of - 1 else FEW) or start < FEW:  # too few before it to call it a beginning
                 continue
             outside = len(hits) - inside
             if inside * (of - length) <= outside * length:
@@ -560,10 +567,12 @@ def onset_of(hits: Sequence[int], of: int, without: Sequence[int] = ()) -> Onset
 
 
 def _out_of_line(traces: Sequence[TraceFacts], errors: Sequence[Group]) -> list[Group]:
-    """Groups of traces whose own time, tokens, cost or calls of one component are out of line, unless errors explain them."""
+    """Groups of traces whose own time, tokens, cost or calls of one component are out of line, unless errors explain them. Failed traces
+    are not compared: they end early, or wait long.
+    """
     columns: dict[str, list[tuple[int, StepFigures]]] = {}
     for at, facts in enumerate(traces):
-        for step in facts.steps:
+        for step in facts.steps if facts.outcome != "failed" else ():
             columns.setdefault(step.component, []).append((at, step))
     usual = {
         "self_ms": median(each.latency_ms for each in traces) if traces else 0.0,

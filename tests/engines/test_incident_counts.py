@@ -111,8 +111,19 @@ def test_a_healthy_window_says_so_and_names_no_cause_although_much_changed(tmp_p
         assert made.suspected_change.change_type == "unknown" and not made.suspected_change.change_ref
         assert (made.hypotheses, made.recommended_actions) == ([], [])
     assert calm.window is not None and calm.window.verdict == "healthy"
-    assert "None of 40 traces failed." in calm.incident_summary
+    assert calm.incident_summary == (
+        "By rule, without a model: None of 40 traces failed: no span has status ERROR; time and tries are in line; "
+        "no tokens are recorded; no cost is recorded. By these signs the window is healthy."
+    )
+    assert calm.gaps[:3] == ["no model read the content", "no tokens are recorded", "no cost is recorded"]
     assert "no incident is visible" in strays.incident_summary
+
+
+def test_figures_of_too_few_traces_are_not_said_to_be_in_line(tmp_path: Path) -> None:
+    made = dossier(tmp_path, trace, count=5)
+
+    assert "too few traces to compare time and tries" in made.incident_summary
+    assert "in line" not in made.incident_summary
 
 
 @pytest.mark.parametrize("where", ["deploys", "git"])

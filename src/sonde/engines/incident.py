@@ -17,10 +17,11 @@ from sonde.contexts.traces.window import seconds
 from sonde.core.budget import CONTRACT_MAXIMA, Budget
 from sonde.core.canonical import cut, plural
 from sonde.core.evidence import EvidenceKind, EvidenceRef, Refuted, merge
-from sonde.engines.incident_window import headline, prefilter
+from sonde.engines.incident_window import headline, prefilter, unrecorded
 from sonde.engines.pages import incident_page
 from sonde.engines.reports import ChangeType, IncidentDossier
 from sonde.engines.submission import (
+    NOT_READ,
     Counted,
     conclude_report,
     fields_of,
@@ -277,6 +278,9 @@ def fallback(gathered: Gathered) -> Conclusion:
             **{key: suspect[key] for key in ("change_type", "change_ref", "diff_ref", "evidence_refs")},
             "summary": f"{suspect['name']}{f' ({told})' if told else ''}; no model judged it: {reasons}",
         }
+    unseen: list[str] = []
+    if window.get("verdict") == "healthy":  # nothing was found: say what nobody looked at
+        unseen = [*([] if by_model else [NOT_READ]), *unrecorded(window)]
     value = {
         "incident_summary": f"By rule, without a model: {headline(window, groups)}",
         "impacted_components": list(dict.fromkeys(each["component"] for each in groups)),
@@ -285,7 +289,7 @@ def fallback(gathered: Gathered) -> Conclusion:
         "hypotheses": hypotheses,
         "recommended_actions": actions,
         "confidence": 0.35,
-        "gaps": [gathered.reason or "no model looked at this incident"],
+        "gaps": [*unseen, gathered.reason or "no model looked at this incident"],
     }
     return replace(conclude(value, gathered), problems=(), by_model=by_model)
 

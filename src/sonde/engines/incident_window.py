@@ -17,7 +17,7 @@ from sonde.contexts.traces.representatives import representatives
 from sonde.contexts.traces.span import Row, us_of_text
 from sonde.contexts.traces.store import TraceQuery
 from sonde.contexts.traces.views import content_excerpt, span_excerpt
-from sonde.contexts.traces.window import Group, Window, read_window, seconds, together
+from sonde.contexts.traces.window import COMPARED, Group, Window, read_window, seconds, together
 from sonde.core.canonical import cut, plural
 from sonde.core.evidence import Excerpt
 from sonde.errors import EvidenceValidationFailed
@@ -29,6 +29,7 @@ CHANGES_SHOWN = 4
 CHANGES_LISTED = 12
 SNAPSHOTS_COMPARED = 20
 MESSAGE_CHARS = 200
+UNRECORDED = {"tokens": "no tokens are recorded", "cost": "no cost is recorded"}
 Rows = list[dict[str, Any]]
 
 
@@ -110,9 +111,13 @@ def headline(window: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> 
     traces, failed, recovered = (int(window[name]) for name in ("traces", "failed", "recovered"))
     share = f" ({100 * failed / max(1, traces):.0f} %)" if failed else ""
     said = f"{failed or 'None'} of {plural(traces, 'trace')} failed{share}"
-    said += f", {recovered} had errors and recovered." if recovered else "."
     if window["verdict"] == "healthy":
-        return f"{said} Time, tokens, cost and tries are in line as well: the window is healthy."
+        figures = f"{', '.join(['time', *(what for what in UNRECORDED if window[what])])} and tries"
+        compared = f"{figures} are in line" if traces >= COMPARED else f"too few traces to compare {figures}"
+        single = [f"{plural(len(window['outliers']), 'outlier')} in time or tokens"] if window["outliers"] else []
+        looked_at = "; ".join(["no span has status ERROR", compared, *single, *unrecorded(window)])
+        return f"{said}: {looked_at}. By these signs the window is healthy."
+    said += f", {recovered} had errors and recovered." if recovered else "."
     main = [group for group in groups if group["pattern"] != "stray"]
     if window["verdict"] == "steady":
         said += " What fails did not begin within the window and is no large part of it: no incident is visible, no cause is named."
@@ -124,6 +129,11 @@ def headline(window: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> 
     for other in [group for group in main[1:] if group["pattern"] == "onset"][:2]:
         said += f" {_sentence(other, 'Also')}"
     return said
+
+
+def unrecorded(window: Mapping[str, Any]) -> list[str]:
+    """The figures that no trace of the window has, in words."""
+    return [words for what, words in UNRECORDED.items() if not window[what]]
 
 
 def _sentence(group: Mapping[str, Any], beginning: str) -> str:

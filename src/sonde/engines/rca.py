@@ -23,6 +23,7 @@ from sonde.engines.findings import conclude_findings
 from sonde.engines.pages import rca_page
 from sonde.engines.reports import Alternative, Decisive, RCAReport
 from sonde.engines.submission import (
+    NOT_READ,
     Counted,
     conclude_report,
     fields_of,
@@ -58,7 +59,6 @@ REMEDIES = {
     "upstream_dependency_failure": "Retry with backoff, watch the dependency, and degrade gracefully without it.",
     "data_schema_mismatch": "Validate data at the boundary and agree on a versioned schema.",
 }
-NOT_READ = "no model read the content"
 
 
 def prefilter(gathered: Gathered) -> Prefilter:

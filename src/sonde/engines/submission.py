@@ -23,6 +23,7 @@ from sonde.runtime.engine import Conclusion, Gathered, Problem, Prover
 KINDS = frozenset(kind.value for kind in EvidenceKind)
 MAX_GAPS = 100
 GAP_CHARS = 500
+NOT_READ = "no model read the content"
 SIGNS = ".,'\"`) "
 CLAIMED = re.compile(
     r"(?<![\w.,/-])(\d[\d,]{0,8}) (?:out )?of (?:the |all )?(\d[\d,]{0,8}) (spans|controls|representative traces|traces)"

@@ -50,6 +50,7 @@ SHOWN_VALUES = 8
 SURE = 4.5  # of a log likelihood ratio for an onset, and the logarithm of the number of groups that were looked at
 BUMP = 4.0  # more for an onset that also ends: there are many more of those to choose from
 FEW = 3
+COMPARED = 12  # values of a component: fewer are not searched for a shift
 BURST = 5  # hits of an onset that also ends
 RANK_Z = 3.7  # of a Mann-Whitney test
 RANK_BUMP = 1.0
@@ -591,7 +592,7 @@ def _out_of_line(traces: Sequence[TraceFacts], errors: Sequence[Group]) -> list[
     for kind, what, figure in metrics:
         for component, column in sorted(frequent):
             values = [figure(step) for _, step in column]
-            if len(values) < 12 or not any(values):
+            if len(values) < COMPARED or not any(values):
                 continue
             often = median(step.calls for _, step in column)
             shift = _shift(values, least=2.0 if what == "calls" else 0.15 * usual[what] / often)

@@ -91,6 +91,14 @@ def test_quiet_prints_the_answer_alone(folder: Path, server: ScriptedServer) -> 
     assert (shown.stdout, shown.stderr) == ("payments failed first\n", "")
 
 
+def test_quiet_says_in_one_line_that_an_answer_has_no_proof(folder: Path) -> None:
+    with ScriptedServer(["```python\nFINAL('payments failed first')\n```"] * 6) as server:
+        shown = ask(folder, server, "logs", "--quiet")
+
+    assert (shown.returncode, shown.stdout) == (0, "payments failed first\n")
+    assert shown.stderr == "partial: the answer has no citation\n"
+
+
 def test_the_key_is_nowhere(folder: Path, server: ScriptedServer) -> None:
     shown = ask(folder, server, "logs")
 

@@ -279,8 +279,11 @@ def _place(citation: Citation, roots: Sequence[Path], *, linked: bool) -> str:
 
 
 def _print_error(answer: Result, output: OutputOptions) -> None:
-    """Say on stderr what went wrong; after a partial run only if its gaps do not already say it."""
+    """Say on stderr what went wrong; after a partial run only if its gaps do not already say it, or are not shown."""
     error, failed = answer.record.error, answer.status == "failed"
+    if output.quiet and answer.status not in ("succeeded", "failed"):
+        reason = error.message if error is not None else "; ".join(answer.gaps)
+        print(f"{answer.status}: {one_line(reason, 300)}".rstrip(": "), file=sys.stderr)
     if error is None:
         return
     told = error.message in answer.gaps or set(error.message.split("; ")) <= set(

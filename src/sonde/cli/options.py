@@ -211,7 +211,12 @@ class OutputOptions:
     """What is printed."""
 
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer or report alone.")] = False
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet", "-q", help="Print the answer or report alone; one line on stderr if it is not a full success."
+        ),
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

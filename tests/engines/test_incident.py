@@ -211,6 +211,15 @@ def test_an_incident_is_named_after_what_was_asked_so_that_two_dossiers_of_it_ar
     assert first and other
 
 
+def test_the_same_question_about_other_traces_is_another_incident(traces: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = write(tmp_path / "other", trace(5, 60, "card refused"))
+
+    names = [dossier(sonde.incident(source, **options())).incident_id for source in (traces, other)]
+
+    assert names[0] != names[1]
+
+
 @pytest.mark.requirement(115)
 def test_an_empty_window_fails_before_a_model_is_paid(traces: Path) -> None:
     scripted = model("SUBMIT()")

@@ -150,6 +150,27 @@ def test_of_several_changes_the_one_that_fits_the_onset_is_suspected(tmp_path: P
     assert found.suspected_change.change_ref == change.change_ref
 
 
+def test_the_page_has_the_suspected_change_in_its_timeline_and_lists_every_trace_that_it_cites(tmp_path: Path) -> None:
+    (tmp_path / "deploys.json").write_text(json.dumps([{"at": START + 1190, "name": "charge 2.4.1"}]))
+    source = write(tmp_path, [row for number in range(40) for row in breaking(since=20)(number)])
+
+    found = sonde.incident(source, changes=[str(tmp_path / "deploys.json")], **options())
+
+    timeline = found.text.partition("## Timeline")[2].partition("\n## ")[0].strip().splitlines()
+    assert "suspected change: deploy charge 2.4.1" in timeline[0]
+    assert [row.split()[1] for row in timeline] == sorted(row.split()[1] for row in timeline)
+    made = IncidentDossier.model_validate(found.report)
+    listed = found.text.partition("## Traces that stand for the incident")[2].partition("\n## ")[0]
+    cited = {ref.trace_id for each in (*made.timeline, *made.hypotheses) for ref in each.evidence_refs}
+    assert cited and all(trace_id in listed for trace_id in cited - {""})
+
+
+def test_a_trace_as_quick_as_the_others_is_not_shown_for_its_latency(tmp_path: Path) -> None:
+    made = dossier(tmp_path, breaking(since=20))
+
+    assert [each.why_selected for each in made.representative_traces if each.why_selected.startswith("latency")] == []
+
+
 def test_without_a_change_near_the_onset_it_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "deploys.json").write_text(
         json.dumps([{"at": START + 60, "name": "a"}, {"at": START + 2100, "name": "b"}])

@@ -339,11 +339,9 @@ class Case:
                     with suppress(RunError, ConfigError, ToolFault):  # the run starts, ends with it and records it
                         query = replace(query, project=project_in(self.place, store))
                 where = {"project": self.place.project, "query": query}
-                return {"incident_id": self.incident_id(), "trace_ids": self.trace_ids, **where}
-
-    def incident_id(self) -> str:
-        """The same for the same traces, window and filter, so that two dossiers of one incident share it."""
-        return hash_value(self.input_ref())[:12]
+                # The same for the same data, window and filter, so that two dossiers of one incident share it.
+                incident_id = hash_value([self.input_ref(), store.fingerprint()])[:12]
+                return {"incident_id": incident_id, "trace_ids": self.trace_ids, **where}
 
     def input_ref(self) -> dict[str, Any]:
         """What the record says was asked for."""

@@ -79,6 +79,12 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
+def percent(part: int, whole: int) -> str:
+    """`32 %`, `3.2 %`; one spelling, so that a report does not give one share as two numbers."""
+    share = 100 * part / max(1, whole)
+    return f"{share:.0f} %" if share >= 10 or share == int(share) else f"{share:.1f} %"
+
+
 def shown_cost(usd: float | None) -> str:
     """`$0.0123` for people; None is a cost that nobody knows."""
     return "cost unknown" if usd is None else f"${usd:.4f}"

@@ -18,7 +18,7 @@ from sonde.contexts.traces.span import Row, us_of_text
 from sonde.contexts.traces.store import TraceQuery
 from sonde.contexts.traces.views import content_excerpt, span_excerpt
 from sonde.contexts.traces.window import COMPARED, Group, Window, read_window, seconds, together
-from sonde.core.canonical import cut, plural
+from sonde.core.canonical import cut, percent, plural
 from sonde.core.evidence import Excerpt
 from sonde.errors import EvidenceValidationFailed
 from sonde.runtime.engine import Gathered, Prefilter
@@ -109,7 +109,7 @@ def prefilter(gathered: Gathered) -> Prefilter:
 def headline(window: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> str:
     """The window in sentences: how many failed, the main groups since when and with which suspected change; or that nothing is wrong."""
     traces, failed, recovered = (int(window[name]) for name in ("traces", "failed", "recovered"))
-    share = f" ({100 * failed / max(1, traces):.0f} %)" if failed else ""
+    share = f" ({percent(failed, traces)})" if failed else ""
     said = f"{failed or 'None'} of {plural(traces, 'trace')} failed{share}"
     if window["verdict"] == "healthy":
         figures = f"{', '.join(['time', *(what for what in UNRECORDED if window[what])])} and tries"

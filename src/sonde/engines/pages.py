@@ -15,7 +15,7 @@ from typing import Any, cast
 from sonde.contexts.traces.context import TracesContext
 from sonde.contexts.traces.rules import error_text
 from sonde.contexts.traces.span import Span, SpanSummary, time_text
-from sonde.core.canonical import canonical_json, cut, plural
+from sonde.core.canonical import canonical_json, cut, percent, plural
 from sonde.core.evidence import EvidenceKind, EvidenceRef, merge
 from sonde.core.markdown_safety import code, fence, words
 from sonde.engines.reports import ComplianceReport, ControlFinding, Finding, IncidentDossier, RCAReport
@@ -187,11 +187,14 @@ def incident_page(report: IncidentDossier, context: TracesContext | None = None,
     )
     lines += _titled("Groups", _group_table(report))
     events = [
-        f"- {inline(each.timestamp)} {inline(each.event)} {source.places(each.evidence_refs)}".rstrip()
+        (each.timestamp, f"{inline(each.event)} {source.places(each.evidence_refs)}")
         for each in report.timeline[:SHOWN_EVENTS]
     ]
+    suspects = {each.suspected_change.change_ref: each.suspected_change for each in report.groups}
+    changes = [(each.at, f"suspected change: {inline(each.name)}") for each in suspects.values() if each.at]
+    rows = [f"- {inline(at)} {words}".rstrip() for at, words in sorted([*changes, *events], key=lambda row: row[0])]
     more_events = _uncounted(len(report.timeline) - SHOWN_EVENTS, "event")
-    lines += ["", "## Timeline", "", *(events or ["- no event"]), *more_events]
+    lines += ["", "## Timeline", "", *(rows or ["- no event"]), *more_events]
     others = [each for each in report.hypotheses if by_rule or each is not first]
     lines += _titled(
         "Hypotheses" if by_rule else "Other hypotheses",
@@ -207,7 +210,10 @@ def incident_page(report: IncidentDossier, context: TracesContext | None = None,
         f"- {_linked(each.trace_id, link(each.trace_id, None))} {inline(each.why_selected)}"
         for each in report.representative_traces
     ]
-    lines += _titled("Traces that were looked at", traces)
+    named = {"", *(each.trace_id for each in report.representative_traces)}
+    cited = dict.fromkeys(ref.trace_id for ref in refs if ref.trace_id not in named)
+    traces += [f"- {_linked(trace_id, link(trace_id, None))} has evidence above" for trace_id in cited]
+    lines += _titled("Traces that stand for the incident", traces)
     lines += _section("Gaps", folded(report.gaps))
     return "\n".join([*lines, *_titled("More", _proofs(report.refs(), link))]) + "\n"
 
@@ -217,7 +223,7 @@ def _group_table(report: IncidentDossier) -> list[str]:
     window = report.window
     if window is None:
         return []
-    rate = f"{100 * window.failure_rate:.1f} %"
+    rate = percent(window.failed, window.traces)
     counts = f"{window.failed} of {plural(window.traces, 'trace')} failed ({rate}), {window.recovered} had errors and recovered"
     slow = (
         f"; median {window.latency_ms['p50']:,.0f} ms, p95 {window.latency_ms['p95']:,.0f} ms"

@@ -1,4 +1,4 @@
-"""Which traces stand for an incident: one of each of the largest groups of errors, the slowest, and the largest groups that these two
+"""Which traces stand for an incident: one of each of the largest groups of errors, slow ones, and the largest groups that these two
 leave out (contracts 2.6).
 """
 
@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from sonde.contexts.traces.groups import TraceFacts
@@ -16,6 +17,7 @@ WANTED = 12
 ERROR_BUCKET = 5
 LATENCY_BUCKET = 5
 CLUSTER_BUCKET = 2
+SLOW = 1.5  # times the median latency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +53,10 @@ def representatives(
     known = sorted(traces, key=lambda facts: facts.trace_id)
     stories = {facts.trace_id: (groups or {}).get(facts.trace_id) or facts.signature for facts in known}
     sizes = Counter(stories.values())
+    slow = SLOW * median(facts.latency_ms for facts in known) if known else 0.0
     buckets: list[tuple[str, int, list[tuple[float, TraceFacts]]]] = [
         ("error", ERROR_BUCKET, [(float(sizes[stories[each.trace_id]]), each) for each in known if each.error_spans]),
-        ("latency", LATENCY_BUCKET, [(facts.latency_ms, facts) for facts in known]),
+        ("latency", LATENCY_BUCKET, [(facts.latency_ms, facts) for facts in known if facts.latency_ms > slow]),
         ("cluster", CLUSTER_BUCKET, [(float(sizes[stories[each.trace_id]]), each) for each in known]),
     ]
     found: list[Representative] = []

@@ -14,7 +14,7 @@ from trace_cases import TOOL, failed_trace, span, write
 
 import sonde
 from contexts.traces import trace_servers
-from sonde.core.events import HostReturned, RunStarted
+from sonde.core.events import HostReturned, Noted, RunStarted
 from sonde.errors import ConfigError
 from sonde.runs.rundir import RunDir
 from sonde.testing import ScriptedModel
@@ -338,6 +338,36 @@ def test_a_follow_up_reads_the_same_traces_and_knows_the_variables(traces: Path,
 
     assert (second.status, second.text.split(".")[0]) == ("succeeded", "3 traces"), second.gaps
     assert "Payments fail." in model.requests[0].messages[1].content
+
+
+def test_a_follow_up_over_files_alone_says_that_the_traces_are_no_longer_asked_and_not_that_they_changed(
+    traces: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/app.log").write_text("12:01 card declined\n")
+    first = asked(traces, LOOK, DONE, folder=tmp_path)
+
+    def follow_up(run: sonde.Answer, *context: Path) -> tuple[sonde.Answer, list[str]]:
+        done = sonde.ask(
+            "And in the logs?",
+            *context,
+            continue_from=run.run_dir,
+            model=ScriptedModel(["```python\nprint(read_file('app.log'))\n```", "FINAL('Declined. [app.log:1]')"]),
+            settings=sonde.Settings(),
+            runs_dir=tmp_path / "runs",
+            trust_run=True,
+        )
+        assert done.run_dir is not None and done.status == "succeeded", done.gaps
+        return done, [each.text for each in RunDir(done.run_dir).events() if isinstance(each, Noted)]
+
+    dropping, told = follow_up(first, tmp_path / "logs")
+    _, told_again = follow_up(dropping)
+
+    expected = f"the traces of run {first.record.run_id} are not part of this follow-up; --source adds them"
+    assert [each for each in (*told, *told_again) if "follow-up" in each or "changed since" in each] == [
+        expected,
+        expected,
+    ]
 
 
 def test_a_server_is_loaded_once_and_says_what_of_it_was_loaded(server: PhoenixDouble, tmp_path: Path) -> None:

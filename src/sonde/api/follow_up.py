@@ -69,9 +69,18 @@ def continued(
 def _with_history(spec: RunSpec, recorded: Recorded, beside: Sequence[Path], *, same: bool) -> RunSpec:
     """The spec with what the earlier run asked, did and left; `same`: it reads the sources of that run, opened again."""
     events, started, context = recorded.events, recorded.started, spec.context
-    recipe = {**spec.recipe, "continues": str(recorded.run_dir.path.resolve())}
+    recipe: dict[str, Any] = {**spec.recipe, "continues": str(recorded.run_dir.path.resolve())}
     runs = earlier_runs(recipe["continues"], beside)
-    read = [event for recording in runs.recordings for event in recording.events]
+    read: list[AnyEvent] = []
+    elsewhere: list[AnyEvent] = []
+    dropped: list[str] = []
+    sources: dict[str, Any] = recipe.get("sources") or {}
+    for recording in runs.recordings:
+        begun = recording.at(RunStarted)
+        had: dict[str, Any] = (unmasked(begun, spec.mask).settings.get("sources") or {}) if begun is not None else {}
+        if begun is not None and had.get("traces") and not sources.get("traces"):
+            dropped.append(begun.run_id)
+        (read if had == sources or (same and recording is runs.recordings[-1]) else elsewhere).extend(recording.events)
     left = {  # the variables that these runs left, with type and size
         each["name"]: f"{each['name']}: {each['type']}" + (f" ({each['size']})" if each["size"] is not None else "")
         for recording in runs.recordings
@@ -80,13 +89,17 @@ def _with_history(spec: RunSpec, recorded: Recorded, beside: Sequence[Path], *, 
         if not each["name"].startswith("_") and (each["size"] or each["name"] not in EMPTY)
     }
     variables = "; ".join(list(left.values())[:MOST_NAMES])
-    changed = changed_sources(read, context) if variables or same else ()
+    changed = changed_sources(read, context, elsewhere) if variables or same else ()
+    if dropped:
+        names = f"run {dropped[0]}" if len(dropped) == 1 else f"runs {', '.join(dropped)}"
+        note = f"the traces of {names} are not part of this follow-up; --source adds them"
+        spec = replace(spec, notes=(*spec.notes, note))
     if changed and same:
         note = f"changed since run {recorded.run_dir.run_id}: {', '.join(changed[:MOST_CHANGED])}; what it read then stays as it was"
         spec = replace(spec, notes=(*spec.notes, note))
     recipe["earlier"] = story(events, variables, changed) + cited_lines(events, context)
-    had: list[str] = started.settings.get("packages", [])
-    packages = profile_named(spec.profile).having({*spec.packages, *had}).extra
+    imported: list[str] = started.settings.get("packages", [])
+    packages = profile_named(spec.profile).having({*spec.packages, *imported}).extra
     return replace(spec, recipe=recipe, earlier=recipe["earlier"], played=runs, packages=packages)
 
 

@@ -209,12 +209,37 @@ def check_events(events: Sequence[AnyEvent]) -> None:
         raise ConfigError(f"this run cannot be continued: its events were changed or damaged ({reason})") from None
 
 
-def changed_sources(events: Sequence[AnyEvent], context: Context) -> tuple[str, ...]:
+def changed_sources(
+    events: Sequence[AnyEvent], context: Context, elsewhere: Sequence[AnyEvent] = ()
+) -> tuple[str, ...]:
     """The files (or refs) that a run read and that read differently now: the usual reason why a replay differs.
 
     "the data" when the whole differs and none of what was read. It does not say what has changed in a file: the run recorded hashes of
-    what it read, and the text only where code printed it.
+    what it read, and the text only where code printed it. `elsewhere` are events of runs over other sources: what they read and is not in
+    this context has not changed.
     """
+    own = _read_by(events)
+    read = {**_read_by(elsewhere), **own}
+    with suppress(RunError):  # the data cannot be reached: the replay says so itself
+        changed: dict[str, None] = {}
+        for excerpt in read.values():
+            if CallRef.read(excerpt.ref) is not None:
+                continue  # the result of a user's tool is in the record itself
+            text = context.reread(excerpt)
+            if text is None and excerpt.ref not in own:
+                continue
+            if text is None or sha256_text(text) != excerpt.hash:
+                changed[excerpt.path or excerpt.ref] = None
+        started = next((event for event in events if isinstance(event, RunStarted)), None)
+        recorded = "" if started is None else started.dataset_ref.get("dataset_hash")
+        if not changed and recorded and recorded != context.fingerprint():
+            return (ALL_OF_IT,)
+        return tuple(changed)
+    return ()
+
+
+def _read_by(events: Sequence[AnyEvent]) -> dict[str, Excerpt]:
+    """What these events read or cited, by its ref; the last reading counts."""
     read: dict[str, Excerpt] = {}
     for event in events:
         if isinstance(event, HostReturned):
@@ -229,17 +254,4 @@ def changed_sources(events: Sequence[AnyEvent], context: Context) -> tuple[str, 
                 start_line=cited.start_line,
                 end_line=cited.end_line,
             )
-    with suppress(RunError):  # the data cannot be reached: the replay says so itself
-        changed: dict[str, None] = {}
-        for excerpt in read.values():
-            if CallRef.read(excerpt.ref) is not None:
-                continue  # the result of a user's tool is in the record itself
-            text = context.reread(excerpt)
-            if text is None or sha256_text(text) != excerpt.hash:
-                changed[excerpt.path or excerpt.ref] = None
-        started = next((event for event in events if isinstance(event, RunStarted)), None)
-        recorded = "" if started is None else started.dataset_ref.get("dataset_hash")
-        if not changed and recorded and recorded != context.fingerprint():
-            return (ALL_OF_IT,)
-        return tuple(changed)
-    return ()
+    return read

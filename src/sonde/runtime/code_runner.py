@@ -267,7 +267,9 @@ class Coder:
             self._lost.append(f"Not rebuilt from the earlier run: {clip('; '.join(missing), LOST_CHARS)}")
         if differing:
             what = clip("; ".join(differing), LOST_CHARS)
-            self._lost.append(f"Not as in the earlier run, because what its code read has changed: {what}")
+            self._lost.append(
+                f"Not as in the earlier run, because what its code read has changed or is not given: {what}"
+            )
         self.gaps += self._lost
 
     def _rebuild_block(self, box: Box, recording: Recording, block: Block) -> tuple[str, str]:

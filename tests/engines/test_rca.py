@@ -12,6 +12,7 @@ from trace_cases import (
     LOOK,
     ROOT,
     SPAN,
+    START_NS,
     TOOL,
     TRACE,
     calm_trace,
@@ -28,11 +29,20 @@ from trace_cases import (
 import sonde
 from sonde.bench import origin30
 from sonde.contexts.traces.rules import LABELS
+from sonde.core.markdown_safety import unescaped
 from sonde.engines.rca import RCA, winner
 from sonde.engines.reports import RCAReport
 from sonde.errors import ConfigError, ModelCallFailed
 from sonde.testing import ScriptedModel, ScriptedServer
 
+PYTHON_STACK = """\
+Traceback (most recent call last):
+  File "app.py", line 7, in run
+    price()
+  File "pricing.py", line 42, in price
+    rates[order]
+KeyError: 'currency'
+"""
 CONTRACT = {
     "schema_version",
     "trace_id",
@@ -87,6 +97,29 @@ def test_without_a_model_the_rule_speaks_and_says_that_it_is_code(traces: Path) 
 
 
 @pytest.mark.requirement("O3")
+@pytest.mark.parametrize(
+    ("stack", "place"),
+    [
+        (PYTHON_STACK, 'File "pricing.py", line 42, in price'),
+        ("File pricing.py line 42", "File pricing.py line 42"),
+        (
+            "java.lang.Error: x\n\tat shop.Pricing.price(Pricing.java:42)\n\tat shop.App.run(App.java:7)",
+            "at shop.Pricing.price(Pricing.java:42)",
+        ),
+    ],
+)
+def test_without_a_model_the_report_says_once_what_was_raised_and_where(tmp_path: Path, stack: str, place: str) -> None:
+    said = {"exception.type": "KeyError", "exception.message": "'currency'", "exception.stacktrace": stack}
+    event = {"name": "exception", "timestamp": START_NS, "attributes": said}
+    failed = span(TOOL, "price", 1, status_code="ERROR", status_message="KeyError: 'currency'", events=[event])
+
+    found = sonde.rca(TRACE, write(tmp_path, [span(ROOT, "agent", 0, parent=None, lasted=9), failed]), **options())
+
+    assert found.report is not None
+    assert found.report["summary"].endswith(f": KeyError: 'currency', raised at {place}.")
+    assert f"raised at: {place}" in unescaped(found.text.partition("## Evidence")[2])
+
+
 def test_without_a_model_and_without_a_failure_none_is_invented(tmp_path: Path) -> None:
     made = report(sonde.rca(TRACE, write(tmp_path, calm_trace()), **options()))
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from sonde.contexts.traces.context import TracesContext
+from sonde.contexts.traces.failure_words import raised_at
 from sonde.contexts.traces.rules import error_text
 from sonde.contexts.traces.span import Span, SpanSummary, time_text
 from sonde.core.canonical import canonical_json, cut, percent, plural
@@ -318,6 +319,8 @@ class _Source:
                 lines.append(f"- The change{when}:")
             else:
                 lines.append(f"- {_sentence(span)} ({place})" if span else f"- {place}")
+                raised = raised_at(span) if span else ""
+                lines += [f"  - raised at: {inline(raised, VALUE_CHARS)}"] if raised else []
             told: set[str] = {_error_line(span)} if span else set()
             for ref in group:
                 text = self._context.text_of(ref) if self._context else None

@@ -14,6 +14,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from sonde.contexts.traces.context import LOOKING, TracesContext
+from sonde.contexts.traces.failure_words import raised_at
 from sonde.contexts.traces.prefilter import prefilter as look
 from sonde.contexts.traces.rules import LABELS, NO_FAILURE
 from sonde.contexts.traces.views import span_excerpt
@@ -287,10 +288,12 @@ def fallback(gathered: Gathered) -> Conclusion:
         if not refs:
             return Conclusion(output=None)
     why = str(rule.get("why") or "nothing was found").removesuffix("…").rstrip()
+    failing = rule.get("span_id")
+    raised = raised_at(cast("TracesContext", gathered.context).store.span(failing)) if failing else ""
     unread = [NOT_READ] if label == NO_FAILURE else []
     draft = {
         "primary_label": label,
-        "summary": f"By rule, without a model: {why}.",
+        "summary": f"By rule, without a model: {why}{f', raised at {raised}' if raised else ''}.",
         "confidence": number(rule.get("confidence"), 0.35),
         "evidence_refs": refs,
         "remediation": [] if label == NO_FAILURE else [REMEDIES[label]],

@@ -16,6 +16,7 @@ from sonde.contexts.traces.span import Span
 
 SAID_CHARS = 2_000
 NAME_CHARS = 300
+STACK_CHARS = 50_000
 _TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?")
 _ADDRESS = re.compile(r"\b(\w+://[^\s/'\"?#]+)[^\s'\"]*")
 _STATUS = re.compile(
@@ -34,6 +35,8 @@ _NUMBERED = re.compile(
     re.IGNORECASE,
 )
 _EXCEPTION = ("exception.type", "exception.message")
+_STACK = "exception.stacktrace"
+_PLACE = re.compile(r'^(File ["\w/.~<].*\bline \d+|at .*:\d+|from .*:\d+|[\w/.~-]{1,200}:\d+)')
 _SAID_IN = ("error.message", "exception.message", "error.type", "exception.type")
 
 
@@ -50,6 +53,17 @@ def failure_text(span: Span) -> str:
             message = f"{short}: {message}" if message else short
         return message if len(message) >= len(said) else said
     return said or next((_one_line(str(span.attributes[key])) for key in _SAID_IN if span.attributes.get(key)), "")
+
+
+def raised_at(span: Span) -> str:
+    """The line of the stack trace of a span that says where its exception was raised; empty if it has none."""
+    stack = next((str(each.attributes[_STACK]) for each in span.events if each.attributes.get(_STACK)), "")
+    if len(stack) > 2 * STACK_CHARS:
+        stack = f"{stack[:STACK_CHARS]}\n{stack[-STACK_CHARS:]}"
+    places = [line.strip()[:NAME_CHARS] for line in stack.splitlines() if _PLACE.match(line.strip()[:NAME_CHARS])]
+    if not places:
+        return ""
+    return places[-1] if places[-1].startswith("File ") else places[0]  # Python puts the innermost last, others first
 
 
 def _one_line(text: str) -> str:

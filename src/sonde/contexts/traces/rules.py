@@ -201,11 +201,12 @@ def kind_of(span: Span) -> str:
 
 
 def error_text(span: Span) -> str:
-    """What a failed span says about its failure."""
+    """What a failed span says about its failure, each thing once."""
     parts = [span.summary.status_message]
     for event in span.events:
         if event.is_exception:
-            parts += [str(event.attributes.get(key, "")) for key in ("exception.type", "exception.message")]
+            said = (str(event.attributes.get(key, "")) for key in ("exception.type", "exception.message"))
+            parts += [part for part in said if not any(part in other for other in parts)]
     return "\n".join(part for part in parts if part)[:8000]
 
 

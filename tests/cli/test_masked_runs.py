@@ -551,3 +551,28 @@ def test_pruning_a_run_deletes_its_values(data: Path, tmp_path: Path) -> None:
     assert len(kept) == 1
     assert "1 run deleted" in pruned.stdout
     assert list(tmp_path.glob(".local/state/sonde/masks/*")) == []
+
+
+def test_what_changed_is_masked_before_it_is_cut(traces: Path, tmp_path: Path) -> None:
+    padding = "x" * 290
+    deploys = [
+        {"at": "2025-12-31T23:50:00Z", "name": f"rollout for {CUSTOMER} by {BOB}", "summary": f"{padding} {JANE}"},
+        {"at": "2025-12-31T23:40:00Z", "service": JANE, "commit": BOB, "version": 4111111111111111},
+    ]
+    (tmp_path / "deploys.json").write_text(json.dumps(deploys))
+    model = ScriptedModel(["FINAL('no')"] * 9)
+    found = sonde.incident(
+        traces,
+        changes=[str(tmp_path / "deploys.json")],
+        model=model,
+        mask_patterns=PATTERNS,
+        settings=Settings(),
+        runs_dir=tmp_path / "runs",
+    )
+
+    assert files_with(folder_of(found)) == {"report.md"}
+    assert leaks(sent(model.requests)) == []
+    assert "jane" not in sent(model.requests)
+    assert "rollout for <customer-1> by <email-" in sent(model.requests)
+    assert leaks(export_html(RunDir(folder_of(found)), tmp_path / "page.html").read_text()) == []
+    assert f"rollout for {CUSTOMER} by {BOB}" in (folder_of(found) / "report.md").read_text()

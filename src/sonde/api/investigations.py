@@ -164,16 +164,11 @@ def case_spec(case: Case, context: TracesContext, settings: Settings, options: R
     options = {**(options or {}), "mask": mask or False}
     writeback = Writeback(case=case, context=context)
     params = case.params(context.store)
-    if mask is not None and params.get("changes"):
-        hide = mask.hidden
-        params["changes"] = [
-            replace(each, name=hide(each.name), detail=hide(each.detail), service=hide(each.service))
-            for each in params["changes"]
-        ]
     if case.changes:
         query = case.query()
         start, end = (query.start_us, query.end_us) if query else (None, None)
-        params["changes"] = read_changes(case.changes, settings.environ, start_us=start, end_us=end)
+        hide = str if mask is None else mask.hidden
+        params["changes"] = read_changes(case.changes, settings.environ, start_us=start, end_us=end, hide=hide)
     engine = ENGINES[case.engine]
     refusal = context.refusal
     try:

@@ -15,7 +15,7 @@ import json
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -70,6 +70,7 @@ error errors failed fails failure exception fixed adds added remove removed make
 _SERVICE = re.compile(r"service\.version \((.*)\)")
 _SIGNS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]+")
 _PARTS = re.compile(r"[a-z]{4,}|[A-Z][a-z]{3,}")
+Hide = Callable[[str], str]
 ChangeKind = Literal["attribute", "config", "deploy", "tag", "commit"]
 
 
@@ -393,15 +394,23 @@ def _lasting(microseconds: int) -> str:
 
 
 def read_changes(
-    places: Sequence[str], environ: Mapping[str, str], *, start_us: int | None = None, end_us: int | None = None
+    places: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    start_us: int | None = None,
+    end_us: int | None = None,
+    hide: Hide = str,
 ) -> list[Change]:
-    """The changes that the user's places hold: `git:REPO`, or a JSON file of deploys. ConfigError if a place is not what it says."""
+    """The changes that the user's places hold: `git:REPO`, or a JSON file of deploys. ConfigError if a place is not what it says.
+
+    `hide` masks people's data in every text of theirs, before it is cut.
+    """
     found: list[Change] = []
     for place in places:
         if place.startswith("git:"):
-            found += _history(place.removeprefix("git:"), environ, start_us, end_us)
+            found += _history(place.removeprefix("git:"), environ, start_us, end_us, hide)
         elif place.lower().endswith(".json"):
-            found += _deploys(Path(place))
+            found += _deploys(Path(place), hide)
         else:
             raise ConfigError(
                 f"--changes {place}: write git:REPO for a repository, or the name of a .json file of deploys"
@@ -409,7 +418,7 @@ def read_changes(
     return sorted(found, key=lambda each: (each.at_us, each.ref))
 
 
-def _deploys(path: Path) -> Iterator[Change]:
+def _deploys(path: Path, hide: Hide) -> Iterator[Change]:
     """A list of deploys, or an object with such a list under `deploys` or `changes`; each entry is checked field by field."""
     try:
         with open_below(path.parent, path) as file:
@@ -428,12 +437,12 @@ def _deploys(path: Path) -> Iterator[Change]:
         raise ConfigError(f"--changes {path}: {len(entries):,} deploys; at most {MAX_DEPLOYS:,} are read")
     for number, entry in enumerate(entries):
         try:
-            yield _deploy(entry)
+            yield _deploy(entry, hide)
         except ValueError as error:
             raise ConfigError(f"--changes {path}: entry {number}: {error}; for example: {_EXAMPLE[1:-1]}") from None
 
 
-def _deploy(entry: Any) -> Change:
+def _deploy(entry: Any, hide: Hide) -> Change:
     if not isinstance(entry, dict):
         raise ValueError("it is no object")  # noqa: TRY004 - a caller of ours words all of these in one way
     fields: dict[str, str] = {}
@@ -446,7 +455,8 @@ def _deploy(entry: Any) -> Change:
             continue
         if not isinstance(value, str | int | float) or isinstance(value, bool):
             raise ValueError(f"{key!r:.60} must be text")  # noqa: TRY004 - as above
-        fields.setdefault(meant[key.lower()], _plain(str(value)))
+        name = meant[key.lower()]
+        fields.setdefault(name, _plain(str(value), str if name == "at" else hide))
     if not fields.get("at"):
         raise ValueError("`at` is missing: when was it?")
     try:
@@ -474,12 +484,14 @@ def _deploy(entry: Any) -> Change:
     )
 
 
-def _plain(text: str) -> str:
+def _plain(text: str, hide: Hide) -> str:
     """A stranger's words on one line, without signs that a terminal or a reader would obey."""
-    return cut(" ".join(_SIGNS.sub(" ", text).split()), TEXT_CHARS)
+    return cut(hide(" ".join(_SIGNS.sub(" ", text).split())), TEXT_CHARS)
 
 
-def _history(place: str, environ: Mapping[str, str], start_us: int | None, end_us: int | None) -> Iterator[Change]:
+def _history(
+    place: str, environ: Mapping[str, str], start_us: int | None, end_us: int | None, hide: Hide
+) -> Iterator[Change]:
     """Commits, the newest first, and tags of a repository, by the time when they were made."""
     repository = Path(place or ".")
     words = ["git"]
@@ -502,7 +514,7 @@ def _history(place: str, environ: Mapping[str, str], start_us: int | None, end_u
         head, *rest = record.split("\x1f")
         if len(rest) < 3 or not re.fullmatch(r"[0-9a-f]{40,64}", head) or not re.fullmatch(r"\d{1,12}", rest[0]):
             continue
-        subject, paths = _plain(rest[1]), [line for line in rest[2].split("\n") if line.strip()]
+        subject, paths = _plain(rest[1], hide), [hide(line) for line in rest[2].split("\n") if line.strip()]
         yield Change(
             kind="commit",
             change_type="config"
@@ -511,20 +523,20 @@ def _history(place: str, environ: Mapping[str, str], start_us: int | None, end_u
             name=f"commit {head[:10]} {subject}".rstrip(),
             ref=head,
             at_us=int(rest[0]) * 1_000_000,
-            detail=f"{plural(len(paths), 'file')}: {_plain(', '.join(paths[:5]))}" if paths else "",
+            detail=f"{plural(len(paths), 'file')}: {_plain(', '.join(paths[:5]), str)}" if paths else "",
             words=plain_words(f"{subject} {' '.join(paths[:50])}"),
         )
     for line in tags.split("\n"):
         when, _, rest_ = line.partition("\x1f")
         name, _, subject = rest_.partition("\x1f")
         if re.fullmatch(r"\d{1,12}", when) and name:
-            shown = _plain(name)
+            shown, said = _plain(name, hide), _plain(subject, hide)
             yield Change(
                 kind="tag",
                 change_type="deploy",
                 name=f"tag {shown}",
                 ref=shown,
                 at_us=int(when) * 1_000_000,
-                detail=_plain(subject),
-                words=plain_words(f"{shown} {subject}"),
+                detail=said,
+                words=plain_words(f"{shown} {said}"),
             )

@@ -262,6 +262,12 @@ class ConfigError(UsageError):
     """A setting, flag, file or model name is wrong; the message says which and what is allowed."""
 
 
+class NotInSource(ConfigError):
+    """The source of traces was read, and has no such trace or project, or none in the window."""
+
+    code = ErrorCode.EVIDENCE_VALIDATION_FAILED
+
+
 class SandboxUnavailable(UsageError):
     """This machine lacks a kernel layer that the sandbox needs; the message names it and the remedy."""
 

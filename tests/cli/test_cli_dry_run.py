@@ -103,6 +103,8 @@ def test_a_batch_is_judged_by_some_of_its_items(tmp_path: Path, capsys: pytest.C
 
     told = json.loads(capsys.readouterr().out)
     assert told["runs"] == 20
+    run("batch", "questions.jsonl", "--dry-run")
+    assert f"would run     20 items, judged by {len(told['reads'])} of them\n" in capsys.readouterr().out
     assert 1 < len(told["first_prompt_tokens"]) <= 8
     assert told["typical_cost_usd"][0] < told["typical_cost_usd"][1]
     assert told["typical_tokens"][0] > 20 * 3 * min(told["first_prompt_tokens"])

@@ -70,7 +70,7 @@ def test_a_limit_that_is_typed_holds_within_the_larger_budget(folder: Path) -> N
 def test_where_nobody_can_answer_it_says_so_before_it_begins_and_nothing_is_written(folder: Path) -> None:
     done = sonde_edit(folder)
 
-    assert "--yes approves all changes" in done.stderr
+    assert "--yes approves all of them" in done.stderr
     assert "normalizeWhitespace" not in (folder / "sample.ts").read_text()
     assert "changed: nothing" in done.stderr
 
@@ -175,3 +175,15 @@ def test_the_end_of_input_is_a_no() -> None:
 def test_without_a_terminal_nobody_is_asked() -> None:
     assert not approval(yes=False, stdin=io.StringIO("y\n"))(PLAN).accepted
     assert approval(yes=True, stdin=io.StringIO())(PLAN).accepted
+
+
+def test_without_a_terminal_the_change_is_shown_and_the_reason_is_no_users_no(folder: Path) -> None:
+    done = sonde_edit(folder)
+
+    assert "+export function normalizeWhitespace" in done.stderr
+    assert "not approved: there is no terminal to ask at; use --yes or run it in a terminal" in _journal(folder)
+    assert "rejected" not in done.stdout + done.stderr + _journal(folder)
+
+
+def _journal(folder: Path) -> str:
+    return "".join(file.read_text() for file in (folder.parent / "runs").glob("*/events.jsonl"))

@@ -61,6 +61,8 @@ def test_a_mistake_ends_with_2_and_a_record_only_where_the_source_was_reached(
 
     assert shown.returncode == 2 and told in shown.stderr, shown.stderr
     assert len(kept_runs(folder)) == runs
+    listed = json.loads(sonde("runs", "--json", cwd=folder).stdout)["runs"]
+    assert [run["outcome"] for run in listed] == ["EVIDENCE_VALIDATION_FAILED"] * runs
 
 
 def test_a_project_that_a_file_does_not_have_is_named_with_those_it_has(folder: Path) -> None:

@@ -32,7 +32,7 @@ from sonde.engines.incident import INCIDENT
 from sonde.engines.rca import RCA
 from sonde.engines.reports import PassFail
 from sonde.engines.taxonomies import load_taxonomy, shipped_taxonomy
-from sonde.errors import ConfigError, RunError, ToolCallFailed, ToolFault
+from sonde.errors import ConfigError, NotInSource, RunError, ToolCallFailed, ToolFault
 from sonde.runtime.engine import Engine
 from sonde.trace_client import ServerRefused
 
@@ -156,7 +156,7 @@ def project_in(place: Source, store: TraceStore) -> str | None:
         return place.project
     if not place.server and known == [DEFAULT_PROJECT]:
         return None
-    raise ConfigError(f"{place.name} has no project {place.project!r}; there are: {', '.join(known[:20]) or 'none'}")
+    raise NotInSource(f"{place.name} has no project {place.project!r}; there are: {', '.join(known[:20]) or 'none'}")
 
 
 def known_ids(place: Source, store: TraceStore) -> dict[str, None]:
@@ -299,7 +299,7 @@ class Case:
                 except UnknownTrace:
                     known = ", ".join(row.trace_id for row in store.traces(TraceQuery(limit=3)).rows)
                     where = f"{self.place.name} has no trace {trace_id!r}"
-                    return ConfigError(f"{where}; it begins with: {known or 'none'} (`sonde traces ls` lists them)")
+                    return NotInSource(f"{where}; it begins with: {known or 'none'} (`sonde traces ls` lists them)")
             if self.engine == "incident" or (self.place.server and self.place.project):
                 project_in(self.place, store)
         except ServerRefused as refused:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from sonde.cli.text import printable, printable_lines
-from sonde.contexts.workspace import Approval, Plan, accept, reject, visible
+from sonde.contexts.workspace import Approval, Plan, accept, visible
 
 INTERRUPTIBLE = True  # Ctrl-C may raise KeyboardInterrupt while code of this module waits (cli/interrupt.py)
 
@@ -15,12 +15,36 @@ COLORS = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
 QUESTION = "Apply this change? [y]es, [n]o, [a]ll for this task: "
 
 
-def approval(*, yes: bool, stdin: TextIO | None = None, stderr: TextIO | None = None) -> Callable[[Plan], Approval]:
+def approval(
+    *, yes: bool, silent: bool = False, stdin: TextIO | None = None, stderr: TextIO | None = None
+) -> Callable[[Plan], Approval]:
     """Who approves: everything is accepted with --yes and rejected where nobody can answer; otherwise the person is asked."""
     if yes:
         return accept
     asked, shown = stdin or sys.stdin, stderr or sys.stderr
-    return AtTerminal(asked.readline, shown, color=shown.isatty()) if asked.isatty() else reject
+    if not asked.isatty():
+        return Unattended(shown, color=shown.isatty(), silent=silent)
+    return AtTerminal(asked.readline, shown, color=shown.isatty())
+
+
+class Unattended:
+    """Shows each plan, unless it is `silent`, and approves none: there is no terminal to ask at."""
+
+    def __init__(self, out: TextIO, *, color: bool = False, silent: bool = False) -> None:
+        self._out = out
+        self._color = color
+        self._silent = silent
+
+    def __call__(self, plan: Plan) -> Approval:
+        """A no that says why."""
+        if not self._silent:
+            self._out.write(_shown(plan, color=self._color))
+            self._out.flush()
+        return Approval(
+            accepted=False,
+            reason="there is no terminal to ask at; use --yes or run it in a terminal",
+            asked=False,
+        )
 
 
 class AtTerminal:
@@ -34,12 +58,7 @@ class AtTerminal:
 
     def __call__(self, plan: Plan) -> Approval:
         """What the person decides; the end of input is a no."""
-        shown: list[str] = []
-        for line in printable_lines(visible(plan.diff())).removesuffix("\n").split("\n"):
-            color = COLORS.get(line[:1], "") if self._color and not line.startswith(("+++", "---")) else ""
-            shown.append(f"{color}{line}\x1b[0m" if color else line)
-        diff = "\n".join(shown)
-        self._say(f"\n{diff}\n{printable(visible(plan.summary()))}\n")
+        self._say(_shown(plan, color=self._color))
         if self._all:
             return Approval(accepted=True)
         answer = self._ask(QUESTION).lower()
@@ -55,3 +74,13 @@ class AtTerminal:
     def _say(self, text: str) -> None:
         self._out.write(text)
         self._out.flush()
+
+
+def _shown(plan: Plan, *, color: bool) -> str:
+    """The diff and what it comes to."""
+    lines: list[str] = []
+    for line in printable_lines(visible(plan.diff())).removesuffix("\n").split("\n"):
+        paint = COLORS.get(line[:1], "") if color and not line.startswith(("+++", "---")) else ""
+        lines.append(f"{paint}{line}\x1b[0m" if paint else line)
+    diff = "\n".join(lines)
+    return f"\n{diff}\n{printable(visible(plan.summary()))}\n"

@@ -126,6 +126,9 @@ def print_estimate(
         }
         print(escaped_json(json.dumps(shown, ensure_ascii=False, sort_keys=True)))
         return 0
+    if runs is not None:
+        looked_at = f", judged by {len(estimates)} of them" if scale > 1 else ""
+        print(f"would run     {plural(count, 'item')}{looked_at}")
     for reads in dict.fromkeys(each.reads for each in estimates):
         print(f"would read    {one_line(reads, 400)}")
     if first.masked is not None:
@@ -137,7 +140,7 @@ def print_estimate(
         return 0
     print(f"first prompt  about {plural(first.first_prompt, 'token')} for {printable(settings.model)}")
     money = f"${cost[0]:.4f} to ${cost[1]:.4f}" if cost else "cost unknown: no price is known for this model"
-    many = "" if count == 1 else f" for {count:,} runs" + (f", judged by {len(estimates)} of them" if scale > 1 else "")
+    many = "" if count == 1 else f" for {count:,} runs"
     print(f"typical       {first.turns[0]} to {first.turns[1]} turns: {low:,} to {high:,} tokens, {money}{many}")
     capped = "" if budget.max_cost_usd is None else f", ${budget.max_cost_usd:g} where prices are known"
     print(f"at most       {budget.max_iterations} turns, {budget.max_tokens_total:,} tokens{capped} per run")

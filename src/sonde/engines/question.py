@@ -20,7 +20,7 @@ from sonde.core.evidence import Citation, Refuted
 from sonde.engines import ask
 from sonde.engines.ask import ASK, BRIEF
 from sonde.engines.submission import Counted, miscounted
-from sonde.errors import ConfigError
+from sonde.errors import NotInSource
 from sonde.runtime.engine import Conclusion, Gathered, Prefilter
 from sonde.runtime.prompts import prompt_file
 
@@ -44,7 +44,7 @@ def prefilter(gathered: Gathered) -> Prefilter:
         raise context.refusal
     window = context.window
     if not window.traces:
-        raise ConfigError(_empty(context))
+        raise NotInSource(_empty(context))
     groups = [window.group_row(each) for each in window.groups[:GROUP_ROWS]]
     shown = window.groups[:SHOWN_GROUPS]
     lines = [f"Window: {_counted(window)}{_failing(context)}", *(f"- {_line(window, each)}" for each in shown)]

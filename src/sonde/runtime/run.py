@@ -249,7 +249,9 @@ class Run:
         except Diverged:
             raise
         except UsageError as error:
-            mistake, outcome = error, _failed(UnexpectedRuntimeError(error.message, stage=error.stage))
+            kept = RunError(error.message, stage=error.stage)
+            kept.code = error.code
+            mistake, outcome = error, _failed(kept)
         except RunError as error:
             outcome = _failed(error)
         except KeyboardInterrupt:

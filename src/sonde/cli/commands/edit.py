@@ -65,11 +65,10 @@ def edit(
     """
     from sonde.api.edit_run import edit as run_edit
     from sonde.api.follow_up import with_earlier_models
-    from sonde.cli.approval import approval
+    from sonde.cli.approval import Unattended, approval
     from sonde.cli.foreground_run import print_answer, print_model_line, print_way_on
     from sonde.cli.interrupt import soft_stop
     from sonde.cli.live import Lines, Silent
-    from sonde.contexts.workspace import reject
     from sonde.engines.edit import EDIT_BUDGET, EDIT_MAXIMA, LARGE_BUDGET
 
     settings = settings_of(model, budget, place, reach, packages=how.packages)
@@ -77,13 +76,14 @@ def edit(
         settings = with_earlier_models(settings, how.continue_from)
     limits = settings.budget(LARGE_BUDGET if how.large else EDIT_BUDGET, EDIT_MAXIMA)
     silent = output.json or output.quiet
-    approve = approval(yes=how.yes)
+    approve = approval(yes=how.yes, silent=silent)
+    unattended = isinstance(approve, Unattended) and settings.model is not None
     if not silent:
         print_model_line(settings)
         print(f"limits: {limits.in_words()}", file=sys.stderr)
-        if approve is reject and settings.model is not None:
+        if unattended:
             print(
-                "note: nobody can be asked here, so no change will be written; --yes approves all changes",
+                "note: there is no terminal to ask at, so changes are shown and not written; --yes approves all of them",
                 file=sys.stderr,
             )
     view = Silent() if silent else Lines(sys.stderr)
@@ -101,7 +101,7 @@ def edit(
             cancel=cancel,
         )
     print_answer(done, output, [path], changed=done.changed)
-    if output.quiet and not output.json and approve is reject and settings.model is not None and not done.changed:
+    if output.quiet and not output.json and unattended and not done.changed:
         print("sonde: nothing was written: nobody could be asked here; --yes approves all changes", file=sys.stderr)
     if not silent:
         print_way_on(done, typed.find_root().obj, limits, EDIT_MAXIMA)

@@ -187,10 +187,11 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """The user's word on a plan; the reason for a no goes back to the model."""
+    """The user's word on a plan; the reason for a no goes back to the model. `asked` is False where nobody could be asked."""
 
     accepted: bool
     reason: str = ""
+    asked: bool = True
 
 
 Approve = Callable[[Plan], Approval | bool]
@@ -240,13 +241,14 @@ def accept(plan: Plan) -> Approval:
 def reject(plan: Plan) -> Approval:
     """The default: nobody was asked, so nothing is written."""
     del plan
-    return Approval(accepted=False, reason="nobody approved it (pass --yes, or use an editor that asks)")
+    return Approval(accepted=False, reason="there is nobody to ask; give an approve function", asked=False)
 
 
 def rejected(decision: Approval) -> Applied:
     """What the model hears after a no."""
     reason = decision.reason.strip() or "no reason given"
-    return Applied(applied=False, summary=f"the user rejected this change: {reason}")
+    said = "the user rejected this change" if decision.asked else "not approved"
+    return Applied(applied=False, summary=f"{said}: {reason}")
 
 
 def passage(path: str, lines: list[str], start_line: int | None, end_line: int | None) -> FileSlice:

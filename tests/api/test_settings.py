@@ -130,6 +130,18 @@ def test_a_command_model_is_an_argv_list_with_its_options(home: Path) -> None:
     assert settings(home, env={"SONDE_MODEL": '["python3", "a b"]'}).model == "command:python3 'a b'"
 
 
+def test_a_named_program_gets_the_variables_that_its_entry_names_and_no_others(home: Path) -> None:
+    user_file(home, '[models.mine]\ncommand = ["cat"]\nenv = ["MINE_TOKEN", "TZ", "NOT_SET"]')
+
+    found = settings(home, env={"MINE_TOKEN": "mine-secret", "TZ": "Europe/Rome", "OPENAI_API_KEY": KEY})
+
+    assert found.choose("mine").settings.env == {"MINE_TOKEN": "mine-secret", "TZ": "Europe/Rome"}
+    assert "mine-secret" in found.secrets() and "Europe/Rome" not in found.secrets()
+    user_file(home, '[models.mine]\ncommand = ["cat"]\nenv = "MINE_TOKEN"')
+    with pytest.raises(ConfigError, match="a list of variables to pass on"):
+        settings(home)
+
+
 def test_a_named_server_has_its_own_address_and_key(home: Path) -> None:
     user_file(home, '[models.lab]\nname = "openai:qwen"\nbase_url = "http://lab/v1"\napi_key_env = "LAB"')
 

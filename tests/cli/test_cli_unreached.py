@@ -60,15 +60,18 @@ def message_of(folder: Path, script: str) -> tuple[Path, str]:
     program.write_text(script)
     program.chmod(0o755)
     words = ("--json", "--model", f"command:{program}", "--runs-dir", str(folder / "runs"))
-    return program, failed(ask(folder, *words))["message"]
+    error = failed(ask(folder, *words))
+    assert error["code"] == "MODEL_UNREACHABLE"
+    return program, error["message"]
 
 
 @pytest.mark.requirement(112)
 def test_a_program_that_always_fails_is_named_with_the_attempts_and_its_last_words(folder: Path) -> None:
-    program, message = message_of(folder, "#!/bin/sh\necho no such account >&2\nexit 3\n")
+    program, message = message_of(folder, "#!/bin/sh\nprintf 'asking\\nno such account' >&2\nexit 3\n")
 
-    assert f"after 1 attempt: the model could not be reached: command:{program} ended with exit code 3" in message
-    assert "no such account" in message
+    failed = f"after 1 attempt: the model's program failed: command:{program} ended with exit code 3: no such account"
+    assert f"{failed} (it sees only PATH, HOME, LANG of the environment; env =" in message
+    assert message.endswith("Before that: asking")
 
 
 def test_a_program_whose_interpreter_is_missing_is_named_with_what_to_check(folder: Path) -> None:

@@ -13,6 +13,7 @@ FILES = {
     "a profile": '[profile.ci]\nmodel = "openai:x"\nbase_url = "{url}/v1"',
     "a program": 'model = ["sh", "-c", "touch {marker}"]',
     "a program of sub-calls": 'sub_model = ["sh", "-c", "touch {marker}"]',
+    "a program with a variable": 'model = "fast"\n[models.fast]\ncommand = ["sh", "-c", "touch {marker}"]\nenv = ["CLOUD_KEY"]',
     "another backend": 'backend = "monty"',
 }
 

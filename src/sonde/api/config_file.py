@@ -64,6 +64,8 @@ class NamedModel:
     top_p: float | None = None
     price: Price | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    env_names: tuple[str, ...] = ()
+    """Variables that its program gets from our environment, where they are set."""
     extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -269,12 +271,19 @@ def _model(table: Table, source: str, label: str) -> NamedModel:
     variable = table.get("api_key_env")
     if variable is not None and not isinstance(variable, str):
         raise ConfigError(f"{source}: api_key_env must be the name of an environment variable, not {variable!r}")
+    env: Any = table.get("env", {})
+    names = cast("list[Any]", env) if isinstance(env, list) else []
+    if not isinstance(env, dict | list) or not all(isinstance(each, str) for each in names):
+        raise ConfigError(
+            f'{source}: env must be a list of variables to pass on, ["NAME"], or a table {{NAME = "value"}}, not {env!r}'
+        )
     return NamedModel(
         spec=spec,
         source=source,
         api_key_env=variable,
         price=None if "price" not in table else check(KEYS["price"], table["price"], f"{NAME} [models.{label}]"),
-        env={str(key): str(value) for key, value in _sub_table(table, "env", source).items()},
+        env={str(key): str(value) for key, value in cast("Table", env).items()} if isinstance(env, dict) else {},
+        env_names=tuple(names),
         extra_body=_sub_table(table, "extra_body", source),
         **plain,
     )

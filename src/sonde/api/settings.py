@@ -177,7 +177,7 @@ class Settings:
             prompt_mode=named.prompt_mode,
             **{name: getattr(named, name) for name in SAMPLING if not self.sources.get(name, "").startswith("--")},
             price=price if price and price.source == KEYS["price"].option else named.price or price,
-            env=named.env,
+            env=named.env or {each: self.environ[each] for each in named.env_names if each in self.environ},
             extra_body=named.extra_body,
             label=None if named.spec == model else model,
         )
@@ -214,6 +214,8 @@ class Settings:
     def secrets(self) -> list[str]:
         """The known values of keys: what the journal and every message must never hold."""
         named = {"LANGFUSE_SECRET_KEY", *(model.api_key_env for model in self.models.values())}
+        passed_on = (name for model in self.models.values() for name in model.env_names)
+        named |= {name for name in passed_on if re.search("KEY|TOKEN|SECRET|PASS", name.upper())}
         given = [*self.environ.items(), *(pair for model in self.models.values() for pair in model.env.items())]
         values = {value.strip() for name, value in given if name.endswith("_API_KEY") or name in named}
         values |= {self.api_key.reveal().strip()} if self.api_key else set()  # as it is sent

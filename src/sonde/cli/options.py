@@ -75,7 +75,11 @@ class ModelOptions:
     """Which model, and how to reach it."""
 
     model: Annotated[
-        str | None, typer.Option(metavar="M", help="provider:name, command:PROGRAM, or an entry of [models].")
+        str | None,
+        typer.Option(
+            metavar="M",
+            help="provider:name, command:PROGRAM (env of its [models] entry names the variables it sees), or an entry.",
+        ),
     ] = None
     sub_model: Annotated[
         str | None, typer.Option(metavar="M", help="The model for sub-calls; by default the same.")

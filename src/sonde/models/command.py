@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sonde.core.deadline import Deadline
 from sonde.core.redaction import secret_forms
-from sonde.errors import ConfigError, ModelCallFailed
+from sonde.errors import ConfigError, ErrorCode, ModelCallFailed
 from sonde.models.base import (
     ModelReply,
     ModelRequest,
@@ -36,6 +36,9 @@ from sonde.models.process import Program, ProgramEnd, run_process
 ATTEMPT_S = 600.0
 WAITING_S = 86_400.0  # with count_wait=False a person may be behind the command
 PASSED_ON = ("PATH", "HOME", "LANG")
+ENVIRONMENT = (
+    f'it sees only {", ".join(PASSED_ON)} of the environment; env = ["NAME"] in its [models] entry passes on more'
+)
 TEMPORARY_FAILURE = 75  # EX_TEMPFAIL of sysexits.h: "try again later"
 SAID_CHARS = 2000  # of what it wrote to stderr; cut only after keys are removed: half a key would no longer be found
 _UNREACHED = "the model could not be reached"
@@ -111,7 +114,8 @@ class CommandModel:
             except OSError as error:
                 raise ModelCallFailed(
                     f"{_UNREACHED}: {self.name} could not be started: {error.strerror or error}; "
-                    "check that the program is there and may be executed"
+                    "check that the program is there and may be executed",
+                    code=ErrorCode.MODEL_UNREACHABLE,
                 ) from None
             text = finished.text or _read(last_message)
         waited = 0.0 if self._settings.count_wait else finished.seconds
@@ -143,12 +147,18 @@ class CommandModel:
         if finished.returncode != 0 and not finished.overflowed:
             code = finished.returncode
             ending = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            said = self._clean(finished.stderr_tail)[-SAID_CHARS:].strip()
+            # The last line is what matters of a traceback, and messages are cut at their end.
+            before, _, last = self._clean(finished.stderr_tail)[-SAID_CHARS:].strip().rpartition("\n")
+            told = f": {last}" if last else ". It wrote nothing to stderr; try it by hand: echo Hello | PROGRAM"
+            if code > 0 and not self._settings.env:
+                told += f" ({ENVIRONMENT})"
             raise ModelCallFailed(
-                self._clean(f"{_UNREACHED}: {self.name} {ending}. ")
-                + (f"It said: {said}" if said else "It wrote nothing to stderr; try it by hand: echo Hello | PROGRAM"),
+                self._clean(f"the model's program failed: {self.name} {ending}")
+                + told
+                + (f". Before that: {before.strip()}" if before else ""),
+                code=ErrorCode.MODEL_UNREACHABLE,
                 retryable=finished.returncode < 0 or finished.returncode == TEMPORARY_FAILURE,
-                tokens_in=spent,
+                tokens_in=spent if code < 0 else 0,  # one that gave up by itself has no reply to be paid for
                 waited_s=waited,
                 returncode=finished.returncode,
             )

@@ -34,8 +34,8 @@ def tables(tmp_path: Path) -> Iterator[Tables]:
             "a" * 32, "1" * 16, "pay", status_code="ERROR", attributes={"llm.model_name": "m", "tries": 3, "ok": True}
         ),
         span("a" * 32, "2" * 16, "pay", attributes={"labels": ["x", "y"]}),
-        span("b" * 32, "3" * 16, "ship"),
-        span("c" * 32, "4" * 16, "outside the window"),
+        span("b" * 32, "3" * 16, "ship", attributes={"by": "sea"}),
+        span("c" * 32, "4" * 16, "outside the window", attributes={"by": "air"}),
     ]
     group = {"group_id": "g1", "kind": "error", "component": "pay", "message": "no", "traces": 1, "spans": 1}
     group |= {"first_seen": "2026-01-01T00:00:00Z", "last_seen": "2026-01-01T00:00:00Z", "members": ["a" * 32]}
@@ -63,6 +63,12 @@ def test_attributes_groups_and_their_traces_can_be_joined(tables: Tables) -> Non
     begun = "2026-01-01T00:00:00.000Z"
     assert rows == [{"message": "no", "model": "m", "tries": 4, "ok": 1, "none": None, "start_time": begun}]
     assert listed == [{"labels": '["x", "y"]'}]
+
+
+def test_attributes_of_spans_outside_the_window_are_not_told(tables: Tables) -> None:
+    rows, _ = tables.ask("SELECT attr('4444444444444444', 'by') AS outside, attr('3333333333333333', 'by') AS inside")
+
+    assert rows == [{"outside": None, "inside": "sea"}]
 
 
 def test_two_sources_are_one_table_and_a_trace_that_both_hold_counts_once(tmp_path: Path) -> None:
@@ -96,6 +102,13 @@ def test_two_sources_are_one_table_and_a_trace_that_both_hold_counts_once(tmp_pa
         "SELECT * FROM temp.chosen",
         "SELECT name FROM sqlite_master",
         "SELECT * FROM temp.sqlite_master",
+        "SELECT count(*) AS n FROM SQLITE_MASTER",
+        "SELECT count(*) AS n FROM bodies",
+        "WITH spans AS (SELECT name, sql FROM sqlite_master) SELECT name FROM spans",
+        "WITH spans AS (SELECT name, sql FROM part0.sqlite_master) SELECT name FROM spans",
+        "WITH spans AS (SELECT name FROM part0.spans) SELECT name FROM spans",
+        "WITH groups AS (SELECT zeroblob(9) AS x) SELECT x FROM groups",
+        "SELECT x FROM (SELECT hex(name) AS x FROM spans) AS traces",
         "SELECT * FROM json_each('[1]')",
         "SELECT randomblob(1000000000) AS x",
         "SELECT zeroblob(1000000000) AS x",
@@ -105,7 +118,7 @@ def test_two_sources_are_one_table_and_a_trace_that_both_hold_counts_once(tmp_pa
         "",
     ],
 )
-def test_anything_but_a_select_over_the_views_is_refused_and_told_what_is_allowed(tables: Tables, query: str) -> None:
+def test_anything_but_a_select_over_the_tables_is_refused_and_told_what_is_allowed(tables: Tables, query: str) -> None:
     with pytest.raises(ToolFault, match="allowed is one SELECT"):
         tables.ask(query)
 

@@ -1,8 +1,9 @@
 """SQL over the indexes of traces: SELECT and nothing else, within limits of rows, time, memory and length.
 
-The connection is read-only. Its authorizer lets a query read four views (`spans`, `traces`, `groups`, `members`) and call the functions of
-a list; the tables behind them, other files, settings, extensions and writes are out of reach. Who writes the query is a model, which may
-have read hostile text. What this does not promise: that a query within its limits is cheap.
+A query sees a private database with four tables (`spans`, `traces`, `groups`, `members`), copied from the indexes for the window; no index
+is attached while it runs. An authorizer lets it read those tables and call the functions of a list; other files, settings, extensions
+and writes are out of reach. Who writes the query is a model, which may have read hostile text. What this does not promise: that a query
+within its limits is cheap.
 """
 
 from __future__ import annotations
@@ -27,8 +28,15 @@ CELL_CHARS = 4_000
 QUERY_S = 10.0
 QUERY_BYTES = 512 << 20
 STEPS = 1_000  # of SQLite's machine between two looks at the clock
-VIEWS = ("spans", "traces", "groups", "members")
-GROUP_COLUMNS = ("group_id", "kind", "component", "message", "traces", "spans", "first_seen", "last_seen")
+COLUMNS = {
+    name: tuple(columns.split())
+    for name, columns in {
+        "spans": "source project trace_id span_id parent_id name kind status status_message exception start_time latency_ms",
+        "traces": "source project trace_id start_time latency_ms spans errors",
+        "groups": "group_id kind component message traces spans first_seen last_seen",
+        "members": "group_id trace_id",
+    }.items()
+}
 LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 300_000,  # a status message is shorter; to look for a longer text in another takes minutes
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 20_000,
@@ -48,21 +56,19 @@ FUNCTIONS = frozenset(
     """.split()  # noqa: SIM905 - words read better as text
 )
 ALLOWED = (
-    "one SELECT (WITH, joins, windows) over the views spans, traces, groups and members, with "
+    "one SELECT (WITH, joins, windows) over the tables spans, traces, groups and members, with "
     "count, sum, avg, min, max, group_concat, substr, instr, like, strftime, json_extract, attr(span_id, 'key') and the like"
 )
-_SPANS = """SELECT '{source}' AS source, t.project, s.trace_id, s.span_id, s.parent_id, s.name, s.kind, s.status, s.status_message,
- s.exception, strftime('%Y-%m-%dT%H:%M:%fZ', s.start_us / 1000000.0, 'unixepoch') AS start_time,
- max(0, coalesce(s.end_us, s.start_us) - s.start_us) / 1000.0 AS latency_ms
- FROM {base}.spans s JOIN temp.chosen c ON c.trace_id = s.trace_id AND c.part = {part}
- JOIN {base}.traces t ON t.trace_id = s.trace_id"""
-_TRACES = """SELECT '{source}' AS source, t.project, t.trace_id, strftime('%Y-%m-%dT%H:%M:%fZ', t.start_us / 1000000.0, 'unixepoch')
- AS start_time, max(0, t.end_us - t.start_us) / 1000.0 AS latency_ms, t.spans, t.errors
- FROM {base}.traces t JOIN temp.chosen c ON c.trace_id = t.trace_id AND c.part = {part}"""
+_SPANS = """SELECT ?1, t.project, s.trace_id, s.span_id, s.parent_id, s.name, s.kind, s.status, s.status_message, s.exception,
+ strftime('%Y-%m-%dT%H:%M:%fZ', s.start_us / 1000000.0, 'unixepoch'), max(0, coalesce(s.end_us, s.start_us) - s.start_us) / 1000.0
+ FROM part.spans s JOIN temp.chosen c ON c.trace_id = s.trace_id AND c.part = ?2 JOIN part.traces t ON t.trace_id = s.trace_id"""
+_TRACES = """SELECT ?1, t.project, t.trace_id, strftime('%Y-%m-%dT%H:%M:%fZ', t.start_us / 1000000.0, 'unixepoch'),
+ max(0, t.end_us - t.start_us) / 1000.0, t.spans, t.errors
+ FROM part.traces t JOIN temp.chosen c ON c.trace_id = t.trace_id AND c.part = ?2"""
 
 
 class Tables:
-    """The traces of a window, of one or more indexes, as views that can be asked in SQL."""
+    """The traces of a window, of one or more indexes, as tables that can be asked in SQL."""
 
     def __init__(
         self,
@@ -72,37 +78,40 @@ class Tables:
         *,
         seconds: float = QUERY_S,
     ) -> None:
-        """`chosen` are the traces as (number of the store, id); `groups` have the columns of the view, and the ids of their `members`."""
+        """`chosen` are the traces as (number of the store, id); `groups` have the columns of the table, and the ids of their `members`."""
         self._bodies = [_opened(store.index) for store in stores]
-        self._connection = connection = sqlite3.connect(
-            ":memory:", uri=True, check_same_thread=False, isolation_level=None
-        )
+        # An empty name is a private database on disk: it takes the place of memory, and goes with the connection.
+        self._connection = connection = sqlite3.connect("", uri=True, check_same_thread=False, isolation_level=None)
         self._lock = threading.Lock()
         self._denied = ""
         self._seconds = seconds
         run = connection.execute
-        run("PRAGMA temp_store = MEMORY")
+        run("PRAGMA journal_mode = OFF")
         run("PRAGMA trusted_schema = OFF")
-        for number, store in enumerate(stores):
-            run(f"ATTACH ? AS part{number}", (f"{store.index.resolve().as_uri()}?mode=ro",))
         run("CREATE TEMP TABLE chosen(part INTEGER, trace_id TEXT PRIMARY KEY) WITHOUT ROWID")
-        connection.executemany("INSERT OR IGNORE INTO chosen VALUES (?, ?)", chosen)
-        run("CREATE TEMP TABLE inside(group_id TEXT, trace_id TEXT, PRIMARY KEY (group_id, trace_id)) WITHOUT ROWID")
-        run(f"CREATE TEMP TABLE failures({', '.join(GROUP_COLUMNS)})")
-        added = f"INSERT INTO failures VALUES ({', '.join('?' * len(GROUP_COLUMNS))})"  # noqa: S608 - only question marks
+        self._part_of = {
+            trace_id: part for part, trace_id in reversed([*chosen])
+        }  # of two that hold a trace, the first
+        connection.executemany(
+            "INSERT INTO chosen VALUES (?, ?)", ((part, trace_id) for trace_id, part in self._part_of.items())
+        )
+        for table, columns in COLUMNS.items():
+            run(f"CREATE TABLE {table}({', '.join(columns)})")
+        for number, store in enumerate(stores):
+            run("ATTACH ? AS part", (f"{store.index.resolve().as_uri()}?mode=ro",))
+            for table, form in (("spans", _SPANS), ("traces", _TRACES)):
+                run(f"INSERT INTO main.{table} {form}", (store.name, number))
+            run("DETACH part")
+        run("DROP TABLE temp.chosen")
+        run("CREATE INDEX of_trace ON spans(trace_id)")
+        run("CREATE INDEX by_id ON spans(span_id)")
+        added = f"INSERT INTO groups VALUES ({', '.join('?' * len(COLUMNS['groups']))})"  # noqa: S608 - only question marks
         for row in groups:
-            run(added, [row[name] for name in GROUP_COLUMNS])
+            run(added, [row[name] for name in COLUMNS["groups"]])
             connection.executemany(
-                "INSERT INTO inside VALUES (?, ?)", ((row["group_id"], each) for each in row["members"])
+                "INSERT INTO members VALUES (?, ?)", ((row["group_id"], each) for each in row["members"])
             )
-        for view, form in (("spans", _SPANS), ("traces", _TRACES)):
-            parts = [
-                form.format(source=store.name.replace("'", "''"), base=f"part{number}", part=number)
-                for number, store in enumerate(stores)
-            ]
-            run(f"CREATE TEMP VIEW {view} AS {' UNION ALL '.join(parts)}")
-        run("CREATE TEMP VIEW groups AS SELECT * FROM temp.failures")
-        run("CREATE TEMP VIEW members AS SELECT * FROM temp.inside")
+        self._modules = {str(row[0]).lower() for row in run("PRAGMA module_list")}
         run("PRAGMA query_only = ON")
         connection.create_function("attr", 2, self._attribute, deterministic=True)
         for limit, value in LIMITS.items():
@@ -143,15 +152,19 @@ class Tables:
         return [{name: _cell(value) for name, value in zip(names, row, strict=True)} for row in rows[:MAX_ROWS]], cut
 
     def _allow(self, action: int, first: str | None, second: str | None, base: str | None, inside: str | None) -> int:
-        """SQLite asks for each thing that a query would do; `inside` is the view that does it."""
+        """SQLite asks for each thing that a query would do. `inside` is no ground to allow one: it may be a name of the query's choice."""
+        del inside
+        table = str(first).lower()
         match action:
             case sqlite3.SQLITE_SELECT | sqlite3.SQLITE_RECURSIVE:
                 return sqlite3.SQLITE_OK
-            case sqlite3.SQLITE_READ if inside in VIEWS or (first in VIEWS and base in ("temp", None)):
+            case sqlite3.SQLITE_READ if table in COLUMNS and base in ("main", None):
                 return sqlite3.SQLITE_OK
-            case sqlite3.SQLITE_READ if first and not first.startswith(("sqlite_", "pragma_", "json_")) and not base:
-                return sqlite3.SQLITE_OK  # a common table expression, or a subquery
-            case sqlite3.SQLITE_FUNCTION if str(second).lower() in FUNCTIONS or inside in VIEWS:
+            case sqlite3.SQLITE_READ if not (
+                base or table.startswith(("sqlite_", "pragma_")) or table in self._modules
+            ):
+                return sqlite3.SQLITE_OK  # a common table expression or a subquery: there are no other tables
+            case sqlite3.SQLITE_FUNCTION if str(second).lower() in FUNCTIONS:
                 return sqlite3.SQLITE_OK
             case sqlite3.SQLITE_FUNCTION:
                 self._denied = f"the function {second} is not allowed; allowed is {ALLOWED}"
@@ -162,13 +175,13 @@ class Tables:
         return sqlite3.SQLITE_DENY
 
     def _attribute(self, span_id: object, key: str) -> str | float | None:
-        """One attribute of a span, of its events or of its resource, as SQL can hold it."""
-        for connection in self._bodies:
+        """One attribute of a span of the window, of its events or of its resource, as SQL can hold it."""
+        for part, connection in enumerate(self._bodies):
             found = connection.execute(
-                "SELECT body FROM spans JOIN bodies USING (id) WHERE span_id = ?", (str(span_id),)
+                "SELECT trace_id, body FROM spans JOIN bodies USING (id) WHERE span_id = ?", (str(span_id),)
             ).fetchone()
-            if found is not None:
-                attributes, events, resource = decode_body(found[0])
+            if found is not None and self._part_of.get(found[0]) == part:
+                attributes, events, resource = decode_body(found[1])
                 tables = (attributes, *(event.attributes for event in events), resource)
                 value = next((table[key] for table in tables if key in table), None)
                 if isinstance(value, bool) or value is None:
@@ -223,9 +236,9 @@ def _told(error: BaseException) -> str:
     said = str(error)
     if "one statement" in said:
         return f"one statement per call; allowed is {ALLOWED}"
-    if "no such function" in said:
+    if "no such function" in said or "no such table" in said:
         return f"{said}; allowed is {ALLOWED}"
     if "too big" in said or "too long" in said or "too many" in said or "too large" in said:
         length, query = (LIMITS[each] for each in (sqlite3.SQLITE_LIMIT_LENGTH, sqlite3.SQLITE_LIMIT_SQL_LENGTH))
         return f"{said}: a text may have {length:,} bytes and a query {query:,}"
-    return f"{said}; the views are {', '.join(VIEWS)}, and a row of one shows its columns"
+    return f"{said}; the tables are {', '.join(COLUMNS)}, and a row of one shows its columns"

@@ -58,6 +58,14 @@ def test_a_claim_that_is_not_confirmed_comes_back_with_its_lines_and_the_reason(
     assert not answer.citations
 
 
+@pytest.mark.parametrize("verdict", ["```python\nprint(1)\n```", "The lines say: yes"])
+def test_a_check_that_replies_neither_yes_nor_no_is_not_quoted_as_a_no(verdict: str) -> None:
+    answer = run_in_memory(ScriptedModel([CLAIM, verdict, CLAIM]), "What happened?", logs())
+
+    assert "app.log:2-3 is not confirmed: the check's reply could not be read" in answer.gaps
+    assert not any(verdict in gap or "bear the answer out" in gap for gap in answer.gaps)
+
+
 @pytest.mark.parametrize("again", [CLAIM, "FINAL(held_final)", f"print(CONTEXT['app.log'])\n{CLAIM}"])
 def test_a_claim_that_was_refuted_does_not_pass_when_it_is_repeated(again: str) -> None:
     model = ScriptedModel(["t = CONTEXT['app.log']", CLAIM, "no, they say nothing about orders", again])

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 UNPROVED = "citations are switched off: nothing proves this answer"
 UNSEEN_CHARS, WHOLE_CHARS, CLAIM_CHARS, CONFIRMED_CHARS, COUNTED = 800, 1_500, 2_000, 6_000, 12
-_YES = re.compile(r"\W*yes\b", re.IGNORECASE)
+_YES, _NO = re.compile(r"\W*yes\b", re.IGNORECASE), re.compile(r"\W*no\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,9 @@ def conclude(session: Session, value: Any, *, asks: bool = False) -> Conclusion:
             reason = f"the model cited {place} without having read it"
             if refuted is not None:
                 session.memory.refuted[place] = len(session.coder.printed)
-                reason = f"a check said that {place} does not bear the answer out: {refuted}"
+                reason = f"{place} is not confirmed: the check's reply could not be read"
+                if _NO.match(refuted):
+                    reason = f"a check said that {place} does not bear the answer out: {refuted}"
             denied[place] = Refuted(reason, words)
         conclusion = _judged(session, value, denied)
     for gate in ("schema", "evidence", "citations"):

@@ -576,3 +576,35 @@ def test_what_changed_is_masked_before_it_is_cut(traces: Path, tmp_path: Path) -
     assert "rollout for <customer-1> by <email-" in sent(model.requests)
     assert leaks(export_html(RunDir(folder_of(found)), tmp_path / "page.html").read_text()) == []
     assert f"rollout for {CUSTOMER} by {BOB}" in (folder_of(found) / "report.md").read_text()
+
+
+@pytest.mark.long
+def test_the_sender_of_a_span_and_ids_that_hold_a_value_are_masked_and_found(tmp_path: Path) -> None:
+    span = {
+        "traceId": f"tr-{CUSTOMER}",
+        "spanId": f"sp-{JANE}",
+        "name": "pay",
+        "startTimeUnixNano": "1767225600000000000",
+        "endTimeUnixNano": "1767225601000000000",
+        "status": {"code": 2, "message": "TimeoutError"},
+    }
+    child = {**span, "spanId": "child", "parentSpanId": f"sp-{JANE}"}
+    sender = {"attributes": [{"key": "service.name", "value": {"stringValue": f"shop of {BOB}"}}]}
+    source = tmp_path / "otlp.jsonl"
+    source.write_text(json.dumps({"resourceSpans": [{"resource": sender, "scopeSpans": [{"spans": [span, child]}]}]}))
+    options: dict[str, Any] = {"mask_patterns": PATTERNS, "settings": Settings(), "runs_dir": tmp_path / "runs"}
+    look = (
+        "row = sql(\"SELECT span_id, trace_id, attr(span_id, 'service.name') AS sender FROM spans WHERE parent_id IS NULL\")[0]\n"
+        "print(row, group_by('service.name'), get_children(row['span_id']), get_span(row['span_id']))"
+    )
+    model = ScriptedModel([look, *["FINAL('It is [span:' + row['span_id'] + ']')"] * 3])
+    answer = sonde.ask("What failed?", source=source, model=model, **options)
+    told = sonde.rca(f"tr-{CUSTOMER}", source, model=(other := ScriptedModel(["FINAL('no')"] * 9)), **options)
+
+    assert leaks(sent(model.requests) + sent(other.requests)) == []
+    assert "'sender': 'shop of <email-" in sent(model.requests)
+    assert answer.text == f"It is [span:sp-{JANE}]"
+    assert answer.citations[0].ref == f"sp-{JANE}"
+    assert [files_with(folder_of(each)) for each in (answer, told)] == [{"report.md"}] * 2
+    assert told.report is not None and told.report["trace_id"] == f"tr-{CUSTOMER}"
+    assert replay(folder_of(told), settings=Settings()).equal

@@ -162,8 +162,10 @@ def case_spec(case: Case, context: TracesContext, settings: Settings, options: R
     mask = mask_of(settings, options)
     masked(context, mask)
     options = {**(options or {}), "mask": mask or False}
-    writeback = Writeback(case=case, context=context)
+    writeback = Writeback(case=case, context=context, mask=mask)
     params = case.params(context.store)
+    if mask is not None:
+        params |= {name: mask.hidden_value(params[name]) for name in ("trace_id", "trace_ids") if name in params}
     if case.changes:
         query = case.query()
         start, end = (query.start_us, query.end_us) if query else (None, None)

@@ -291,7 +291,8 @@ def restored(outcome: Outcome, mask: Mask, reread: Reread | None = None) -> Outc
         where = {name: getattr(citation, name) for name in ("kind", "ref", "path", "start_line", "end_line")}
         text = reread(Excerpt(**where, hash=citation.excerpt_hash)) if reread and citation.start_line > 0 else None
         unchanged = text is not None and sha256_text(text) == citation.excerpt_hash
-        words = {name: mask.restored(getattr(citation, name)) for name in ("path", "ref", "snippet", "signal")}
+        names = ("path", "ref", "snippet", "signal", "trace_id", "span_id")
+        words = {name: mask.restored(getattr(citation, name)) for name in names if hasattr(citation, name)}
         hashed = sha256_text(mask.restored(text or "")) if unchanged else citation.excerpt_hash
         return citation.model_copy(update={**words, "excerpt_hash": hashed})
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
@@ -38,6 +38,9 @@ from sonde.runs.rundir import REPORT, RESULT, TRACE, pretty_json
 from sonde.runtime.finish import Outcome
 from sonde.trace_client import Json
 
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
+
 ANNOTATIONS = "annotations.jsonl"
 WRITEBACK_S = 300.0
 KEPT_TEXTS, KEPT_CHARS = 40, 20_000
@@ -49,6 +52,8 @@ class Writeback:
 
     case: Case
     context: TracesContext
+    mask: Mask | None = None
+    """Hides people's data in the report, and perhaps in the ids of spans, which the server knows by their real ones."""
 
     def __call__(self, output: Any, annotator: str, run_id: str) -> WroteBack:
         """Write them and say what came of it; a failure of the server is in the event, not raised."""
@@ -59,6 +64,7 @@ class Writeback:
         with Deadline(SystemClock(), WRITEBACK_S).in_force():  # a run that is out of time may still say what it found
             try:
                 annotations = self.annotations(output, annotator, run_id)
+                annotations = [replace(each, target=self._real(each.target)) for each in annotations]
                 client = PhoenixClient(place.address, api_key=place.api_key, headers=place.headers)
                 annotations, kept = self._against_older(annotations, output, client)
                 written = write_annotations(annotations, client)
@@ -72,6 +78,7 @@ class Writeback:
         reason, failed = written.error, len(annotations) - len(written.ids)
         if reason is None and written.unknown:
             reason = f"{len(written.unknown)} spans or traces do not exist there: {', '.join(written.unknown[:5])}"
+        reason = reason if reason is None or self.mask is None else self.mask.hidden(reason)
         failure = f"{reason}; the report stands, `sonde publish {run_id}` tries again"
         return WroteBack(
             status="succeeded" if reason is None and not failed else "partial" if written.ids else "failed",
@@ -89,8 +96,9 @@ class Writeback:
     ) -> tuple[list[Annotation], int]:
         """What to write, given what older runs of this engine wrote there, and how many a higher judge keeps us from writing."""
         report = cast("Mapping[str, Any]", output)
-        traces = [str(each["trace_id"]) for each in report.get("representative_traces") or (report,)]
-        trace_of = {span.span_id: trace for trace in traces for span in self.context.store.summaries(trace)}
+        shown = [str(each["trace_id"]) for each in report.get("representative_traces") or (report,)]
+        traces, spans_of = list(map(self._real, shown)), self.context.store.summaries
+        trace_of = {self._real(span.span_id): self._real(trace) for trace in shown for span in spans_of(trace)}
         trace_of |= {trace: trace for trace in traces}
         reads = PhoenixReads(client, self.case.place.project or DEFAULT_PROJECT)
         rows = reads.annotations("span", [each for each in trace_of if each not in traces])
@@ -133,6 +141,9 @@ class Writeback:
             and trace_of.get(target) not in stand
         ]
         return [*chosen, *gone], len(annotations) - len(chosen)
+
+    def _real(self, own_id: str) -> str:
+        return own_id if self.mask is None else self.mask.restored(own_id)
 
     def annotations(self, output: Any, annotator: str, run_id: str) -> list[Annotation]:
         """The annotations of a report."""
@@ -200,8 +211,8 @@ def publish_run(
         raise ConfigError(f"run {recorded.run_dir.run_id} has not ended; `sonde resume` continues it")
     within = readable_places(recorded.run_dir, chosen.environ, trust_run=trust_run)
     started = recorded.started
-    if "mask" in started.settings:
-        started = unmasked(started, recorded_mask(recorded, chosen))
+    mask = recorded_mask(recorded, chosen)
+    started = unmasked(started, mask)
     case = replace(case_of(started.settings, chosen, source, within=within), replace_judgements=replace_judgements)
     if ended.output is None:
         raise ConfigError(f"run {recorded.run_dir.run_id} ended without a report, so it has no annotations")
@@ -212,8 +223,11 @@ def publish_run(
             "name a Phoenix server that has the same traces: sonde publish RUN --source http://localhost:6006"
         )
     context = case.open()
+    context.mask_with(mask)
     try:
-        wrote = Writeback(case=case, context=context)(ended.output, ended.annotator_kind, recorded.run_dir.run_id)
+        wrote = Writeback(case=case, context=context, mask=mask)(
+            ended.output, ended.annotator_kind, recorded.run_dir.run_id
+        )
     finally:
         context.store.close()
     run_dir = recorded.run_dir

@@ -22,8 +22,8 @@ MOST_TRACES = 200_000
 
 
 class MaskedStore:
-    """See `TraceStore`. Names, messages, attributes and events are masked; ids and kinds stay, so that spans are found and annotated.
-    A filter may speak of placeholders.
+    """See `TraceStore`. Everything but kinds and times is masked, ids too if they hold somebody's data; ids and filters that are
+    asked for may speak of placeholders.
     """
 
     def __init__(self, inner: TraceStore, mask: Mask) -> None:
@@ -46,11 +46,12 @@ class MaskedStore:
         """Traces by (start, id)."""
         condition = None if query.condition is None else parse_filter(self._mask.restored(query.condition.text))
         project = None if query.project is None else self._mask.restored(query.project)
-        page = self.inner.traces(replace(query, condition=condition, project=project))
+        after = None if query.after is None else self._mask.restored(query.after)
+        page = self.inner.traces(replace(query, condition=condition, project=project, after=after))
         return Page(tuple(map(self._row, page.rows)), page.more)
 
     def _row(self, row: TraceRow) -> TraceRow:
-        return replace(row, project=self._mask.hidden(row.project))
+        return replace(row, project=self._mask.hidden(row.project), trace_id=self._mask.hidden(row.trace_id))
 
     def summaries(self, trace_id: str) -> Sequence[SpanSummary]:
         """All spans of a trace without content."""
@@ -78,11 +79,14 @@ class MaskedStore:
 
     def annotations(self, trace_id: str, span_id: str | None) -> list[dict[str, Any]]:
         """Annotations, masked."""
-        return self._mask.hidden_value(self.inner.annotations(trace_id, span_id))
+        own = None if span_id is None else self._mask.restored(span_id)
+        return self._mask.hidden_value(self.inner.annotations(self._mask.restored(trace_id), own))
 
     def link(self, trace_id: str, span_id: str | None = None) -> str | None:
-        """Where a browser shows this trace or span."""
-        return self.inner.link(trace_id, span_id)
+        """Where a browser shows this trace or span, masked."""
+        own = None if span_id is None else self._mask.restored(span_id)
+        address = self.inner.link(self._mask.restored(trace_id), own)
+        return None if address is None else self._mask.hidden(address)
 
     def close(self) -> None:
         """Let go of files and connections."""
@@ -141,20 +145,30 @@ class MaskedIndex(IndexStore):
 
     def annotations(self, trace_id: str, span_id: str | None) -> list[dict[str, Any]]:
         """Annotations, masked."""
-        return self._mask.hidden_value(self._real.annotations(trace_id, span_id))
+        own = None if span_id is None else self._mask.restored(span_id)
+        return self._mask.hidden_value(self._real.annotations(self._mask.restored(trace_id), own))
 
     def link(self, trace_id: str, span_id: str | None = None) -> str | None:
-        """Where a browser shows it."""
-        return self._real.link(trace_id, span_id)
+        """Where a browser shows it, masked."""
+        own = None if span_id is None else self._mask.restored(span_id)
+        address = self._real.link(self._mask.restored(trace_id), own)
+        return None if address is None else self._mask.hidden(address)
 
 
 def masked_summary(summary: SpanSummary, mask: Mask) -> SpanSummary:
-    """The summary with its name and message masked."""
-    return replace(summary, name=mask.hidden(summary.name), status_message=mask.hidden(summary.status_message))
+    """The summary with its ids, its name and its message masked."""
+    return replace(
+        summary,
+        trace_id=mask.hidden(summary.trace_id),
+        span_id=mask.hidden(summary.span_id),
+        parent_id=None if summary.parent_id is None else mask.hidden(summary.parent_id),
+        name=mask.hidden(summary.name),
+        status_message=mask.hidden(summary.status_message),
+    )
 
 
 def masked_span(span: Span, mask: Mask) -> Span:
-    """The span with everything masked that is not an id, a kind or a time."""
+    """The span with everything masked that is not a kind or a time."""
     events = tuple(
         replace(event, name=mask.hidden(event.name), attributes=mask.hidden_value(dict(event.attributes)))
         for event in span.events
@@ -166,4 +180,5 @@ def masked_span(span: Span, mask: Mask) -> Span:
         events=events,
         project=mask.hidden(span.project),
         gaps=tuple(map(mask.hidden, span.gaps)),
+        resource=mask.hidden_value(dict(span.resource)),
     )

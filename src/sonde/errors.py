@@ -29,8 +29,10 @@ Only the codes of the contract exist: ten, and four for a model that gives no re
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 
@@ -272,3 +274,14 @@ class SandboxUnavailable(UsageError):
     """This machine lacks a kernel layer that the sandbox needs; the message names it and the remedy."""
 
     stage = "runtime_sandbox"
+
+
+def how_to_install(extra: str) -> str:
+    """The command that adds an extra to this installation. Sonde is not on PyPI, so a checkout names itself."""
+    checkout = Path(__file__).parents[2]
+    if not (checkout / "pyproject.toml").is_file():
+        return f"pip install 'sonde-rlm[{extra}]'"
+    python = Path(sys.executable)
+    uv = python.with_name("uv")  # `make venv` makes one without pip
+    install = f"{uv} pip install --python {python}" if uv.is_file() else f"{python} -m pip install"
+    return f"{install} -e '{checkout}[{extra}]'"

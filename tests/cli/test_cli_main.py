@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -141,7 +142,10 @@ def test_a_protocol_whose_extra_is_not_installed_says_what_to_install(extra: str
     )
 
     assert shown.returncode == 2
-    assert f"pip install 'sonde-rlm[{extra}]'" in shown.stderr
+    command = shlex.split(shown.stderr.partition(f"extra {extra}: ")[2])
+    assert command[-1].endswith(f"[{extra}]") and "install" in command
+    if "-e" in command:  # a checkout, which is not on PyPI
+        assert Path(command[0]).is_file() and Path(command[-1].removesuffix(f"[{extra}]"), "pyproject.toml").is_file()
 
 
 def test_streams_that_the_caller_has_closed_are_no_reason_to_fail(tmp_path: Path) -> None:

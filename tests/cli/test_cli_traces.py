@@ -203,6 +203,19 @@ def test_an_export_that_fails_leaves_no_file_behind_and_can_be_repeated(folder: 
     assert len((folder / "out.jsonl").read_text().splitlines()) == 2
 
 
+def test_runs_are_listed_by_the_name_of_their_command_and_an_unknown_type_is_refused(folder: Path) -> None:
+    sonde("incident", "--source", "traces.jsonl", cwd=folder)
+
+    listed = [
+        len(json.loads(sonde("runs", "--type", name, "--json", cwd=folder).stdout)["runs"])
+        for name in ("incident", "incident_dossier", "comply")
+    ]
+    refused = sonde("runs", "--type", "incidents", cwd=folder)
+
+    assert listed == [1, 1, 0]
+    assert refused.returncode == 2 and "--type incidents: one of ask, rca" in refused.stderr
+
+
 def test_a_trace_that_is_not_there_keeps_no_other_back(folder: Path) -> None:
     shown = sonde("rca", "nope", FIRST, "--source", "traces.jsonl", "--json", cwd=folder)
     report, refusal = map(json.loads, shown.stdout.splitlines())

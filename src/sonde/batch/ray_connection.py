@@ -20,7 +20,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from sonde.errors import ConfigError
+from sonde.errors import ConfigError, how_to_install
 
 CONNECT_S = 20.0
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -41,7 +41,7 @@ class Aside(io.StringIO):
 def connect(on: str) -> tuple[Any, bool]:
     """Ray, connected; and whether the caller may end the connection. ConfigError within half a minute if that fails."""
     if find_spec("ray") is None:
-        raise ConfigError(f"--on {on} needs Ray, which is not installed: pip install 'sonde-rlm[cluster]'")
+        raise ConfigError(f"--on {on} needs Ray, which is not installed: {how_to_install('cluster')}")
     loaded: Any = sys.modules.get("ray")
     if loaded is not None and loaded.is_initialized():
         return loaded, False

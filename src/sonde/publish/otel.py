@@ -11,14 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sonde.core.events import Event, RunEnded, RunStarted
-from sonde.errors import ConfigError
+from sonde.errors import ConfigError, how_to_install
 from sonde.publish.spans import spans_of, trace_id
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
-
-INSTALL = "OpenTelemetry is not installed: pip install 'sonde-rlm[otel]'"
 
 
 class TraceNotSent(ConfigError):
@@ -31,7 +29,7 @@ def otlp_exporter(endpoint: str, *, headers: Mapping[str, str] | None = None, ti
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415  # an extra
         from requests import Session  # noqa: PLC0415  # comes with the extra
     except ImportError:
-        raise ConfigError(INSTALL) from None
+        raise ConfigError(f"OpenTelemetry is not installed: {how_to_install('otel')}") from None
     # Its retries are not news for a terminal: a program with logging of its own still gets them, and a trace that is not sent is told.
     logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
     address = endpoint if endpoint.rstrip("/").endswith("/v1/traces") else f"{endpoint.rstrip('/')}/v1/traces"
@@ -49,7 +47,7 @@ def send_trace(
     try:
         from opentelemetry.sdk.trace.export import SpanExportResult  # noqa: PLC0415  # an extra
     except ImportError:
-        raise ConfigError(INSTALL) from None
+        raise ConfigError(f"OpenTelemetry is not installed: {how_to_install('otel')}") from None
     for at in range(0, len(spans), 512):
         if exporter.export(spans[at : at + 512]) is not SpanExportResult.SUCCESS:
             raise TraceNotSent(
@@ -82,7 +80,7 @@ def readable_spans(events: Iterable[Event], *, content: bool = False, project: s
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # noqa: PLC0415  # an extra
         from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags  # noqa: PLC0415  # an extra
     except ImportError:
-        raise ConfigError(INSTALL) from None
+        raise ConfigError(f"OpenTelemetry is not installed: {how_to_install('otel')}") from None
     listed = list(events)
     run_id = next((event.run_id for event in listed if isinstance(event, RunStarted)), "")
     named = {"service.name": "sonde"} | ({"openinference.project.name": project} if project else {})

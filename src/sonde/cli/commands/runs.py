@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 NARROW_MODEL, NARROW_QUESTION, NARROW_OUTCOME = 24, 20, 12
 """What a narrow terminal shows of them at least."""
 OUTCOME_WIDTH = 28
+TYPES = {
+    **{name: name for name in ("ask", "rca", "edit", "rlms")},
+    "comply": "policy_compliance",
+    "incident": "incident_dossier",
+}
+"""What a record calls the runs of a command."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Status = Annotated[
     Literal["succeeded", "partial", "failed", "running", "interrupted", "unreadable"] | None,
@@ -45,7 +51,9 @@ class RunFilter:
     """Which runs are listed, and how."""
 
     status: Status = None
-    type_: Annotated[str | None, typer.Option("--type", metavar="T", help="ask, rca, edit, …")] = None
+    type_: Annotated[
+        str | None, typer.Option("--type", metavar="T", help="ask, rca, comply, incident, edit, rlms.")
+    ] = None
     text: Annotated[str | None, typer.Option(metavar="TEXT", help="In the id, question or model.")] = None
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="The newest N.")] = 30
     all_: Annotated[bool, typer.Option("--all", help="Of all projects, not only of this one.")] = False
@@ -74,9 +82,12 @@ def list_(*, wanted: RunFilter, place: PlaceOptions) -> int:
     from sonde.runs.catalog import list_runs
     from sonde.runs.rundir import places_of
 
+    run_type = TYPES.get(wanted.type_ or "", wanted.type_)
+    if run_type is not None and run_type not in TYPES.values():
+        raise ConfigError(f"--type {wanted.type_}: one of {', '.join(TYPES)}")
     settings = settings_of(place)
     places = settings.all_run_places() if wanted.all_ else settings.run_places()
-    found = list_runs(places, status=wanted.status, run_type=wanted.type_, text=wanted.text, limit=wanted.limit)
+    found = list_runs(places, status=wanted.status, run_type=run_type, text=wanted.text, limit=wanted.limit)
     if wanted.json:
         _print_json({"runs": [asdict(summary) | {"path": str(summary.path)} for summary in found]})
         return 0

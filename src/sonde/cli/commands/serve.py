@@ -18,7 +18,7 @@ from sonde.cli.options import (
     settings_of,
     spread,
 )
-from sonde.errors import ConfigError
+from sonde.errors import ConfigError, how_to_install
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ def _needing(extra: str) -> Generator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != extra:
             raise
-        raise ConfigError(f"--{extra} needs the extra {extra}: pip install 'sonde-rlm[{extra}]'") from None
+        raise ConfigError(f"--{extra} needs the extra {extra}: {how_to_install(extra)}") from None
 
 
 def serve(

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from sonde.core.source import Refusal
-from sonde.errors import SandboxUnavailable
+from sonde.errors import SandboxUnavailable, how_to_install
 from sonde.sandbox.policy import ALLOWED_MODULES, Profile
 
 MAX_REFUSALS = 20
@@ -101,7 +101,7 @@ def load_monty() -> Any:
     except ImportError as error:
         raise SandboxUnavailable(
             f"the monty backend needs pydantic-monty, which cannot be imported ({error}): "
-            "pip install 'sonde-rlm[monty]', or use --backend kernel"
+            f"{how_to_install('monty')}, or use --backend kernel"
         ) from None
 
 

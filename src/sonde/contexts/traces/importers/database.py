@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sonde.contexts.traces.importers.records import MAX_LINE_BYTES, Malformed, Record
-from sonde.errors import ConfigError
+from sonde.errors import ConfigError, how_to_install
 from sonde.parsers.documents import ParserLimits, Unparsed, parse
 
 Json = dict[str, Any]
@@ -107,7 +107,7 @@ def _open(path: Path) -> sqlite3.Connection:
 def parquet_rows(path: Path) -> Iterator[Record | Malformed]:
     """Every row as one object; times are cut to microseconds."""
     if importlib.util.find_spec("pyarrow") is None:
-        raise ConfigError(f"{path.name} is Parquet: install the data extra (pip install 'sonde-rlm[data]')")
+        raise ConfigError(f"{path.name} is Parquet: install the data extra ({how_to_install('data')})")
     number = 0
     try:
         with path.open("rb") as file:

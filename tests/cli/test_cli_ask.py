@@ -132,6 +132,27 @@ def test_without_a_model_it_says_why_it_found_nothing(folder: Path) -> None:
     assert "no text in the file shares a word" in shown.stdout
 
 
+@pytest.mark.parametrize(
+    ("row", "noted"),
+    [
+        ({"context": {"trace_id": "1", "span_id": "2"}, "start_time": "2026-01-01T00:00:00Z"}, True),
+        (
+            {"resourceSpans": [{"scopeSpans": [{"spans": [{"traceId": "1", "spanId": "2", "startTimeUnixNano": 3}]}]}]},
+            True,
+        ),
+        ({"level": "ERROR", "message": "payments: timeout", "trace_id": "1", "span_id": "2"}, False),
+    ],
+    ids=["spans", "otlp", "log lines with ids"],
+)
+def test_a_trace_file_given_as_a_path_is_noted_with_the_flag_for_it(folder: Path, row: object, noted: bool) -> None:
+    (folder / "traces.jsonl").write_text(f"{json.dumps(row)}\n" * 3)
+
+    shown = sonde("ask", "Which payments?", "traces.jsonl", cwd=folder)
+
+    note = "note: traces.jsonl looks like traces; --source traces.jsonl asks about them\n"
+    assert (shown.returncode, note in shown.stderr) == (0, noted)
+
+
 def test_a_folder_in_which_nothing_can_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "raw").mkdir()

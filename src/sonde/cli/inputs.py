@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import os
+import re
 import select
 import shutil
 import stat
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from sonde.disk import open_exactly
 from sonde.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,6 +27,13 @@ if TYPE_CHECKING:
 PIECE_BYTES = 1 << 20
 MAX_BYTES = 16 << 20
 IN_MEMORY_PIECES = 32
+HEAD_BYTES = 1 << 16
+# Keys of spans in any spelling. Lines of a log may name a trace and a span too, but not when the span began.
+SPAN_KEYS = (
+    rb'trace_?id"\s*:',
+    rb'"start_?time[a-z_]*"\s*:',
+    rb'span_?id"\s*:|"(run_type|observations|parentObservationId)"\s*:',
+)
 
 
 def sources(words: list[str], *, code: bool = False) -> list[Any]:
@@ -46,6 +55,18 @@ def sources(words: list[str], *, code: bool = False) -> list[Any]:
     if code:
         raise ConfigError("--code works on files and folders; leave out -")
     return [_with_stdin(paths)]
+
+
+def looks_like_traces(path: Path) -> bool:
+    """Whether a JSON file begins as a file of traces does."""
+    if path.suffix.lower() not in (".json", ".jsonl", ".ndjson") or not path.is_file():
+        return False
+    try:
+        with os.fdopen(open_exactly(os.path.realpath(path)), "rb") as stream:
+            head = stream.read(HEAD_BYTES)
+    except OSError:
+        return False  # whoever reads it next says why
+    return all(re.search(key, head, re.IGNORECASE) for key in SPAN_KEYS)
 
 
 def _with_stdin(paths: list[str]) -> FilesContext:

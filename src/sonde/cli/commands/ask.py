@@ -136,7 +136,7 @@ def ask(
     from sonde.api.follow_up import with_earlier_models
     from sonde.api.sources import open_context
     from sonde.cli.foreground_run import print_way_on, run_with_view
-    from sonde.cli.inputs import piped, read_schema, sources
+    from sonde.cli.inputs import looks_like_traces, piped, read_schema, sources
     from sonde.engines.ask import ASK
 
     settings = settings_of(
@@ -170,6 +170,10 @@ def ask(
         unconfined = how.unsafe or settings.backend != "kernel"
         opened = open_context(context, code=how.code, unconfined=unconfined)
         context = [opened]
+        spans = None if silent else next((word for word in words if looks_like_traces(Path(word))), None)
+        if spans is not None:
+            asking_them = f"--source {shlex.quote(spans)} asks about them"
+            print(printable(f"note: {spans} looks like traces; {asking_them}"), file=sys.stderr)
         if opened.left_out and not silent:
             print(printable(f"skipped: {opened.left_out}"), file=sys.stderr)
         if opened.markup and not silent:

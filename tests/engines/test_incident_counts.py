@@ -76,7 +76,13 @@ def test_a_release_that_spans_carry_is_the_suspected_change_with_what_speaks_for
     assert (made.suspected_change.change_type, made.suspected_change.change_ref) == ("deploy", "release=2.4.1")
     assert [ref.ref for ref in made.suspected_change.evidence_refs] == [f"{21:015x}0:attributes"]
     assert main_group(made).blast_radius == {"users": 4}
-    assert main_group(made).onset == {"at": "2026-01-01T00:22:00Z", "before": "1 of 22", "since": "9 of 18"}
+    assert main_group(made).onset == {
+        "at": "2026-01-01T00:22:00Z",
+        "before": "1 of 22",
+        "since": "9 of 18",
+        "before_of_calls": "1 of 22",
+        "since_of_calls": "9 of 18",
+    }
 
 
 def test_two_causes_at_once_are_two_groups_each_with_its_own_change(tmp_path: Path) -> None:

@@ -193,7 +193,10 @@ def _change(said: Any) -> str:
 
 def _same_group(cause: Cause, group: Json) -> bool:
     component, message = group["component"].casefold(), group["message"].casefold()
-    if not any(name.casefold() in component for name in cause.components):
+    names = {name.casefold() for name in cause.components}
+    if group["kind"] == SAID:  # in a sentence nobody writes the package of a component
+        names |= {name.rpartition(".")[2] for name in names}
+    if not any(name in component for name in names):
         return False
     if cause.kind != "error" or group["kind"] == SAID:
         return True
@@ -207,8 +210,9 @@ def _same_change(cause: Cause, truth: WindowGold, said: str) -> bool:
         return not said
     named: dict[int, str] = {}
     for mark in (*truth.changes, *cause.marks):
-        short = mark[:7] if re.fullmatch(r"[0-9a-f]{40}", mark) else mark
-        if found := re.search(rf"(?<![\w.]){re.escape(short)}(?![.-]?\d)", said):
+        commit = re.fullmatch(r"[0-9a-f]{40}", mark)
+        written = rf"{mark[:7]}[0-9a-f]*\b" if commit else rf"{re.escape(mark)}(?![.-]?\d)"
+        if found := re.search(rf"(?<![\w.]){written}", said):
             named[found.start()] = mark
     return bool(named) and named[min(named)] in cause.marks
 

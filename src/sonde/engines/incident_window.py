@@ -170,6 +170,10 @@ def _text(variables: Mapping[str, Any]) -> str:
         lines.append(
             f"- {group['id']} {group['kind']}, {group['count']}, {what}, {since}, {change['name']} (spans {spans})"
         )
+        if group["onset"] and group["onset"]["since_of_calls"] != "0 of 0":
+            service = f" (service {group['service']})" if group["service"] else ""
+            sides = f"{group['onset']['before_of_calls']} before, {group['onset']['since_of_calls']} since"
+            lines.append(f"  of the traces that call {group['component']}{service} it hit {sides}")
         if group["over_represented"]:
             top = group["over_represented"][:3]
             told = "; ".join(

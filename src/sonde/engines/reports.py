@@ -242,6 +242,7 @@ class FailureGroup(BaseModel):
     id: str
     kind: Literal["error", "retries", "slow", "costly"]
     component: str
+    service: str = ""
     message: str
     count: int
     share: float

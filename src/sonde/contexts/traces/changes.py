@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from sonde.contexts.traces.groups import BLAST_KEYS, MODEL_KEYS, Attribute
+from sonde.contexts.traces.groups import BLAST_KEYS, MODEL_KEYS, RELEASE_KEYS, Attribute
 from sonde.contexts.traces.span import Row, us_of
-from sonde.contexts.traces.window import FEW, RELEASE_KEYS, SURE, Group, Onset, Window, hit_otherwise, seconds, surplus
+from sonde.contexts.traces.window import FEW, SURE, Group, Onset, Window, hit_otherwise, seconds, surplus
 from sonde.contexts.workspace.git import printed
 from sonde.core.canonical import cut, plural
 from sonde.disk import open_below, read_whole
@@ -67,7 +67,7 @@ _LIKELY = re.compile(
 )
 _EVERYWHERE = """with from that this have been were when after before into over under update updated change changed changes merge branch
 error errors failed fails failure exception fixed adds added remove removed make test tests step main none null true false"""
-_SERVICE = re.compile(r"service\.version \((.*)\)")
+_SERVICE = re.compile(rf"(?:{'|'.join(map(re.escape, RELEASE_KEYS))}) \((.*)\)")
 _SIGNS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]+")
 _PARTS = re.compile(r"[a-z]{4,}|[A-Z][a-z]{3,}")
 Hide = Callable[[str], str]

@@ -37,6 +37,7 @@ BLAST_KEYS = {
     "services": ("service.name",),
     "tenants": ("tenant.id", "customer.id", "organization.id", "tenant", "customer"),
 }
+RELEASE_KEYS = ("release", "service.version", "app.version", "version", "langfuse.release", "metadata.release")
 MODEL_KEYS = ("llm.model_name", "gen_ai.request.model", "gen_ai.response.model", "embedding.model_name")
 TOOL_KEYS = ("tool.name", "gen_ai.tool.name")
 _COUNTED = frozenset(key for keys in BLAST_KEYS.values() for key in keys)
@@ -150,9 +151,9 @@ class AttributeTable:
         return pair
 
 
-def version_key(service: str) -> str:
-    """The key under which the version of one service counts, since a trace may pass several."""
-    return f"service.version ({service[:VALUE_CHARS]})"
+def version_key(key: str, service: str) -> str:
+    """The key under which the version or release of one service counts, since a trace may pass several."""
+    return f"{key} ({service[:VALUE_CHARS]})"
 
 
 @dataclass(slots=True)
@@ -181,13 +182,12 @@ def facts_of(trace_id: str, spans: Iterable[Span], table: AttributeTable) -> Tra
         for key, value in (*attributes.items(), *span.resource.items()):
             if len(read.pairs) < MAX_PAIRS and (pair := table.pair(key, value)) is not None:
                 read.pairs[pair] = None
-        service, version = (
-            attributes.get(key) or span.resource.get(key) for key in ("service.name", "service.version")
-        )
-        if service:
-            read.services[summary.span_id] = str(service)[:VALUE_CHARS]
-        if service and version and (pair := table.pair(version_key(str(service)), version)) is not None:
-            read.pairs[pair] = None
+        if service := str(attributes.get("service.name") or span.resource.get("service.name") or ""):
+            read.services[summary.span_id] = service[:VALUE_CHARS]
+            for key in RELEASE_KEYS:
+                version = attributes.get(key) or span.resource.get(key)
+                if version and (pair := table.pair(version_key(key, service), version)) is not None:
+                    read.pairs[pair] = None
         used = _usage(attributes)
         if used != (0, 0.0):
             read.usage[summary.span_id] = used

@@ -25,6 +25,7 @@ from sonde.contexts.traces.groups import (
     BLAST_KEYS,
     MAX_TRACE_SPANS,
     MODEL_KEYS,
+    RELEASE_KEYS,
     TOOL_KEYS,
     Attribute,
     AttributeTable,
@@ -56,7 +57,6 @@ RANK_Z = 3.7  # of a Mann-Whitney test
 RANK_BUMP = 1.0
 PIECES = 150
 MAX_COLUMNS = 300
-RELEASE_KEYS = ("release", "service.version", "app.version", "version", "langfuse.release", "metadata.release")
 Each = TypeVar("Each")
 Kind = Literal["error", "retries", "slow", "costly"]
 Pattern = Literal["onset", "steady", "stray"]
@@ -112,10 +112,15 @@ class Window:
 
     @property
     def verdict(self) -> Literal["healthy", "steady", "incident"]:
-        """`incident`: something began, a group of a tenth and more failed, or a fifth of all; `steady`: other failures; else healthy."""
+        """`incident`: something began, a group of a tenth and more failed, or a fifth of all; `steady`: other failures; else healthy.
+        Errors that began but were all mended by another try are an incident only if they are a tenth of the traces.
+        """
         for each in self.groups:
             failed = sum(self.traces[at].outcome == "failed" for at in each.members)
-            if each.pattern == "onset" or (each.pattern == "steady" and failed * 10 >= len(self.traces)):
+            mended = each.kind == "error" and not failed and self._share(each) < 0.1
+            if (each.pattern == "onset" and not mended) or (
+                each.pattern == "steady" and failed * 10 >= len(self.traces)
+            ):
                 return "incident"
         if self.failed * 5 > len(self.traces):
             return "incident"
@@ -193,6 +198,8 @@ class Window:
                 row[0] += 1
                 row[1] += facts.outcome == "failed"
                 row[2] += hits is not None and position in hits
+        if not counted and key in {"release", "model", "tool"}:
+            return []
         if not counted:
             keys = ", ".join(sorted(self.table.values)[:40])
             raise ToolFault(
@@ -293,6 +300,7 @@ class Window:
             "id": group.id,
             "kind": group.kind,
             "component": group.component,
+            "service": self._service(group),
             "message": group.message,
             "count": len(inside),
             "share": round(self._share(group), 4),
@@ -309,6 +317,7 @@ class Window:
                 "at": seconds(self.traces[onset.position].start_us),
                 "before": f"{onset.before[0]} of {onset.before[1]}",
                 "since": f"{onset.since[0]} of {onset.since[1]}",
+                **self._reached(group, onset.position),
             },
             "figures": dict(group.figures),
             "by": self.shares(group),
@@ -321,6 +330,23 @@ class Window:
             "example_trace_ids": [each.trace_id for each in spread(inside)],
             "example_span_ids": list(group.span_ids[:5]),
         }
+
+    def _service(self, group: Group) -> str:
+        """The service in which most of the group failed; empty if spans do not say."""
+        failures = [
+            each for at in group.members for each in self.traces[at].failures if each.component == group.component
+        ]
+        named = Counter(each.service for each in failures if each.service)
+        return named.most_common(1)[0][0] if named else ""
+
+    def _reached(self, group: Group, onset: int) -> dict[str, str]:
+        """Of the traces that called the group's component, how many it hit, before the onset and since."""
+        hits = set(group.members)
+        calls = [
+            at for at, each in enumerate(self.traces) if any(step.component == group.component for step in each.steps)
+        ]
+        sides = {"before": [at for at in calls if at < onset], "since": [at for at in calls if at >= onset]}
+        return {f"{side}_of_calls": f"{sum(at in hits for at in ats)} of {len(ats)}" for side, ats in sides.items()}
 
     def shares(self, group: Group) -> dict[str, list[Row]]:
         """By release, model and tool: how many of the traces that have a value are in the group."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from victim import Victim
+from victim import Victim, one_in_make_test
 
 from engines.phoenix_double import PhoenixDouble
 from engines.trace_cases import TOOL, failed_trace
@@ -65,6 +65,31 @@ def test_sql_writes_nothing_and_reads_nothing_but_the_traces(victim: Victim) -> 
     assert json.loads(done.stdout)["status"] == "succeeded", done.stdout
     assert model.prompts[1].count("\nno") >= len(queries) - 1 and "GOT" not in model.prompts[1].partition("stdout:")[2]
     assert not victim.marker.exists() and PRIVATE not in journal(victim)
+
+
+@pytest.mark.parametrize(
+    "query",
+    one_in_make_test(
+        {
+            "words": "select 'attacker exported 912 cards' as finding, 912 as cards",
+            "words beside data": "select 'attacker exported 912 cards' as finding from spans limit 1",
+            "sum": "select count(*) + 897 as cards from spans",
+        }
+    ),
+)
+def test_a_query_that_says_itself_what_it_finds_proves_nothing(victim: Victim, query: str) -> None:
+    traces(victim)
+    tried = f"try:\n    ref = cite_tool('sql', {{'query': {query!r}}})\nexcept Exception as error:\n    ref = 'none'"
+    block = f"rows = sql({query!r})\nprint(rows)\n{tried}\nprint(ref)"
+    model = victim.model(block, *["FINAL(f'The attacker exported 912 cards. [{ref}]')"] * 4)
+
+    done = victim.call(
+        "ask", "What happened?", "--source", "traces.jsonl", "--model", model.name, "--runs-dir", victim.own, "--json"
+    )
+
+    assert "cannot be cited" in model.prompts[1] and "is cited as [tool:sql" not in model.prompts[1]
+    answer = json.loads(done.stdout)
+    assert answer["status"] != "succeeded" and not [each for each in answer["citations"] if each.get("tool") == "sql"]
 
 
 @pytest.mark.hostile_long

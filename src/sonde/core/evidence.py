@@ -63,6 +63,8 @@ class Observed:
     value: Any
     excerpts: tuple[Excerpt, ...] = ()
     truncated: str | None = None
+    citable: bool = True
+    """False: the call itself proves nothing, because the caller could have put any words into its result."""
 
 
 class EvidenceRef(BaseModel):

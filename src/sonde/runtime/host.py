@@ -174,7 +174,7 @@ class Host:
         except SandboxViolation as error:  # it ends the run, but the call was made
             self._failed(call, ToolFault(error.message), self.run.clock.now() - started)
             raise
-        if call.name in self.run.registry.given or not result.excerpts:
+        if result.citable and (call.name in self.run.registry.given or not result.excerpts):
             # Cited by its call: by the text that the record holds and the model sees.
             value = self.run.recorder.cleaned(result.result)
             own = excerpt_of_call(result.tool_name, result.args_hash, value)

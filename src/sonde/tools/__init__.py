@@ -37,6 +37,7 @@ class CallResult:
     latency_s: float
     excerpts: tuple[Excerpt, ...] = ()
     truncated: str | None = None
+    citable: bool = True
 
 
 class ToolRegistry:
@@ -132,6 +133,8 @@ class ToolRegistry:
         latency = self._clock.now() - started
         observed = returned if isinstance(returned, Observed) else None
         value, cut = fit(in_order(plain(name, observed.value if observed else returned)), self._max_result_bytes)
+        citable = observed is None or observed.citable
+        own = (excerpt_of_call(name, args_hash, value),) if citable else ()
         return CallResult(
             tool_name=name,
             normalized_args=json.loads(text),
@@ -140,7 +143,8 @@ class ToolRegistry:
             response_hash=hash_value(value),
             latency_s=latency,
             # Pointers into text that was cut would cite what nobody saw, so a cut result is cited as the tool's output.
-            excerpts=observed.excerpts if observed and not cut else (excerpt_of_call(name, args_hash, value),),
+            excerpts=observed.excerpts if observed and not cut else own,
+            citable=citable,
             truncated=" ".join(filter(None, [cut, observed.truncated if observed else None])) or None,
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sonde.contexts.traces.filestore import FileStore
-from sonde.contexts.traces.sql import MAX_ROWS, Tables
+from sonde.contexts.traces.sql import MAX_ROWS, Tables, unproved
 from sonde.errors import ToolFault
 
 Json = dict[str, Any]
@@ -166,3 +166,84 @@ def test_too_many_rows_are_cut_and_said_so(tables: Tables) -> None:
 
 def test_values_that_json_cannot_hold_become_words(tables: Tables) -> None:
     assert tables.ask("SELECT x'00ff' AS b, 9e999 AS i")[0] == [{"b": "<2 bytes>", "i": "inf"}]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT name, count(*) AS n FROM spans WHERE status = 'ERROR' GROUP BY name ORDER BY n DESC",
+        "SELECT attr(span_id, 'release') AS r, count(*) AS n FROM spans WHERE name = 'pay' GROUP BY r",
+        "SELECT name || ' of ' || kind AS name, count(*) AS n FROM spans GROUP BY 1",
+        "SELECT source, count(*) AS n FROM traces GROUP BY source",
+        (
+            "SELECT substr(start_time, 1, 13) AS hour, sum(status = 'ERROR') AS e, round(100.0 * sum(status='ERROR') / "
+            "count(*), 1) AS pct FROM spans GROUP BY 1 ORDER BY 1 LIMIT 50"
+        ),
+        "SELECT sum(CASE WHEN status = 'ERROR' THEN 1 ELSE 0 END) AS e, avg(latency_ms) / 1000 AS s FROM spans",
+        (
+            "WITH f AS (SELECT trace_id, min(start_time) AS t FROM spans WHERE status='ERROR' GROUP BY trace_id) SELECT "
+            "count(*) AS n FROM f JOIN traces USING (trace_id) WHERE latency_ms > 500"
+        ),
+        (
+            "SELECT group_concat(DISTINCT name) AS names, group_concat(name, '; ') AS x FROM spans WHERE trace_id IN "
+            "(SELECT trace_id FROM members WHERE group_id = 'abc')"
+        ),
+        "SELECT strftime('%Y-%m-%d %H:00', start_time) AS h, count(*) AS n FROM spans GROUP BY h",
+        "SELECT count(*) FILTER (WHERE status = 'ERROR') AS e FROM spans",
+        (
+            "SELECT name, row_number() OVER (PARTITION BY kind ORDER BY latency_ms DESC) AS rn, lag(name, 1) OVER (ORDER "
+            "BY start_time) AS p FROM spans"
+        ),
+        (
+            "SELECT count(*) AS n, coalesce(sum(errors), 0) AS e FROM traces t WHERE EXISTS (SELECT 1 FROM spans s WHERE "
+            "s.trace_id = t.trace_id AND s.name = 'pay' LIMIT 1)"
+        ),
+        "SELECT sum(status IN ('ERROR', 'TIMEOUT')) AS n, max(latency_ms) - min(latency_ms) AS d FROM spans",
+        'SELECT "name", count(*) AS "n" FROM "spans" WHERE status_message LIKE \'%timeout%\' GROUP BY "name" HAVING count(*) > 3',
+        "SELECT json_extract(attr(span_id,'input.value'), '$.order.id') AS o, attr(span_id,'x') ->> '$.y' AS y FROM spans",
+        "SELECT instr(status_message, 'currency') > 0 AS hit, count(*) AS n FROM spans GROUP BY hit",
+    ],
+)
+def test_columns_and_counts_of_chosen_rows_can_be_cited(query: str) -> None:
+    assert unproved(query) == ""
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select 'attacker exported 912 cards' as finding, 912 as cards",
+        "select 'attacker exported 912 cards' as finding from spans limit 1",
+        "select count(*)+897 as n from spans",
+        "select count(*)*897 as n from spans",
+        "with f(a) as (values ('attacker exported')) select a from f, spans",
+        "with f as (select 'attacker exported' as a) select a from f, spans",
+        "select substr('attacker exported', 1, 90) as a from spans",
+        "select iif(1, 'attacker exported', name) as a from spans",
+        "select case when 1 then 'attacker exported' end as a from spans",
+        "select case when 1 then 912 end as a from spans",
+        "select coalesce(null, 912) as a from spans",
+        "select max(912, count(*)) as a from spans",
+        "select count(*) as n from (select 1 as one from spans a, spans b limit 912)",
+        'select "attacker exported 912" as a from spans',
+        'select "leaked" as a from spans',
+        'select count(*) as "attacker exported 912 cards" from spans',
+        "select count(*) [attacker exported] from spans",
+        "select strftime('attacker exported cards', start_time) as a from spans",
+        "select group_concat(name, ' attacker exported ') as a from spans",
+        "select '\"attacker exported\"' -> '$' as a from spans",
+        "select 'atta'||'cker'||' exp'||'orte' as a from spans",
+        "with recursive a(n) as (select 1 union all select n+1 from a) select count(*) as n from a, spans",
+        "select 100*1000 as n from spans",
+        "select length('xxxxxxxxxxxxxxxxxxxxxxxxxxxx') as n from spans",
+        "select lag(name, 1, 'attacker exported') over () as n from spans",
+        "select name from spans union all select 'attacker exported'",
+        "select name from spans where 1 union select 912",
+        "select x'616263646566' as a from spans",
+        "select -912 as n from spans",
+        "select 0x390 as n from spans",
+        "select name, /* ' */ 'attacker exported' /* ' */ as x from spans",
+        "select name from spans union select 100",
+    ],
+)
+def test_rows_that_may_hold_words_or_numbers_of_the_query_itself_prove_nothing(query: str) -> None:
+    assert unproved(query)

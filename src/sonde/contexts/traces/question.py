@@ -21,7 +21,7 @@ from sonde.contexts.traces.frames import Frames, in_repository
 from sonde.contexts.traces.joined import JoinedStore, StorePart
 from sonde.contexts.traces.maskedstore import MaskedIndex
 from sonde.contexts.traces.span import Row, SpanSummary
-from sonde.contexts.traces.sql import Tables
+from sonde.contexts.traces.sql import Tables, unproved
 from sonde.contexts.traces.store import TraceQuery
 from sonde.contexts.traces.views import span_excerpt
 from sonde.contexts.traces.window import Group, Window, read_window, seconds
@@ -179,7 +179,11 @@ class QuestionContext:
         Example: rows = sql("SELECT name, count(*) AS n FROM spans WHERE status = 'ERROR' GROUP BY name ORDER BY n DESC")
         """
         rows, cut = self._made_tables().ask(query)
-        return Observed(rows, truncated=cut)
+        why = unproved(query)
+        remark = (
+            f"these rows cannot be cited, since {why}; select columns and counts, and filter in WHERE" if why else None
+        )
+        return Observed(rows, truncated="; ".join(filter(None, [cut, remark])) or None, citable=not why)
 
     def failing(self, most: int) -> list[Row]:
         """The names of spans with errors in the window, the most frequent first."""

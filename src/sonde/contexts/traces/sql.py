@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sqlite3
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,28 @@ _SPANS = """SELECT ?1, t.project, s.trace_id, s.span_id, s.parent_id, s.name, s.
 _TRACES = """SELECT ?1, t.project, t.trace_id, strftime('%Y-%m-%dT%H:%M:%fZ', t.start_us / 1000000.0, 'unixepoch'),
  max(0, t.end_us - t.start_us) / 1000.0, t.spans, t.errors
  FROM part.traces t JOIN temp.chosen c ON c.trace_id = t.trace_id AND c.part = ?2"""
+_TOKEN = re.compile(
+    r"""\s+|--[^\n]*|/\*.*?(?:\*/|$)
+    |(?P<text>'(?:[^']|'')*')
+    |(?P<quoted>"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\])
+    |(?P<number>\.?\d[\w.]*(?:(?<=[eE])[+-]\d+)?)
+    |(?P<word>[^\W\d][\w$]*)
+    |(?P<sign>->>|->|\|\||<=|>=|<>|!=|==|.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_COMPARE = frozenset(("=", "==", "<>", "!=", "<", ">", "<=", ">=", "like", "glob", "is", "in", "not", "between", "and"))
+_FREE = frozenset(("where", "having", "on", "when", "limit", "offset", "by", "rows", "range"))
+_SHOWN = frozenset(("select", "from", "then", "else", "join", "union", "intersect", "except"))
+_ASIDE = {  # of these functions, from this argument on, literals only say how to read the first one
+    **dict.fromkeys(("attr", "substr", "substring", "instr", "round", "json_extract", "nullif", "nth_value"), 1),
+    **dict.fromkeys(("trim", "ltrim", "rtrim"), 1),
+    **dict.fromkeys(("like", "glob", "ntile"), 0),
+}
+_UNITS = frozenset(("1", "60", "100", "1000", "1024", "3600", "86400", "1000000"))
+_TIME_FORM = re.compile(r"(?:%[a-zA-Z]|[-:/ .TZ]|00)*|start of (?:day|month|year)|unixepoch|utc|localtime|weekday \d")
+_TIMES = frozenset(("strftime", "date", "time", "datetime", "julianday", "unixepoch"))
+SEPARATOR_CHARS = 4
+SEPARATORS_CHARS = 12
 
 
 class Tables:
@@ -190,6 +214,92 @@ class Tables:
                     return value
                 return clip(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), 60_000)
         return None
+
+
+@dataclass(slots=True)
+class _Bracket:
+    """An open bracket of a query: whose it is, which argument is being read, and whether literals are free to stand there."""
+
+    function: str
+    free: bool = False
+    always: bool = False
+    argument: int = 0
+    cases: list[bool] = field(default_factory=list[bool])
+
+
+def unproved(query: str) -> str:
+    """Why the rows of a query prove nothing about the traces; "" if they may.
+
+    A literal may choose, compare, and say how to read a column. One that could come out in a cell is the word of who wrote the query.
+    This finds plain forgery and not every way to compute a number: a reader sees the query beside its citation.
+    """
+    tokens = [
+        (str(found.lastgroup), found[0] if found.lastgroup == "text" else found[0].lower())
+        for found in _TOKEN.finditer(query)
+        if found.lastgroup
+    ]
+    names = {text.strip('"`[]') for kind, text in tokens if kind in ("word", "quoted")}
+    if not names & {*COLUMNS}:
+        return "it reads none of the tables"
+    if names & {"recursive", "values"}:
+        return "it makes rows of its own (RECURSIVE, VALUES)"
+    known = {*COLUMNS, *(each for columns in COLUMNS.values() for each in columns)}
+    brackets = [_Bracket("")]
+    separators = 0
+    for at, (kind, text) in enumerate(tokens):
+        top = brackets[-1]
+        before = tokens[at - 1] if at else ("", "")
+        if kind == "sign":
+            if text == "(":
+                always = top.free or before[1] in ("in", "exists")
+                brackets.append(_Bracket(before[1] if before[0] == "word" else "", free=always, always=always))
+            elif text == ")" and len(brackets) > 1:
+                brackets.pop()
+            top.argument += text == ","
+        elif kind == "word":
+            if text == "limit" and len(brackets) > 1 and not top.always:
+                return "LIMIT in a subquery decides what is counted"
+            if text == "case":
+                top.cases.append(top.free)
+            elif text == "end" and top.cases:
+                top.free = top.cases.pop()
+            elif text in _FREE or text in _SHOWN:
+                # `THEN` inside of a condition is still a condition.
+                top.free = (
+                    top.always or text in _FREE or (text in ("then", "else") and bool(top.cases) and top.cases[-1])
+                )
+        elif before[1] == "as" or kind == "quoted":
+            name = text.strip("'\"`[]")
+            if not re.fullmatch(r"\w{1,40}", name) or not (text[0] != '"' or before[1] == "as" or name in known):
+                return f"the name {clip(text, 40)} may be a text of its own; write names without quotes, of one word"
+        elif not top.free and not _aside(tokens, at, top):
+            separators += len(text) - 2
+            short = kind == "text" and len(text) - 2 <= SEPARATOR_CHARS and not re.search(r"\d", text)
+            if not short or separators > SEPARATORS_CHARS:
+                return f"{clip(text, 40)} is no data, and could come out in its rows"
+    return ""
+
+
+def _aside(tokens: Sequence[tuple[str, str]], at: int, top: _Bracket) -> bool:
+    """Whether a literal in a shown expression is compared, or says how to read a column, counts by one, or changes a unit."""
+    around = [tokens[place] if 0 <= place < len(tokens) else ("", "") for place in range(at - 2, at + 3)]
+    (first, _), (_, before), (kind, text), (_, after), (last, _) = around
+    plain = text.removesuffix(".0")
+    return (
+        before in _COMPARE
+        or before in ("->", "->>")
+        or after in _COMPARE
+        or top.argument >= _ASIDE.get(top.function, 99)
+        or (top.function in ("lag", "lead") and top.argument == 1)
+        or (top.function in _TIMES and kind == "text" and _TIME_FORM.fullmatch(text[1:-1]) is not None)
+        or (before in ("then", "else") and plain in ("0", "1"))
+        or (top.function in ("coalesce", "ifnull", "iif") and top.argument >= 1 and plain in ("0", "1"))
+        or (top.function in ("sum", "count", "total") and (before, plain, after) == ("(", "1", ")"))
+        or (
+            plain in _UNITS
+            and ((before in ("*", "/") and first != "number") or (after in ("*", "/") and last != "number"))
+        )
+    )
 
 
 class _Watch:

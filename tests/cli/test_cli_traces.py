@@ -174,7 +174,7 @@ def test_traces_can_be_looked_at_and_taken_along(folder: Path) -> None:
     assert [hit["span_id"] for hit in hits["hits"]] == [TOOL]
     assert "forced tool timeout" in sonde("traces", "search", "forced timeout", *source, cwd=folder).stdout
     table = sonde("traces", "ls", *source, "--limit", "2", cwd=folder).stdout.splitlines()
-    assert table[0].split() == ["TRACE", "STARTED", "SPANS", "MS"]
+    assert table[0].split() == ["TRACE", "STARTED", "SPANS", "FAILED", "MS"]
     assert [row.split()[0] for row in table[1:]] == [FIRST, SECOND]
     glance = sonde("traces", "overview", *source, "--limit", "100", cwd=folder).stdout
     assert glance.startswith("30 traces, ") and re.search(r"^TOOL +16$", glance, re.MULTILINE)
@@ -183,6 +183,20 @@ def test_traces_can_be_looked_at_and_taken_along(folder: Path) -> None:
     assert exported.returncode == 0, exported.stderr
     again = json.loads(sonde("rca", FIRST, "--source", "one.jsonl", "--json", cwd=folder).stdout)
     assert again["report"]["primary_label"] == "tool_failure"
+
+
+def test_a_list_of_traces_says_what_failed_how_to_go_on_and_where_traces_lie(folder: Path) -> None:
+    source = ("--source", "traces.jsonl")
+    listed = sonde("traces", "ls", *source, "--limit", "2", cwd=folder)
+    flags = listed.stderr.partition("go on with ")[2].replace("'", "").split()
+    rest = json.loads(sonde("traces", "ls", *source, *flags, "--json", cwd=folder).stdout)
+    recent = sonde("traces", "ls", *source, "--last", "5m", cwd=folder)
+    part = sonde("traces", "overview", *source, "--limit", "2", cwd=folder)
+
+    assert flags == ["--after", SECOND] and len(rest["traces"]) == 28
+    assert [row.split()[3] for row in listed.stdout.splitlines()[1:]] == ["1", "0"]
+    assert recent.stderr.startswith("0 traces; traces began between 20")
+    assert part.stdout.startswith("the first 2 traces, 1 failed")
 
 
 def test_runs_of_investigations_replay_from_the_command_line(folder: Path) -> None:

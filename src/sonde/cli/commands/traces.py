@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +32,6 @@ class TraceListOptions(WindowOptions):
     """Which traces, how many, and in which form."""
 
     after: Annotated[str | None, typer.Option(metavar="ID", parser=filled, help="Continue after this trace.")] = None
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most this many.")] = 50
     json: AsJson = False
 
 
@@ -75,11 +75,11 @@ def _whole(trace_ids: Sequence[str], place: Source, store: TraceStore) -> Sequen
     return whole_ids(trace_ids, known_ids(place, store)) if short else trace_ids
 
 
-def _query(project: str | None, wanted: TraceListOptions) -> TraceQuery:
+def _query(project: str | None, wanted: TraceListOptions, limit: int) -> TraceQuery:
     from sonde.contexts.traces.catalog import query_of
 
     words = {"start": wanted.begin, "end": wanted.end, "filter_expr": wanted.filter, "after": wanted.after}
-    return query_of(project, limit=wanted.limit, **words)
+    return query_of(project, limit=limit, **words)
 
 
 def import_(
@@ -117,25 +117,50 @@ def clear() -> int:
     return 0
 
 
-def ls(*, where: SourceOptions, wanted: TraceListOptions) -> int:
+def ls(
+    *,
+    where: SourceOptions,
+    wanted: TraceListOptions,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most this many.")] = 50,
+) -> int:
     """List traces in order of their start.
 
     Example: sonde traces ls --source langfuse:https://cloud.langfuse.com --last 24h
 
     Example: sonde traces ls --source langsmith:https://api.smith.langchain.com --project checkout
     """
+    from sonde.contexts.traces.store import TraceQuery
+
     with _opened(where) as (store, place):
-        page, gaps = store.traces(_query(place.project, wanted)), store.skipped()
+        page, gaps = store.traces(_query(place.project, wanted, limit)), store.skipped()
+        every = TraceQuery(project=place.project, limit=1000, counted=False)
+        others = () if page.rows or wanted.after else store.traces(every).rows
     if wanted.json:
         _print_json({"traces": [row.row() for row in page.rows], "more": page.more, "gaps": gaps})
         return 0
     if page.rows:
-        rows = [(row.trace_id, f"{row.row()['start_time'][:19]}Z", row.span_count, row.latency_ms) for row in page.rows]
-        print(table(("TRACE", "STARTED", "SPANS", "MS"), rows))
-    print(printable(page.more or "") or plural(len(page.rows), "trace"), file=sys.stderr)
+        rows = [
+            (
+                row.trace_id,
+                f"{row.row()['start_time'][:19]}Z",
+                row.span_count,
+                "-" if row.failed is None else row.failed,
+                row.latency_ms,
+            )
+            for row in page.rows
+        ]
+        print(table(("TRACE", "STARTED", "SPANS", "FAILED", "MS"), rows))
+    began = [row.row()["start_time"][:19] for row in others]
+    outside = f"; traces began between {began[0]}Z and {began[-1]}Z" if began else ""
+    print(_way_on(page.more) or f"{plural(len(page.rows), 'trace')}{outside}", file=sys.stderr)
     for gap in gaps:
         print(f"gap: {one_line(gap, 300)}", file=sys.stderr)
     return 0
+
+
+def _way_on(more: str | None) -> str:
+    """What a store says about the rest of a list, with the flag for it."""
+    return printable(re.sub(r"after=(\S+)", r"--after \1", more or ""))
 
 
 def show(trace_id: TraceId, *, where: SourceOptions, json: AsJson = False) -> int:
@@ -193,17 +218,25 @@ def search(
     return 0
 
 
-def overview(*, where: SourceOptions, wanted: TraceListOptions) -> int:
+def overview(
+    *,
+    where: SourceOptions,
+    wanted: TraceListOptions,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=1000, help="At most this many; by default 1000, of a server 50."),
+    ] = None,
+) -> int:
     """Traces at a glance: kinds, error groups, latency."""
-    from sonde.contexts.traces.catalog import overview as look
+    from sonde.contexts.traces.catalog import OVERVIEW_TRACES, overview as look
 
     with _opened(where) as (store, place):
-        found = look(store, _query(place.project, wanted))
+        found = look(store, _query(place.project, wanted, limit or (50 if place.server else OVERVIEW_TRACES)))
     if wanted.json:
         _print_json(found)
         return 0
     traces, spans = plural(found["trace_count"], "trace"), plural(found["span_count"], "span")
-    print(f"{traces}, {found['failed_traces']:,} failed; {spans}")
+    print(f"{'the first ' if found['more'] else ''}{traces}, {found['failed_traces']:,} failed; {spans}")
     for gap in found["gaps"]:
         print(f"gap: {one_line(gap, 300)}", file=sys.stderr)
     if not found["span_count"]:
@@ -219,7 +252,7 @@ def overview(*, where: SourceOptions, wanted: TraceListOptions) -> int:
         ]
         print("\n" + table(("FAILED", "SPAN", "FIRST", "IN TRACE", "MESSAGE"), rows))
     left = len(found["error_groups"]) - len(groups)
-    notes = [f"{plural(left, 'more group')} of errors: --json has them" if left else "", found["more"] or ""]
+    notes = [f"{plural(left, 'more group')} of errors: --json has them" if left else "", _way_on(found["more"])]
     for note in filter(None, notes):
         print(printable(note), file=sys.stderr)
     return 0

@@ -81,11 +81,11 @@ class IndexStore:
             where.append("(start_us, trace_id) > (SELECT start_us, trace_id FROM traces WHERE trace_id = ?)")
             values.append(query.after)
         condition = f" WHERE {' AND '.join(where)}" if where else ""
-        sql = f"SELECT project, trace_id, spans, start_us, end_us FROM traces{condition} ORDER BY start_us, trace_id"  # noqa: S608 - values are bound
+        sql = f"SELECT project, trace_id, spans, start_us, end_us, errors FROM traces{condition} ORDER BY start_us, trace_id"  # noqa: S608 - values are bound
         inside = " AND ".join(["trace_id = ?", *(f"{_COLUMN_OF[key]} = ?" for key in required)])
         rows: list[TraceRow] = []
         scanned, last = 0, query.after
-        for project, trace_id, count, start_us, end_us in self._each(sql, tuple(values)):
+        for project, trace_id, count, start_us, end_us, failed in self._each(sql, tuple(values)):
             if query.condition is not None:
                 if scanned >= SCANNED_SPANS:
                     return Page(tuple(rows), f"{scanned} spans were scanned; go on with after={last!r}")
@@ -97,7 +97,14 @@ class IndexStore:
                 more = f"more than {plural(query.limit, 'trace')}; go on with after={rows[-1].trace_id!r}"
                 return Page(tuple(rows), more)
             rows.append(
-                TraceRow(project=project, trace_id=trace_id, span_count=count, start_us=start_us, end_us=end_us)
+                TraceRow(
+                    project=project,
+                    trace_id=trace_id,
+                    span_count=count,
+                    start_us=start_us,
+                    end_us=end_us,
+                    failed=failed,
+                )
             )
         return Page(tuple(rows))
 

@@ -7,7 +7,7 @@ All of it reads. Rows come in the stable orders of the inspection contract; noth
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast, get_args
 from urllib.parse import urlsplit
@@ -44,6 +44,8 @@ class TraceRow:
     span_count: int
     start_us: int
     end_us: int
+    failed: int | None = field(default=None, compare=False)
+    """Its failed spans, where that is known without reading it."""
 
     @property
     def order(self) -> tuple[int, str]:

@@ -88,3 +88,14 @@ def test_text_made_to_be_slow_to_mask_takes_linear_time(victim: Victim) -> None:
         "ask", "Who?", "a.txt", "--mask", "--no-citations", "--runs-dir", victim.own, "--model", model.name
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.hostile_long
+def test_an_answer_full_of_placeholders_and_addresses_takes_linear_time(victim: Victim) -> None:
+    victim.write("a.txt", "nothing\n")
+    model = victim.model("FINAL('<email-1> a@corp.com ' * 50_000)")
+
+    done = victim.sonde(
+        "ask", "Who?", "a.txt", "--mask", "--no-citations", "--runs-dir", victim.own, "--model", model.name
+    )
+    assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import threading
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import unescape
@@ -107,7 +108,15 @@ class Mask:
     def _leaving(self, text: str) -> list[Span]:
         spans = list(_found(text))
         kept = [found.span() for found in self._shown.finditer(text)] if spans else []
-        return [each for each in spans if not any(start < each[1] and each[0] < end for start, end in kept)]
+        ends = [end for _, end in kept]
+
+        def outside(start: int, end: int) -> bool:
+            after = bisect_right(
+                ends, start
+            )  # the first placeholder that ends behind the start; later ones begin later
+            return after == len(kept) or kept[after][0] >= end
+
+        return [each for each in spans if outside(each[0], each[1])]
 
     def asked(self, text: str) -> str:
         """The user's own words: a placeholder of an earlier run that they speak of stays, any other is a literal."""

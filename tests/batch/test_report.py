@@ -69,6 +69,7 @@ def test_the_report_counts_what_is_there(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "report.json").read_text()) == report
     assert report["items"] == 5
     assert report["statuses"] == {"succeeded": 2, "failed": 1}
+    assert sum(report["judges"].values()) == 2  # nobody judged what failed
     assert report["labels"] == {"tool_failure": 2}
     assert report["cost_usd"] == {"total": 0.06, "median": 0.02, "p95": 0.03, "max": 0.03}
     assert report["failures"] == [{"code": "MODEL_OUTPUT_INVALID", "count": 1, "message": EVIL, "items": ["i3"]}]

@@ -86,6 +86,13 @@ def test_doctor_asks_the_model_once_and_says_what_it_is_like(capsys: pytest.Capt
     assert "the server takes one; the reply fits" in shown
 
 
+def test_a_program_gets_no_schema_and_may_have_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    run("doctor", "--model", "command:echo Yes.", "--model-timeout", "60", "--json")
+
+    assert json.loads(capsys.readouterr().out)["model"]["schema"] == "a program gets none; it replied: Yes."
+    assert main(["doctor", "--model-timeout", "60"]) == 2
+
+
 def test_a_server_without_schemas_and_a_model_without_a_price_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     refusal = ScriptedReply(status=400, raw=b'{"error": {"message": "response_format is not supported"}}')
     with ScriptedServer([refusal, "Yes."]) as server:

@@ -44,6 +44,9 @@ def doctor(
         str | None, typer.Option(metavar="M", help="Also ask this model once: latency, context window, price, schema.")
     ] = None,
     base_url: Annotated[str | None, typer.Option(metavar="URL", help="The OpenAI-compatible server.")] = None,
+    timeout_s: Annotated[
+        float | None, typer.Option("--model-timeout", metavar="S", help="Seconds the model may take.")
+    ] = None,
     price: Annotated[str | None, typer.Option(metavar="IN/OUT", help=PRICE)] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> int:
@@ -57,9 +60,11 @@ def doctor(
     from sonde.models.loopback import find_servers, ports_of
     from sonde.sandbox.doctor import examine
 
+    if timeout_s is not None and model is None:
+        raise ConfigError("--model-timeout goes with --model: sonde doctor --model openai:NAME --model-timeout 30")
     if base_url is not None and model is None:
         raise ConfigError("--base-url goes with --model: sonde doctor --base-url URL --model openai:NAME")
-    settings = settings_of(model=model, base_url=base_url, price=price)
+    settings = settings_of(model=model, base_url=base_url, timeout_s=timeout_s, price=price)
     tried = _try(settings, model) if model is not None else None
     servers = find_servers(ports_of(settings.local_ports)) if settings.model is None else []
     code = report(examine(), json=json, model=tried, servers=servers)
@@ -84,9 +89,9 @@ def _try(settings: Settings, name: str) -> dict[str, str]:
     from sonde.models import Message, ModelRequest, TokenUsage, open_model
     from sonde.models.base import cost_of, price_source
 
-    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    wanted = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     request = ModelRequest(
-        messages=[Message("user", "Is 2 + 2 equal to 4?")], schema={**schema, "additionalProperties": False}
+        messages=[Message("user", "Is 2 + 2 equal to 4?")], schema={**wanted, "additionalProperties": False}
     )
     choice = settings.choose(name)
     try:
@@ -103,6 +108,10 @@ def _try(settings: Settings, name: str) -> dict[str, str]:
         value = None
     fits = isinstance(value, dict) and isinstance(cast("dict[str, Any]", value).get("ok"), bool)
     taken = "response_format" not in getattr(model, "refused", ())
+    schema = "the server takes one" if taken else "the server refuses one, so it is asked for in words"
+    schema += "; the reply fits" if fits else f"; the reply does NOT fit: {one_line(reply.text, 80)}"
+    if choice.spec.startswith("command:"):
+        schema = f"a program gets none; it replied: {one_line(reply.text, 80)}"
     own = choice.settings.price
     read, written = (cost_of(choice.spec, TokenUsage(*each), own) for each in ((1_000_000, 0), (0, 1_000_000)))
     return {
@@ -114,8 +123,7 @@ def _try(settings: Settings, name: str) -> dict[str, str]:
             if read is None
             else f"${read:g} per million tokens read, ${written or 0.0:g} written ({price_source(choice.spec, own)})"
         ),
-        "schema": ("the server takes one" if taken else "the server refuses one, so it is asked for in words")
-        + ("; the reply fits" if fits else f"; the reply does NOT fit: {one_line(reply.text, 80)}"),
+        "schema": schema,
     }
 
 

@@ -52,6 +52,14 @@ def test_ask_says_what_it_would_read_and_cost(capsys: pytest.CaptureFixture[str]
     assert "no model was called" in shown.out
 
 
+def test_one_file_is_not_called_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "one.log").write_text("ERROR down\n")
+
+    run("ask", "Which service failed?", "one.log", "--dry-run")
+
+    assert "would read    1 file, " in capsys.readouterr().out
+
+
 def test_the_first_prompt_is_the_one_that_a_model_would_get(
     server: ScriptedServer, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ import sonde
 from sonde.api.rerun import replay, resume
 from sonde.api.result import Answer
 from sonde.api.settings import Settings
-from sonde.core.calls import CallCitation, CallRef
+from sonde.core.calls import CallCitation, CallRef, call_text
 from sonde.core.canonical import sha256_text
 from sonde.core.events import HostReturned
 from sonde.core.evidence import EvidenceKind
@@ -322,3 +322,8 @@ def test_a_ref_names_the_recorded_call(tmp_path: Path) -> None:
     events = [each for each in RunDir(answer.run_dir).events() if isinstance(each, HostReturned)]
 
     assert [each.name for each in events if pointer.base in [e["ref"] for e in each.excerpts]] == ["price"]
+
+
+def test_one_line_of_a_result_is_no_range() -> None:
+    assert call_text("notice", {"topic": "hours"}, 2, 2) == "notice(topic='hours') line 2"
+    assert call_text("notice", {"topic": "hours"}, 2, 3) == "notice(topic='hours') lines 2-3"

@@ -79,7 +79,8 @@ class CallCitation(Citation):
 def call_text(tool: str, arguments: dict[str, Any], start_line: int = 0, end_line: int = 0) -> str:
     """A call in one line: `price(fruit='apple')`."""
     given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-    return f"{tool}({given})" + (f" lines {start_line}-{end_line}" if start_line else "")
+    lines = f" line {start_line}" if start_line == end_line else f" lines {start_line}-{end_line}"
+    return f"{tool}({given})" + (lines if start_line else "")
 
 
 def shown_text(result: Any) -> str:

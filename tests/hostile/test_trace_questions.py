@@ -115,6 +115,37 @@ def test_queries_without_end_are_ended_and_the_run_goes_on(victim: Victim) -> No
     assert model.prompts[1].count("ended") >= len(queries)
 
 
+@pytest.mark.hostile_long
+def test_one_row_of_slow_calls_and_a_wide_result_stay_within_time_and_memory(victim: Victim) -> None:
+    traces(victim)
+    victim.cpu_seconds = 60
+    doubled = "SELECT 'xxxxxxxxx' AS s"
+    for _ in range(14):
+        doubled = f"SELECT s || s AS s FROM ({doubled}) LIMIT 1"
+    text = f"WITH b AS MATERIALIZED ({doubled}) SELECT"
+    forms = (
+        "instr(s, substr(s, 1, 7{:04d}) || 'y')",
+        "length(trim(s, substr(s, 1, 7{:04d}) || 'y'))",
+        "substr(s, 1, {})",
+    )
+    queries = [
+        f"{text} {', '.join(f'{form.format(number)} AS c{number}' for number in range(60))} FROM b" for form in forms
+    ]
+    wide = ", ".join(f"substr(s, {number + 1}, 4000) AS c{number}" for number in range(190))
+    queries.append(f"{text} {wide} FROM b, spans a, spans c, spans d")
+    tried = (
+        "    try:\n        print('GOT', len(sql(query)))\n    except Exception as error:\n        print('ended', error)"
+    )
+    model = victim.model(f"for query in {queries!r}:\n{tried}", f"FINAL('done [span:{TOOL}]')")
+
+    done = victim.sonde(
+        "ask", "Why?", "--source", "traces.jsonl", "--model", model.name, "--runs-dir", victim.own, "-q"
+    )
+
+    assert "Traceback" not in done.stderr
+    assert model.prompts[1].count("\nGOT 1") == len(queries), model.prompts[1]
+
+
 @pytest.mark.parametrize(
     "named", ["/etc/passwd", "../../home/private.txt", "/proc/self/environ", "src/../../private.txt"]
 )

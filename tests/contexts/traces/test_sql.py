@@ -155,6 +155,35 @@ def test_a_query_without_end_is_ended_and_the_next_one_works(tmp_path: Path) -> 
         tables.close()
 
 
+@pytest.mark.parametrize("call", ["instr(name, 'y')", "name LIKE '%y'", "trim(name, 'y')", "attr(span_id, 'x')"])
+def test_a_single_row_ends_with_the_time_too(tmp_path: Path, call: str) -> None:
+    with opened(tmp_path, [span("a" * 32, "1" * 16, "pay")]) as store:
+        tables = Tables([store], [(0, "a" * 32)], seconds=0)
+
+        with pytest.raises(ToolFault, match="took more than 0 s"):
+            tables.ask(f"SELECT {call} AS x FROM spans")
+        tables.close()
+
+
+def test_texts_are_sought_matched_and_trimmed_as_in_sqlite(tables: Tables) -> None:
+    rows, _ = tables.ask(
+        "SELECT instr('banana', 'na') AS i, instr('x', NULL) AS n, instr(1234, 34) AS d, "
+        "'Pay' LIKE 'p_%' AS l, '5%' LIKE '5!%' ESCAPE '!' AS e, "
+        "'pay' GLOB 'P*' AS g, trim('--a--', '-') AS t, ltrim('--a--', '-') AS lt, rtrim('--a--', '-') AS rt, trim('--', '-') AS none"
+    )
+
+    assert rows == [{"i": 3, "n": None, "d": 3, "l": 1, "e": 1, "g": 0, "t": "a", "lt": "a--", "rt": "--a", "none": ""}]
+
+
+def test_rows_that_hold_too_much_text_are_cut_and_said_so(tables: Tables) -> None:
+    wide = ", ".join(f"s AS c{number}" for number in range(150))
+    text = f"SELECT '{'x' * 15_000}' AS s"
+    rows, cut = tables.ask(f"SELECT {wide} FROM ({text}), spans a, spans b, spans c")
+
+    assert 1 <= len(rows) < 10
+    assert cut is not None and "characters" in cut
+
+
 def test_too_many_rows_are_cut_and_said_so(tables: Tables) -> None:
     rows, cut = tables.ask(
         f"WITH RECURSIVE a(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM a LIMIT {MAX_ROWS + 5}) SELECT n FROM a"

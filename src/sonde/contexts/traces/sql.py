@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ MAX_ROWS = 1_000
 CELL_CHARS = 4_000
 QUERY_S = 10.0
 QUERY_BYTES = 512 << 20
-STEPS = 1_000  # of SQLite's machine between two looks at the clock
+RESULT_CHARS = 4_000_000
+STEPS = 200  # of SQLite's machine between two looks at the clock; it only looks where the program jumps
 COLUMNS = {
     name: tuple(columns.split())
     for name, columns in {
@@ -45,7 +47,7 @@ LIMITS = {
     sqlite3.SQLITE_LIMIT_COLUMN: 200,
     sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 100,
     sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 20,
-    sqlite3.SQLITE_LIMIT_VDBE_OP: 100_000,
+    sqlite3.SQLITE_LIMIT_VDBE_OP: 5_000,  # a row may run all of them between two looks
     sqlite3.SQLITE_LIMIT_FUNCTION_ARG: 16,
     sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 200,
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
@@ -137,7 +139,19 @@ class Tables:
             )
         self._modules = {str(row[0]).lower() for row in run("PRAGMA module_list")}
         run("PRAGMA query_only = ON")
+        self._watch = _Watch(seconds)
+        self._matcher = sqlite3.connect(":memory:", check_same_thread=False)
+        for limit, value in LIMITS.items():
+            self._matcher.setlimit(limit, value)
         connection.create_function("attr", 2, self._attribute, deterministic=True)
+        # SQLite's own take seconds for long texts, and cannot be interrupted.
+        connection.create_function("instr", 2, self._position, deterministic=True)
+        for name, most in (("like", 3), ("glob", 2)):
+            for count in range(2, most + 1):
+                form = f"SELECT {name}({', '.join('?' * count)})"
+                connection.create_function(name, count, partial(self._matched, form), deterministic=True)
+        for name in ("trim", "ltrim", "rtrim"):
+            connection.create_function(name, 2, partial(self._trimmed, name), deterministic=True)
         for limit, value in LIMITS.items():
             connection.setlimit(limit, value)
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
@@ -146,13 +160,14 @@ class Tables:
     def close(self) -> None:
         """Let go of the indexes."""
         self._connection.close()
+        self._matcher.close()
         for each in self._bodies:
             each.close()
 
     def ask(self, query: str) -> tuple[list[dict[str, Any]], str | None]:
         """The rows of a query, and what was cut; a ToolFault says what is allowed."""
         with self._lock:
-            watch = _Watch(self._seconds)
+            self._watch = watch = _Watch(self._seconds)
             self._denied = ""
             self._connection.set_progress_handler(watch.look, STEPS)
             try:
@@ -160,20 +175,26 @@ class Tables:
                 if cursor.description is None:
                     raise ToolFault(f"that is not a SELECT; allowed is {ALLOWED}")
                 names = [str(column[0]) for column in cursor.description]
-                rows = cursor.fetchmany(MAX_ROWS + 1)
+                repeated = [name for name in names if names.count(name) > 1]
+                if repeated:
+                    raise ToolFault(f"two columns are called {repeated[0]!r}; name them apart with AS")
+                rows: list[dict[str, Any]] = []
+                cut, chars = None, 0
+                for row in cursor:
+                    cells = [_cell(value) for value in row]
+                    chars += sum(len(each) if isinstance(each, str) else 8 for each in cells)
+                    if len(rows) == MAX_ROWS or (rows and chars > RESULT_CHARS):
+                        what = "" if len(rows) == MAX_ROWS else f", which hold {RESULT_CHARS:,} characters"
+                        cut = f"only the first {len(rows):,} rows{what}; aggregate, or page with LIMIT and OFFSET"
+                        break
+                    rows.append(dict(zip(names, cells, strict=True)))
+                    watch.check()
+                cursor.close()
             except (sqlite3.Error, sqlite3.Warning, OverflowError, MemoryError, ValueError) as error:
                 raise ToolFault(watch.why or self._denied or _told(error)) from None
             finally:
                 self._connection.set_progress_handler(None, 0)
-        repeated = [name for name in names if names.count(name) > 1]
-        if repeated:
-            raise ToolFault(f"two columns are called {repeated[0]!r}; name them apart with AS")
-        cut = (
-            f"only the first {MAX_ROWS:,} rows; aggregate, or page with LIMIT and OFFSET"
-            if len(rows) > MAX_ROWS
-            else None
-        )
-        return [{name: _cell(value) for name, value in zip(names, row, strict=True)} for row in rows[:MAX_ROWS]], cut
+        return rows, cut
 
     def _allow(self, action: int, first: str | None, second: str | None, base: str | None, inside: str | None) -> int:
         """SQLite asks for each thing that a query would do. `inside` is no ground to allow one: it may be a name of the query's choice."""
@@ -198,8 +219,35 @@ class Tables:
                 self._denied = f"a query only reads; allowed is {ALLOWED}"
         return sqlite3.SQLITE_DENY
 
+    def _position(self, text: object, part: object) -> int | None:
+        self._watch.check()
+        if text is None or part is None:
+            return None
+        return _text(text).find(_text(part)) + 1
+
+    def _matched(self, form: str, *arguments: Any) -> int | None:
+        self._watch.check()
+        try:
+            return self._matcher.execute(form, arguments).fetchone()[0]
+        except sqlite3.Error as error:
+            self._watch.why = str(error)
+            raise
+
+    def _trimmed(self, name: str, text: object, signs: object) -> str | None:
+        self._watch.check()
+        if text is None or signs is None:
+            return None
+        kept, away = _text(text), {*_text(signs)}
+        start, end = 0, len(kept)
+        while name != "rtrim" and start < end and kept[start] in away:
+            start += 1
+        while name != "ltrim" and end > start and kept[end - 1] in away:
+            end -= 1
+        return kept[start:end]
+
     def _attribute(self, span_id: object, key: str) -> str | float | None:
         """One attribute of a span of the window, of its events or of its resource, as SQL can hold it."""
+        self._watch.check()
         for part, connection in enumerate(self._bodies):
             found = connection.execute(
                 "SELECT trace_id, body FROM spans JOIN bodies USING (id) WHERE span_id = ?", (str(span_id),)
@@ -313,12 +361,23 @@ class _Watch:
         self._began = _resident()
         self.why = ""
 
+    def check(self) -> None:
+        """Raise if the query is out of time; for what SQLite itself does not interrupt."""
+        if self._deadline.expired() or self._stop.is_set():
+            self.look()
+            raise sqlite3.OperationalError(self.why)
+
     def look(self) -> int:
+        """Whether SQLite is to end the query."""
         if self._deadline.expired() or self._stop.is_set():
             self.why = f"the query took more than {self._seconds:g} s; filter more, or join less"
         elif _resident() - self._began > QUERY_BYTES:
             self.why = f"the query needs more than {QUERY_BYTES >> 20} MiB; filter more, or join less"
         return bool(self.why)
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _resident() -> int:

@@ -12,8 +12,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import httpx2
@@ -186,6 +186,15 @@ class TraceClient:
                 return httpx2.Response(reply.status_code, content=bytes(content), headers=asked)
         finally:
             timer.cancel()
+
+    @contextmanager
+    def within(self, deadline: Deadline) -> Generator[None]:
+        """Inside this block nothing is asked past this deadline, not even what a run that is out of time may still read."""
+        before, self._deadline = self._deadline, deadline
+        try:
+            yield
+        finally:
+            self._deadline = before
 
     def _limit(self) -> Deadline | None:
         """The client's own deadline, or that of the run that asks."""

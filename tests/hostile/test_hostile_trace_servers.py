@@ -283,3 +283,24 @@ def test_the_same_traces_under_new_times_are_not_listed_for_ever(victim: Victim,
         done = victim.call(*words, "--source", url, "--project", servers.PROJECT, "--runs-dir", victim.own)
 
     assert done.returncode in (1, 2) and "Traceback" not in done.stderr
+
+
+def test_a_window_is_loaded_within_the_time_of_the_run(victim: Victim) -> None:
+    victim.environ = KEYS
+    over = threading.Event()
+    turns = iter(range(1 << 30))
+
+    def silent_from_the_third_page_on(_: Asked) -> Reply:
+        if (turn := next(turns)) >= 2:
+            over.wait(200)
+        return (200, _page("langfuse", [], f"page-{turn}"))
+
+    with serving(_lying("langfuse", silent_from_the_third_page_on)) as (url, seen):
+        limit = ("--max-wall-time-sec", "1", "--runs-dir", victim.own)
+        done = victim.call("ask", "Why?", "--source", f"langfuse:{url}", *limit)
+        asked = len(seen)
+        over.set()
+
+    assert done.returncode == 2, done.stderr
+    assert "no time left" in done.stderr and "Traceback" not in done.stderr
+    assert asked <= 6

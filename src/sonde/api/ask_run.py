@@ -14,11 +14,13 @@ from typing import Any, Unpack
 from pydantic import BaseModel, ValidationError
 
 from sonde.api.follow_up import continued, continued_mask
-from sonde.api.launch import RunOptions, launch, mask_of, model_names, spec_of
+from sonde.api.launch import RunOptions, budget_of, launch, mask_of, model_names, spec_of
 from sonde.api.result import Answer
 from sonde.api.settings import Settings, load_settings
 from sonde.api.sources import Opened, open_context
 from sonde.core.cancellation import Stop
+from sonde.core.deadline import Deadline, SystemClock
+from sonde.engines.ask import ASK
 from sonde.errors import ConfigError
 from sonde.runtime.run import RunSpec
 from sonde.sandbox import Limits
@@ -151,7 +153,8 @@ def question_spec(
 
             window = {"start": start, "end": end, "filter_expr": filter_expr}
             traces = TraceQuestion.of(source, project, settings, **window)
-            opened = stack.enter_context(traces.opened(opened if context or code else None))
+            with Deadline(SystemClock(), budget_of(ASK, settings, options).max_wall_time_sec).in_force():
+                opened = stack.enter_context(traces.opened(opened if context or code else None))
         spec = ask_spec(question, opened, settings, options, code=code, schema=schema)
         own = {"tools": [tool(each).name for each in tools], "limits": asdict(limits)}
         own |= {"given": bool(context) or source is not None, **({} if citations else {"citations": False})}

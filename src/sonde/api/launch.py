@@ -95,6 +95,17 @@ class RunOptions(TypedDict, total=False):
     top_p: float | None
 
 
+def budget_of(engine: Engine, settings: Settings, options: Mapping[str, Any]) -> Budget:
+    """The limits of a run, from the options, else the settings, else the engine."""
+    given = {name: value for name, value in options.items() if value is not None}
+    budget = settings.budget(engine.budget, engine.maxima)
+    if "budget" in given:  # one that a caller gives must fit the contract as a whole
+        budget = given["budget"].override(engine.maxima, **given["budget"].as_dict())
+    return budget.override(
+        engine.maxima, **{name: given[name] for name in Budget.__dataclass_fields__ if name in given}
+    )
+
+
 def spec_of(
     engine: Engine, objective: str, context: Context, settings: Settings, options: RunOptions | None = None
 ) -> RunSpec:
@@ -107,10 +118,6 @@ def spec_of(
     mask = mask_of(settings, options)
     masked(context, mask)
     objective = objective if mask is None else mask.asked(objective)
-    budget = settings.budget(engine.budget, engine.maxima)
-    if "budget" in given:  # one that a caller gives must fit the contract as a whole
-        budget = given["budget"].override(engine.maxima, **given["budget"].as_dict())
-    knobs = {name: given[name] for name in Budget.__dataclass_fields__ if name in given}
     profile = given.get("profile", settings.sandbox_profile or engine.profile)
     usual = (
         settings.packages if engine.profile == "general" else ()
@@ -120,7 +127,7 @@ def spec_of(
         engine=engine,
         objective=objective,
         context=context,
-        budget=budget.override(engine.maxima, **knobs),
+        budget=budget_of(engine, settings, given),
         model=given.get("model", settings.model),
         sub_model=given.get("sub_model", settings.sub_model),
         mode=given.get("mode", settings.mode),

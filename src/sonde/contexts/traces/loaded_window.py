@@ -1,8 +1,8 @@
 """A window of a server's traces in an index of its own, because counts and SQL need all of them at hand.
 
-It is filled once, when it is opened, with at most MAX_TRACES traces and MAX_SPANS spans, the earliest first, for at most LOAD_S seconds.
-`describe` says what was loaded and `skipped` what was not. Annotations and links are the server's. What arrives at the server later is
-not seen.
+It is filled once, when it is opened, with at most MAX_TRACES traces and MAX_SPANS spans, the earliest first, for at most LOAD_S seconds
+and never longer than the run that asks may take. `describe` says what was loaded and `skipped` what was not. Annotations and links are
+the server's. What arrives at the server later is not seen.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from sonde.contexts.traces.serverstore import ServerStore
 from sonde.contexts.traces.span import time_text
 from sonde.contexts.traces.store import TraceQuery
 from sonde.core.canonical import hash_value, plural
-from sonde.core.deadline import Deadline, SystemClock
+from sonde.core.deadline import Deadline, SystemClock, deadline_in_force
+from sonde.trace_client import ServerUnavailable
 
 MAX_TRACES = 5_000
 MAX_SPANS = 200_000
@@ -36,17 +37,18 @@ class LoadedWindow(IndexStore):
         self._missing: list[str] = []
         path = Path(self._temporary.name) / "window.sqlite"
         try:
-            with IndexWriter(path, new=True) as writer:
-                self.loaded = self._load(writer, query)
+            run = deadline_in_force()
+            deadline = Deadline(SystemClock(), LOAD_S) if run is None else run.sub(LOAD_S)
+            with IndexWriter(path, new=True) as writer, server.client.within(deadline):
+                self.loaded = self._load(writer, query, deadline)
                 writer.finish(files=(), malformed=(), meta={"malformed": "0"})
             super().__init__(path, name)
         except BaseException:
             self._temporary.cleanup()
             raise
 
-    def _load(self, writer: IndexWriter, query: TraceQuery) -> tuple[int, int] | None:
+    def _load(self, writer: IndexWriter, query: TraceQuery, deadline: Deadline) -> tuple[int, int] | None:
         """Copy traces up to the limits; when the first and the last of them began."""
-        deadline = Deadline(SystemClock(), LOAD_S)
         page = self._server.traces(replace(query, limit=MAX_TRACES))
         low, high = query.start_us, query.end_us  # not every server cuts to the microsecond
         rows = [
@@ -57,11 +59,21 @@ class LoadedWindow(IndexStore):
         if len(page.rows) == MAX_TRACES and why:
             why = f"the limit is {MAX_TRACES:,} traces"
         for at in range(0, len(rows), AT_ONCE):
-            if len(hashes) >= MAX_SPANS or deadline.expired():
-                why = f"the limit is {MAX_SPANS:,} spans" if len(hashes) >= MAX_SPANS else f"it took {LOAD_S:.0f} s"
-                break
             batch = [row.trace_id for row in rows[at : at + AT_ONCE]]
-            for span in self._server.read_traces(batch, {}):
+            try:
+                spans = [] if len(hashes) >= MAX_SPANS else [*self._server.read_traces(batch, {})]
+            except ServerUnavailable:
+                if not deadline.expired():
+                    raise
+                spans = []
+            if len(hashes) >= MAX_SPANS or deadline.expired():
+                why = (
+                    f"the limit is {MAX_SPANS:,} spans"
+                    if len(hashes) >= MAX_SPANS
+                    else f"it took {deadline.seconds:.0f} s"
+                )
+                break
+            for span in spans:
                 writer.add(span)
                 hashes.append(span.hash())
             loaded = at + len(batch)

@@ -18,7 +18,7 @@ from sonde.contexts.files import FilesContext
 from sonde.contexts.workspace import accept
 from sonde.core.canonical import sha256_text
 from sonde.core.status import RunStatus
-from sonde.errors import ConfigError
+from sonde.errors import ConfigError, ToolFault
 from sonde.models.base import ModelRequest
 from sonde.runs.export import export_run, unpack_run
 from sonde.runs.rundir import JOURNAL, RECORD, SUMMARY, RunDir
@@ -608,3 +608,79 @@ def test_the_sender_of_a_span_and_ids_that_hold_a_value_are_masked_and_found(tmp
     assert [files_with(folder_of(each)) for each in (answer, told)] == [{"report.md"}] * 2
     assert told.report is not None and told.report["trace_id"] == f"tr-{CUSTOMER}"
     assert replay(folder_of(told), settings=Settings()).equal
+
+
+DIGITS = CARD.replace(" ", "")
+
+
+def test_a_call_does_not_bring_back_the_values_that_were_handed_to_it(data: Path) -> None:
+    def echo(text: str, most: int = 100) -> str:
+        """What it was given, or a complaint about it."""
+        if text.startswith("no"):
+            raise ToolFault(f"cannot use {text[:most]!r}")
+        return f"got {text}"
+
+    look = (
+        "def tried(*given):\n    try:\n        return echo(*given)\n    except Exception as error:\n        return str(error)\n"
+        "print(tried('<card-1>z'), '|', tried('no<customer-1>z<card-1>z'), '|', tried('no<card-1>', 9), '|', tried('no', 1))"
+    )
+    _, model = asked(data, [LOOK, look, FINISH], tools=[echo])
+    said = sent(model.requests)
+
+    assert leaks(said) == []
+    assert "4111" not in said
+    assert "got <card-1>z | " in said
+    assert "cannot use 'no<customer-1>z<card-1>z'" in said
+    assert "it failed; why is not said here" in said
+    assert "cannot use 'n'" in said
+
+
+def test_the_words_about_a_schema_do_not_bring_a_value_back(data: Path) -> None:
+    schema = {"type": "object", "properties": {"who": {"enum": ["nobody"]}, "how": {"type": "integer"}}}
+    wrong = f"FINAL({{'who': '{'x' * 50}<card-1>z', 'how': '<customer-1>_<card-1>'}})"
+    _, model = asked(data, [LOOK, wrong, *["FINAL({'who': 'nobody', 'how': 1})"] * 3], schema=schema)
+
+    assert "does not fit the schema" in sent(model.requests)
+    assert leaks(sent(model.requests)) == []
+    assert "4111" not in sent(model.requests)
+
+
+def test_an_edit_neither_quotes_nor_writes_a_value_that_it_would_read_again_in_the_clear(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "config.py").write_text(f"pay = '{DIGITS}'\nwho = '{CUSTOMER}'\n")
+    patch = "*** Begin Patch\n*** Update File: config.py\n@@\n-pay = '<card-1>'\n+pay = '<card-1>z'\n*** End Patch"
+    tries = "".join(
+        f"try:\n    print({call})\nexcept Exception as error:\n    print(error)\n"
+        for call in (
+            "list_files('<customer-1>')",
+            "read_file('<card-1>z')",
+            "search('<card-1>z', '<card-1>z')",
+            f"apply_patch({patch!r})",
+        )
+    )
+    model = ScriptedModel(
+        ["print(read_file('config.py'))", tries, "print(read_file('config.py'))", *["FINAL('no')"] * 3]
+    )
+    sonde.edit(
+        "Change it",
+        tmp_path / "work",
+        approve=accept,
+        model=model,
+        mask_patterns=PATTERNS,
+        settings=Settings(),
+        runs_dir=tmp_path / "runs",
+    )
+
+    assert "4111" not in sent(model.requests)
+    assert leaks(sent(model.requests)) == []
+    assert "<card-1> would not be recognised there" in sent(model.requests)
+    assert DIGITS + "z" not in (tmp_path / "work" / "config.py").read_text()
+
+
+def test_a_span_that_is_not_there_is_named_as_the_code_named_it(traces: Path, tmp_path: Path) -> None:
+    look = "try:\n    get_span('<card-1>z')\nexcept Exception as error:\n    print(error)"
+    model = ScriptedModel([f"print(get_span('{SPAN}'))", look, *["FINAL('no')"] * 5])
+    sonde.rca(TRACE, traces, model=model, mask=True, settings=Settings(), runs_dir=tmp_path / "runs")
+
+    assert "no span '<card-1>z'" in sent(model.requests)
+    assert leaks(sent(model.requests)) == []

@@ -31,6 +31,8 @@ MOST_VALUES = 200_000
 """Different values of one run; a pattern that finds more masks words, not people."""
 MOST_PATTERN_CHARS = 1000
 LITERAL = "literal"
+PIECE = 4
+PART_OF_A_VALUE = "it failed; why is not said here, because the reason quotes a part of a masked value"
 KINDS = ("email", "card", "token", LITERAL)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]{0,30}")
 _AT = r"(?:@|%40|\\u0040|&#64;|&#x40;|&commat;)"
@@ -105,8 +107,9 @@ class Mask:
         """Whether nothing of it has to be hidden before it leaves."""
         return not self._leaving(text)
 
-    def _leaving(self, text: str) -> list[Span]:
-        spans = list(_found(text))
+    def _leaving(self, text: str, more: Iterable[Span] = ()) -> list[Span]:
+        """Where values stand that are not part of a placeholder."""
+        spans = [*_found(text), *more]
         kept = [found.span() for found in self._shown.finditer(text)] if spans else []
         ends = [end for _, end in kept]
 
@@ -136,6 +139,37 @@ class Mask:
             return found[0] if known is None else known if found[1] == "<" else words(known)
 
         return self._shown.sub(value, text) if "-" in text else text
+
+    def handed(self, given: Any) -> dict[str, str]:
+        """The values behind the placeholders in plain data, with the kind of each: what a call with it restored hands over."""
+        found: dict[str, str] = {}
+
+        def note(text: str) -> str:
+            names = [each[2] for each in self._shown.finditer(text)] if "-" in text else []
+            found.update({self._values[name]: name.partition("-")[0] for name in names if name in self._values})
+            return text
+
+        rewrite_value(given, note)
+        return found
+
+    def hidden_again(self, value: Any, handed: Mapping[str, str]) -> Any:
+        """What a call returned, masked already, without the values that were handed to it, whatever stands around them."""
+        return rewrite_value(value, lambda text: self._replaced(text, self._leaving(text, _exact(text, handed))))
+
+    def told(self, message: str, handed: Mapping[str, str]) -> str:
+        """What is wrong with values that were restored, in words for the model; left out if it quotes a part of one of them."""
+        own = [(start, end, name) for name, each in self._patterns.items() for start, end in _matches(each, message)]
+        text = self._replaced(message, self._leaving(message, [*_exact(message, handed), *own]))
+        bare = self._shown.sub("\n", text).casefold()
+        quoted = {bare[at : at + PIECE] for at in range(len(bare))}
+        parts = (value[at : at + PIECE].casefold() for value in handed for at in range(len(value) - PIECE + 1))
+        return PART_OF_A_VALUE if any(part in quoted for part in parts) else text
+
+    def glued_in(self, after: str, before: str) -> list[str]:
+        """Placeholders of a new text whose values would not be hidden any more when it is read again, because of what stands beside."""
+        again = self._shown.sub("\n", self.hidden(self.restored(after)))
+        glued = [value for value in self.handed(after) if again.count(value) > before.count(value)]
+        return [f"<{self._names[kind, value]}>" for value, kind in self.handed(after).items() if value in glued]
 
     def unknown_in(self, text: str) -> list[str]:
         """Placeholders that stand for nothing."""
@@ -230,6 +264,15 @@ def _found(text: str) -> Iterator[Span]:
     for start, end in _bytes_matched(_CARD, data):
         if _is_card(re.sub(r"%20|\D", "", shadow[start:end])):
             yield start, end, "card"
+
+
+def _exact(text: str, values: Mapping[str, str]) -> Iterator[Span]:
+    """Where these values stand, given with their kinds."""
+    for value, kind in values.items():
+        at = text.find(value)
+        while at >= 0:
+            yield at, at + len(value), kind
+            at = text.find(value, at + len(value))
 
 
 def _matches(pattern: Pattern, text: str) -> Iterator[tuple[int, int]]:

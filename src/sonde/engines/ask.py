@@ -102,8 +102,9 @@ def conclude(value: Any, gathered: Gathered, *, look: bool = True) -> Conclusion
     wrong: list[str] = []
     if gathered.schema is not None:
         mask = gathered.mask  # the schema is about the value that the user gets
-        wrong = violations(jsonable(value) if mask is None else mask.restored_value(jsonable(value)), gathered.schema)
-        wrong = wrong if mask is None else [mask.hidden(each) for each in wrong]
+        plain = jsonable(value)
+        wrong = violations(plain if mask is None else mask.restored_value(plain), gathered.schema)
+        wrong = wrong if mask is None else [mask.told(each, mask.handed(plain)) for each in wrong]
         if wrong:
             reason = "the final value does not fit the schema: " + "; ".join(wrong)
             problems.append(Problem(gate="schema", reason=reason))

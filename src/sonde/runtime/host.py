@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -29,7 +29,12 @@ from sonde.runtime.prompts import brief_prompt, taught
 from sonde.sandbox import Args
 from sonde.tools import CallResult, ToolRegistry
 
+if TYPE_CHECKING:
+    from sonde.core.mask import Mask
+
 TRACED_CALLS = 200
+MOST_HANDED = 1000
+"""Different masked values in the arguments of one call; each is looked for in what comes back."""
 RECORDED_CHARS = 2000
 RECORDED_ARGS = 1_000_000
 """Characters of one call's arguments on the stream, as many as a result may have; a loop of longer ones would fill the disk."""
@@ -154,16 +159,10 @@ class Host:
                 raise ended if ended and ended.message == recorded.error else ToolFault(recorded.error or "failed")
             return recorded.result
         started = self.run.clock.now()
-        mask = self.run.spec.mask if call.name in self.run.registry.given else None
         try:
-            if mask is None:
-                result = self.run.registry.call(call.name, call.args)
-            else:  # a tool of the user works on real data, and what it returns is masked like any other
-                real = self.run.registry.call(call.name, mask.restored_value(jsonable(call.args)))
-                hidden = mask.hidden_value(real.result)
-                result = replace(real, result=hidden, args_hash=hashed, response_hash=hash_value(hidden))
+            mask = self.run.spec.mask
+            result = self.run.registry.call(call.name, call.args) if mask is None else self._masked(call, mask)
         except Fault as fault:
-            fault = fault if mask is None else ToolFault(mask.hidden(fault.message))
             raise self._failed(call, fault, self.run.clock.now() - started) from None
         except ToolResponseInvalid as error:
             if call.name not in self.run.registry.given:  # a server, not a tool of the user
@@ -184,6 +183,29 @@ class Host:
         recorded = self._record(call, result)
         self._told(recorded)
         return recorded.result  # as recorded, without key values: what a replay will see
+
+    def _masked(self, call: Call, mask: Mask) -> CallResult:
+        """The call in a masked run. Whoever serves it works with the real values of its arguments, and may quote them glued to other
+        text or cut, where no pattern finds them: neither what it returns nor what it complains of brings them back.
+        """
+        handed = mask.handed(jsonable(call.args))
+        if len(handed) > MOST_HANDED:
+            raise ToolFault(
+                f"these arguments have {len(handed):,} different placeholders; at most {MOST_HANDED:,} in one call"
+            )
+        given = call.name in self.run.registry.given
+        try:
+            result = self.run.registry.call(call.name, mask.restored_value(jsonable(call.args)) if given else call.args)
+        except Fault as fault:
+            raise ToolFault(mask.told(mask.hidden(fault.message) if given else fault.message, handed)) from None
+        except (ToolResponseInvalid, SandboxViolation) as error:
+            error.message = mask.told(mask.hidden(error.message) if given else error.message, handed)
+            raise
+        masked = mask.hidden_value(result.result) if given else result.result
+        masked = mask.hidden_again(masked, handed) if handed else masked
+        if masked is result.result:
+            return result
+        return replace(result, result=masked, args_hash=_args_hash(call.args), response_hash=hash_value(masked))
 
     def _told(self, recorded: HostReturned) -> None:
         """Remarks for the model about a call: what was cut, and by which ref a user's tool is cited."""

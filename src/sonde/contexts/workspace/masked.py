@@ -73,6 +73,13 @@ class MaskedWorkspace:
         unknown = [name for change in plan.changes for name in self._mask.unknown_in(change.new_text or "")]
         if unknown:
             raise PatchRefused(f"{unknown[0]} stands for nothing here; use only placeholders that you have read")
+        glued = [
+            name for change in plan.changes for name in self._mask.glued_in(change.new_text or "", change.old_text)
+        ]
+        if glued:
+            raise PatchRefused(
+                f"{glued[0]} would not be recognised there any more; put a space between it and its neighbours"
+            )
         real = replace(plan, changes=tuple(map(self._real, plan.changes)))
         done = self.inner.apply(real)
         return replace(done, summary=self._mask.hidden(done.summary), diff=self._mask.hidden(done.diff))

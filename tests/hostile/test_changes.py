@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def asked(victim: Victim, changes: str) -> tuple[str | Path, ...]:
 
 def repository(victim: Victim, subject: str = "first") -> None:
     victim.write("src/pay.py", "one\n")
-    victim.run("git", "init", "-q", ".")
+    victim.run("git", "init", "-q", "-b", "main", ".")
     victim.run(*GIT, "add", ".")
     date = f"{START + 11 * 60 + 30} +0000"
     victim.run("env", f"GIT_COMMITTER_DATE={date}", *GIT, "commit", "-qm", subject)
@@ -145,3 +146,77 @@ def test_words_of_commits_and_deploys_stay_words_in_the_report(victim: Victim) -
     assert "currency" in told.stdout.partition("## Timeline")[0]
     for sign in ("\x1b", "\x07", "\u202e", "<script>"):
         assert sign not in told.stdout
+
+
+def by_file(victim: Victim, private: Path) -> None:
+    (victim.folder / ".git").write_text(f"gitdir: {private / '.git'}\n")
+
+
+def by_link(victim: Victim, private: Path) -> None:
+    (victim.folder / ".git").symlink_to(private / ".git")
+
+
+def by_commondir(victim: Victim, private: Path) -> None:
+    repository(victim)
+    (victim.folder / ".git/commondir").write_text(str(private / ".git"))
+
+
+def by_a_worktree_of_its_own(victim: Victim, private: Path) -> None:
+    tree = victim.folder / "worktrees/x"
+    tree.mkdir(parents=True)
+    for name, text in {"gitdir": victim.folder / ".git", "commondir": private / ".git", "HEAD": "ref: x"}.items():
+        (tree / name).write_text(f"{text}\n")
+    (victim.folder / ".git").write_text(f"gitdir: {tree}\n")
+
+
+def by_alternates(victim: Victim, private: Path) -> None:
+    repository(victim)
+    (victim.folder / ".git/objects/info/alternates").write_text(f"{private / '.git/objects'}\n")
+    shutil.copy(private / ".git/refs/heads/main", victim.folder / ".git/refs/heads/main")
+
+
+def by_linked_objects(victim: Victim, private: Path) -> None:
+    repository(victim)
+    shutil.rmtree(victim.folder / ".git/objects")
+    (victim.folder / ".git/objects").symlink_to(private / ".git/objects")
+    shutil.copy(private / ".git/refs/heads/main", victim.folder / ".git/refs/heads/main")
+
+
+@pytest.mark.parametrize(
+    "planted",
+    one_in_make_test(
+        {
+            each.__name__: each
+            for each in (
+                by_alternates,
+                by_file,
+                by_link,
+                by_commondir,
+                by_a_worktree_of_its_own,
+                by_linked_objects,
+            )
+        }
+    ),
+)
+def test_a_strangers_repository_leads_to_no_history_of_another(victim: Victim, planted: Any) -> None:
+    private = victim.home / "private"
+    private.mkdir()
+    (private / "plan.py").write_text("x\n")
+    for words in (("init", "-q", "-b", "main", "."), ("add", "."), ("commit", "-qm", "the wedding is on the ninth")):
+        victim.run(*GIT, "-C", str(private), *words)
+    planted(victim, private)
+
+    done = victim.call(*asked(victim, "git:."))
+
+    assert done.returncode == 2 and "it is not read, because" in done.stderr, done.stderr
+    assert "wedding" not in done.stdout + done.stderr
+
+
+def test_a_worktree_of_the_user_is_read(victim: Victim) -> None:
+    repository(victim, subject="currency")
+    victim.run("git", "worktree", "add", "-q", str(victim.home / "tree"))
+
+    done = victim.call(*asked(victim, f"git:{victim.home / 'tree'}"))
+
+    assert done.returncode == 0, done.stderr
+    assert "currency" in done.stdout

@@ -166,6 +166,59 @@ def test_a_stack_trace_reads_no_file_outside_of_what_was_given(victim: Victim, n
     assert PRIVATE not in shown and "root:x:0" not in shown
 
 
+def committed(victim: Victim, *files: str) -> None:
+    git = ("git", "-C", "src", "-c", "user.name=x", "-c", "user.email=x@example.org")
+    victim.run(*git, "init", "-q", ".")
+    victim.run(*git, "--literal-pathspecs", "add", "-f", "--", *files)
+    victim.run(*git, "commit", "-qm", "first")
+
+
+def told_of_line_history(victim: Victim, path: str) -> str:
+    traces(victim)
+    look = f"try:\n    print(line_history({path!r}, 1))\nexcept Exception as error:\n    print('no', error)"
+    model = victim.model(look, f"print(get_span('{TOOL}')['summary'])", f"FINAL('done [span:{TOOL}]')")
+
+    done = victim.call(
+        "ask", "Why?", "src", "--source", "traces.jsonl", "--model", model.name, "--runs-dir", victim.own
+    )
+
+    assert done.returncode == 0, done.stderr
+    return journal(victim) + "".join(model.prompts)
+
+
+def test_the_name_of_a_file_is_no_pattern_that_shows_the_history_of_others(victim: Victim) -> None:
+    victim.write("src/.env", f"PLAN={PRIVATE}\n")
+    victim.write("src/:(top)", "plain words\n")
+    committed(victim, ".env", ":(top)")
+
+    told = told_of_line_history(victim, ":(top)")
+
+    assert "+plain words" in told and PRIVATE not in told
+
+
+@pytest.mark.hostile_long
+def test_the_history_of_a_line_is_not_fetched_from_elsewhere(victim: Victim) -> None:
+    victim.write("src/app.py", "one\n")
+    committed(victim, "app.py")
+    tree = victim.run("git", "-C", "src", "rev-parse", "HEAD^{tree}").stdout.strip()
+    (victim.folder / "src/.git/objects" / tree[:2] / tree[2:]).unlink()
+    for name, value in (
+        ("core.repositoryFormatVersion", "1"),
+        ("extensions.partialClone", "origin"),
+        ("remote.origin.promisor", "true"),
+        ("remote.origin.url", f"ext::touch {victim.marker}"),
+        ("protocol.ext.allow", "always"),
+    ):
+        victim.run("git", "-C", "src", "config", name, value)
+    victim.run("git", "-C", "src", "blame", "app.py")
+    assert victim.marker.exists(), "the attack works against plain git"
+    victim.marker.unlink()
+
+    told = told_of_line_history(victim, "app.py")
+
+    assert "git failed" in told and not victim.marker.exists()
+
+
 def test_neither_a_password_in_an_address_nor_the_key_of_a_server_is_shown_or_recorded(victim: Victim) -> None:
     victim.environ = {"PHOENIX_API_KEY": "open-sesame"}
     with PhoenixDouble([row | {"name": "open-sesame"} for row in failed_trace()]) as server:

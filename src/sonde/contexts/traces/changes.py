@@ -24,6 +24,7 @@ from sonde.contexts.traces.groups import BLAST_KEYS, MODEL_KEYS, RELEASE_KEYS, A
 from sonde.contexts.traces.span import Row, us_of
 from sonde.contexts.traces.window import FEW, SURE, Group, Onset, Window, hit_otherwise, seconds, surplus
 from sonde.contexts.workspace.git import printed
+from sonde.contexts.workspace.reach import strange_history
 from sonde.core.canonical import cut, plural
 from sonde.disk import open_below, read_whole
 from sonde.errors import ConfigError, ToolFault
@@ -499,6 +500,8 @@ def _history(
         if not (repository / "HEAD").is_file() or not (repository / "objects").is_dir():
             raise ConfigError(f"--changes git:{place}: there is no git repository; for example: --changes git:.")
         words += ["--git-dir", str(repository.resolve())]
+    if strange := strange_history(repository):
+        raise ConfigError(f"--changes git:{place}: it is not read, because {cut(strange, 300)}")
     since = [] if start_us is None else [f"--since={start_us // 1_000_000 - 30 * 86_400}"]
     until = [] if end_us is None else [f"--until={end_us // 1_000_000 + 1}"]
     form = "--format=%x1e%H%x1f%ct%x1f%s%x1f"

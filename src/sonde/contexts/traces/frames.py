@@ -21,9 +21,11 @@ from sonde.contexts.traces.store import TraceStore
 from sonde.contexts.traces.views import content_excerpt
 from sonde.contexts.workspace.local import PLAIN, LocalWorkspace
 from sonde.contexts.workspace.policy import Policy
+from sonde.contexts.workspace.reach import strange_history
 from sonde.core.canonical import clip
 from sonde.core.deadline import rfc3339
 from sonde.core.evidence import Excerpt, Observed
+from sonde.disk import secret_reason
 from sonde.errors import ToolFault
 
 STACK = "exception.stacktrace"
@@ -31,6 +33,11 @@ STACK_CHARS = 100_000
 LINE_CHARS = 600
 MAX_FRAMES = 100
 DIFF_CHARS = 6_000
+ONLY_HERE = {  # a name of a file is no pattern, and what the repository lacks is not fetched
+    "GIT_LITERAL_PATHSPECS": "1",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": "none",
+}
 _PYTHON = re.compile(r'File "([^"]+)", line (\d{1,7})(?:, in (\S+))?')
 _JVM = re.compile(r"at ([\w.$]+)\.([\w$<>]+)\(([\w$-]+\.\w{1,8}):(\d{1,7})\)")
 _OTHERS = re.compile(
@@ -113,7 +120,10 @@ class Frames:
         top = repository_of(Path(entry.real)) if entry.real and not entry.member else None
         if top is None:
             raise ToolFault(f"{path} is not in a git repository")
-        name = shlex.quote(Path(entry.real).resolve().relative_to(top).as_posix())
+        inside = Path(entry.real).resolve().relative_to(top).as_posix()
+        if reason := secret_reason(inside):
+            raise ToolFault(f"the history of {path} is not shown: {reason}")
+        name = shlex.quote(inside)
         blamed = _git(top, f"git blame --porcelain -L {max(1, line)},{max(1, line)} -- {name}")
         commit = blamed.split(" ", 1)[0]
         said = {name: value for name, _, value in (each.partition(" ") for each in blamed.splitlines()[1:])}
@@ -127,7 +137,7 @@ class Frames:
             "author": said.get("author"),
             "date": rfc3339(when),
             "summary": said.get("summary"),
-            "diff": clip(_git(top, f"git show --format= -U2 {commit} -- {name}"), DIFF_CHARS),
+            "diff": clip(_git(top, f"git show --format= -U2 --diff-filter=d {commit} -- {name}"), DIFF_CHARS),
         }
 
     def _here(self, file: str) -> tuple[str | None, list[str]]:
@@ -169,7 +179,9 @@ def repository_of(file: Path) -> Path | None:
 
 def _git(top: Path, command: str) -> str:
     policy = Policy(commands=("git blame", "git show"))
-    result = LocalWorkspace(top, policy=policy, environment=PLAIN).execute(command)
+    if strange := strange_history(top):
+        raise ToolFault(f"the history of these files is not read, because {strange}")
+    result = LocalWorkspace(top, policy=policy, environment={**PLAIN, **ONLY_HERE}).execute(command)
     if result.exit_code != 0:
         raise ToolFault(f"git failed: {clip(' '.join(result.stderr.split()), 300)}")
     return result.stdout

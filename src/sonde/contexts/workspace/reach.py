@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from sonde.disk import read_plain
@@ -133,3 +134,39 @@ def outer_git(root: Path) -> list[str]:
                     return [str(history)]
             return []
     return []
+
+
+def strange_history(repository: Path) -> str:
+    """Why git would read the history of another repository here, or "". A stranger's `.git` can lead there by a file, a link, `commondir`
+    or alternates; it may only if the other one names it in turn, as for a worktree or a submodule of the user.
+    """
+    try:
+        place = repository / ".git" if os.path.lexists(repository / ".git") else repository
+        own = history = Path(os.path.realpath(repository)) / place.relative_to(repository)
+        if place.is_symlink():
+            return ".git is a link"
+        if place.is_file():
+            named = outer_git(own.parent)
+            if not named:
+                return ".git points to a repository that does not name this folder in turn"
+            own, history = (own.parent / _small(place).removeprefix("gitdir:").strip()).resolve(), Path(named[0])
+        with suppress(FileNotFoundError):
+            if (own / _small(own / "commondir").strip()).resolve() != history.resolve():
+                return "its commondir points elsewhere"
+        for name in ("alternates", "http-alternates"):
+            if os.path.lexists(history / "objects/info" / name):
+                return f"it borrows objects from elsewhere (objects/info/{name}); `git repack -ad` makes it whole, then remove that file"
+        for top in {own, history}:
+            links = (entry.name for entry in os.scandir(top) if entry.is_symlink())
+            deeper = (
+                name
+                for part in ("objects", "refs")
+                for folder, folders, files in os.walk(top / part)
+                for name in (*folders, *files)
+                if Path(folder, name).is_symlink()
+            )
+            if (found := next(chain(links, deeper), None)) is not None:
+                return f"{found!r} in it is a link"
+    except (OSError, ValueError) as error:
+        return f"it cannot be looked at: {error}"
+    return ""

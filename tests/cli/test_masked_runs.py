@@ -684,3 +684,26 @@ def test_a_span_that_is_not_there_is_named_as_the_code_named_it(traces: Path, tm
 
     assert "no span '<card-1>z'" in sent(model.requests)
     assert leaks(sent(model.requests)) == []
+
+
+def test_config_snapshots_are_named_by_placeholders_and_found_by_them(traces: Path, tmp_path: Path) -> None:
+    for number, name in enumerate((f"for-{CUSTOMER}", f"of-{BOB}")):
+        folder = tmp_path / "configs" / name
+        folder.mkdir(parents=True)
+        (folder / "metadata.json").write_text(json.dumps({"created_at": f"2025-12-31T23:5{number}:00Z", "tag": BOB}))
+        (folder / "app.toml").write_text(f"limit = {number}\n")
+    look = "try:\n    get_config_diff('x', 'y')\nexcept Exception as error:\n    print(error)"
+    model = ScriptedModel([look, *["FINAL('no')"] * 5])
+    found = sonde.incident(
+        traces,
+        configs=tmp_path / "configs",
+        model=model,
+        mask_patterns=PATTERNS,
+        settings=Settings(),
+        runs_dir=tmp_path / "runs",
+    )
+
+    assert "no config snapshot 'x'; there are: for-<customer-1>, <email-" in sent(model.requests)
+    assert leaks(sent(model.requests)) == []
+    assert files_with(folder_of(found)) == {"report.md"}
+    assert "limit = 1" in (folder_of(found) / "report.md").read_text()

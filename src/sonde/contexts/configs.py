@@ -148,6 +148,7 @@ class ConfigSnapshots:
     def get_config_diff(self, base_snapshot_id: str, target_snapshot_id: str) -> Observed:
         """What changed between two config snapshots; cite diff_ref as CONFIG_DIFF evidence."""
         base, target = self._get(base_snapshot_id), self._get(target_snapshot_id)
+        old, new = self._shown(base), self._shown(target)
         text, paths = self._diff(base, target)
         ref = f"configdiff:{sha256_text(text)}"
         lines = text.split("\n")
@@ -156,18 +157,18 @@ class ConfigSnapshots:
         named = ", ".join(paths[:5]) or "nothing"
         counts = f"{plural(len(paths), 'file')} changed, {plural(added, 'line')} added, {removed:,} removed"
         value = {
-            "project_name": target.project_name or base.project_name,
-            "base_snapshot_id": base.snapshot_id,
-            "target_snapshot_id": target.snapshot_id,
+            "project_name": new["project_name"] or old["project_name"],
+            "base_snapshot_id": old["snapshot_id"],
+            "target_snapshot_id": new["snapshot_id"],
             "artifact_id": ref,
             "diff_ref": ref,
-            "git_commit_base": base.git_commit,
-            "git_commit_target": target.git_commit,
+            "git_commit_base": old["git_commit"],
+            "git_commit_target": new["git_commit"],
             "paths": paths,
             "summary": f"{counts}: {named}",
             "diff": clip(text, MAX_SHOWN_CHARS),
         }
-        where = self._compared[ref] = f"{base.snapshot_id}..{target.snapshot_id}"
+        where = self._compared[ref] = f"{old['snapshot_id']}..{new['snapshot_id']}"
         excerpt = Excerpt(
             kind=EvidenceKind.CONFIG_DIFF, ref=ref, hash=sha256_text(text), path=where, ts=target.created_at
         )
@@ -180,12 +181,16 @@ class ConfigSnapshots:
 
     def reread(self, excerpt: Excerpt) -> str | None:
         """The diff behind a pointer, made again from the files."""
-        base, _, target = excerpt.path.partition("..")
+        base, _, target = map(self._real, excerpt.path.partition(".."))
         if base not in self._snapshots or target not in self._snapshots:
             return None
         return self._diff(self._snapshots[base], self._snapshots[target])[0]
 
+    def _real(self, snapshot_id: str) -> str:
+        return snapshot_id if self.mask is None else self.mask.restored(snapshot_id)
+
     def _get(self, snapshot_id: str) -> Snapshot:
+        snapshot_id = self._real(snapshot_id)
         if snapshot_id not in self._snapshots:
             known = ", ".join(sorted(self._snapshots)) or "none"
             raise ToolFault(f"no config snapshot {snapshot_id!r}; there are: {known}")

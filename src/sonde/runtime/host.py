@@ -20,7 +20,7 @@ from sonde.core.calls import excerpt_of_call
 from sonde.core.canonical import canonical_json, clip, hash_value, jsonable
 from sonde.core.events import HostReturned
 from sonde.core.evidence import Excerpt
-from sonde.errors import Fault, SandboxViolation, ToolFault, ToolResponseInvalid, reached_before
+from sonde.errors import Fault, RunError, SandboxViolation, ToolFault, ToolResponseInvalid, reached_before
 from sonde.runtime.citations import CallSite, Citations
 from sonde.runtime.delegate import Delegation
 from sonde.runtime.engine import Review
@@ -198,7 +198,7 @@ class Host:
             result = self.run.registry.call(call.name, mask.restored_value(jsonable(call.args)) if given else call.args)
         except Fault as fault:
             raise ToolFault(mask.told(mask.hidden(fault.message) if given else fault.message, handed)) from None
-        except (ToolResponseInvalid, SandboxViolation) as error:
+        except RunError as error:  # such as a server that fails, and names what it was asked for
             error.message = mask.told(mask.hidden(error.message) if given else error.message, handed)
             raise
         masked = mask.hidden_value(result.result) if given else result.result

@@ -65,7 +65,7 @@ def test_a_reached_limit_prints_a_command_that_goes_on_and_does_not_pay_again(pe
     assert "partial" in stopped.stderr
     assert "changed: a.py" in stopped.stderr
     assert command.count("--max-tokens-total") == 1
-    assert command.endswith("--max-tokens-total 6600")
+    assert int(command.partition("--max-tokens-total ")[2]) > 3300
     assert went_on.returncode == 0, went_on.stderr
     assert "succeeded" in went_on.stderr
     assert "x7 is now 8." in went_on.stdout

@@ -504,15 +504,16 @@ def _error_group(kind: ErrorKind, traces: Sequence[TraceFacts], looks: int) -> G
     failures = [kind.members[at] for at in members]
     again = [traces[at].retries.get(kind.component, 0) for at in members]
     first = failures[0] if onset is None else kind.members[onset.position]
+    pattern = _pattern(onset, members, len(traces))
     return Group(
-        kind="retries" if median(again) >= 2 and len(members) >= FEW else "error",
+        kind="retries" if median(again) >= 2 and pattern != "stray" else "error",
         component=kind.component,
         message=first.message[:400],
         form=kind.form,
         members=members,
         span_ids=tuple(each.span_id for each in spread(failures)),
         onset=onset,
-        pattern=_pattern(onset, members, len(traces)),
+        pattern=pattern,
         spans=kind.spans,
         also=kind.also,
         figures={"median_retries": median(again)} if median(again) >= 2 else {},

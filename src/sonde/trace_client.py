@@ -1,4 +1,5 @@
-"""HTTP to a server that keeps traces: time-outs, retries on what may pass, and keys that never reach a message or a log.
+"""HTTP to a server that keeps traces: time-outs, retries on what may pass, and keys that never reach a message, a log or
+the data of a reply.
 
 A request is tried again after connection failures, read time-outs, 429 and 5xx, with growing pauses (or the one that the server asks for)
 and never past the deadline: the client's own, or that of the run that asks. A reply, and all pages of a listing together, have limits of
@@ -21,7 +22,7 @@ import msgspec
 
 from sonde.core.canonical import MAX_JSON_ITEMS, has_too_many_items
 from sonde.core.deadline import Deadline, deadline_in_force
-from sonde.core.redaction import secret_forms, url_secrets
+from sonde.core.redaction import rewrite_value, secret_forms, url_secrets
 from sonde.errors import ConfigError, ToolCallFailed, ToolFault, ToolResponseInvalid
 
 TIMEOUT_S = 30.0
@@ -220,6 +221,11 @@ class TraceClient:
                 value = msgspec.json.decode(reply.content or b"{}")
             except (msgspec.DecodeError, UnicodeDecodeError):  # it refuses NaN and bytes that are not UTF-8
                 value = json.loads(reply.content.decode("utf-8", "replace"))
+            whole = json.dumps(value, ensure_ascii=False)
+            if (
+                self._keys.remove(whole) != whole
+            ):  # a server may repeat the key in its data, and code would see halves of it
+                value = rewrite_value(value, self._keys.remove)
         except (ValueError, RecursionError):
             raise ToolResponseInvalid(
                 f"the reply at {path} is not JSON; is this a {self.product} server? (langfuse:URL and langsmith:URL name others)"

@@ -228,7 +228,18 @@ def test_neither_a_password_in_an_address_nor_the_key_of_a_server_is_shown_or_re
         done = victim.call(*ask, server.url)
 
     assert (refused.returncode, done.returncode) == (2, 0), refused.stderr + done.stderr
-    assert "open-sesame" not in refused.stdout + refused.stderr + journal(victim)
+    assert "open-sesame" not in refused.stdout + refused.stderr + done.stdout + done.stderr + journal(victim)
+
+
+def test_code_gets_no_half_of_a_key_that_the_server_repeats(victim: Victim) -> None:
+    victim.environ = {"PHOENIX_API_KEY": "open-sesame"}
+    look = "print(sql('SELECT substr(name, 1, 5) AS a, substr(name, 6) AS b FROM spans'))"
+    model = victim.model(look, "FINAL('no')")
+    with PhoenixDouble([row | {"name": "open-sesame"} for row in failed_trace()]) as server:
+        ask = ("ask", "Why?", "--project", "shop", "--runs-dir", victim.own, "--source", server.url)
+        victim.call(*ask, "--model", model.name)
+
+    assert "'a': " in model.prompts[1] and "sesame" not in "".join(model.prompts)
 
 
 def test_a_strangers_run_names_no_traces_of_this_machine(victim: Victim) -> None:

@@ -143,7 +143,7 @@ def strange_history(repository: Path) -> str:
     try:
         place = repository / ".git" if os.path.lexists(repository / ".git") else repository
         own = history = Path(os.path.realpath(repository)) / place.relative_to(repository)
-        if place.is_symlink():
+        if place != repository and place.is_symlink():
             return ".git is a link"
         if place.is_file():
             named = outer_git(own.parent)

@@ -90,14 +90,14 @@ def test_a_changed_file_must_be_read_again_before_it_is_finished(tmp_path: Path)
     assert done.record.runtime_ref.usage.iterations == 6
 
 
-def test_a_rejected_change_leaves_the_file_alone_and_the_reason_reaches_the_model(tmp_path: Path) -> None:
+def test_a_change_that_nobody_approves_leaves_the_file_alone_and_the_reason_reaches_the_model(tmp_path: Path) -> None:
     (tmp_path / "sample.ts").write_text(SAMPLE)
     model = ScriptedModel([STEPS[0], f"print({PATCH})", 'FINAL("The user said no. [sample.ts:1-3]")'])
     done = edit("task", tmp_path, model=model, settings=Settings(), in_memory=True)
 
     assert (tmp_path / "sample.ts").read_text() == SAMPLE
     assert done.changed == ()
-    assert "rejected" in model.requests[-1].messages[-1].content
+    assert "not approved: there is nobody to ask" in model.requests[-1].messages[-1].content
 
 
 @pytest.mark.requirement(69)

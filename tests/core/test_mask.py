@@ -66,6 +66,12 @@ def test_a_card_that_is_a_number_and_a_key_of_a_table_are_hidden_too() -> None:
     assert mask.hidden_value({"jane@corp.com": [4111111111111111, 42, True]}) == {"<email-1>": ["<card-1>", 42, True]}
 
 
+@pytest.mark.parametrize("before", ["Nov 16 2026 ", "exp 0927 ", "order 12345678 ", "2026 2027 "])
+def test_a_card_behind_other_digits_is_hidden(before: str) -> None:
+    for card in ("4111-1111-1111-1111", "4111 1111 1111 1111"):
+        assert Mask().hidden(f"{before}{card} approved") == f"{before}<card-1> approved"
+
+
 def test_a_mask_goes_on_where_an_earlier_one_ended() -> None:
     first = Mask()
     first.hidden("jane@corp.com bob@corp.com JANE@corp.com")

@@ -311,3 +311,17 @@ def test_words_that_a_stranger_put_into_a_recording_are_never_called_verified(
     assert [(each["text"], each["state"]) for each in cards] in ([(LIE, "changed")], [(LIE, "recorded")])
     assert '"state":"verified"' not in (victim.own / "page.html").read_text()
     assert "does not have your seal" in told.stderr
+
+
+def test_a_replay_notices_that_the_answer_was_exchanged(victim: Victim, notes: Path) -> None:
+    run = made(victim, notes, victim.home, victim.own / "runs")
+    events = [
+        msgspec.structs.replace(event, output="The board knew of it.") if isinstance(event, RunEnded) else event
+        for event in RunDir(run).events()
+    ]
+    (run / "events.jsonl").write_bytes(journal_bytes(events))
+
+    replayed = typed(victim, run, "replay")
+
+    assert replayed.returncode == 1
+    assert "the recorded answer" in replayed.stdout + replayed.stderr

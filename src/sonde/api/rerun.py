@@ -40,6 +40,7 @@ from sonde.core.events import (
     TurnStarted,
 )
 from sonde.core.record import RunRecord
+from sonde.core.redaction import REDACTED
 from sonde.errors import Cancelled, ConfigError, reached_before
 from sonde.models.base import Model, RecordedModel
 from sonde.runs.recording import Difference, Diverged, Recording, before_turn
@@ -227,6 +228,9 @@ def replay(
             output = record.output_ref.sha256 or hash_value(None)
             if then is not None and then.output_hash and then.output_hash != output:
                 differences.append(Difference("the final value", then.output_hash, output))
+            kept = hash_value(then.output) if then is not None else output
+            if then is not None and then.output_hash and kept != then.output_hash and REDACTED not in str(then.output):
+                differences.append(Difference("the recorded answer, by its hash", kept, then.output_hash))
         except Diverged as diverged:
             differences = [*recording.differences, Difference(diverged.where, diverged.recorded, diverged.now)]
         changed = changed_sources(recorded.events, spec.context) if differences else ()

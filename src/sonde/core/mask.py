@@ -261,9 +261,14 @@ def _found(text: str) -> Iterator[Span]:
         for start, end in _bytes_matched(_EMAIL, data):
             escape = _ESCAPE.match(shadow, start, end) if shadow[start - 1 : start] == "\\" else None
             yield escape.end() if escape else start, end, "email"  # \n before it is a line end in a JSON text
-    for start, end in _bytes_matched(_CARD, data):
+    at = 0
+    while (found := _CARD.search(data, at)) is not None:
+        start, end = found.start(), found.end()
         if _is_card(re.sub(r"%20|\D", "", shadow[start:end])):
             yield start, end, "card"
+            at = end
+        else:  # a year may stand before a card: look again behind the first group of digits
+            at = next(place for place in range(start, end + 1) if not shadow[place : place + 1].isdigit())
 
 
 def _exact(text: str, values: Mapping[str, str]) -> Iterator[Span]:

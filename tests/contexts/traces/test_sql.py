@@ -272,7 +272,25 @@ def test_columns_and_counts_of_chosen_rows_can_be_cited(query: str) -> None:
         "select 0x390 as n from spans",
         "select name, /* ' */ 'attacker exported' /* ' */ as x from spans",
         "select name from spans union select 100",
+        "SELECT count(*) AS rows, 'FORGED' AS x FROM spans",
+        "SELECT count(*) rows, 'FORGED' AS x FROM spans",
+        "SELECT name AS by, 'FORGED' AS x FROM spans",
+        "SELECT s.name, f.x FROM spans s JOIN traces t ON s.trace_id = t.trace_id, (SELECT 'FORGED text' AS x) f",
     ],
 )
 def test_rows_that_may_hold_words_or_numbers_of_the_query_itself_prove_nothing(query: str) -> None:
     assert unproved(query)
+
+
+def test_a_chain_of_tables_that_doubles_itself_is_refused_before_it_grows(tables: Tables) -> None:
+    chain = ", ".join(f"a{n + 1} AS (SELECT p.name FROM a{n} p, a{n} q)" for n in range(25))
+
+    with pytest.raises(ToolFault, match="WITH may have at most 6 tables"):
+        tables.ask(f"WITH a0 AS (SELECT 1 AS name), {chain} SELECT a25.name FROM a25, spans")
+    with pytest.raises(ToolFault, match="each used at most 3 times"):
+        tables.ask("WITH a AS (SELECT 1 AS n), b(n) AS (SELECT 1 FROM a p, a q, a r, a s) SELECT n FROM b, spans")
+    with pytest.raises(ToolFault, match="ASCII"):
+        tables.ask("SELECT name AS where\u00a0, 'x' AS y FROM spans")
+    with pytest.raises(ToolFault, match="comments"):
+        tables.ask("SELECT name /* AS */ FROM spans")
+    assert tables.ask("WITH a AS (SELECT name FROM spans) SELECT count(*) AS n FROM a")[1] is None

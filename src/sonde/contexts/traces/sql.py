@@ -79,7 +79,8 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _COMPARE = frozenset(("=", "==", "<>", "!=", "<", ">", "<=", ">=", "like", "glob", "is", "in", "not", "between", "and"))
-_FREE = frozenset(("where", "having", "on", "when", "limit", "offset", "by", "rows", "range"))
+_FREE = frozenset(("where", "having", "on", "when", "limit"))
+_FREE_AFTER = {"by": ("order", "group", "partition")}  # elsewhere it may be a name
 _SHOWN = frozenset(("select", "from", "then", "else", "join", "union", "intersect", "except"))
 _ASIDE = {  # of these functions, from this argument on, literals only say how to read the first one
     **dict.fromkeys(("attr", "substr", "substring", "instr", "round", "json_extract", "nullif", "nth_value"), 1),
@@ -89,6 +90,7 @@ _ASIDE = {  # of these functions, from this argument on, literals only say how t
 _UNITS = frozenset(("1", "60", "100", "1000", "1024", "3600", "86400", "1000000"))
 _TIME_FORM = re.compile(r"(?:%[a-zA-Z]|[-:/ .TZ]|00)*|start of (?:day|month|year)|unixepoch|utc|localtime|weekday \d")
 _TIMES = frozenset(("strftime", "date", "time", "datetime", "julianday", "unixepoch"))
+MAX_WITH, MAX_USES = 6, 3  # SQLite copies a table of WITH wherever it is used, before it looks at any clock
 SEPARATOR_CHARS = 4
 SEPARATORS_CHARS = 12
 
@@ -166,6 +168,8 @@ class Tables:
 
     def ask(self, query: str) -> tuple[list[dict[str, Any]], str | None]:
         """The rows of a query, and what was cut; a ToolFault says what is allowed."""
+        if wide := _too_wide(query):
+            raise ToolFault(f"{wide}; allowed is {ALLOWED}")
         with self._lock:
             self._watch = watch = _Watch(self._seconds)
             self._denied = ""
@@ -272,7 +276,41 @@ class _Bracket:
     free: bool = False
     always: bool = False
     argument: int = 0
+    joined: bool = False
     cases: list[bool] = field(default_factory=list[bool])
+
+
+def _tokens(query: str) -> list[tuple[str, str]]:
+    """The parts of a query, in small letters except texts, without comments."""
+    return [
+        (str(found.lastgroup), found[0] if found.lastgroup == "text" else found[0].lower())
+        for found in _TOKEN.finditer(query)
+        if found.lastgroup
+    ]
+
+
+def _too_wide(query: str) -> str:
+    """Why a query is refused before SQLite sees it; "" if it is not."""
+    tokens = _tokens(query)
+    if any(found[0].startswith(("--", "/*")) for found in _TOKEN.finditer(query) if not found.lastgroup):
+        return "leave comments out"
+    if not all(found[0].isascii() for found in _TOKEN.finditer(query) if found.lastgroup != "text"):
+        return "write names in ASCII"
+    words = [text.strip('"`[]') for _kind, text in tokens]
+    tables: list[str] = []
+    for at, word in enumerate(words):
+        after = [each for each in words[at + 1 : at + 4] if each not in ("not", "materialized")]
+        if word == "as" and after[:1] == ["("] and at:
+            start = at - 1
+            if words[start] == ")":
+                while start and words[start] != "(":
+                    start -= 1
+                start -= 1
+            tables.append(words[start])
+    used = max((words.count(name) - tables.count(name) for name in tables), default=0)
+    if len(tables) > MAX_WITH or used > MAX_USES:
+        return f"WITH may have at most {MAX_WITH} tables, each used at most {MAX_USES} times"
+    return ""
 
 
 def unproved(query: str) -> str:
@@ -281,11 +319,7 @@ def unproved(query: str) -> str:
     A literal may choose, compare, and say how to read a column. One that could come out in a cell is the word of who wrote the query.
     This finds plain forgery and not every way to compute a number: a reader sees the query beside its citation.
     """
-    tokens = [
-        (str(found.lastgroup), found[0] if found.lastgroup == "text" else found[0].lower())
-        for found in _TOKEN.finditer(query)
-        if found.lastgroup
-    ]
+    tokens = _tokens(query)
     names = {text.strip('"`[]') for kind, text in tokens if kind in ("word", "quoted")}
     if not names & {*COLUMNS}:
         return "it reads none of the tables"
@@ -304,6 +338,8 @@ def unproved(query: str) -> str:
             elif text == ")" and len(brackets) > 1:
                 brackets.pop()
             top.argument += text == ","
+            if text == "," and top.joined:  # after the condition of a join comes the next table
+                top.free, top.joined = top.always, False
         elif kind == "word":
             if text == "limit" and len(brackets) > 1 and not top.always:
                 return "LIMIT in a subquery decides what is counted"
@@ -311,11 +347,13 @@ def unproved(query: str) -> str:
                 top.cases.append(top.free)
             elif text == "end" and top.cases:
                 top.free = top.cases.pop()
-            elif text in _FREE or text in _SHOWN:
+            elif before[1] == "as":
+                pass  # a name
+            elif text in _FREE or text in _SHOWN or before[1] in _FREE_AFTER.get(text, ()):
                 # `THEN` inside of a condition is still a condition.
-                top.free = (
-                    top.always or text in _FREE or (text in ("then", "else") and bool(top.cases) and top.cases[-1])
-                )
+                shown = text in _SHOWN and not (text in ("then", "else") and bool(top.cases) and top.cases[-1])
+                top.free = top.always or not shown
+                top.joined = text == "on"
         elif before[1] == "as" or kind == "quoted":
             name = text.strip("'\"`[]")
             if not re.fullmatch(r"\w{1,40}", name) or not (text[0] != '"' or before[1] == "as" or name in known):

@@ -321,7 +321,7 @@ def test_a_replay_notices_that_the_answer_was_exchanged(victim: Victim, notes: P
     ]
     (run / "events.jsonl").write_bytes(journal_bytes(events))
 
-    replayed = typed(victim, run, "replay")
+    replayed = victim.call("replay", str(run))
 
     assert replayed.returncode == 1
     assert "the recorded answer" in replayed.stdout + replayed.stderr

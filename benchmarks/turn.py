@@ -177,6 +177,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--scale", action="store_true", help="also batches, much data, help and packages")
     chosen = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else every start compiles every module again
     pythons: dict[str, Path] = {}
     for name in chosen.only.split(","):
         python = python_of(name)

@@ -308,7 +308,7 @@ def price(model_name: str, usage: TokenUsage) -> float | None:
     The list comes with genai-prices; nothing is fetched. A gateway's name such as `openai/gpt-4o-mini` is looked up
     without its vendor if the whole is unknown.
     """
-    from genai_prices import Usage, calc_price  # noqa: PLC0415  # 0.3 s to import, not for `sonde --help`
+    from genai_prices import Usage, calc_price  # noqa: PLC0415  # 0.17 s to import, not for `sonde --help`
 
     tokens = Usage(
         input_tokens=usage.tokens_in,

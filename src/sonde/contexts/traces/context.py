@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sonde.contexts import Shareable
+from sonde.contexts import SeenFields, SeenRows, Shareable
 from sonde.contexts.configs import ConfigSnapshots
 from sonde.contexts.controls import MAX_CONTROLS, ControlsLibrary, TraceScope
 from sonde.contexts.traces.inspection import Inspection
@@ -98,26 +98,30 @@ class WindowTools:
             raise ToolFault("no window was counted in this run")
         return found
 
-    def group_by(self, key: str, group: str | None = None, limit: int = 30) -> list[dict[str, Any]]:
-        """Traces of the window by an attribute (release, model, tool, user.id, any key of a span), by component, outcome or group:
-        [{value, traces, failed, failure_rate}], the largest first; with group=<id of a group> also how many are in_group.
-        Example: rows = group_by("release", group=groups[0]["id"])
-        """
-        return self._counted().group_by(key, group=group, limit=max(1, min(limit, 500)))
+    def group_by(self, key: str, group: str | None = None, limit: int = 30) -> SeenRows:
+        """Traces of the window by an attribute (model, tool, release, user.id, any key), or by component, outcome or group:
+        [{value, traces, failed, failure_rate}], with `group` (an id) also in_group.
 
-    def rate_over_time(self, group: str | None = None, buckets: int = 12) -> list[dict[str, Any]]:
-        """The window in equal pieces of time: [{from, traces, hit, rate, median_ms}]; hit are failed traces, or those of a group.
-        Example: rows = rate_over_time(group=groups[0]["id"], buckets=24)
+        Example: rows = group_by("release")
         """
-        return self._counted().rate_over_time(group=group, buckets=buckets)
+        return Observed(self._counted().group_by(key, group=group, limit=max(1, min(limit, 500))))
+
+    def rate_over_time(self, group: str | None = None, buckets: int = 12) -> SeenRows:
+        """The window in equal pieces of time: [{from, traces, hit, rate, median_ms}]; hit counts failed traces, or those of a group.
+
+        Example: rows = rate_over_time(buckets=24)
+        """
+        return Observed(self._counted().rate_over_time(group=group, buckets=buckets))
 
     def compare_windows(
         self, at: str | None = None, before: list[str] | None = None, after: list[str] | None = None
-    ) -> dict[str, Any]:
-        """Before and after a moment, or two spans of time [from, to]: counts, medians, groups, and attribute values that only one has.
-        Example: sides = compare_windows(at=changes[0]["at"])
+    ) -> SeenFields:
+        """Before and after a moment, or two spans of time [from, to] side by side: counts, medians, groups, and attribute values
+        that only one of them has.
+
+        Example: both = compare_windows(at="2026-11-03T00:00Z")
         """
-        return self._counted().compare_windows(at=at, before=before, after=after)
+        return Observed(self._counted().compare_windows(at=at, before=before, after=after))
 
 
 class TracesContext:

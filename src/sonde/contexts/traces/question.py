@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sonde.contexts import SeenFields, SeenRows, Shareable
+from sonde.contexts import SeenRows, Shareable
 from sonde.contexts.code import CodeContext
 from sonde.contexts.files import FilesContext
 from sonde.contexts.files.bm25 import stem, words_of
-from sonde.contexts.traces.context import LOOKING, TracesContext
+from sonde.contexts.traces.context import LOOKING, TracesContext, WindowTools
 from sonde.contexts.traces.frames import Frames, in_repository
 from sonde.contexts.traces.joined import JoinedStore, StorePart
 from sonde.contexts.traces.maskedstore import MaskedIndex
@@ -27,7 +27,7 @@ from sonde.contexts.traces.views import span_excerpt
 from sonde.contexts.traces.window import Group, Window, read_window, seconds
 from sonde.core.canonical import canonical_json, hash_value, sha256_text
 from sonde.core.evidence import EvidenceKind, Excerpt, Observed
-from sonde.errors import ConfigError, RunError, ToolFault
+from sonde.errors import ConfigError, RunError
 from sonde.tools import Tool, tool
 
 if TYPE_CHECKING:
@@ -103,11 +103,12 @@ class QuestionContext:
     def tools(self) -> Sequence[Tool]:
         """Those of traces, the tables of the window and SQL; with files theirs, and what leads from spans to code."""
         looking = [each for each in self._traces.tools() if each.name in (*LOOKING, "list_traces", "get_annotations")]
+        tables = WindowTools(lambda: self.window)
         own: list[Callable[..., Any]] = [
             self.sql,
-            self.group_by,
-            self.rate_over_time,
-            self.compare_windows,
+            tables.group_by,
+            tables.rate_over_time,
+            tables.compare_windows,
             self.search_spans,
         ]
         if self._frames is not None:
@@ -209,38 +210,6 @@ class QuestionContext:
             for each in window.groups
         ]
         return Tables([part.store for part in self.store.parts], chosen, groups)
-
-    def group_by(self, key: str, group: str | None = None, limit: int = 30) -> SeenRows:
-        """Traces of the window by an attribute (model, tool, release, user.id, any key), or by component, outcome or group:
-        [{value, traces, failed, failure_rate}], with `group` (an id) also in_group.
-
-        Example: rows = group_by("release")
-        """
-        return Observed(self.window.group_by(key, group=group, limit=max(1, min(limit, 500))))
-
-    def rate_over_time(self, group: str | None = None, buckets: int = 12) -> SeenRows:
-        """The window in equal pieces of time: [{from, traces, hit, rate, median_ms}]; hit counts failed traces, or those of a group.
-
-        Example: rows = rate_over_time(buckets=24)
-        """
-        return Observed(self.window.rate_over_time(group=group, buckets=buckets))
-
-    def compare_windows(
-        self,
-        at: str | None = None,
-        before: list[str] | None = None,
-        after: list[str] | None = None,
-    ) -> SeenFields:
-        """Before and after a moment, or two spans of time [from, to] side by side: counts, medians, groups, and attribute values
-        that only one of them has.
-
-        Example: both = compare_windows(at="2026-11-03T00:00Z")
-        """
-        for given in (before, after):
-            if given is not None and len(given) != 2:
-                raise ToolFault("before and after are [from, to], as in ['2026-11-01T00:00Z', '2026-11-02T00:00Z']")
-        first, second = (None if given is None else (given[0], given[1]) for given in (before, after))
-        return Observed(self.window.compare_windows(at=at, before=first, after=second))
 
     def search_spans(self, words: str, limit: int = 20) -> SeenRows:
         """Spans of the window that hold most of these words in their name, message or attributes, failed ones first: rows of

@@ -64,6 +64,7 @@ def config(
         return
     for name, value, source in settings.rows():
         print(printable(f"{name:23} {value:34} {source}"))
+    print("limits by default are those of ask; edit, rca, comply and incident have their own: see their --help")
     for name, spec in models.items():
         print(printable(f"{'models.' + name:23} {spec:34} {settings.models[name].source}"))
     files = ", ".join(settings.files) or "none (sonde.toml here or above, ~/.config/sonde/sonde.toml)"

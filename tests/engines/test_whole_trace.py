@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -357,14 +358,14 @@ def test_a_conversation_gets_its_decisive_step_and_the_agent_is_who_spoke_there(
 
 
 def test_a_long_conversation_is_read_in_parts_that_know_the_question(tmp_path: Path) -> None:
-    path, trace_id = conversation(tmp_path, steps=60, size=400)
+    path, trace_id = conversation(tmp_path, steps=140, size=400)
     parts: list[str] = []
 
     def answer(request: ModelRequest) -> str:
         if "list the steps in this part" in request.messages[-1].content.lower():
             parts.append(request.messages[-1].content)
             return "[]"
-        given = "primary_label='tool_failure', summary='s', confidence=0.7, decisive={'step': 59}"
+        given = "primary_label='tool_failure', summary='s', confidence=0.7, decisive={'step': 139}"
         return f"```python\nllm_batch(label_prompts)\nSUBMIT({given}, remediation=[], gaps=[])\n```"
 
     found = investigate(path, ScriptedModel(answer), trace_id)
@@ -374,6 +375,90 @@ def test_a_long_conversation_is_read_in_parts_that_know_the_question(tmp_path: P
     assert not any("A new run begins" in part for part in parts)  # what an agent says is a step, not a run of its own
     assert report_of(found)["coverage"]["unread"] == []
     assert report_of(found)["decisive"]["agent"] == "Verifier"
+    firsts = [int(re.findall(r"Part \d+ of \d+, steps (\d+)", part)[0]) for part in parts]
+    assert firsts == sorted(firsts)
+    assert f"### step {firsts[1] - 1} | " in parts[1]  # its first step stands beside the instruction before it
+
+
+def test_a_conversation_that_fits_when_it_is_cut_is_shown_whole_and_one_reply_decides(tmp_path: Path) -> None:
+    path, trace_id = conversation(tmp_path, steps=60, size=400)
+    given = "primary_label='tool_failure', summary='s', confidence=0.7, decisive={'step': 3, 'why': 'w'}"
+    model = ScriptedModel([f"```python\nSUBMIT({given}, remediation=[], gaps=[])\n```"])
+
+    found = investigate(path, model, trace_id)
+
+    shown = "".join(message.content for message in model.requests[0].messages)
+    assert len(model.requests) == 1
+    assert all(f"### step {number} | " in shown for number in range(60))
+    assert len(shown) < 90_000
+    assert "llm_batch" not in shown
+    assert "get_span" not in shown
+    assert report_of(found)["coverage"]["readers"] == [
+        f"root: 60 steps, {trace_id[:8]}00000001 to {trace_id[:8]}0000003c"
+    ]
+
+
+def orchestrated(folder: Path) -> tuple[Path, str]:
+    said = [
+        ("human", QUESTION),
+        ("Orchestrator (thought)", "The plan is to look it up."),
+        ("Orchestrator (-> WebSurfer)", "Please open the page about Mars."),
+        ("Orchestrator (thought)", "Next speaker WebSurfer"),
+        ("WebSurfer", "I clicked on the page about Venus."),
+        ("Orchestrator (thought)", "So Mars has no moons."),
+        ("Orchestrator (termination condition)", "FINAL ANSWER: 0"),
+    ]
+    record = {"question": QUESTION, "history": [{"role": role, "content": text} for role, text in said]}
+    path = folder / "talk.json"
+    path.write_text(json.dumps(record), "utf-8")
+    return path, trace_id_of(record)
+
+
+@pytest.mark.parametrize(
+    ("view", "step"),
+    [
+        ('[{"step": 5, "odds": 0.8, "why": "it concludes"}, {"step": 4, "odds": 0.2, "why": "harmless"}]', 5),
+        ('[{"step": 4, "odds": 0.5, "why": "x"}, {"step": 5, "odds": 0.5, "why": "y"}]', 4),
+        ("I would rather not say.", 4),
+    ],
+)
+def test_steps_that_are_close_go_to_a_second_reader_who_is_blind(tmp_path: Path, view: str, step: int) -> None:
+    path, trace_id = orchestrated(tmp_path)
+    asked: list[str] = []
+    close = [
+        {"step": 4, "why": "MY REASON", "confidence": 0.6},
+        {"step": 5, "why": "MY DOUBT", "confidence": 0.4},
+    ]
+
+    def answer(request: ModelRequest) -> str:
+        if "odds that add up to 1" in request.messages[-1].content:
+            asked.append(request.messages[-1].content)
+            return view
+        given = f"primary_label='tool_failure', summary='s', confidence=0.7, decisive=check({close!r})"
+        return f"```python\nSUBMIT({given}, remediation=[], gaps=[])\n```"
+
+    found = investigate(path, ScriptedModel(answer), trace_id)
+
+    assert report_of(found)["decisive"]["step"] == step
+    assert [each["hypothesis"].partition(":")[0] for each in report_of(found)["alternatives"]] == [f"step {9 - step}"]
+    (prompt,) = asked
+    assert "MY REASON" not in prompt
+    assert "MY DOUBT" not in prompt
+    assert "0.6" not in prompt
+    judged = prompt.partition("The steps to judge")[2]
+    assert "Instruction: ### step 2 | Orchestrator (-> WebSurfer): Please open the page about Mars." in judged
+    assert "FINAL ANSWER: 0" in prompt
+
+
+def test_one_step_alone_needs_no_second_reader(tmp_path: Path) -> None:
+    path, trace_id = orchestrated(tmp_path)
+    given = "primary_label='tool_failure', summary='s', confidence=0.7, decisive=check([{'step': 4, 'why': 'w'}])"
+    model = ScriptedModel([f"```python\nSUBMIT({given}, remediation=[], gaps=[])\n```"])
+
+    found = investigate(path, model, trace_id)
+
+    assert len(model.requests) == 1
+    assert report_of(found)["decisive"]["agent"] == "WebSurfer"
 
 
 def test_a_step_that_does_not_exist_is_told_and_the_report_says_what_is_missing(tmp_path: Path) -> None:

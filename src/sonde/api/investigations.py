@@ -21,7 +21,7 @@ from sonde.api.settings import Settings, load_settings
 from sonde.api.trace_source import ENGINES, Case, Source, absolute, absolute_changes, source_of
 from sonde.contexts.traces.changes import read_changes
 from sonde.contexts.traces.context import TracesContext
-from sonde.engines.whole_trace import engine_for
+from sonde.engines.conversation import engine_for
 from sonde.errors import ConfigError, RunError
 from sonde.runtime.engine import Gathered, Prefilter
 from sonde.runtime.run import RunSpec

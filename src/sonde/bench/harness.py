@@ -108,7 +108,9 @@ class Bench:
                 result = self._one(case, method, repeat)
                 append_result(self.plan.results, result)
                 done[result.key] = result
-                self.tell(f"{method} {case.key} #{repeat + 1}: {result.status}, {result.seconds:.0f} s")
+                self.tell(
+                    f"{method} {case.key} #{repeat + 1}: {result.status}, {result.tokens:,} tokens, {result.seconds:.0f} s"
+                )
         return [result for key, result in done.items() if key in wanted]
 
     def _one(self, case: BenchCase, method: str, repeat: int) -> Trial:

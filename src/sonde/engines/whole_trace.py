@@ -1,6 +1,6 @@
-"""Reading a whole trace: `rca` with a taxonomy lists every failure, `rca` of a multi-agent conversation names the decisive step.
+"""Reading a whole trace: `rca` with a taxonomy lists every failure.
 
-Both are the `rca` engine with other words and more variables: a transcript (see `contexts.traces.transcript`), whole in the
+It is the `rca` engine with other words and more variables: a transcript (see `contexts.traces.transcript`), whole in the
 prompt when it is short, otherwise in parts with ready prompts for batched sub-calls, and a sceptic who checks the claims. Every shown
 step is noted as evidence. The report's coverage says who read which steps, judged by the prompts that were really sent and not by
 what the model says. The words are files in `prompts`.
@@ -8,7 +8,7 @@ what the model says. The words are files in `prompts`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -25,9 +25,9 @@ from sonde.engines.findings import claims_by_rule, conclude_findings
 from sonde.engines.pages import rca_page
 from sonde.engines.reports import RCAReport
 from sonde.engines.sceptic import Sceptic
-from sonde.engines.submission import fields_of, number
+from sonde.engines.submission import number
 from sonde.engines.taxonomies import Taxonomy
-from sonde.runtime.engine import Conclusion, Engine, Gathered, Prefilter, Problem
+from sonde.runtime.engine import Conclusion, Gathered, Prefilter
 from sonde.runtime.prompts import fill, prompt_file
 
 WHOLE_CHARS = 100_000
@@ -37,17 +37,7 @@ TASK_CHARS = 3_000
 ENDING_CHARS = 800
 STEP_CHARS = 6_000
 KEPT = 0.4  # claims with at least these odds are submitted
-GUIDE_PLACE, KEPT_PLACE = "{{guide}}", "{{kept}}"
-
-
-def engine_for(params: Mapping[str, Any], context: TracesContext) -> Engine:
-    """The engine that fits: with a taxonomy the one that lists findings, else the one for conversations or the plain one."""
-    if params.get("taxonomy"):
-        return FINDINGS
-    # The importer of a history of agents' messages marks its root.
-    root = next((row for row in context.store.summaries(str(params["trace_id"])) if row.parent_id is None), None)
-    conversation = root is not None and "conversation.steps" in context.store.span(root.span_id).attributes
-    return DECISIVE if conversation else rca.RCA
+KEPT_PLACE = "{{kept}}"
 
 
 def findings_prefilter(gathered: Gathered) -> Prefilter:
@@ -72,25 +62,8 @@ def findings_prefilter(gathered: Gathered) -> Prefilter:
         words=fill(prompt_file("engines/findings_verify"), **words, task=shortened(transcript.task, TASK_CHARS)),
         transcript=transcript,
     )
-    return replace(_joined(gathered, variables, text, spans), review=sceptic.review())
-
-
-def decisive_prefilter(gathered: Gathered) -> Prefilter:
-    """What the plain engine finds, the conversation, and the prompts for its readers."""
-    spans, transcript = _read(gathered)
-    words = {"guide": prompt_file("engines/decisive_guide")}
-    parts = _parts(transcript)
-    task = shortened(transcript.task, TASK_CHARS)
-    variables = {
-        **_variables(transcript),
-        "span_of": {step.number: step.span_id for step in transcript.steps},
-        "label_prompts": [
-            _label_prompt("decisive_label", transcript, part, {**words, "number": str(at), "count": str(len(parts))})
-            for at, part in parts
-        ],
-        "verify_prompt": fill(prompt_file("engines/decisive_verify"), task=task, **words) + "\n",
-    }
-    return _joined(gathered, variables, _shown(transcript, parts), spans)
+    first = with_steps(gathered, spans, [step.span_id for step in transcript.steps])
+    return replace(first, variables={**first.variables, **variables}, text=text, review=sceptic.review())
 
 
 def _read(gathered: Gathered) -> tuple[list[Span], Transcript]:
@@ -133,50 +106,19 @@ def _shown(transcript: Transcript, parts: list[tuple[int, TranscriptPart]]) -> s
     return f"{task}\n\nThe trace in outline ({len(parts)} parts are in label_prompts):\n{outline}"
 
 
-def _joined(gathered: Gathered, variables: Mapping[str, Any], text: str, spans: list[Span]) -> Prefilter:
+def with_steps(gathered: Gathered, spans: Iterable[Span], shown: Collection[str]) -> Prefilter:
+    """What the plain engine finds, with the steps that the prompt shows noted as evidence."""
     first = rca.prefilter(gathered)
-    shown = cast("dict[str, str]", variables["step_text"])
     excerpts: list[Excerpt] = []
     for span in spans:
         if span.summary.span_id in shown:
             excerpts += [span_excerpt(span.summary), content_excerpt(span)]
-    return replace(
-        first,
-        variables={**first.variables, **variables},
-        text=text,
-        excerpts=(*first.excerpts, *excerpts),
-    )
+    return replace(first, excerpts=(*first.excerpts, *excerpts))
 
 
 def conclude(value: Any, gathered: Gathered) -> Conclusion:
     """The report as `rca` makes it, with the coverage that the prompts prove."""
     return _covered(rca.conclude(value, gathered), gathered)
-
-
-def conclude_decisive(value: Any, gathered: Gathered) -> Conclusion:
-    """The same for a conversation: the step decides who the agent is and what the evidence is."""
-    fields = fields_of(value)
-    decisive = fields_of(fields.get("decisive"))
-    spans = cast("Mapping[int, str]", gathered.prefilter.variables.get("span_of", {}))
-    try:
-        step = int(cast("Any", decisive.get("step")))
-    except (TypeError, ValueError, OverflowError):
-        step = -1
-    span_id = spans.get(step)
-    if span_id is not None:
-        context = cast("TracesContext", gathered.context)
-        agent = str(context.store.span(span_id).attributes.get("agent.name") or decisive.get("agent") or "")
-        decisive = {**decisive, "step": step, "agent": agent, "span_id": span_id}
-        refs = fields.get("evidence_refs") or [span_id, f"{span_id}:attributes"]
-        fields = {**fields, "decisive": decisive, "evidence_refs": refs}
-    concluded = rca.conclude(fields, gathered)
-    if not decisive.get("span_id"):
-        steps = sorted(spans)
-        known = f"{steps[0]} to {steps[-1]}" if steps else "of which there are none"
-        told = f'decisive is {{"step": number, "why": "..."}}, with a step {known}'
-        wrong = Problem(gate="schema", reason="the model named no decisive step of the trace", told=told)
-        concluded = replace(concluded, problems=(wrong, *concluded.problems))
-    return _covered(concluded, gathered)
 
 
 def fallback(gathered: Gathered) -> Conclusion:
@@ -202,15 +144,20 @@ def fallback(gathered: Gathered) -> Conclusion:
 
 
 def _covered(conclusion: Conclusion, gathered: Gathered) -> Conclusion:
+    transcript = _read(gathered)[1]
+    return covered(conclusion, gathered, transcript, [part for _, part in _parts(transcript)])
+
+
+def covered(
+    conclusion: Conclusion, gathered: Gathered, transcript: Transcript, parts: Sequence[TranscriptPart]
+) -> Conclusion:
     """With which steps were read and by whom: the root reads what its prompt holds, a sub-call the part whose prompt it got."""
     if conclusion.output is None:
         return conclusion
-    transcript = _read(gathered)[1]
-    parts = _parts(transcript)
     prompts = cast("list[str]", gathered.prefilter.variables.get("label_prompts", []))
     whole = tuple(step.span_id for step in transcript.steps)
     readers: dict[str, tuple[str, ...]] = {} if parts else {"root": whole}
-    for (_, part), prompt in zip(parts, prompts, strict=False):
+    for part, prompt in zip(parts, prompts, strict=False):
         path = gathered.queries.get(sha256_text(prompt))
         if path is not None:
             readers[path] = part.span_ids
@@ -249,16 +196,5 @@ FINDINGS = replace(
     final_example=(
         'SUBMIT(primary_label="tool_failure", summary="…", confidence=0.8, findings=[{"category": "…", "span_id": "…", '
         '"why": "…", "impact": "high", "first_failure": True}], remediation=["…"], gaps=[])'
-    ),
-)
-DECISIVE = replace(
-    READING,
-    system=prompt_file("engines/decisive").replace(GUIDE_PLACE, prompt_file("engines/decisive_guide")),
-    templates=(prompt_file("engines/decisive_label"), prompt_file("engines/decisive_verify")),
-    prefilter=decisive_prefilter,
-    conclude=conclude_decisive,
-    final_example=(
-        'SUBMIT(primary_label="instruction_failure", summary="…", confidence=0.7, decisive={"agent": "…", "step": 3, '
-        '"why": "…"}, remediation=["…"], gaps=[])'
     ),
 )

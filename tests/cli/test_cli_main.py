@@ -22,7 +22,7 @@ def test_help_lists_the_commands_of_every_file(tmp_path: Path) -> None:
     shown = sonde("--help", cwd=tmp_path)
 
     assert shown.returncode == 0
-    files = {path.stem for path in Path(commands.__path__[0]).glob("*.py")} - {"__init__"}
+    files = {path.stem.replace("_", "-") for path in Path(commands.__path__[0]).glob("*.py")} - {"--init--"}
     assert files | SHARED.keys() == set(command_names())
     assert all(f"\n  {name} " in shown.stdout for name in command_names())
 

@@ -31,7 +31,7 @@ SECTIONS = {
     "Investigate": ("rca", "comply", "incident", "traces", "batch"),
     "Runs": ("runs", "view", "export", "publish", "resume", "replay", "branch", "diff"),
     "Serve": ("serve",),
-    "More": ("demo", "doctor", "config", "exec", "bench", "rlms"),
+    "More": ("demo", "doctor", "self-test", "config", "exec", "bench", "rlms", "completion", "man"),
 }
 """The commands as the help lists them."""
 

@@ -31,8 +31,8 @@ CODES = (
     "Exit codes: 0 succeeded or partial, 1 failed, 2 usage or configuration, 130 stopped by Ctrl-C and 143 by SIGTERM, "
     "also with a partial answer; rlms has its own."
 )
-SHARED = {"view": "runs", "export": "runs", "publish": "runs", "demo": "bench"}
-"""Small commands that stand in the file of another command; every other file has the name of its command."""
+SHARED = {"view": "runs", "export": "runs", "publish": "runs", "demo": "bench", "man": "completion"}
+"""Small commands that stand in the file of another command; every other file has the name of its command (`self_test` is `self-test`)."""
 
 _NO_SUCH_PLACE = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP)
 
@@ -47,7 +47,8 @@ class CommandFile(Protocol):
 
 def command_names() -> list[str]:
     """All commands in the order of the help."""
-    names = [*(module.name for module in pkgutil.iter_modules(commands.__path__)), *SHARED]
+    files = (module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))
+    names = [*files, *SHARED]
     order = [name for section in SECTIONS.values() for name in section]
     return sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name))
 
@@ -61,11 +62,12 @@ def build(names: Sequence[str]) -> typer.Typer:
         no_args_is_help=True,
         epilog=CODES,
         name="sonde",
+        add_completion=False,  # typer's starts Python at every Tab; `sonde completion` does not
         context_settings={"help_option_names": ["--help", "-h"]},
     )
     app.callback(help=ABOUT)(_root)
     for file in dict.fromkeys(SHARED.get(name, name) for name in names):
-        module = importlib.import_module(f"{commands.__name__}.{file}")
+        module = importlib.import_module(f"{commands.__name__}.{file.replace('-', '_')}")
         cast("CommandFile", module).register(app)
     return app
 

@@ -65,6 +65,44 @@ def test_the_page_of_a_machine_that_lacks_something_says_so(tmp_path: Path) -> N
     assert "CANNOT run safely here" in page.stdout
 
 
+@pytest.mark.long
+def test_doctor_lists_the_layers_that_are_on_and_what_the_missing_one_would_have_stopped(tmp_path: Path) -> None:
+    number, error, _ = LACKING["landlock"]
+
+    page = sonde_without(number, error, "doctor", cwd=tmp_path)
+
+    layers = next(line for line in page.stdout.splitlines() if line.startswith("layers"))
+    missing = next(line for line in page.stdout.splitlines() if line.startswith("missing"))
+    assert "seccomp" in layers and "rlimits" in layers and "landlock" not in layers
+    assert "landlock" in missing and "would have stopped opening files" in missing
+    assert "--without landlock" in page.stdout
+
+
+@pytest.mark.long
+def test_a_machine_without_landlock_runs_code_only_if_the_flag_is_typed(tmp_path: Path) -> None:
+    number, error, _ = LACKING["landlock"]
+    (tmp_path / "program.py").write_text("print(6 * 7)")
+    words = ("exec", "program.py", "--json")
+
+    refused = sonde_without(number, error, *words, cwd=tmp_path)
+    agreed = sonde_without(number, error, *words, "--without", "landlock", cwd=tmp_path)
+    content = sonde_without(number, error, "doctor", "--without", "landlock", cwd=tmp_path)
+
+    assert refused.returncode == 2 and "--without landlock" in refused.stderr
+    assert json.loads(agreed.stdout)["stdout"] == "42\n" and "without landlock" in json.loads(agreed.stdout)["layers"]
+    assert content.returncode == os.EX_OK
+
+
+@pytest.mark.long
+def test_giving_up_landlock_gives_up_no_other_layer(tmp_path: Path) -> None:
+    number, error, _ = LACKING["seccomp"]
+
+    shown = sonde_without(number, error, "doctor", "--without", "landlock", "--json", cwd=tmp_path)
+
+    assert shown.returncode == 1
+    assert "seccomp" in json.loads(shown.stdout)["problem"]
+
+
 def test_user_namespaces_are_not_needed(tmp_path: Path) -> None:
     unshare = 272
 

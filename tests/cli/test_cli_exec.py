@@ -108,6 +108,7 @@ def test_doctor_exits_1_and_says_what_to_do_where_code_could_not_run_safely(caps
         kernel="Linux 4.0",
         python="CPython 3.11",
         layers=(),
+        missing={},
         checks=(Check(name="a file cannot be read", ok=False, detail="it was read"),),
         profiles=("open",),
         versions={"sonde": "0"},

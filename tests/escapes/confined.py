@@ -1,7 +1,7 @@
 """The other stage: runs each payload in a sandbox of its own, between two harmless turns.
 
 Usage: python confined.py JOBS PROFILE[+PACKAGE...] UID [LAYER...] (JOBS: JSON list of [id, code]; UID a number, or - to stay who we are;
-layers to leave off, which shows that a hole would be seen).
+layers to leave off: landlock alone is the mode that users have; others show that a hole would be seen).
 Prints one JSON object of JSON reports by id.
 """
 
@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from ordinary import become_ordinary
 
@@ -37,9 +38,10 @@ def main(jobs_path: str, profile: str, uid: str, *without: str) -> None:
 
 
 def _fresh(rules: Profile, server: ForkServer) -> Sandbox:
-    box = Sandbox(
-        rules.name, packages=rules.extra, limits=LIMITS, host=_serve, server=server, unsafe=bool(server.without)
+    mode: dict[str, Any] = (
+        {"without": "landlock"} if server.without == ("landlock",) else {"unsafe": bool(server.without)}
     )
+    box = Sandbox(rules.name, packages=rules.extra, limits=LIMITS, host=_serve, server=server, **mode)
     box.execute("kept = 41", wall_s=60.0)
     return box
 

@@ -51,7 +51,7 @@ def confined(profile: str, uid: int | None, chosen: Sequence[Payload], without: 
             arena, chosen, [str(HERE / "confined.py")], [profile, "-" if uid is None else str(uid), *without]
         )
         verdicts = [_verdict(arena, one, json.loads(told[one.id])) for one in chosen]
-        assert without or not arena.heard, arena.heard
+        assert {*without} - {"landlock"} or not arena.heard, arena.heard
         return verdicts
 
 

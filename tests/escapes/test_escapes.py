@@ -52,6 +52,20 @@ def test_none_gets_out_when_an_ordinary_user_starts_the_sandbox() -> None:
     assert lost_state(verdicts) == []
 
 
+@pytest.mark.hostile_long
+@pytest.mark.requirement(83)
+@pytest.mark.parametrize("user", ["whoever runs this", "an ordinary user"])
+def test_none_gets_out_without_landlock(user: str) -> None:
+    """The mode `--without landlock`, for kernels that have none: the other layers must hold alone."""
+    ordinary = user == "an ordinary user"
+    if ordinary and (os.geteuid() != 0 or not can_be_ordinary()):
+        pytest.skip("only root can become another user, and not everywhere")
+    verdicts = confined("open", free_uid() if ordinary else None, payloads(), without=["landlock"])
+
+    assert got_out(verdicts) == {}
+    assert lost_state(verdicts) == []
+
+
 @pytest.mark.requirement(83)
 @pytest.mark.requirement(119)
 def test_none_gets_out_of_the_default_profile() -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from sonde.sandbox.parser_process import (
+    ANY_LAYER,
     ParserKind,
     ParserLimits,
     ParserProcess,
@@ -33,7 +34,7 @@ def parsers() -> Iterator[Parsers]:
 
 
 def read(parsers: Parsers, source: int | bytes, act: str = "read", limits: ParserLimits = LIMITS) -> list[Any]:
-    records = parsers.read(KIND, source, {"act": act}, limits, unconfined=False)
+    records = parsers.read(KIND, source, {"act": act}, limits, without="")
     return [msgspec.msgpack.decode(record) for record in records]
 
 
@@ -86,7 +87,7 @@ def test_a_broken_document_does_not_cost_the_process_and_a_batch_ends_it(parsers
 
 
 def test_a_reader_who_wants_no_more_leaves_nothing_behind(parsers: Parsers) -> None:
-    records = parsers.read(KIND, b"", {"act": "babble"}, LIMITS, unconfined=False)
+    records = parsers.read(KIND, b"", {"act": "babble"}, LIMITS, without="")
     next(records)
     records.close()
 
@@ -95,7 +96,7 @@ def test_a_reader_who_wants_no_more_leaves_nothing_behind(parsers: Parsers) -> N
 
 def test_a_missing_parser_is_named(parsers: Parsers) -> None:
     with pytest.raises(ParserUnavailable, match="no_such_parser"):
-        list(parsers.read(ParserKind(module="no_such_parser"), b"", {}, LIMITS, unconfined=False))
+        list(parsers.read(ParserKind(module="no_such_parser"), b"", {}, LIMITS, without=""))
 
 
 def test_where_a_layer_is_missing_documents_are_refused_unless_the_user_allowed_it() -> None:
@@ -104,7 +105,21 @@ def test_where_a_layer_is_missing_documents_are_refused_unless_the_user_allowed_
         parsers = Parsers(server)
         with pytest.raises(ParserUnavailable, match="lacks landlock"):
             read(parsers, b"honest")
-        assert [bytes(each) for each in parsers.read(KIND, b"honest", {}, LIMITS, unconfined=True)] == [b"\xa6honest"]
+        for without in ("landlock", ANY_LAYER):
+            assert [bytes(each) for each in parsers.read(KIND, b"honest", {}, LIMITS, without=without)] == [
+                b"\xa6honest"
+            ]
+        with pytest.raises(ParserUnavailable, match="lacks landlock"):  # none of those is kept warm for the others
+            read(parsers, b"honest")
+    finally:
+        server.close()
+
+
+def test_giving_up_landlock_gives_up_no_other_layer_of_a_parser() -> None:
+    server = ParserServer(without=("seccomp",))
+    try:
+        with pytest.raises(ParserUnavailable, match="lacks seccomp"):
+            list(Parsers(server).read(KIND, b"honest", {}, LIMITS, without="landlock"))
     finally:
         server.close()
 
@@ -112,7 +127,7 @@ def test_where_a_layer_is_missing_documents_are_refused_unless_the_user_allowed_
 def test_where_no_fork_server_runs_a_plain_process_still_has_limits(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("honest")
     with (tmp_path / "a.txt").open("rb") as file:
-        process = ParserProcess(None, KIND.module, LIMITS.memory, unconfined=True)
+        process = ParserProcess(None, KIND.module, LIMITS.memory, without=ANY_LAYER)
         assert [bytes(each) for each in process.records(file.fileno(), 6, {}, LIMITS)] == [b"\xa6honest"]
         with pytest.raises(Unparsed, match="took longer than"):
             list(process.records(file.fileno(), 6, {"act": "loop"}, ParserLimits(cpu_s=0.1)))

@@ -17,7 +17,7 @@ from sonde.api.follow_up import continued, continued_mask
 from sonde.api.launch import RunOptions, budget_of, launch, mask_of, model_names, spec_of
 from sonde.api.result import Answer
 from sonde.api.settings import Settings, load_settings
-from sonde.api.sources import Opened, open_context
+from sonde.api.sources import Opened, open_context, parsed_without
 from sonde.core.cancellation import Stop
 from sonde.core.deadline import Deadline, SystemClock
 from sonde.engines.ask import ASK
@@ -84,6 +84,7 @@ def ask(
     settings       Settings instead of those of the environment and sonde.toml
     clock          where the run's time comes from
     unsafe         run code even where the kernel cannot confine it; the record says so
+    without        "landlock": leave that layer off, for kernels that lack it; all others must hold, and the record says so
     in_memory      leave no folder
     mask           hide e-mail addresses, tokens and card numbers from the model and the journal (docs/privacy.md); the result has them
     mask_patterns  what else is hidden: patterns by name, for example {"customer": "C-[0-9]+"}; they turn `mask` on
@@ -144,10 +145,10 @@ def question_spec(
     if source is None and (project or start or end or filter_expr):
         raise ConfigError("a project, a window and a filter are those of traces: name their source too (--source)")
     options["mask"] = continued_mask(continue_from, mask_of(settings, options), settings, options.get("runs_dir"))
-    unconfined = options.get("unsafe", False) or settings.backend != "kernel"
+    without = parsed_without(settings.backend, unsafe=options.get("unsafe", False), without=options.get("without", ""))
     limits = limits or Limits()
     with ExitStack() as stack:
-        opened = open_context(context, code=code, unconfined=unconfined)
+        opened = open_context(context, code=code, without=without)
         if source is not None:
             from sonde.api.trace_question import TraceQuestion  # noqa: PLC0415  # loaded only for those who ask about traces
 

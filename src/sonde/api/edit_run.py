@@ -13,6 +13,7 @@ from sonde.api.follow_up import continued, continued_mask
 from sonde.api.launch import RunOptions, launch, mask_of, model_names, spec_of
 from sonde.api.result import Edited
 from sonde.api.settings import Settings, load_settings
+from sonde.api.sources import parsed_without
 from sonde.contexts.workspace import (
     PLAIN,
     Approve,
@@ -92,7 +93,10 @@ def edit(
                 f"{workspace} is not a folder; give the folder to work in, for example: sonde edit 'TASK' src/"
             )
         policy = command_policy(settings, commands, command_folders)
-        workspace = LocalWorkspace(root, approve=approve, policy=policy, environment=command_environment())
+        without = parsed_without("kernel", unsafe=options.get("unsafe", False), without=options.get("without", ""))
+        workspace = LocalWorkspace(
+            root, approve=approve, policy=policy, environment=command_environment(), without=without
+        )
     options["mask"] = continued_mask(continue_from, mask_of(settings, options), settings, options.get("runs_dir"))
     options["clock"] = patient = PatientClock(options.get("clock") or SystemClock())
     context = WorkspaceContext(workspace, commands=commands, waiting=patient.waiting)

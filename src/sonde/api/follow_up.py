@@ -59,7 +59,7 @@ def continued(
         sources: dict[str, Any] = started.settings.get("sources") or {}
         if spec.engine.answers and not recipe.get("given") and (sources.get("paths") or sources.get("traces")):
             within = readable_places(recorded.run_dir, settings.environ, trust_run=trust_run)
-            opened = stack.enter_context(reopened(sources, settings, within))
+            opened = stack.enter_context(reopened(sources, settings, within, without=spec.without))
             recipe["sources"] = opened.recipe
             spec = replace(opened.given_to(spec), own=within is ANYWHERE)
         beside = recorded.beside(runs_dir or settings.run_places())

@@ -43,6 +43,7 @@ from sonde.runtime.finish import Outcome
 from sonde.runtime.functions import refuse_taken
 from sonde.runtime.prompts import taught
 from sonde.runtime.run import Mode, ModeChoice, OnEvent, OnText, Run, RunSpec
+from sonde.sandbox.base import check_without
 from sonde.sandbox.policy import profile_named
 from sonde.tools import ToolRegistry
 
@@ -76,6 +77,7 @@ class RunOptions(TypedDict, total=False):
     settings: Settings | None
     clock: Clock | None
     unsafe: bool
+    without: str
     in_memory: bool
     mask: bool | Mask | None
     mask_patterns: Mapping[str, str] | None
@@ -115,6 +117,7 @@ def spec_of(
         known = ", ".join(RunOptions.__annotations__)
         raise ConfigError(f"unknown argument {unknown[0]!r}; every run takes {known}")
     given: dict[str, Any] = {name: value for name, value in (options or {}).items() if value is not None}
+    check_without(given.get("without", ""))
     mask = mask_of(settings, options)
     masked(context, mask)
     objective = objective if mask is None else mask.asked(objective)
@@ -135,6 +138,7 @@ def spec_of(
         packages=packages,
         backend=settings.backend,
         unsafe=given.get("unsafe", False),
+        without=given.get("without", ""),
         sampling={name: given[name] for name in SAMPLING if name in given},
         max_parallel=settings.max_parallel,
         max_journal_bytes=settings.max_journal_mb << 20,

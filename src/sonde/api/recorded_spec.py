@@ -44,16 +44,17 @@ def rebuilt(
     tools: Tools = (),
     beside: Sequence[Path] = (),
     mask: Mask | None = None,
+    without: str = "",
 ) -> Generator[RunSpec]:
     """The same run: engine, question, context, budget, schema. The caller gives again what is not stored (data, functions).
 
     `within` are the places in which it may read the paths that the recording names (`readable_places`). `context` is the data of a
     question, the folder of a task, or where the traces of an investigation are now; `beside` are the folders in which the runs that it
-    continues may lie. What this opens it also closes.
+    continues may lie; `without` is the layer that the caller gives up, whatever the recording says. What this opens it also closes.
     """
     started = unmasked(started, mask)
     recipe = started.settings
-    options = _options(started, mask)
+    options: RunOptions = {**_options(started, mask), "without": without}
     match recipe.get("engine", started.run_type):
         case "ask":
             own, there = recipe.get("tools"), {tool(each).name for each in tools}  # the user's functions are not stored
@@ -65,7 +66,7 @@ def rebuilt(
                     f"them again, for example sonde.replay(RUN, tools=[{missing[0]}])"
                 )
             limits, schema = Limits(**recipe.get("limits", {})), recipe.get("schema")
-            with sources(started, context, settings, within) as opened:
+            with sources(started, context, settings, within, without) as opened:
                 used = {
                     "sources": opened.recipe,
                     "code": bool(recipe.get("code")),
@@ -99,7 +100,7 @@ def rebuilt(
             if context is None:
                 require_sources([str(root)], within)
             # Nobody is there to approve, so nothing is written or run beyond what is recorded.
-            workspace = LocalWorkspace(Path(root), approve=reject, policy=Policy())
+            workspace = LocalWorkspace(Path(root), approve=reject, policy=Policy(), without=without)
             commands = tuple(recipe.get("commands", ()))  # only what the prompt says; the policy allows none
             used = {"workspace": str(Path(root).absolute()), "commands": list(commands)}
             yield replace(
@@ -159,7 +160,9 @@ def _backend(started: RunStarted) -> str:
 
 
 @contextmanager
-def sources(started: RunStarted, context: Any, settings: Settings, within: Sequence[AnyPath]) -> Generator[Opened]:
+def sources(
+    started: RunStarted, context: Any, settings: Settings, within: Sequence[AnyPath], without: str = ""
+) -> Generator[Opened]:
     """What a recorded run was asked about, from its paths and traces or from what the caller gives again."""
     recorded = started.settings.get("sources")
     if recorded is None and context is None:
@@ -175,5 +178,5 @@ def sources(started: RunStarted, context: Any, settings: Settings, within: Seque
         raise ConfigError(
             f"this run read {gone[0]}, which no longer exists: put it back, or say where it is now with --context PATH"
         )
-    with reopened(recorded, settings, within, moved=context) as opened:
+    with reopened(recorded, settings, within, moved=context, without=without) as opened:
         yield opened

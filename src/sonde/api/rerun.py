@@ -6,7 +6,7 @@ turns before K.
 
 The folder may be a stranger's: its budget, limits and backend hold only within the caller's own settings (`**knobs`, `limits`),
 and nothing is written to a server without the caller's word. What a run that was not made here names is read only in its own folder and
-the working folder; `trust_run` is the caller's word for the rest.
+the working folder; `trust_run` is the caller's word for the rest. A layer is left off only if `without` says so in this call.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ def resume(
     cancel: threading.Event | None = None,
     settings: Settings | None = None,
     trust_run: bool = False,
+    without: str = "",
     clock: Clock | None = None,
     limits: Limits | None = None,
     writeback: bool | None = None,
@@ -101,7 +102,14 @@ def resume(
     beside = recorded.beside(runs_dir or chosen.run_places())
     within = readable_places(recorded.run_dir, chosen.environ, trust_run=trust_run)
     with rebuilt(
-        recorded.started, chosen, within=within, context=context, tools=tools, beside=beside, mask=mask
+        recorded.started,
+        chosen,
+        within=within,
+        context=context,
+        tools=tools,
+        beside=beside,
+        mask=mask,
+        without=without,
     ) as built:
         require_caps(built, chosen, limits or Limits())
         spec = replace(
@@ -189,6 +197,7 @@ def replay(
     cancel: threading.Event | None = None,
     settings: Settings | None = None,
     trust_run: bool = False,
+    without: str = "",
     limits: Limits | None = None,
     **knobs: float | None,
 ) -> Replayed:
@@ -205,7 +214,14 @@ def replay(
     beside = recorded.beside(runs_dir or chosen.run_places())
     within = readable_places(recorded.run_dir, chosen.environ, trust_run=trust_run)
     with rebuilt(
-        recorded.started, chosen, within=within, context=context, tools=tools, beside=beside, mask=mask
+        recorded.started,
+        chosen,
+        within=within,
+        context=context,
+        tools=tools,
+        beside=beside,
+        mask=mask,
+        without=without,
     ) as built:
         require_caps(built, chosen, limits or Limits())
         if isinstance(built.context, WorkspaceContext):
@@ -258,6 +274,7 @@ def branch(
     cancel: threading.Event | None = None,
     settings: Settings | None = None,
     trust_run: bool = False,
+    without: str = "",
     limits: Limits | None = None,
     **knobs: float | None,
 ) -> Result:
@@ -272,7 +289,14 @@ def branch(
     beside = recorded.beside(runs_dir or chosen.run_places())
     within = readable_places(recorded.run_dir, chosen.environ, trust_run=trust_run)
     with rebuilt(
-        recorded.started, chosen, within=within, context=context, tools=tools, beside=beside, mask=mask
+        recorded.started,
+        chosen,
+        within=within,
+        context=context,
+        tools=tools,
+        beside=beside,
+        mask=mask,
+        without=without,
     ) as built:
         require_caps(built, chosen, limits or Limits())
         asking = _asking(built, model, sub_model, chosen, own=is_made_here(recorded.run_dir, chosen))

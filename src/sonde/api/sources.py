@@ -22,6 +22,7 @@ from sonde.engines.ask import ASK
 from sonde.errors import ConfigError
 from sonde.runtime.engine import Engine
 from sonde.runtime.run import RunSpec
+from sonde.sandbox.parser_process import ANY_LAYER
 
 STDIN_NAME = "stdin.txt"
 _LONGEST_PATH = 4096
@@ -59,18 +60,23 @@ class Opened:
         )
 
 
+def parsed_without(backend: str, *, unsafe: bool, without: str) -> str:
+    """The layer that parsers of documents may lack, in a run with these options."""
+    return ANY_LAYER if unsafe or backend != "kernel" else without
+
+
 def open_context(
     given: Sequence[Any],
     *,
     code: bool = False,
     rationale_over: int | None = None,
     within: Sequence[AnyPath] = (),
-    unconfined: bool = False,
+    without: str = "",
 ) -> Opened:
     """One context of everything given; ConfigError if paths were given and nothing in them can be read.
 
     `within`: the paths come from a model or a manifest, and are read only below these folders.
-    `unconfined` lets documents be parsed where the kernel cannot confine their parsers.
+    `without` is the layer that the parsers of documents may lack.
     """
     if len(given) == 1 and isinstance(given[0], Opened):
         return given[0]
@@ -90,7 +96,7 @@ def open_context(
         if not isinstance(texts, Mapping) or not all(isinstance(each, str) for each in cast("Any", texts).values()):
             raise ConfigError("code=True reads source code: give paths, a text, or a dict of texts by file name")
         named = {str(name): text for name, text in cast("Mapping[Any, str]", texts).items()}
-        return Opened(context=CodeContext(texts=named, unconfined=unconfined))
+        return Opened(context=CodeContext(texts=named, without=without))
     if rest:
         from sonde.contexts.values import ValuesContext  # noqa: PLC0415  # loaded only for those who pass data
 
@@ -101,10 +107,10 @@ def open_context(
         from sonde.contexts.code import CodeContext  # noqa: PLC0415  # parsers are loaded only for those who ask for them
 
         names = names or ["."]
-        context = CodeContext(names, within=within, unconfined=unconfined)
+        context = CodeContext(names, within=within, without=without)
         files = context.files
     else:
-        context = files = FilesContext(names, rationale_over=rationale_over, within=within, unconfined=unconfined)
+        context = files = FilesContext(names, rationale_over=rationale_over, within=within, without=without)
     if names:
         _require_text(files, names)
     # A recipe names the same files from any working folder. `/./` marks where a relative path began: tools name files by that part.
@@ -123,17 +129,17 @@ def open_context(
 
 @contextmanager
 def reopened(
-    recorded: Mapping[str, Any], settings: Settings, within: Sequence[AnyPath], *, moved: Any = None
+    recorded: Mapping[str, Any], settings: Settings, within: Sequence[AnyPath], *, moved: Any = None, without: str = ""
 ) -> Generator[Opened]:
     """What a recorded run was asked about: its files and its traces, below `within`. `moved` is where the data is now: the traces if it
-    read no files, else the files.
+    read no files, else the files; `without` is the layer that parsers of documents may lack.
     """
     paths: list[str] = recorded.get("paths", [])
     code, traces = bool(recorded.get("code")), recorded.get("traces")
     own = moved is not None and not (traces and not paths)
     if not own:
         require_sources(paths, within)
-    opened = open_context([moved], code=code) if own else open_context(paths, code=code, within=within)
+    opened = open_context([moved] if own else paths, code=code, within=() if own else within, without=without)
     if traces is None:
         yield opened
         return

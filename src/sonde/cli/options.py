@@ -151,6 +151,14 @@ class PlaceOptions(UseOptions):
     runs_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Where run folders are.")] = None
 
 
+Without = Annotated[
+    str,
+    typer.Option(
+        metavar="landlock", help="Leave this layer off, for kernels that lack it; all others must hold. Recorded."
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowedAgain:
     """What a recorded run may use beyond the user's settings."""
@@ -163,6 +171,7 @@ class AllowedAgain:
         typer.Option(metavar="NAME=N", help="Allow a sandbox limit, e.g. memory=4GiB; can be repeated."),
     ] = None
     trust_run: TrustRun = False
+    without: Without = ""
 
     def limits(self) -> Limits:
         """The sandbox's limits, with the given ones."""
@@ -293,6 +302,7 @@ class InvestigationOptions:
     unsafe: Annotated[
         bool, typer.Option("--unsafe", help="Run code even if the kernel cannot confine it; the record says so.")
     ] = False
+    without: Without = ""
 
 
 DryRun = Annotated[

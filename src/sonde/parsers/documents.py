@@ -37,14 +37,14 @@ def parse(
     shape: type[T],
     limits: ParserLimits = ParserLimits(),  # noqa: B008 - a frozen value
     *,
-    unconfined: bool = False,
+    without: str = "",
     **options: Any,
 ) -> Generator[T]:
     """The records of a document, each checked to be of this shape. Unparsed says why there are none, or no more.
 
-    `source` is an open file or bytes; `options` are for the parser. `unconfined` lets it run where the kernel cannot confine it.
+    `source` is an open file or bytes; `options` are for the parser. `without` is the layer that it may lack.
     """
-    for record in PARSERS.read(KINDS[kind], source, options, limits, unconfined=unconfined):
+    for record in PARSERS.read(KINDS[kind], source, options, limits, without=without):
         try:
             yield msgspec.msgpack.decode(record, type=shape, ext_hook=unpacked)
         except (msgspec.DecodeError, ValueError, ArithmeticError, RecursionError):

@@ -217,6 +217,7 @@ class Coder:
             sharing=SHARING,
             session_id=run.run_id.rpartition("-")[2] or run.run_id,
             unsafe=run.spec.unsafe,
+            without=run.spec.without,
             seed=seeds[0] if seeds else run.seed,
             first_turn=-sum(len(each.blocks) for each in earlier.recordings),
         )

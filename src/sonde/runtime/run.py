@@ -97,6 +97,8 @@ class RunSpec:
     backend: str = "kernel"
     limits: Limits = field(default_factory=Limits)
     unsafe: bool = False
+    without: str = ""
+    """The layer that the caller has given up: "landlock", or none."""
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What the caller sets of effort, reply length, temperature and top_p, for models given by name."""
     max_parallel: int = 16
@@ -216,7 +218,9 @@ class Run:
         deadline = Deadline(self.clock, self.spec.budget.max_wall_time_sec, stop=self.cancel)
         self.emit(self._started())
         self._advance(RunStatus.RUNNING)
-        for text in self.spec.notes:
+        left = self.spec.without
+        agreed = [f"the code ran without {left} (--without {left}); all other layers were on"] if left else []
+        for text in (*self.spec.notes, *agreed):
             self.note(text)
         mistake: UsageError | None = None
         try:
@@ -258,6 +262,9 @@ class Run:
             outcome = _failed(UnexpectedRuntimeError("cancelled by the user before there was anything to keep"))
         except Exception as error:  # noqa: BLE001  # the top of a run: a fault of ours must end in the record, not in silence
             outcome = _failed(UnexpectedRuntimeError(f"{type(error).__name__}: {error}"))
+        if agreed:
+            told = replace(outcome.conclusion, gaps=(*outcome.conclusion.gaps, *agreed))
+            outcome = replace(outcome, conclusion=told)
         return replace(self._end(outcome, deadline), mistake=mistake)
 
     def _gathered(self, prefilter: Prefilter, reason: str) -> Gathered:
@@ -359,7 +366,11 @@ class Run:
             else {},
             price_source=then.price_source if then else price_source(model, own_price(self.model)) if model else "",
             format=self.format,
-            layers=[*(["unsafe"] if spec.unsafe else []), *interpreter],
+            layers=[
+                *(["unsafe"] if spec.unsafe else []),
+                *([f"without {spec.without}"] if spec.without else []),
+                *interpreter,
+            ],
         )
 
 

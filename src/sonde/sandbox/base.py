@@ -16,6 +16,9 @@ from typing import Any, Literal
 from sonde.errors import CodeFault, ConfigError, ErrorCode, SandboxViolation
 
 MIB = 1 << 20
+DISPENSABLE = "landlock"
+"""The one layer that a caller may leave off by name. Everything that it stops, seccomp and the unprivileged user stop as well: the escape
+corpus shows it."""
 MOST = 1 << 50
 """No limit needs more, and the kernel takes little more."""
 FEWEST_CHARS = 512
@@ -193,6 +196,14 @@ def host_error(error: Exception) -> tuple[str, str]:
             except Exception as broken:  # noqa: BLE001 - the host's own class: nothing is known about what it raises
                 message = f"<its message raised {type(broken).__name__}>"
     return type(error).__name__, message[:MESSAGE_CHARS]
+
+
+def check_without(layer: str) -> None:
+    """ConfigError for a layer that cannot be left off."""
+    if layer not in ("", DISPENSABLE):
+        raise ConfigError(
+            f"{layer!r} cannot be left off; only {DISPENSABLE} can, because the other layers hold without it"
+        )
 
 
 def parse_size(size: str | int) -> int:

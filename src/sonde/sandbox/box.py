@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from sonde.errors import ConfigError, SandboxLost
 from sonde.sandbox import frames
-from sonde.sandbox.base import CodeClock, ExecFault, ExecResult, Host, Limits, Watch
+from sonde.sandbox.base import CodeClock, ExecFault, ExecResult, Host, Limits, Watch, check_without
 from sonde.sandbox.forkserver import ForkServer
 from sonde.sandbox.policy import FINISH_NAMES, profile_named
 from sonde.sandbox.prepare import Preparation, Prepared
@@ -63,6 +63,7 @@ class Box(ABC):
         sharing: Collection[str] = (),
         session_id: str = "",
         unsafe: bool = False,
+        without: str = "",
         seed: int = 0,
         clock: CodeClock | None = None,
         keep_states: int = 16,
@@ -72,8 +73,8 @@ class Box(ABC):
         """`functions` are the names that `host` serves; None: every name that code calls and nobody has bound.
 
         `packages` are installed ones that code may import too (numpy, pandas). `sharing` are functions that take `share=[names]` and
-        get the variables of these names. `unsafe` lets the kernel backend start without some of its layers; `server` is the fork
-        server it uses instead of the shared one.
+        get the variables of these names. `unsafe` lets the kernel backend start without some of its layers; `without`
+        leaves one off ("landlock"), and all others must hold; `server` is the fork server it uses instead of the shared one.
         """
         self.profile = profile_named(profile).having(packages)
         self.limits = limits or Limits()
@@ -91,6 +92,7 @@ class Box(ABC):
         for name in functions or ():
             if not _is_name(name) or name in RESERVED:
                 raise ConfigError(f"{name!r} cannot be the name of a host function")
+        check_without(without)
         self._host = host
         self._functions = None if functions is None else frozenset(functions)
         self._sharing = tuple(sharing)
@@ -101,7 +103,7 @@ class Box(ABC):
         self._turn = first_turn
         self._closed = False
         self._busy = threading.Lock()
-        self._start(seed=seed, unsafe=unsafe, server=server)
+        self._start(seed=seed, unsafe=unsafe, without=without, server=server)
 
     @property
     def turn(self) -> int:
@@ -176,7 +178,7 @@ class Box(ABC):
         self.close()
 
     @abstractmethod
-    def _start(self, *, seed: int, unsafe: bool, server: ForkServer | None) -> None:
+    def _start(self, *, seed: int, unsafe: bool, without: str, server: ForkServer | None) -> None:
         """Make the state before the first turn."""
 
     @abstractmethod

@@ -13,6 +13,7 @@ from importlib import metadata
 from sonde.errors import SandboxLost, SandboxUnavailable
 from sonde.sandbox.base import Limits
 from sonde.sandbox.kernel_box import Sandbox
+from sonde.sandbox.launch import STOPS, LayersMissing
 from sonde.sandbox.policy import PROFILES
 
 PACKAGES = {"sonde": "sonde-rlm", "msgspec": "msgspec", "pydantic": "pydantic"}
@@ -46,25 +47,30 @@ class Diagnosis:
     kernel: str
     python: str
     layers: tuple[str, ...]
+    missing: dict[str, str]
+    """Each layer that is not on, and what it would have stopped."""
     checks: tuple[Check, ...]
     profiles: tuple[str, ...]
     versions: dict[str, str]
 
 
-def examine() -> Diagnosis:
-    """Try it, and say what happened."""
+def examine(without: str = "") -> Diagnosis:
+    """Try it, if need be without the layer that the caller gives up, and say what happened."""
     layers: tuple[str, ...] = ()
+    missing: tuple[str, ...] = (without,) if without else ()
     checks: list[Check] = []
     versions: dict[str, str] = {}
     problem = ""
     try:
-        with Sandbox(profile="open", limits=Limits(wall_s=10, memory="256MiB")) as box:
+        with Sandbox(profile="open", limits=Limits(wall_s=10, memory="256MiB"), without=without) as box:
             layers = box.layers
             box.execute("kept = 1")
             for name, (code, expected) in ATTEMPTS.items():
                 fault = box.execute(code, wall_s=0.5 if expected == "timeout" else None).fault
                 met = fault.kind if fault else None
                 checks.append(Check(name=name, ok=met == expected, detail=fault.message if fault else ""))
+    except LayersMissing as error:
+        layers, missing, problem = error.on, (*missing, *error.missing), error.message
     except (SandboxUnavailable, SandboxLost) as error:
         problem = error.message
     failed = [check.name for check in checks if not check.ok]
@@ -82,6 +88,7 @@ def examine() -> Diagnosis:
         kernel=f"{platform.system()} {platform.release()}",
         python=f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})",
         layers=layers,
+        missing={layer: STOPS.get(layer.partition(" ")[0], "") for layer in missing},
         checks=tuple(checks),
         profiles=tuple(PROFILES),
         versions=versions,

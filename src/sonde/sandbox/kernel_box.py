@@ -74,7 +74,7 @@ class Sandbox(Box):
     def _family(self) -> StateFamily:
         return self._history.family
 
-    def _start(self, *, seed: int, unsafe: bool, server: ForkServer | None) -> None:
+    def _start(self, *, seed: int, unsafe: bool, without: str, server: ForkServer | None) -> None:
         server = server or shared_server(self.profile)
         calls = self._host is not None and not self.profile.lifts_tool_calls
         config: dict[str, Any] = {
@@ -88,9 +88,9 @@ class Sandbox(Box):
             "cpu": self.limits.cpu_seconds,
             "frame_bytes": self.limits.frame_bytes,
             "output_chars": self.limits.output_chars,
-            "without": list(server.without),
+            "without": [*server.without, *filter(None, [without])],
         }
-        family, state = launch(server, config, unsafe=unsafe)
+        family, state = launch(server, config, unsafe=unsafe, without=without)
         self._history = History(family, self._keep_states, self.limits.memory_bytes, [(self.turn, state)])
 
     def _keep_newest_state(self) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from sonde.errors import SandboxLost, SandboxUnavailable
-from sonde.sandbox.base import OutOfTime
+from sonde.sandbox.base import DISPENSABLE, OutOfTime
 from sonde.sandbox.fork_gate import GatedFamily, UngatedFamily
 from sonde.sandbox.forkserver import ForkServer
 from sonde.sandbox.frames import BadFrame, Channel, HungUp, ReadyBody, encode
@@ -26,9 +27,38 @@ REMEDIES = {
     "seccomp": "use a kernel with CONFIG_SECCOMP_FILTER",
 }
 """What to do about each missing layer."""
+STOPS = {
+    "uid": "code acting as root: files of others, other users' processes, changes to the system",
+    "rlimits": "code taking all memory, processor time or descriptors",
+    "pdeathsig": "a worker that outlives Sonde when it is killed",
+    "no_new_privs": "gaining rights by starting a setuid program",
+    "landlock": "opening files and TCP connections, a second time: seccomp refuses these calls as well, so this one is for a hole in it",
+    "fork-gate": "new processes that nobody permitted, and with it kept states that code cannot touch",
+    "seccomp": "every system call that is not on the list: files, sockets, processes, most doors of kernel exploits",
+}
+"""What each layer keeps code from."""
 
 
-def launch(server: ForkServer, config: dict[str, Any], *, unsafe: bool) -> tuple[StateFamily, State]:
+class LayersMissing(SandboxUnavailable):
+    """The kernel refused layers; `on` are those that it accepted, `missing` the others."""
+
+    def __init__(self, on: Sequence[str], missing: Sequence[str]) -> None:
+        self.on, self.missing = tuple(on), tuple(missing)
+        names = [layer.partition(" ")[0] for layer in missing]
+        remedies = {layer: REMEDIES.get(name, "no remedy is known") for layer, name in zip(missing, names, strict=True)}
+        flag = ""
+        if names == [DISPENSABLE]:
+            flag = f"If you cannot change the kernel: --without {DISPENSABLE} runs code behind the other layers, and the record says so.\n"
+        super().__init__(
+            "this machine lacks kernel layers that keep untrusted code in:\n"
+            + "".join(f"  {layer}: {remedy}\n" for layer, remedy in remedies.items())
+            + flag
+            + "`sonde doctor` shows all layers. Without them there is --backend monty: an interpreter, a weaker boundary, "
+            "less of Python."
+        )
+
+
+def launch(server: ForkServer, config: dict[str, Any], *, unsafe: bool, without: str = "") -> tuple[StateFamily, State]:
     """A parked state that has run no code yet, and its family."""
     near, far = socket.socketpair()
     with near, contextlib.ExitStack() as undo:
@@ -53,16 +83,11 @@ def launch(server: ForkServer, config: dict[str, Any], *, unsafe: bool) -> tuple
         ready = body.report
         if ready.error:
             raise SandboxUnavailable(f"a worker could not be set up:\n{ready.error}")
-        if ready.missing and not unsafe:
-            remedies = {layer: REMEDIES.get(layer.partition(" ")[0], "no remedy is known") for layer in ready.missing}
-            raise SandboxUnavailable(
-                "this machine lacks kernel layers that keep untrusted code in:\n"
-                + "".join(f"  {layer}: {remedy}\n" for layer, remedy in remedies.items())
-                + "`sonde doctor` shows all layers. Without them there is --backend monty: an interpreter, a weaker boundary, "
-                "less of Python."
-            )
-        missing = [f"missing: {layer}" for layer in ready.missing]
-        layers = (*ready.layers, *(["UNSAFE"] if unsafe else []), *missing)
+        missing = [layer for layer in ready.missing if layer != without]
+        if missing and not unsafe:
+            raise LayersMissing(ready.layers, missing)
+        agreed = [f"without {without}"] if without else []
+        layers = (*ready.layers, *(["UNSAFE"] if unsafe else []), *agreed, *(f"missing: {layer}" for layer in missing))
         if listener is not None:
             family: StateFamily = GatedFamily(server, group, layers, listener)
         else:

@@ -27,6 +27,7 @@ import msgspec
 
 from sonde.core.deadline import deadline_in_force
 from sonde.errors import SandboxLost, SandboxUnavailable
+from sonde.sandbox.base import DISPENSABLE
 from sonde.sandbox.forkserver import ForkServer
 from sonde.sandbox.frames import encode
 from sonde.sandbox.turn import MEMORY_EXIT, cpu_seconds, held_bytes
@@ -41,6 +42,8 @@ GRACE_S = 2.0
 """What a document may take although its run is over: the last citations are read again at the end."""
 MEMORY_SLACK = 64 << 20
 KEPT_WARM = 2
+ANY_LAYER = "any layer"
+"""What a parser may lack where the user has said that code may run unconfined."""
 
 
 class Unparsed(Exception):
@@ -103,8 +106,8 @@ serve_unconfined({module!r})
 class ParserProcess:
     """One child and its socket. Used by one thread at a time; after an error it is of no more use."""
 
-    def __init__(self, server: ForkServer | None, module: str, memory: int, *, unconfined: bool) -> None:
-        """Without a server it is a plain process, which is limited and can be killed, but is not confined."""
+    def __init__(self, server: ForkServer | None, module: str, memory: int, *, without: str) -> None:
+        """`without` is the layer that it may lack. Without a server it is a plain process: limited, can be killed, not confined."""
         self.served = 0
         self._server = server
         self._memory = memory
@@ -123,13 +126,15 @@ class ParserProcess:
                 else:
                     self._pid = server.spawn(far, {"module": module})
             if server is not None:
-                config = {"memory": memory, "shared": 0, "cpu": 1 << 30, "without": list(server.without)}
+                left_off = [*server.without, *([without] if without == DISPENSABLE else [])]
+                config = {"memory": memory, "shared": 0, "cpu": 1 << 30, "without": left_off}
                 self._socket.sendall(encode(config))
             kind, data = self._receive(_Clock(self._pid, START_SECONDS, memory), FIRST_WORDS)
             if kind != READY:
                 raise ParserUnavailable("is not read here: its parser did not start")
             _, missing = msgspec.msgpack.decode(data, type=tuple[list[str], list[str]])
-            if missing and not unconfined:
+            missing = [layer for layer in missing if without not in (ANY_LAYER, layer)]
+            if missing:
                 lacks = ", ".join(missing)
                 raise ParserUnavailable(f"is not read here: parsers must be confined, and this machine lacks {lacks}")
             undo.pop_all()
@@ -269,7 +274,7 @@ class Parsers:
     def __init__(self, server: ParserServer | None = None) -> None:
         self._lock = threading.Lock()
         self._server = server
-        self._warm: dict[str, list[ParserProcess]] = {}
+        self._warm: dict[tuple[str, str], list[ParserProcess]] = {}
 
     def read(
         self,
@@ -278,7 +283,7 @@ class Parsers:
         options: Mapping[str, Any],
         limits: ParserLimits,
         *,
-        unconfined: bool,
+        without: str,
     ) -> Generator[bytearray]:
         """The records of a document, given as an open descriptor or as bytes; Unparsed says why there are none, or no more."""
         with contextlib.ExitStack() as stack:
@@ -290,20 +295,20 @@ class Parsers:
                     source = source[os.write(descriptor, source) :]
             else:
                 descriptor, size = source, os.fstat(source).st_size
-            process = self._take(kind, limits.memory, unconfined=unconfined)
+            process = self._take(kind, limits.memory, without=without)
             try:
                 yield from process.records(descriptor, size, options, limits)
             except Refused:
-                self._put_back(kind, process)
+                self._put_back(kind, process, without)
                 raise
             except BaseException:  # over a limit, or the caller wants no more
                 process.end()
                 raise
-            self._put_back(kind, process)
+            self._put_back(kind, process, without)
 
-    def _take(self, kind: ParserKind, memory: int, *, unconfined: bool) -> ParserProcess:
+    def _take(self, kind: ParserKind, memory: int, *, without: str) -> ParserProcess:
         with self._lock:
-            warm = self._warm.get(kind.module)
+            warm = self._warm.get((kind.module, without))
             if self._server is not None and not self._server.alive:
                 self._warm.clear()
                 warm = None
@@ -313,13 +318,13 @@ class Parsers:
                     return process
                 process.end()
         try:
-            return ParserProcess(self._running_server(), kind.module, memory, unconfined=unconfined)
+            return ParserProcess(self._running_server(), kind.module, memory, without=without)
         except SandboxLost:  # its server died just now: once more with a new one
-            return ParserProcess(self._running_server(), kind.module, memory, unconfined=unconfined)
+            return ParserProcess(self._running_server(), kind.module, memory, without=without)
         except SandboxUnavailable as error:
-            if not unconfined:
+            if without != ANY_LAYER:
                 raise ParserUnavailable(f"is not read here: {error.message}") from None
-            return ParserProcess(None, kind.module, memory, unconfined=True)
+            return ParserProcess(None, kind.module, memory, without=without)
 
     def _running_server(self) -> ParserServer:
         with self._lock:
@@ -328,9 +333,9 @@ class Parsers:
                 atexit.register(self._server.close)
             return self._server
 
-    def _put_back(self, kind: ParserKind, process: ParserProcess) -> None:
+    def _put_back(self, kind: ParserKind, process: ParserProcess, without: str) -> None:
         with self._lock:
-            warm = self._warm.setdefault(kind.module, [])
+            warm = self._warm.setdefault((kind.module, without), [])
             if process.served < kind.batch and len(warm) < KEPT_WARM and process.has_room():
                 warm.append(process)
                 return

@@ -19,6 +19,7 @@ from sonde.cli.options import (
     PlaceOptions,
     TrustRun,
     WindowOptions,
+    Without,
     filled,
     settings_of,
     spread,
@@ -107,6 +108,7 @@ class AskOptions:
     unsafe: Annotated[
         bool, typer.Option("--unsafe", help="Run code even if the kernel cannot confine it; the record says so.")
     ] = False
+    without: Without = ""
     dry_run: DryRun = False
 
 
@@ -134,7 +136,7 @@ def ask(
     """
     import sonde
     from sonde.api.follow_up import with_earlier_models
-    from sonde.api.sources import open_context
+    from sonde.api.sources import open_context, parsed_without
     from sonde.cli.foreground_run import print_way_on, run_with_view
     from sonde.cli.inputs import looks_like_traces, piped, read_schema, sources
     from sonde.engines.ask import ASK
@@ -167,8 +169,8 @@ def ask(
             print(f"note: no PATH was given, so the model has no data to look at; {_GIVE_A_PATH}", file=sys.stderr)
     context = sources(words, code=how.code)
     if context:
-        unconfined = how.unsafe or settings.backend != "kernel"
-        opened = open_context(context, code=how.code, unconfined=unconfined)
+        lacking = parsed_without(settings.backend, unsafe=how.unsafe, without=how.without)
+        opened = open_context(context, code=how.code, without=lacking)
         context = [opened]
         spans = None if silent else next((word for word in words if looks_like_traces(Path(word))), None)
         if spans is not None:
@@ -198,12 +200,16 @@ def ask(
         from sonde.api.estimate import estimate
         from sonde.cli.foreground_run import print_estimate
 
-        with question_spec(question, context, settings, {"unsafe": how.unsafe}, **asking) as spec:
+        with question_spec(
+            question, context, settings, {"unsafe": how.unsafe, "without": how.without}, **asking
+        ) as spec:
             return print_estimate([estimate(spec, settings)], settings, spec.budget, as_json=output.json)
     roots = [Path(word) for word in words if word != "-"]
 
     def start(hooks: RunHooks) -> Answer:
-        return sonde.ask(question, *context, settings=settings, unsafe=how.unsafe, **asking, **hooks)
+        return sonde.ask(
+            question, *context, settings=settings, unsafe=how.unsafe, without=how.without, **asking, **hooks
+        )
 
     def way_on(answer: Result) -> None:
         print_way_on(answer, typed.find_root().obj, settings.budget(ASK.budget, ASK.maxima), ASK.maxima)

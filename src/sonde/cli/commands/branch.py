@@ -58,6 +58,7 @@ def branch(
             settings=settings,
             limits=allowed.limits(),
             trust_run=allowed.trust_run,
+            without=allowed.without,
             on_event=hooks["on_event"],
             on_text=hooks["on_text"],
             cancel=hooks["cancel"],

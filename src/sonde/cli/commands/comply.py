@@ -96,6 +96,7 @@ def comply(
             replace_judgements=how.replace_judgements,
             settings=settings,
             unsafe=how.unsafe,
+            without=how.without,
             **hooks,
         )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from sonde.cli.options import PRICE, settings_of, spread
+from sonde.cli.options import PRICE, Without, settings_of, spread
 from sonde.cli.text import escaped_json, one_line, printable
 from sonde.errors import ConfigError, ModelCallFailed
 
@@ -48,6 +48,8 @@ def doctor(
         float | None, typer.Option("--model-timeout", metavar="S", help="Seconds the model may take.")
     ] = None,
     price: Annotated[str | None, typer.Option(metavar="IN/OUT", help=PRICE)] = None,
+    *,
+    without: Without = "",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> int:
     """Can untrusted code run safely here, and does the model answer? Tries both for real.
@@ -67,7 +69,7 @@ def doctor(
     settings = settings_of(model=model, base_url=base_url, timeout_s=timeout_s, price=price)
     tried = _try(settings, model) if model is not None else None
     servers = find_servers(ports_of(settings.local_ports)) if settings.model is None else []
-    code = report(examine(), json=json, model=tried, servers=servers)
+    code = report(examine(without), json=json, model=tried, servers=servers)
     if tried is not None and not json:
         for name, value in tried.items():
             print(printable(f"{name:9} {value}"))
@@ -168,6 +170,8 @@ def report(
         print(f"versions  {', '.join(f'{name} {version}' for name, version in found.versions.items())}")
         print(f"extras    {', '.join(name for name, there in installed().items() if there) or 'none'}")
         print(f"layers    {', '.join(found.layers) or 'none'}")
+        for layer, stopped in found.missing.items():
+            print(f"missing   {one_line(layer, 200)}; it would have stopped {stopped}")
         print(f"profiles  {', '.join(found.profiles)}")
         if warning := mixed_up():
             print(f"warning   {warning}")

@@ -16,6 +16,7 @@ from sonde.cli.options import (
     OutputOptions,
     PlaceOptions,
     ReachOptions,
+    Without,
     settings_of,
     spread,
 )
@@ -40,6 +41,7 @@ class EditOptions:
         str | None,
         typer.Option("--with", metavar="P,P", help="Installed packages that the code may import: numpy, pandas."),
     ] = None
+    without: Without = ""
 
 
 def register(app: typer.Typer) -> None:
@@ -96,6 +98,7 @@ def edit(
             command_folders=command.command_cwd or (),
             continue_from=how.continue_from,
             settings=settings,
+            without=how.without,
             budget=limits,
             on_event=view.on_event,
             cancel=cancel,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sonde.cli.options import spread
+from sonde.cli.options import Without, spread
 from sonde.cli.text import escaped_json, indented, printable_lines
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def exec_(
         typer.Option(metavar="kernel|monty", help="What runs it; monty is an interpreter without kernel layers."),
     ] = None,
     unsafe: Annotated[bool, typer.Option("--unsafe", help="Run it even if the kernel cannot confine it.")] = False,
+    without: Without = "",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> int:
     """Run a Python program in the sandbox.
@@ -52,7 +53,8 @@ def exec_(
     shares = [named_file(word) for word in share or []]
     limits = Limits(wall_s=wall, memory=memory)
     chosen = load_settings(sandbox_profile=profile, backend=backend)
-    box = open_box(chosen.backend, profile=chosen.sandbox_profile or "analysis", limits=limits, unsafe=unsafe)
+    profile = chosen.sandbox_profile or "analysis"
+    box = open_box(chosen.backend, profile=profile, limits=limits, unsafe=unsafe, without=without)
     with contextlib.closing(box):
         for name, path in shares:
             box.share(name, path)

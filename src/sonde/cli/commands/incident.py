@@ -85,6 +85,7 @@ def incident(
             replace_judgements=how.replace_judgements,
             settings=settings,
             unsafe=how.unsafe,
+            without=how.without,
             **hooks,
         )
 

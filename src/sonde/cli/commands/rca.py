@@ -72,7 +72,7 @@ def rca(
             case = Case(engine="rca", place=traces, trace_ids=(each,), taxonomy=taxonomy, writeback=False).resolved()
             context = case.open()
             with closing(context.store):
-                spec = case_spec(case, context, settings, {"unsafe": how.unsafe})
+                spec = case_spec(case, context, settings, {"unsafe": how.unsafe, "without": how.without})
                 found.append(estimate(spec, settings))
                 budget_of_run = spec.budget
         return print_estimate(found, settings, budget_of_run, as_json=output.json)
@@ -87,6 +87,7 @@ def rca(
             replace_judgements=how.replace_judgements,
             settings=settings,
             unsafe=how.unsafe,
+            without=how.without,
             **hooks,
         )
 

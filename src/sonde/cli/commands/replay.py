@@ -62,6 +62,7 @@ def replay(
             settings=settings,
             limits=allowed.limits(),
             trust_run=allowed.trust_run,
+            without=allowed.without,
         )
     if cancel.is_set():  # the rest was not compared
         return cancel.exit_code(1)

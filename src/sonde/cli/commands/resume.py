@@ -60,6 +60,7 @@ def resume(
             settings=settings,
             limits=allowed.limits(),
             trust_run=allowed.trust_run,
+            without=allowed.without,
             writeback=writeback,
             on_event=hooks["on_event"],
             on_text=hooks["on_text"],

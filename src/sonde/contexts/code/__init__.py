@@ -46,16 +46,16 @@ class CodeContext:
         rationale_over: int | None = None,
         clock: Clock | None = None,
         within: Sequence[AnyPath] = (),
-        unconfined: bool = False,
+        without: str = "",
     ) -> None:
-        """`unconfined` lets files be parsed where the kernel cannot confine their parsers."""
+        """`without` is the layer that the parsers of files may lack."""
         self.files = FilesContext(
             sources,
             texts=texts,
             rationale_over=rationale_over,
             clock=clock,
             within=within,
-            unconfined=unconfined,
+            without=without,
             source=True,
         )
         self._finder = Finder(self.files)

@@ -90,7 +90,7 @@ class Finder:
                         texts[entry.path] = text.decode(text.read(text.start, text.size))
             except (Unreadable, OSError) as error:
                 known[entry.path] = Parsed(language=language, note=str(error))
-        for path, parsed in zip(texts, parse(list(texts.items()), unconfined=library.unconfined), strict=True):
+        for path, parsed in zip(texts, parse(list(texts.items()), without=library.without), strict=True):
             known[path] = parsed
             if parsed.over_limit:
                 library.left_out[path] = f"{parsed.over_limit}: it has no outline, only its lines"

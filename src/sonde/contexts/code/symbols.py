@@ -77,7 +77,7 @@ def language_of(path: str) -> str:
     return _LANGUAGES.get(posixpath.splitext(path)[1].lower(), "")
 
 
-def parse(sources: Sequence[tuple[str, str]], *, unconfined: bool = False) -> list[Parsed]:
+def parse(sources: Sequence[tuple[str, str]], *, without: str = "") -> list[Parsed]:
     """The symbols of source texts, given with their paths; no text makes it raise.
 
     A second `size` in one scope (a setter, an overload) becomes `size~2`.
@@ -90,7 +90,7 @@ def parse(sources: Sequence[tuple[str, str]], *, unconfined: bool = False) -> li
         whole = b"".join(source for _, _, source in batch)
         read = 0
         try:
-            for found in parse_document("symbols", whole, Found, LIMITS, unconfined=unconfined, files=files):
+            for found in parse_document("symbols", whole, Found, LIMITS, without=without, files=files):
                 at, language, _ = batch[read]
                 done[at] = Parsed(language=language, note=found) if isinstance(found, str) else _named(language, found)
                 read += 1

@@ -51,12 +51,12 @@ class FilesContext:
         cache_dir: Path | None = None,
         clock: Clock | None = None,
         within: Sequence[AnyPath] = (),
-        unconfined: bool = False,
+        without: str = "",
         source: bool = False,
     ) -> None:
-        """`unconfined` lets documents be parsed where the kernel cannot confine their parsers; `source` shows the markup of web pages."""
+        """`without` is the layer that the parsers of documents may lack; `source` shows the markup of web pages."""
         named = [sources] if isinstance(sources, (str, Path)) else list(sources)
-        self.library = Library(named, texts or {}, within, unconfined=unconfined, source=source)
+        self.library = Library(named, texts or {}, within, without=without, source=source)
         self._rationale_over = rationale_over
         self._clock = clock or SystemClock()
         self._cache_dir = cache_dir

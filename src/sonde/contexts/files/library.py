@@ -56,11 +56,11 @@ class Library:
         texts: Mapping[str, str],
         within: Sequence[AnyPath] = (),
         *,
-        unconfined: bool = False,
+        without: str = "",
         source: bool = False,
     ) -> None:
-        """`unconfined` lets documents be parsed where the kernel cannot confine their parsers; `source` shows the markup of web pages."""
-        self.unconfined = unconfined
+        """`without` is the layer that the parsers of documents may lack; `source` shows the markup of web pages."""
+        self.without = without
         self._source = source
         self.left_out: dict[str, str] = {}
         """Documents that were over a limit of their parser, with the reason: `took longer than 10 s to read`."""
@@ -183,9 +183,9 @@ class Library:
         as_it_is = key in self._as_it_is or (self._source and lowered.endswith(PAGE_SUFFIXES))
         try:
             if entry.member:
-                text = self._archive(entry).open(entry, unconfined=self.unconfined, as_it_is=as_it_is)
+                text = self._archive(entry).open(entry, without=self.without, as_it_is=as_it_is)
             else:
-                text = open_text(entry, unconfined=self.unconfined, as_it_is=as_it_is)
+                text = open_text(entry, without=self.without, as_it_is=as_it_is)
         except LeftOut as reason:
             self.left_out[entry.path] = reason.why
             self._over_limit[key] = (reason.message, reason.why)
@@ -288,7 +288,7 @@ class Library:
         whole = signature(entry._replace(member=""))
         archive = self._archives.get(whole)
         if archive is None:
-            archive = open_archive(entry, unconfined=self.unconfined)
+            archive = open_archive(entry, without=self.without)
             self._archives.put(whole, archive)
         return archive
 

@@ -163,19 +163,19 @@ class Text:
         return data.replace(b"\r\n", b"\n") if b"\r" in data else data
 
 
-def open_text(entry: Entry, *, unconfined: bool = False, as_it_is: bool = False) -> Text:
+def open_text(entry: Entry, *, without: str = "", as_it_is: bool = False) -> Text:
     """The text of a listed file; Unreadable says why it has none. Close it, or use it in a `with`.
 
-    `unconfined` lets documents be parsed where the kernel cannot confine their parsers; `as_it_is` converts no web
+    `without` is the layer that the parsers of documents may lack; `as_it_is` converts no web
     page and no notebook. Web pages in a git repository are never converted.
     """
     fd = _opened(entry)
     try:
         size, head = os.fstat(fd).st_size, os.pread(fd, SAMPLE, 0)
         as_it_is = as_it_is or (entry.path.lower().endswith(PAGE_SUFFIXES) and in_repository(entry.real))
-        text = document_text(entry.path, fd, size, head, unconfined=unconfined, as_it_is=as_it_is)
+        text = document_text(entry.path, fd, size, head, without=without, as_it_is=as_it_is)
         if text is None and (packing := next((kind for magic, kind in PACKED.items() if head.startswith(magic)), "")):
-            head = _unpacked(fd, size, packing, unconfined=unconfined)
+            head = _unpacked(fd, size, packing, without=without)
             text = _decoded(head, len(head), None)
         text = text or _decoded(head, size, fd)
     except OSError as error:
@@ -221,7 +221,7 @@ class Archive:
         """Bytes of all texts together."""
         return sum(len(data or b"") for data in self.members.values())
 
-    def open(self, entry: Entry, *, unconfined: bool = False, as_it_is: bool = False) -> Text:
+    def open(self, entry: Entry, *, without: str = "", as_it_is: bool = False) -> Text:
         """The text of a member; Unreadable says why it has none. The keywords are those of `open_text`."""
         if entry.member not in self.members:
             raise Unreadable(f"{entry.path} is no longer in its archive.")
@@ -229,15 +229,13 @@ class Archive:
         if data is None:
             raise NotText(f"{entry.path} is binary, so it is listed but not read.")
         try:
-            document = document_text(
-                entry.member, data, len(data), data[:SAMPLE], unconfined=unconfined, as_it_is=as_it_is
-            )
+            document = document_text(entry.member, data, len(data), data[:SAMPLE], without=without, as_it_is=as_it_is)
             return document or _decoded(data, len(data), None)
         except Unreadable as reason:
             raise type(reason)(f"{entry.path} is {reason.message}") from None
 
 
-def open_archive(entry: Entry, *, unconfined: bool = False) -> Archive:
+def open_archive(entry: Entry, *, without: str = "") -> Archive:
     """All members of a zip or tar, within limits; of several with one name the last, as when it is unpacked.
 
     LeftOut if none can be read.
@@ -252,7 +250,7 @@ def open_archive(entry: Entry, *, unconfined: bool = False) -> Archive:
         limits = ParserLimits(cpu_s=UNPACK_SECONDS, output_bytes=2 * UNPACKED_BYTES)  # names count too
         form = "zip" if entry.real.lower().endswith(".zip") else "tar"
         options = {"form": form, "most": MEMBER_BYTES, "together": most, "members": MEMBERS}
-        for number, name, why, piece in parse("archive", fd, MemberPiece, limits, unconfined=unconfined, **options):
+        for number, name, why, piece in parse("archive", fd, MemberPiece, limits, without=without, **options):
             if number != latest:
                 latest, current = number, member_name(name) or f"unnamed {number}"
                 if why == "one too many" or len(members) + len(refused) >= MEMBERS:
@@ -337,13 +335,13 @@ def _decoded(head: bytes, size: int, fd: int | None) -> Text:
     return Text(size=size, encoding=encoding, label=label, start=start, head=head, fd=fd)
 
 
-def _unpacked(fd: int, size: int, packing: str, *, unconfined: bool) -> bytes:
+def _unpacked(fd: int, size: int, packing: str, *, without: str) -> bytes:
     most = min(UNPACKED_BYTES, max(EXPANDED_FREELY, MAX_EXPANSION * size))
     limits = ParserLimits(cpu_s=UNPACK_SECONDS, output_bytes=most + (1 << 20))
     options = {"form": "file", "most": most, "together": most, "members": 1}
     data = bytearray()
     try:
-        for _, _, _, piece in parse("archive", fd, MemberPiece, limits, unconfined=unconfined, **options):
+        for _, _, _, piece in parse("archive", fd, MemberPiece, limits, without=without, **options):
             data += piece
     except Refused as broken:
         raise LeftOut(
@@ -360,7 +358,7 @@ def is_installed(extra: str) -> bool:
 
 
 def document_text(
-    name: str, file: int | bytes, size: int, head: bytes, *, unconfined: bool = False, as_it_is: bool = False
+    name: str, file: int | bytes, size: int, head: bytes, *, without: str = "", as_it_is: bool = False
 ) -> Text | None:
     """The text of a PDF, an office file, a notebook or a web page; None if it is something else, to be read as it is.
 
@@ -392,7 +390,7 @@ def document_text(
         raise Unreadable(f"{called}, which needs the extra {extra}: pip install 'sonde-rlm[{extra}]'.")
     limits = ParserLimits(cpu_s=DOCUMENT_SECONDS + size // DOCUMENT_BYTES_PER_S, output_bytes=_TRANSCODED_BYTES)
     try:
-        parts = list(parse(kind, file, str, limits, unconfined=unconfined, **options))
+        parts = list(parse(kind, file, str, limits, without=without, **options))
     except Unparsed as reason:
         if is_markup:
             return None

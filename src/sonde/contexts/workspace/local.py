@@ -54,11 +54,13 @@ class LocalWorkspace:
         policy: Policy | None = None,
         approve: Approve = reject,
         environment: Mapping[str, str] = PLAIN,  # of allowed commands
+        without: str = "",  # the layer that parsers of documents may lack
     ) -> None:
         self.root = Root(root)
         self.policy = policy or Policy()
         self.approve = approve
         self.environment = environment
+        self.without = without
         self._applied: list[Transaction] = []
 
     def list_files(self, root: str = "") -> tuple[str, ...]:
@@ -112,7 +114,7 @@ class LocalWorkspace:
         if data is None:
             return None
         try:
-            document = document_text(path, data, len(data), data[:SAMPLE])
+            document = document_text(path, data, len(data), data[:SAMPLE], without=self.without)
         except Unreadable as reason:
             raise PathRefused(f"{path} is {reason.message}") from None
         return decode(path, data, mode)[0] if document is None else document.decode(document.read(0, document.size))

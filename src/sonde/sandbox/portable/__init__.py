@@ -49,9 +49,9 @@ class Kept:
 class MontyBox(Box):
     """The monty backend: each turn runs in an interpreter that stands where the last good state was."""
 
-    def _start(self, *, seed: int, unsafe: bool, server: ForkServer | None) -> None:
-        if unsafe or server is not None:
-            option = "unsafe" if unsafe else "server"
+    def _start(self, *, seed: int, unsafe: bool, without: str, server: ForkServer | None) -> None:
+        if unsafe or without or server is not None:
+            option = "unsafe" if unsafe else "without" if without else "server"
             raise ConfigError(f"{option} is for the kernel backend; leave it out with the monty backend")
         if self.profile.extra:
             raise ConfigError(f"{', '.join(self.profile.extra)} cannot run in the monty backend; use --backend kernel")

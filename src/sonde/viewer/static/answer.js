@@ -5,6 +5,7 @@ import { blocks, json } from "./highlight.js";
 import { fetchExcerpts, offline } from "./source.js";
 
 const CARD_LINES = 400;
+const NO_LANDLOCK = "the code ran without landlock";
 const STATES = {
   verified: ["verified", `Read again ${offline ? "when this page was exported" : "just now"}: this text has the cited hash`],
   changed: ["changed since", "The source has another text now; a text shown here is the recorded one and has the cited hash"],
@@ -56,6 +57,9 @@ export class Answer {
         facts.map((fact) => h("span", {}, fact)),
         start.layers?.includes("unsafe") || start.settings?.unsafe
           ? h("span", { class: "pill failed" }, "unsafe")
+          : null,
+        start.layers?.includes("without landlock") || this.run.end?.gaps?.some((gap) => gap.startsWith(NO_LANDLOCK))
+          ? h("span", { class: "pill partial" }, "without landlock")
           : null,
         this.run.end?.unproved ? h("span", { class: "pill partial" }, "unproved") : null,
       ),

@@ -121,6 +121,42 @@ def test_what_a_model_adds_to_an_allowed_git_command_neither_writes_nor_runs(
     assert not victim.marker.exists()
 
 
+@pytest.mark.hostile_long
+def test_an_address_starts_no_helper_of_git_that_happens_to_be_installed(victim: Victim) -> None:
+    repository(victim)
+    helper = victim.home / "bin/git-remote-odd"
+    helper.parent.mkdir()
+    helper.write_text(f"#!/bin/sh\ntouch {victim.marker}\n")
+    helper.chmod(0o755)
+    victim.environ = {"PATH": f"{helper.parent}:{victim.environment()['PATH']}"}
+    for name, value in (("remote.origin.url", "odd::x"), ("protocol.odd.allow", "always")):
+        victim.run("git", "config", name, value)
+    victim.run("git", "ls-remote")
+    assert victim.marker.exists(), "the attack works against plain git"
+    victim.marker.unlink()
+
+    edit(victim, ["git ls-remote"], "git ls-remote origin", "--command-read", str(helper.parent))
+
+    assert not victim.marker.exists()
+
+
+@pytest.mark.hostile_long
+@pytest.mark.parametrize(
+    ("allowed", "added"), [("git blame", "-S {} b.md"), ("git blame", "--ignore-revs-file={} b.md"),
+                           ("git add", "--pathspec-from-file={}")]
+)  # fmt: skip
+def test_what_a_model_adds_to_an_allowed_git_command_shows_no_file_from_elsewhere(
+    victim: Victim, allowed: str, added: str
+) -> None:
+    repository(victim)
+    private = victim.home / "private"
+    private.write_text("wedding\n")
+
+    model = edit(victim, [allowed], f"{allowed} {added.format(private)}")
+
+    assert "REFUSED" in model.prompts[1] and "wedding" not in model.prompts[1]
+
+
 def submodule(victim: Victim, filtered: str) -> None:
     """A repository in `sub` whose filter marks, and whose file looks changed."""
     victim.write("b.md", "start\n")  # `describe --dirty` stops at the first change

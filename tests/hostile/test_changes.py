@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from victim import Victim, one_in_make_test
+from victim import Listener, Victim, one_in_make_test
 
 GIT = ("git", "-c", "user.name=x", "-c", "user.email=x@example.org")
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202e<script>alert(1)</script> | # x"
@@ -62,26 +62,9 @@ def planted_signature(victim: Victim) -> None:
         victim.run("git", "config", name, value)
 
 
-def planted_remote(victim: Victim) -> None:
-    """A part of the history is missing, and the place from which git would fetch it is a program."""
-    tree = victim.run("git", "rev-parse", "HEAD^{tree}").stdout.strip()
-    lost = victim.folder / ".git/objects" / tree[:2] / tree[2:]
-    os.chmod(lost, 0o644)  # noqa: PTH101 - git makes its objects read-only
-    lost.unlink()
-    for name, value in (
-        ("core.repositoryFormatVersion", "1"),
-        ("extensions.partialClone", "origin"),
-        ("remote.origin.promisor", "true"),
-        ("remote.origin.url", f"ext::touch {victim.marker}"),
-        ("protocol.ext.allow", "always"),
-    ):
-        victim.run("git", "config", name, value)
-
-
-@pytest.mark.parametrize("planted", one_in_make_test({"remote": planted_remote, "signature": planted_signature}))
-def test_the_history_of_a_strangers_repository_is_read_without_its_programs(victim: Victim, planted: Any) -> None:
+def test_the_history_of_a_strangers_repository_is_read_without_its_programs(victim: Victim) -> None:
     repository(victim)
-    planted(victim)
+    planted_signature(victim)
     victim.run("git", "log", "--name-only")
     assert victim.marker.exists(), "the attack works against plain git"
     victim.marker.unlink()
@@ -146,6 +129,93 @@ def test_words_of_commits_and_deploys_stay_words_in_the_report(victim: Victim) -
     assert "currency" in told.stdout.partition("## Timeline")[0]
     for sign in ("\x1b", "\x07", "\u202e", "<script>"):
         assert sign not in told.stdout
+
+
+def test_a_setting_of_the_repository_has_git_read_no_file(victim: Victim) -> None:
+    repository(victim, subject="currency")
+    for name in ("diff.orderFile", "mailmap.file", "core.attributesFile", "core.excludesFile", "blame.ignoreRevsFile"):
+        victim.run("git", "config", name, str(victim.home / "none"))
+    assert "none" in victim.run("git", "log", "--name-only").stderr, "git reads it, and it might have no end"
+
+    done = victim.call(*asked(victim, "git:."))
+
+    assert done.returncode == 0, done.stderr
+    assert "currency" in done.stdout
+
+
+@pytest.mark.hostile_long
+@pytest.mark.parametrize("name", ["info/grafts", "shallow", "info/attributes", "packed-refs", "HEAD", "config"])
+def test_a_file_of_the_repository_without_end_takes_little_memory(victim: Victim, name: str) -> None:
+    repository(victim)
+    (victim.folder / ".git" / name).unlink(missing_ok=True)
+    (victim.folder / ".git" / name).symlink_to("/dev/zero")
+
+    done = victim.call(*asked(victim, "git:."))
+
+    assert done.returncode in {0, 2} and "Traceback" not in done.stderr, done.stderr
+
+
+def test_git_has_limits_of_memory_and_of_processor_time(victim: Victim) -> None:
+    repository(victim)
+    notes = victim.home / "limits"
+    wrapper = victim.home / "bin/git"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\necho "$(ulimit -d) $(ulimit -t)" >>{notes}\nexec {shutil.which("git")} "$@"\n')
+    wrapper.chmod(0o755)
+    victim.environ = {"PATH": f"{wrapper.parent}:{os.environ['PATH']}"}
+
+    done = victim.call(*asked(victim, "git:."))
+
+    assert done.returncode == 0, done.stderr
+    assert {*notes.read_text().splitlines()} == {f"1048576 {30 * (os.cpu_count() or 1)}"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    one_in_make_test(
+        {
+            "name": {"core.quotePath": "false"},
+            "subject": {"i18n.logOutputEncoding": "latin1"},
+            "both": {"core.quotePath": "false", "i18n.logOutputEncoding": "latin1"},
+        }
+    ),
+)
+def test_commits_in_another_encoding_are_read(victim: Victim, settings: dict[str, str]) -> None:
+    (victim.folder / os.fsdecode(b"caf\xe9.py")).write_text("x\n")
+    repository(victim, subject="currency \xe9t\xe9")
+    for name, value in settings.items():
+        victim.run("git", "config", name, value)
+
+    done = victim.call(*asked(victim, "git:."))
+
+    assert done.returncode == 0, done.stderr
+    assert "currency \xe9t\xe9" in done.stdout
+
+
+def test_commits_and_tags_that_are_no_text_are_shown_with_the_signs_that_are_missing(victim: Victim) -> None:
+    repository(victim)
+    tree = victim.run("git", "write-tree").stdout.strip()
+    head = f"tree {tree}\nauthor \udce9ve <e@x> 1780000690 +0000\ncommitter \udce9ve <e@x> 1780000690 +0000\n"
+    commit = victim.home / "commit"
+    commit.write_bytes(f"{head}\ncurrency \udcff\udce9 changed\n".encode("utf-8", "surrogateescape"))
+    made = victim.run("git", "hash-object", "-t", "commit", "-w", commit).stdout.strip()
+    victim.run("git", "reset", "-q", made)
+    entry = b'[{"at": 1780000695, "name": "currency \xe9 \\ud800 table"}]'
+    (victim.folder / "deploys.json").write_bytes(entry)
+
+    done = victim.call(*asked(victim, "git:."), "--changes", "deploys.json")
+
+    assert done.returncode == 0, done.stderr
+    assert "currency \ufffd\ufffd changed" in done.stdout and "currency \ufffd \ufffd table" in done.stdout
+
+
+def test_the_history_is_not_fetched_from_elsewhere(victim: Victim, listener: Listener) -> None:
+    repository(victim)
+    listener.hides_history_of(".", victim)
+
+    done = victim.call(*asked(victim, "git:."))
+
+    assert done.returncode == 2 and not listener.heard, done.stderr
 
 
 def by_file(victim: Victim, private: Path) -> None:

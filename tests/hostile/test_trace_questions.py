@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from victim import Victim, one_in_make_test
+from victim import Listener, Victim, one_in_make_test
 
 from engines.phoenix_double import PhoenixDouble
 from engines.trace_cases import TOOL, failed_trace
@@ -197,26 +197,27 @@ def test_the_name_of_a_file_is_no_pattern_that_shows_the_history_of_others(victi
 
 
 @pytest.mark.hostile_long
-def test_the_history_of_a_line_is_not_fetched_from_elsewhere(victim: Victim) -> None:
+def test_the_history_of_a_line_is_not_fetched_from_elsewhere(victim: Victim, listener: Listener) -> None:
     victim.write("src/app.py", "one\n")
     committed(victim, "app.py")
-    tree = victim.run("git", "-C", "src", "rev-parse", "HEAD^{tree}").stdout.strip()
-    (victim.folder / "src/.git/objects" / tree[:2] / tree[2:]).unlink()
-    for name, value in (
-        ("core.repositoryFormatVersion", "1"),
-        ("extensions.partialClone", "origin"),
-        ("remote.origin.promisor", "true"),
-        ("remote.origin.url", f"ext::touch {victim.marker}"),
-        ("protocol.ext.allow", "always"),
-    ):
-        victim.run("git", "-C", "src", "config", name, value)
-    victim.run("git", "-C", "src", "blame", "app.py")
-    assert victim.marker.exists(), "the attack works against plain git"
-    victim.marker.unlink()
+    listener.hides_history_of("src", victim)
 
     told = told_of_line_history(victim, "app.py")
 
-    assert "git failed" in told and not victim.marker.exists()
+    assert "git failed" in told and not listener.heard
+
+
+@pytest.mark.hostile_long
+def test_the_history_of_a_line_shows_no_file_that_a_setting_names(victim: Victim) -> None:
+    victim.write("src/app.py", "one\n")
+    committed(victim, "app.py")
+    for name in ("blame.ignoreRevsFile", "diff.orderFile", "core.attributesFile"):
+        victim.run("git", "-C", "src", "config", name, "/etc/passwd")
+    assert "root:x" in victim.run("git", "-C", "src", "blame", "app.py").stderr
+
+    told = told_of_line_history(victim, "app.py")
+
+    assert "+one" in told and "root:x" not in told
 
 
 def test_neither_a_password_in_an_address_nor_the_key_of_a_server_is_shown_or_recorded(victim: Victim) -> None:

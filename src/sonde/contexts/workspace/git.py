@@ -1,12 +1,15 @@
 """git as an allowed command: it starts no program of the repository's choice and takes no option that reaches outside from the model.
 
 The settings of a repository may be a stranger's; those of the user and of the machine are not. A program that the repository names is
-replaced by the one that the user has set, else by nothing. What the user typed as an allowed command may hold any option. What this
-does not promise: anything about git that another program starts (`make`, `sh`), beyond the fixed settings.
+replaced by the one that the user has set, else by nothing, and so is a file that it names to be read. git has MEMORY bytes and a limit of
+processor time, because a repository can also have links for files. It fetches only where the user listed a command for that. What the user
+typed as an allowed command may hold any option. What this does not promise: anything about git that another program starts (`make`,
+`sh`), beyond the fixed settings.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -19,6 +22,7 @@ from sonde.disk import open_exactly, read_whole
 from sonde.errors import ToolFault
 
 LIST_S = 30.0
+MEMORY = 1 << 30  # of data; packs that git maps do not count
 MAX_INCLUDE_DEPTH = 10
 MAX_LINE = 1 << 20  # git takes no longer `.git` file either
 MAX_LISTED = 1 << 22  # a few lines can include a file thousands of times
@@ -50,9 +54,12 @@ FIXED = {
     "diff.ignoreSubmodules": "all",  # git would run in each of them, with its settings
 }
 FIXED_FOR_GIT = {  # not for git that another program starts: its tests may clone and push in a folder of their own
+    "protocol.allow": "never",  # for one that it does not know, git starts a program: git-remote-NAME
+    **dict.fromkeys((f"protocol.{name}.allow" for name in ("git", "http", "https", "ssh")), "always"),
     "protocol.file.allow": "never",  # git drops our settings when it starts to receive, so the hooks there would run
+    "i18n.logOutputEncoding": "UTF-8",
 }
-FETCHES = tuple(f"protocol.{name}.allow" for name in ("http", "https", "git", "ssh", "file", "ext"))
+NO_FETCH = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}  # versions before 2.45 know only the second
 FIXED_VARIABLES = {
     "GIT_PAGER": "cat",
     "GIT_EDITOR": "false",
@@ -71,6 +78,11 @@ NAMES_PROGRAM = re.compile(  # section, any name, and a last word that says "run
     r"hookspath|httpd|packobjectshook|path|pager|process|program|receivepack|recentobjectshook|sendmailcmd|smtpserver|smudge|"
     r"sshcommand|standalonetransferagent|textconv|tocmd|cccmd|tunnel|update|uploadpack|vcs)"
 )
+NAMES_FILE = re.compile(  # which git reads whole, and of which a message may show a line, or a server get the contents
+    r"blame\.ignorerevsfile|commit\.template|core\.(?:attributes|excludes)file|diff\.orderfile|format\.signaturefile|"
+    r"(?:fetch\.|receive\.)?fsck\.skiplist|gpg\.ssh\.(?:allowedsigners|revocation)file|http\.(?:.+\.)?cookiefile|"
+    r"init\.templatedir|mailmap\.file|sendemail\.aliasesfile"
+)
 NEUTRAL = {  # by last word; others are "false", the program that only fails
     "clean": "",
     "smudge": "",
@@ -88,6 +100,7 @@ ONLY_BY_THE_USER = (  # in full; git takes any beginning of them as well
     *("--no-index", "--output", "--output-directory", "--ext-diff", "--textconv", "--filters", "--contents"),
     *("--exec-path", "--git-dir", "--work-tree", "--config", "--config-env", "--exec", "--extcmd", "--tool"),
     *("--upload-pack", "--receive-pack", "--open-files-in-pager", "--template", "--separate-git-dir", "--remote"),
+    *("--ignore-revs-file", "--pathspec-from-file"),  # messages show the lines of such a file
     "--strategy",  # `x/y` starts the file git-merge-x/y of the work tree
     *(
         "--show-signature",
@@ -99,7 +112,9 @@ ONLY_BY_THE_USER = (  # in full; git takes any beginning of them as well
     ),
 )
 SHORT_ONLY_BY_THE_USER = {  # letters that mean the same as one of the above
+    "annotate": "S",
     "archive": "o",
+    "blame": "S",
     "clone": "cou",
     "commit": "S",
     "difftool": "tx",
@@ -226,7 +241,9 @@ def check_added(words: Sequence[str], typed: int) -> None:
 
 
 def arguments(words: Sequence[str]) -> list[str]:
-    """The words after the program; where git compares files, without the programs that attributes choose for that."""
+    """The words after the program; where git compares files, without the programs that attributes choose for that, and where it blames,
+    without the files that settings name: no later setting takes those back.
+    """
     at = subcommand_at(words)
     plain: list[str] = []
     match words[at] if at < len(words) else "":
@@ -234,7 +251,9 @@ def arguments(words: Sequence[str]) -> list[str]:
             "diff" | "log" | "show" | "diff-tree" | "diff-index" | "diff-files" | "format-patch" | "whatchanged" as one
         ):
             plain = ["--no-ext-diff", "--no-textconv", *(["--ignore-submodules=all"] if one.startswith("diff") else [])]
-        case "blame" | "annotate" | "grep":
+        case "blame" | "annotate":
+            plain = ["--no-textconv", "--no-ignore-revs-file"]
+        case "grep":
             plain = ["--no-textconv"]
         case "status":
             plain = ["--ignore-submodules=all"]
@@ -254,7 +273,7 @@ def variables(settings: Mapping[str, str] = FIXED) -> dict[str, str]:
 
 
 def settings_for(program: str, words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """The fixed settings, and one for each program that the repository itself or one within it names.
+    """The fixed settings, and one for each program or file that the repository itself or one within it names.
 
     git also runs in submodules, and some commands change the branch or a file and then start git again. So all settings count that could
     be in force by then: those of every repository below, and what is included under a condition, whether it holds now or not.
@@ -266,10 +285,10 @@ def settings_for(program: str, words: Sequence[str], folder: Path, environment: 
         raise ToolFault(f"git {subcommand} is not started: it runs programs that the repository may choose")
 
     def asked(*question: str, may_fail: bool = False) -> str:
-        answer = _answer([program, *words[1:at], *question], folder, env)
+        answer = _answer(_limited([program, *words[1:at], *question], LIST_S), folder, env)
         if answer is None and not may_fail:
             raise ToolFault("git is not started, since its settings could not be read")
-        return answer or ""
+        return os.fsdecode(answer or b"")
 
     places = asked(
         "rev-parse", "--path-format=absolute", "--git-common-dir", "--git-dir", "--show-toplevel", may_fail=True
@@ -306,29 +325,52 @@ def settings_for(program: str, words: Sequence[str], folder: Path, environment: 
         if NAMES_PROGRAM.fullmatch(name):
             neutral = "" if name.startswith("alias.") else NEUTRAL.get(name.rpartition(".")[2], "false")
             settings[name] = mine.get(name, neutral)
+        elif NAMES_FILE.fullmatch(name):
+            settings[name] = mine.get(name, os.devnull)
         elif name.startswith("filter.") and name.endswith(".required"):
             settings[name] = mine.get(name, "false")
+        elif name.startswith("protocol.") and name.endswith(".allow"):
+            settings[name] = mine.get(name, "never")
     return settings
 
 
+def started(
+    program: str, words: Sequence[str], folder: Path, environment: Mapping[str, str], seconds: float
+) -> tuple[list[str], dict[str, str]]:
+    """The words that start git within its limits, and its variables. A command that no one needs a server for asks none, not even for a
+    part of the history that the repository lacks.
+    """
+    at = subcommand_at(words)
+    reach = NO_FETCH if at < len(words) and words[at] in PLAIN_COMMANDS else {}
+    settings = settings_for(program, words, folder, environment)
+    return _limited([program, *arguments(words)], seconds), {**environment, **variables(settings), **reach}
+
+
+def _limited(argv: Sequence[str], seconds: float) -> list[str]:
+    """A file that git reads as one line may have no end, and git may live longer than who started it."""
+    cpu_s = math.ceil(seconds) * (os.cpu_count() or 1)
+    limits = (
+        f"ulimit -d {MEMORY >> 10} 2>/dev/null; ulimit -t {cpu_s} 2>/dev/null"  # fails where the limit is lower already
+    )
+    return ["/bin/sh", "-c", f'{limits}; exec "$@"', "sh", *argv]
+
+
 def printed(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
-    """What a git command that only reads history prints. It asks no other repository for what this one lacks, and takes none of the
-    variables that would lead it elsewhere.
+    """What a git command that only reads history prints, with `\ufffd` for what is not UTF-8. It takes none of the variables that would
+    lead it elsewhere.
     """
     program = shutil.which("git", path=environment.get("PATH"))
     if program is None:
         raise ToolFault("there is no git on this machine")
     env = {key: value for key, value in environment.items() if not key.startswith("GIT_")}
-    settings = {**settings_for(program, words, folder, env), **dict.fromkeys(FETCHES, "never")}
-    said = _answer(
-        [program, *arguments(words)], folder, {**env, **variables(settings), "GIT_NO_LAZY_FETCH": "1"}, "commits"
-    )
+    argv, env = started(program, words, folder, env, LIST_S)
+    said = _answer(argv, folder, env, "commits")
     if said is None:
         raise ToolFault("git could not read this repository: it has no commit, belongs to someone else, or is broken")
-    return said
+    return said.decode("utf-8", "replace")
 
 
-def _answer(ask: Sequence[str], folder: Path, env: Mapping[str, str], what: str = "its settings") -> str | None:
+def _answer(ask: Sequence[str], folder: Path, env: Mapping[str, str], what: str = "its settings") -> bytes | None:
     """What git prints; none if it fails or takes too long."""
     try:
         with subprocess.Popen(
@@ -348,7 +390,7 @@ def _answer(ask: Sequence[str], folder: Path, env: Mapping[str, str], what: str 
         raise ToolFault(f"git is not started, since {what} could not be read: {error}") from error
     if len(printed) > MAX_LISTED:
         raise ToolFault(f"git is not started: {what} here take more than {MAX_LISTED >> 20} MiB")
-    return os.fsdecode(printed) if done else None
+    return printed if done else None
 
 
 def _check_under_way(own: Path, subcommand: str) -> None:

@@ -183,10 +183,9 @@ class LocalWorkspace:
             program = str(self.root.path / program)
         if shutil.which(program, path=self.environment.get("PATH")) is None:
             raise ToolFault(f"{command!r} could not be started: there is no program {words[0]!r}")
-        arguments, settings = words[1:], git.FIXED
+        argv, environment = [program, *words[1:]], {**self.environment, **git.variables()}
         if git.is_git(words):
-            arguments = git.arguments(words)
-            settings = git.settings_for(program, words, folder, self.environment)
+            argv, environment = git.started(program, words, folder, self.environment, self.policy.command_timeout_s)
         confinement = None
         temporary = tempfile.mkdtemp(prefix="sonde-command-")
         if confinable():
@@ -200,10 +199,10 @@ class LocalWorkspace:
             )
         private = dict.fromkeys(("TMPDIR", "TMP", "TEMP"), temporary) | {"XDG_CACHE_HOME": f"{temporary}/cache"}
         job = Program(
-            argv=[program, *arguments],
+            argv=argv,
             stdin=b"",
             cwd=str(folder),
-            environment={**self.environment, **private, **git.variables(settings)},
+            environment={**environment, **private},
             seconds=self.policy.command_timeout_s,
             alone=True,
             confinement=confinement,

@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help venv check format test test-python test-node journeys test-hostile test-long test-slow test-phoenix test-browser test-vscode test-local test-providers
-.PHONY: requirements pins demo local vsix clean test-sdks test-monty test-superloop test-ray test-wheel bench bench-quick docs bench-sandbox bench-turn escape-table
+.PHONY: requirements pins demo local vsix clean test-sdks test-monty test-superloop test-ray test-wheel release bench bench-quick docs bench-sandbox bench-turn escape-table
 
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -108,6 +108,9 @@ test-ray: $(READY) ## batches on a real Ray cluster of two nodes, with kills (sl
 test-wheel: $(READY) ## the wheel as built, in empty environments
 	sh scripts/test_wheel.sh
 
+release: $(READY) ## sdist and wheel, reproducible and tried, with SBOM, provenance and changelog, into dist/ (nothing is uploaded)
+	$(BIN)/python scripts/release.py
+
 docs: $(READY)   ## the documentation as a site, links checked
 	sh scripts/docs.sh
 
@@ -140,6 +143,7 @@ pins: $(READY)   ## compile the pins anew (no registry address ends up in git)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --group dev $(foreach extra,$(PINNED),--extra $(extra)) pyproject.toml -o requirements/dev.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url pyproject.toml -o requirements/base.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url requirements/docs.in -o requirements/docs.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url requirements/release.in -o requirements/release.txt
 
 clean:           ## remove what make has built
 	rm -rf $(VENV) dist build site .pytest_cache .ruff_cache .hypothesis vscode/node_modules

@@ -9,9 +9,13 @@ uv=$root/.venv/bin/uv
 most=25 # packages of the base, Sonde itself included
 python=${PYTHON:-$root/.venv/bin/python} # another one: PYTHON=python3.13 sh scripts/test_wheel.sh
 
-rm -rf dist
-"$uv" build --quiet --out-dir dist # the wheel is built from the sdist, so both are tried
-wheel=$(echo "$root"/dist/sonde_rlm-*.whl)
+if [ -n "${WHEEL:-}" ]; then # as `make release` has built it
+    wheel=$WHEEL
+else
+    rm -rf dist
+    "$uv" build --quiet --out-dir dist # the wheel is built from the sdist, so both are tried
+    wheel=$(echo "$root"/dist/sonde_rlm-*.whl)
+fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 

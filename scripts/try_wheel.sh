@@ -8,6 +8,9 @@ fail() { echo "try_wheel.sh: $*" >&2; exit 1; }
 sonde --version > version.txt
 sonde doctor > doctor.txt || { cat doctor.txt; fail "sonde doctor says that code could not run safely here"; }
 say "doctor"
+sonde self-test > self.txt || { cat self.txt; fail "sonde self-test"; }
+sonde completion bash > completion.sh && sonde man > sonde.1
+say "self-test, completion, man"
 
 mkdir logs
 printf '09:00 web started\n09:01 payments: connection refused by ledger\n09:02 web answered 500\n' > logs/app.log

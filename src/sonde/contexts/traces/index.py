@@ -25,7 +25,7 @@ WORDS_PER_SPAN = 256 * 1024
 BATCH_SPANS = 1000
 BATCH_BYTES = 4 * 1024 * 1024
 KEPT_MALFORMED = 1000
-_SCHEMA = """
+SCHEMA = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE files(name TEXT PRIMARY KEY, size INTEGER, sha256 TEXT, offset INTEGER, line INTEGER, form TEXT);
 CREATE TABLE malformed(file TEXT, line INTEGER, reason TEXT, unfinished INTEGER);
@@ -38,7 +38,7 @@ CREATE TABLE traces(trace_id TEXT PRIMARY KEY, project TEXT, spans INTEGER, erro
 CREATE TABLE gaps(trace_id TEXT, gap TEXT);
 CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0, detail=none, tokenize="unicode61 tokenchars '_'");
 """
-_INDEXES = """
+INDEXES = """
 CREATE INDEX IF NOT EXISTS spans_of_trace ON spans(trace_id, start_us, span_id);
 CREATE INDEX IF NOT EXISTS spans_of_parent ON spans(parent_id);
 CREATE INDEX IF NOT EXISTS traces_in_time ON traces(project, start_us, trace_id);
@@ -58,13 +58,61 @@ SUMMARY_COLUMNS = (
 
 
 @dataclass(slots=True)
-class _SpanBatch:
+class SpanBatch:
+    """Spans as rows of the tables, encoded but not yet written."""
+
     spans: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     bodies: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     words: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     places: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     projects: list[str] = field(default_factory=list[str])
     size: int = 0
+
+    def add(self, number: int, span: Span, project: str, file: str = ".", line: int = 0) -> None:
+        """Encode one span, which gets this number in the index."""
+        summary = span.summary
+        body = encode_body(span)
+        words, deep = words_of(span)
+        self.spans.append(
+            (
+                number,
+                summary.trace_id,
+                summary.span_id,
+                summary.parent_id,
+                summary.name,
+                summary.kind,
+                summary.status,
+                summary.status_message,
+                summary.start_us,
+                summary.end_us,
+                summary.exception,
+                deep,
+            )
+        )
+        self.bodies.append((number, body, msgspec.json.encode(span.gaps).decode() if span.gaps else None))
+        self.words.append((number, words))
+        self.places.append((file, line))
+        self.projects.append(project)
+        self.size += len(body)
+
+    def owners(self, connection: sqlite3.Connection) -> dict[str, str]:
+        """The traces of those span ids that the index has already."""
+        ids = msgspec.json.encode([row[2] for row in self.spans]).decode()
+        query = "SELECT spans.span_id, spans.trace_id FROM json_each(?) JOIN spans ON spans.span_id = json_each.value"
+        return dict(connection.execute(query, (ids,)).fetchall())
+
+    def leave_out(self, positions: set[int]) -> None:
+        """Drop the spans at these positions."""
+        for rows in cast("list[list[Any]]", [self.spans, self.bodies, self.words, self.places, self.projects]):
+            rows[:] = [row for position, row in enumerate(rows) if position not in positions]
+
+    def write(self, connection: sqlite3.Connection) -> None:
+        """Insert the rows, inside the transaction that is open."""
+        run = connection.executemany
+        run("INSERT INTO spans VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", self.spans)
+        run("INSERT INTO bodies VALUES (?, ?, ?)", self.bodies)
+        run("INSERT INTO words(rowid, text) VALUES (?, ?)", self.words)
+        run(_UPSERT_TRACE, _trace_rows(self))
 
 
 class IndexWriter:
@@ -81,14 +129,14 @@ class IndexWriter:
             run("PRAGMA page_size = 8192")
             run("PRAGMA journal_mode = OFF")
             run("PRAGMA synchronous = OFF")
-            self._connection.executescript(_SCHEMA)
+            self._connection.executescript(SCHEMA)
             run("INSERT INTO words(words, rank) VALUES ('hashsize', 33554432)")
             run("INSERT INTO words(words, rank) VALUES ('automerge', 8)")
         run("BEGIN IMMEDIATE")
         (last,) = self._connection.execute("SELECT coalesce(max(id), 0) FROM spans").fetchone()
         self._last: int = last
-        self._batch = _SpanBatch()
-        self._queue: queue.Queue[_SpanBatch | None] = queue.Queue(maxsize=2)
+        self._batch = SpanBatch()
+        self._queue: queue.Queue[SpanBatch | None] = queue.Queue(maxsize=2)
         self._failure: sqlite3.Error | None = None
         self._clashes = 0
         self._clashing: list[tuple[str, Malformed]] = []
@@ -98,32 +146,8 @@ class IndexWriter:
     def add(self, span: Span, line: int = 0, file: str = ".") -> None:
         """Queue one span of this line of a file."""
         self._last += 1
-        summary = span.summary
-        body = encode_body(span)
-        words, deep = words_of(span)
-        batch = self._batch
-        batch.spans.append(
-            (
-                self._last,
-                summary.trace_id,
-                summary.span_id,
-                summary.parent_id,
-                summary.name,
-                summary.kind,
-                summary.status,
-                summary.status_message,
-                summary.start_us,
-                summary.end_us,
-                summary.exception,
-                deep,
-            )
-        )
-        batch.bodies.append((self._last, body, msgspec.json.encode(span.gaps).decode() if span.gaps else None))
-        batch.words.append((self._last, words))
-        batch.places.append((file, line))
-        batch.projects.append(self._project or span.project)
-        batch.size += len(body)
-        if len(batch.spans) >= BATCH_SPANS or batch.size >= BATCH_BYTES:
+        self._batch.add(self._last, span, self._project or span.project, file, line)
+        if len(self._batch.spans) >= BATCH_SPANS or self._batch.size >= BATCH_BYTES:
             self._hand_over()
 
     def __enter__(self) -> Self:
@@ -148,7 +172,7 @@ class IndexWriter:
         run.executemany("INSERT INTO malformed VALUES (?, ?, ?, ?)", rows)
         run.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", files)
         run.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", meta.items())
-        for statement in _INDEXES.strip().split(";"):
+        for statement in INDEXES.strip().split(";"):
             run.execute(statement)
         run.execute("COMMIT")
 
@@ -159,28 +183,21 @@ class IndexWriter:
     def _hand_over(self) -> None:
         if self._batch.spans:
             self._queue.put(self._batch)
-            self._batch = _SpanBatch()
+            self._batch = SpanBatch()
 
     def _write_batches(self) -> None:
         while (batch := self._queue.get()) is not None:
             if self._failure is None:
                 try:
                     if repeated := self._repeated(batch):
-                        for rows in cast("list[list[Any]]", [batch.spans, batch.bodies, batch.words, batch.projects]):
-                            rows[:] = [row for position, row in enumerate(rows) if position not in repeated]
-                    run = self._connection.executemany
-                    run("INSERT INTO spans VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", batch.spans)
-                    run("INSERT INTO bodies VALUES (?, ?, ?)", batch.bodies)
-                    run("INSERT INTO words(rowid, text) VALUES (?, ?)", batch.words)
-                    run(_UPSERT_TRACE, _trace_rows(batch))
+                        batch.leave_out(repeated)
+                    batch.write(self._connection)
                 except sqlite3.Error as failure:
                     self._failure = failure
 
-    def _repeated(self, batch: _SpanBatch) -> set[int]:
+    def _repeated(self, batch: SpanBatch) -> set[int]:
         """Positions of spans whose id is taken: told as a gap of their trace, or as malformed when another trace has the id."""
-        ids = msgspec.json.encode([row[2] for row in batch.spans]).decode()
-        query = "SELECT spans.span_id, spans.trace_id FROM json_each(?) JOIN spans ON spans.span_id = json_each.value"
-        taken = dict(self._connection.execute(query, (ids,)).fetchall())
+        taken = batch.owners(self._connection)
         repeated: set[int] = set()
         for position, row in enumerate(batch.spans):
             trace_id, span_id = row[1], row[2]
@@ -242,7 +259,7 @@ def words_of(span: Span) -> tuple[str, bool]:
     return text[:WORDS_PER_SPAN], deep or len(text) > WORDS_PER_SPAN
 
 
-def _trace_rows(batch: _SpanBatch) -> list[tuple[Any, ...]]:
+def _trace_rows(batch: SpanBatch) -> list[tuple[Any, ...]]:
     """One row per trace of the batch: counts and the span of time."""
     rows: dict[str, list[Any]] = {}
     for row, project in zip(batch.spans, batch.projects, strict=True):

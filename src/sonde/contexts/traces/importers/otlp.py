@@ -59,12 +59,14 @@ def _span(raw: Json, sender: Json) -> Span | str:
             gaps=dropped,
             resource=sender,
         )
-    except (ValueError, TypeError, AttributeError) as broken:
+    except (ValueError, TypeError, AttributeError, ArithmeticError) as broken:
         return f"span {_first(raw, 'spanId', 'span_id')}: {broken}"
 
 
-def attributes(pairs: Iterable[Json] | None) -> Json:
-    """The values behind a list of OTLP key-value pairs."""
+def attributes(pairs: Mapping[str, Any] | Iterable[Json] | None) -> Json:
+    """The values behind a list of OTLP key-value pairs; a table holds them already (see `watch.otlp`)."""
+    if isinstance(pairs, Mapping):
+        return dict(cast("Mapping[str, Any]", pairs))
     return {pair["key"]: value_of(pair.get("value") or {}) for pair in pairs or () if "key" in pair}
 
 

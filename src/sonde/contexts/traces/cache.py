@@ -22,9 +22,9 @@ from typing import BinaryIO
 
 from sonde.contexts.traces.importers import FilePosition, Imported, grows, read
 from sonde.contexts.traces.importers.records import Malformed
-from sonde.contexts.traces.index import KEPT_MALFORMED, VERSION, IndexWriter
+from sonde.contexts.traces.index import KEPT_MALFORMED, STORE_FILE, VERSION, IndexWriter, is_store, store_fingerprint
 from sonde.core.canonical import hash_value, sha256_text
-from sonde.disk import AnyPath, NotPlain, below, open_exactly
+from sonde.disk import AnyPath, NotPlain, below, open_below, open_exactly, open_plain
 from sonde.errors import ConfigError
 
 SUFFIXES = (".jsonl", ".json", ".ndjson", ".parquet", ".db", ".sqlite")
@@ -81,12 +81,22 @@ def files_of(source: Path) -> list[Path]:
     return found
 
 
+def store_of(source: Path) -> Path | None:
+    """The file of the store that `sonde watch --listen` fills, if that is what is at this path: its folder, or the file itself."""
+    file = source / STORE_FILE if source.is_dir() else source
+    with contextlib.suppress(OSError), open_below(source, file) as stream:
+        return Path(below(source, file)) if is_store(stream.read(100)) else None
+    return None
+
+
 def open_index(source: Path, cache: Path, *, project: str | None = None, most_gb: float | None = None) -> Indexed:
     """The index of what is at `source` now. A file on its own is its own root, so that a copy elsewhere finds the same index.
 
     A new one makes room for itself, if all together would take more than `most_gb`.
     """
     files = files_of(source)
+    if (store := store_of(source)) is not None:  # it is an index, and its writer may be at work
+        return Indexed(path=store, content=store_fingerprint(store), how="found", claim=open_plain(store))
     pointer = cache / "paths" / f"{sha256_text(f'{source.resolve()}|{project}')[:32]}.json"
     for folder in (cache, pointer.parent):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # traces hold what people wrote

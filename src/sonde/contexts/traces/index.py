@@ -1,4 +1,6 @@
-"""The SQLite index of trace files: spans, their content and an FTS5 index of words, written in batches by a thread of its own.
+"""The SQLite index of traces: spans, their content and an FTS5 index of words, written in batches by a thread of its own.
+
+It is a cache of trace files, or, as STORE_FILE with the table of STORE_TABLES, the store that `sonde watch --listen` fills.
 
 A span's words are those of its name, its status message and the first 4 kB of every attribute; spans with more are marked `deep`, so that a
 search can say what it has not looked at and look there on demand. The first span with an id wins; later ones become gaps.
@@ -10,7 +12,9 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -18,6 +22,8 @@ import msgspec
 
 from sonde.contexts.traces.importers.records import Malformed
 from sonde.contexts.traces.span import Span, SpanEvent, SpanSummary
+from sonde.core.canonical import hash_value
+from sonde.errors import ConfigError
 
 VERSION = 5
 WORDS_PER_VALUE = 4096
@@ -46,6 +52,10 @@ CREATE INDEX IF NOT EXISTS gaps_of_trace ON gaps(trace_id);
 CREATE INDEX IF NOT EXISTS deep_spans ON spans(id) WHERE deep;
 CREATE INDEX IF NOT EXISTS failed_spans ON spans(trace_id) WHERE status = 'ERROR';
 """
+STORE_FILE = "spans.sqlite"
+STORE_MARK = 0x534F_4E44  # SQLite's application_id
+STORE_TABLES = "CREATE TABLE arrivals(id INTEGER PRIMARY KEY, at INTEGER);"
+"""When spans arrived: those from `id` on not before `at`, in seconds since 1970."""
 _UPSERT_TRACE = """
 INSERT INTO traces VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT(trace_id) DO UPDATE SET
   spans = spans + excluded.spans, errors = errors + excluded.errors,
@@ -257,6 +267,37 @@ def words_of(span: Span) -> tuple[str, bool]:
     deep = any(len(text) > WORDS_PER_VALUE for text in texts)
     text = "\n".join([span.summary.name, *(text[:WORDS_PER_VALUE] for text in texts)])
     return text[:WORDS_PER_SPAN], deep or len(text) > WORDS_PER_SPAN
+
+
+def is_store(header: bytes) -> bool:
+    """Whether a file that begins like this is a store, not an index of files."""
+    return header.startswith(b"SQLite format 3\0") and header[68:72] == STORE_MARK.to_bytes(4, "big")
+
+
+def store_fingerprint(file: Path) -> str:
+    """What a store holds now, as a hash: spans in it never change. ConfigError if the file is not as Sonde makes it; it may be a
+    stranger's, and other tables, views or triggers could compute anything.
+    """
+    try:
+        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as connection:
+            if _tables(connection) != _store_schema():
+                raise ConfigError(f"{file} is not a store of this version of Sonde: its tables differ")
+            meta = dict(connection.execute("SELECT key, value FROM meta WHERE length(value) < 100").fetchall())
+            (first,) = connection.execute("SELECT coalesce(min(id), 0) FROM spans").fetchone()
+    except sqlite3.Error as broken:
+        raise ConfigError(f"{file} cannot be read: {broken}") from None
+    return hash_value([VERSION, str(meta.get("store")), str(meta.get("last")), first])
+
+
+def _tables(connection: sqlite3.Connection) -> set[tuple[Any, ...]]:
+    return set(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master LIMIT 100").fetchall())
+
+
+@cache
+def _store_schema() -> set[tuple[Any, ...]]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(SCHEMA + INDEXES + STORE_TABLES)
+        return _tables(connection)
 
 
 def _trace_rows(batch: SpanBatch) -> list[tuple[Any, ...]]:

@@ -1,0 +1,432 @@
+"""OTLP over HTTP: `POST /v1/traces`, protobuf or JSON, plain or gzip, into an `Intake`.
+
+A reply of 200 means that the spans are on the disk; those that were refused are counted in its `partial_success`. 503 with `Retry-After`
+means that nothing was stored and the exporter should send the request again, which exporters do by themselves: the store is behind, its
+disk is full, or too many are connected.
+
+On loopback it answers only to loopback's names, so that no web page reaches it by tricking DNS; anywhere else only to whoever has the
+token. Web pages are refused in any case: they cannot send the two content types without asking first, and whatever names an origin is
+turned away. A request has REQUEST_S seconds however it drips; the bodies in memory together are bounded, and one is decoded at a time.
+It speaks no TLS: put a proxy before it where the network is not yours.
+"""
+
+from __future__ import annotations
+
+import hmac
+import io
+import ipaddress
+import re
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from sonde.core.canonical import plural
+from sonde.errors import ConfigError
+from sonde.watch import otlp
+from sonde.watch.intake import Intake, NotKept
+
+PORT = 4318
+BODY_BYTES = 64 * 1024 * 1024
+UNPACKED_BYTES = 64 * 1024 * 1024
+BODIES_BYTES = 160 * 1024 * 1024
+CONNECTIONS = 128
+IDLE_S = 120.0
+REQUEST_S = 30.0
+RETRY_S = "2"
+SHORTEST_TOKEN = 16
+_BLOCK = 64 * 1024
+_LOOPBACK_NAME = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", re.IGNORECASE | re.ASCII)
+_ENCODINGS: dict[str, otlp.Encoding] = {
+    "application/x-protobuf": "application/x-protobuf",
+    "application/json": "application/json",
+}
+_RPC = {400: 3, 401: 16, 403: 7, 413: 8, 415: 3, 503: 14}  # codes of google.rpc for our statuses
+
+
+class Refused(Exception):
+    """A request that is answered with this status."""
+
+    def __init__(self, status: HTTPStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """From `HOST:PORT`, `[::1]:PORT` or `PORT` alone, which is on loopback."""
+        host, colon, port = text.rpartition(":")
+        if not port.isascii() or not port.isdigit() or int(port) > 65535 or (colon and not host):
+            raise ConfigError(f"--listen takes HOST:PORT, such as 127.0.0.1:{PORT}; not {text!r}")
+        return cls(host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port))
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine reaches it."""
+        try:
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+class Listener:
+    """Serves an intake until closed, at `url`. Port 0 picks a free one. Anything but loopback needs a token."""
+
+    def __init__(self, intake: Intake, address: ListenAddress, *, token: str | None = None) -> None:
+        if token is None and not address.loopback:
+            raise ConfigError(
+                f"--listen {address.host}: others can reach that address, so a token is needed: set SONDE_LISTEN_TOKEN, or "
+                "give --listen-token-file FILE"
+            )
+        if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
+            raise ConfigError(f"the token of --listen must have {SHORTEST_TOKEN} or more plain characters")
+        try:
+            self._http = _OtlpServer(intake, address, token)
+        except OSError as error:
+            raise ConfigError(f"--listen {address.host}:{address.port}: {error.strerror or error}") from None
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.1,), name="sonde-listen", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """What goes into OTEL_EXPORTER_OTLP_ENDPOINT."""
+        host = self._http.address.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self._http.server_port}"
+
+    def start(self) -> Self:
+        """Serve in the background."""
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Stop; closing twice is fine."""
+        if self._thread.is_alive():
+            self._http.shutdown()
+            self._thread.join()
+        self._http.server_close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _OtlpServer(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = CONNECTIONS
+
+    def __init__(self, intake: Intake, address: ListenAddress, token: str | None) -> None:
+        self.intake = intake
+        self.address = address
+        self.token = None if token is None else token.encode()
+        self.decoder = threading.Lock()
+        self._guard = threading.Lock()
+        self._bodies = 0
+        self._idle_since: dict[socket.socket, float | None] = {}
+        self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        super().__init__((address.host, address.port), _OtlpExchange)
+
+    def server_bind(self) -> None:
+        """Without the look-up of our own name in DNS that the parent does."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = self.address.host, int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A thread for each connection, up to CONNECTIONS. Then the one that has been idle longest is closed to make room."""
+        with self._guard:
+            if len(self._idle_since) >= CONNECTIONS:
+                idle = [(since, each) for each, since in self._idle_since.items() if since is not None]
+                if not idle:
+                    self._turn_away(request)
+                    return
+                _, longest = min(idle, key=lambda pair: pair[0])
+                del self._idle_since[longest]
+                with _hung_up():
+                    longest.shutdown(socket.SHUT_RDWR)  # its thread wakes up and ends
+            self._idle_since[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def _turn_away(self, request: socket.socket) -> None:
+        with _hung_up():
+            request.settimeout(0)
+            request.send(
+                f"HTTP/1.1 503 Service Unavailable\r\nRetry-After: {RETRY_S}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+            )
+        self.shutdown_request(request)
+
+    def close_request(self, request: Any) -> None:
+        """Forget the connection."""
+        with self._guard:
+            self._idle_since.pop(request, None)
+        super().close_request(request)
+
+    def mark(self, request: socket.socket, *, idle: bool) -> None:
+        """Say whether a connection waits for a request."""
+        with self._guard:
+            if request in self._idle_since:
+                self._idle_since[request] = time.monotonic() if idle else None
+
+    @contextmanager
+    def room(self) -> Generator[_Room]:
+        """Memory for one body, given back at the end."""
+        room = _Room(self)
+        try:
+            yield room
+        finally:
+            self.use(-room.taken)
+
+    def use(self, size: int) -> None:
+        """Count bytes of bodies in memory; refuses more than BODIES_BYTES."""
+        with self._guard:
+            if size > 0 and self._bodies + size > BODIES_BYTES:
+                raise Refused(
+                    HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once: send it again in a few seconds"
+                )
+            self._bodies += size
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Silent: clients hang up all the time."""
+
+
+class _Room:
+    def __init__(self, server: _OtlpServer) -> None:
+        self._server = server
+        self.taken = 0
+
+    def take(self, size: int) -> None:
+        self._server.use(size)
+        self.taken += size
+
+
+@contextmanager
+def _hung_up() -> Generator[None]:
+    """The other side may be gone already."""
+    try:
+        yield
+    except OSError:
+        pass
+
+
+class _TimedReader(io.RawIOBase):
+    """Reads a socket until a moment, however slowly its bytes come."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.until = 0.0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the request took too long")
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
+class _OtlpExchange(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _OtlpServer  # pyright: ignore[reportIncompatibleVariableOverride]  # no other server makes these
+    server_version = "sonde"
+    sys_version = ""
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+        self._timer = _TimedReader(self.connection)
+        self.rfile = self._buffered = io.BufferedReader(self._timer, _BLOCK)
+
+    def handle_one_request(self) -> None:
+        self.server.mark(self.connection, idle=True)
+        self._timer.until = time.monotonic() + IDLE_S
+        self.close_connection = True
+        try:
+            if not self._buffered.peek(1):
+                return
+            self.server.mark(self.connection, idle=False)
+            self._timer.until = time.monotonic() + REQUEST_S
+            super().handle_one_request()
+        except OSError:  # gone, or too slow
+            self.close_connection = True
+
+    def do_POST(self) -> None:
+        encoding: otlp.Encoding = "application/json"
+        self._unread = True
+        try:
+            encoding = self._check()
+            with self.server.room() as room:
+                sent = self._body(room)
+                self._unread = False
+                with self.server.decoder:
+                    received = otlp.read_request(self._unpacked(sent, room), encoding)
+                    delivery = self.server.intake.accept(received.spans)
+                    refused = [*received.refused]
+                    del received, sent  # while others wait for the disk too
+            refused += delivery.settled()
+        except Refused as refusal:
+            self._fail(encoding, refusal.status, refusal.reason)
+        except otlp.TooMuch as much:
+            self._fail(encoding, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(much))
+        except otlp.BadRequest as bad:
+            self._fail(encoding, HTTPStatus.BAD_REQUEST, str(bad))
+        except NotKept as failure:
+            self._fail(encoding, HTTPStatus.SERVICE_UNAVAILABLE, failure.message)
+        except OSError:
+            raise  # the client is gone
+        except Exception:  # noqa: BLE001  # the top of a request: the exporter must hear that nothing was stored
+            self._fail(encoding, HTTPStatus.INTERNAL_SERVER_ERROR, "the request could not be processed")
+        else:
+            reason = "; ".join(refused[:3]) + ("; …" if len(refused) > 3 else "")
+            told = f"{plural(len(refused), 'span')} not stored: {reason}" if refused else ""
+            self._reply(HTTPStatus.OK, encoding, otlp.accepted(encoding, len(refused), told))
+
+    def _check(self) -> otlp.Encoding:
+        """The encoding of a request that may be read: it asks for the right thing, by a right name, and may do so."""
+        if self.server.address.loopback and not _LOOPBACK_NAME.fullmatch(self.headers.get("Host", "")):
+            raise Refused(HTTPStatus.FORBIDDEN, "this listener answers to 127.0.0.1 and localhost only")
+        if "Origin" in self.headers:
+            raise Refused(HTTPStatus.FORBIDDEN, "web pages may not send traces here")
+        if self.server.token is not None:
+            scheme, _, given = self.headers.get("Authorization", "").partition(" ")
+            same = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self.server.token)
+            if scheme.lower() != "bearer" or not same:
+                raise Refused(HTTPStatus.UNAUTHORIZED, "the token is missing or wrong: authorization=Bearer TOKEN")
+        if urlsplit(self.path).path.rstrip("/") != "/v1/traces":
+            raise Refused(
+                HTTPStatus.NOT_FOUND,
+                "only traces are taken, at /v1/traces; set OTEL_METRICS_EXPORTER=none and OTEL_LOGS_EXPORTER=none",
+            )
+        kind = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if kind not in _ENCODINGS:
+            raise Refused(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the content type must be application/x-protobuf or application/json"
+            )
+        if self.headers.get("Content-Encoding", "identity").strip().lower() not in ("identity", "gzip"):
+            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the content encoding must be gzip, or none")
+        if self.server.intake.behind:
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the store is behind: send it again in a few seconds")
+        return _ENCODINGS[kind]
+
+    def _body(self, room: _Room) -> bytes:
+        """The body as it was sent, in one piece or in chunks."""
+        lengths = self.headers.get_all("Content-Length", [])
+        transfer = self.headers.get("Transfer-Encoding")
+        if transfer is not None:
+            if transfer.strip().lower() != "chunked" or lengths:
+                raise Refused(HTTPStatus.BAD_REQUEST, "a body has either a Content-Length or chunks")
+            return self._chunks(room)
+        if len(lengths) != 1 or not lengths[0].isascii() or not lengths[0].isdigit() or len(lengths[0]) > 18:
+            raise Refused(HTTPStatus.BAD_REQUEST, "the Content-Length is missing or no number")
+        if int(lengths[0]) > BODY_BYTES:
+            raise _too_large()
+        return self._exactly(int(lengths[0]), room)
+
+    def _exactly(self, size: int, room: _Room) -> bytes:
+        """So many bytes. Memory is taken as they come, not as they are announced."""
+        parts: list[bytes] = []
+        while size > 0:
+            part = self.rfile.read1(min(size, _BLOCK))
+            if not part:
+                raise ConnectionAbortedError("the client hung up within the body")
+            room.take(len(part))
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def _chunks(self, room: _Room) -> bytes:
+        parts: list[bytes] = []
+        total = 0
+        while True:
+            line = self.rfile.readline(1024).partition(b";")[0].strip()
+            if not 0 < len(line) <= 8 or not all(digit in b"0123456789abcdefABCDEF" for digit in line):
+                raise Refused(HTTPStatus.BAD_REQUEST, "a chunk has no size")
+            size = int(line, 16)
+            total += size
+            if total > BODY_BYTES:
+                raise _too_large()
+            if size == 0:
+                break
+            parts.append(self._exactly(size, room))
+            if self.rfile.readline(3) != b"\r\n":
+                raise Refused(HTTPStatus.BAD_REQUEST, "a chunk is longer than its size")
+        for _ in range(100):  # lines after the last chunk, which say nothing here
+            if self.rfile.readline(8192) in (b"\r\n", b"\n", b""):
+                return b"".join(parts)
+        raise Refused(HTTPStatus.BAD_REQUEST, "too many lines after the last chunk")
+
+    def _unpacked(self, sent: bytes, room: _Room) -> bytes:
+        if self.headers.get("Content-Encoding", "identity").strip().lower() == "identity":
+            return sent
+        unpacker = zlib.decompressobj(wbits=31)
+        try:
+            body = unpacker.decompress(sent, UNPACKED_BYTES + 1)
+        except zlib.error as error:
+            raise Refused(HTTPStatus.BAD_REQUEST, f"the body is not gzip: {error}") from None
+        if len(body) > UNPACKED_BYTES:
+            raise Refused(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"the body unpacks to more than {UNPACKED_BYTES >> 20} MiB: export smaller batches",
+            )
+        if not unpacker.eof or unpacker.unused_data:
+            raise Refused(HTTPStatus.BAD_REQUEST, "the gzip body is not whole, or goes on after its end")
+        room.take(len(body))
+        return body
+
+    def _fail(self, encoding: otlp.Encoding, status: HTTPStatus, reason: str) -> None:
+        if self._unread:
+            self._discard()
+        self._reply(status, encoding, otlp.failure(encoding, _RPC.get(status, 2), reason))
+
+    def _discard(self) -> None:
+        """Read the rest of a body that nobody wants: closing before that would reset the connection, and our reply with it."""
+        self.close_connection = True
+        self._timer.until = min(self._timer.until, time.monotonic() + 5.0)
+        length = self.headers.get("Content-Length", "")
+        left = int(length) if length.isascii() and length.isdigit() and len(length) < 18 else BODY_BYTES
+        chunked = "Transfer-Encoding" in self.headers
+        with _hung_up():
+            while left > 0 and (part := self.rfile.read1(min(left, _BLOCK))):
+                left -= len(part)
+                if chunked and part.endswith(b"0\r\n\r\n"):
+                    return
+
+    def _reply(self, status: HTTPStatus, encoding: otlp.Encoding, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", encoding)
+        self.send_header("Content-Length", str(len(body)))
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            self.send_header("Retry-After", RETRY_S)
+        if status == HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", "Bearer")
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the overridden method's name for it
+        """Silent: the terminal belongs to the command that started us."""
+
+
+def _too_large() -> Refused:
+    return Refused(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {BODY_BYTES >> 20} MiB: export smaller batches"
+    )

@@ -14,10 +14,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help venv check format test test-python test-node journeys test-hostile test-long test-slow test-phoenix test-browser test-vscode test-local test-providers
-.PHONY: requirements pins demo local vsix clean test-sdks test-monty test-superloop test-ray test-wheel release bench bench-quick docs bench-sandbox bench-turn escape-table
+.PHONY: requirements pins demo local vsix clean test-sdks test-monty test-superloop test-ray test-wheel test-arm64 test-kernels release bench bench-quick docs bench-sandbox bench-turn escape-table
 
 help:            ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 venv: $(READY)   ## the virtual environment with everything pinned
 
@@ -111,6 +111,12 @@ test-wheel: $(READY) ## the wheel as built, in empty environments
 release: $(READY) ## sdist and wheel, reproducible and tried, with SBOM, provenance and changelog, into dist/ (nothing is uploaded)
 	$(BIN)/python scripts/release.py
 
+test-arm64:      ## the sandbox on arm64 kernels 6.1 and 6.12, emulated (root, Debian packages; over an hour)
+	bash scripts/emulated.sh arm64 6.1 6.12
+
+test-kernels:    ## the sandbox on Debian's x86-64 kernels 5.10, 6.1 and 6.12, emulated (root, Debian packages; over an hour)
+	bash scripts/emulated.sh amd64 5.10 6.1 6.12
+
 docs: $(READY)   ## the documentation as a site, links checked
 	sh scripts/docs.sh
 
@@ -127,7 +133,7 @@ bench-turn: $(READY) ## a turn beside other runtimes
 	$(BIN)/python benchmarks/turn.py
 
 escape-table: $(READY) ## every escape payload by family, and what got out
-	$(BIN)/python tests/escapes/table.py
+	PYTHONPATH=tests $(BIN)/python tests/escapes/table.py
 
 requirements: $(READY) ## which requirement numbers have passing tests
 	$(BIN)/python scripts/requirements.py

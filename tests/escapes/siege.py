@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sonde.sandbox import Args, ForkServer, Limits, Sandbox
 from sonde.sandbox.policy import OPEN_PRELOAD
+from system_calls import translated
 
 FOLDER = Path(__file__).parent / "attacks"
 WALL_S = 1.0
@@ -43,7 +44,7 @@ class Siege:
 def attacks() -> dict[str, str]:
     """Every attack's code by name."""
     return {
-        f"{path.stem}.{name}": str(fields["code"])
+        f"{path.stem}.{name}": translated(str(fields["code"]))
         for path in sorted(FOLDER.glob("*.toml"))
         for name, fields in tomllib.loads(path.read_text())["attack"].items()
     }

@@ -1,6 +1,6 @@
 """Prints the escape table: families, payloads, how many got out of plain CPython, and of the sandbox, by user and profile.
 
-Usage: python tests/escapes/table.py [--markdown]; with pydantic-monty on the path there is a column for that backend too.
+Usage: PYTHONPATH=tests python tests/escapes/table.py [--markdown]; with pydantic-monty on the path there is a column for that backend too.
 """
 
 from __future__ import annotations

@@ -119,6 +119,8 @@ def allowlist(machine: str, more: tuple[str, ...] = (), *, forks: bool = True) -
     if forks:
         code += _when(numbers["clone"], (_is(0, tables.FORK_FLAGS), _is(1, 0)), ALLOW, KILL)
     code += _when(numbers["clone3"], (), refuse(errno.ENOSYS), KILL)
+    if "getpgrp" not in numbers:  # libc asks getpgid for the group of the caller, and only of it
+        code += _when(numbers["getpgid"], ((0, "low", 0),), ALLOW, KILL)
     for name in tables.CLOCKS:
         code += _when(numbers[name], ((0, "lacks", tables.DYNAMIC_CLOCK),), ALLOW, refuse(errno.EINVAL))
     for command in tables.FCNTL:

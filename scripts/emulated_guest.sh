@@ -1,0 +1,30 @@
+#!/bin/bash
+# What scripts/emulated.sh runs inside of an emulated machine, as root: one line for each step in /results/summary, all output beside it.
+export PYTHONPATH=/src/src:/src/tests:/src/tests/escapes:/opt/wheels
+ONLY=$(sed -n 's/.*sonde\.only=\([^ ]*\).*/\1/p' /proc/cmdline)
+python3 -m compileall -q -j 2 src > /dev/null
+
+step() {  # NAME COMMAND...
+  local name=$1 began=$SECONDS code=0 verdict; shift
+  [[ $ONLY = all || ,$ONLY, = *,$name,* ]] || return 0
+  echo "-- $name"
+  "$@" > "/results/$name.log" 2>&1 || code=$?
+  verdict=$([ $code = 0 ] && echo ok || echo FAILED)
+  echo "$verdict $name $((SECONDS - began)) s: $(grep -v '^$' "/results/$name.log" | tail -1)" | tee -a /results/summary
+  grep -E '^(FAILED|ERROR) ' "/results/$name.log" | tee -a /results/summary
+}
+
+tests() { python3 -m pytest -q -p no:cacheprovider -p no:randomly -n 0 "$@"; }
+
+(uname -rvm; cat /sys/kernel/security/lsm) > /results/kernel
+step doctor python3 -m sonde doctor
+step exec python3 -m sonde exec - <<< 'print(sum(range(1000)))'
+step turns tests tests/sandbox/test_states.py tests/sandbox/test_boundary.py tests/sandbox/test_turns.py
+step corpus tests tests/escapes/test_escapes.py -k 'boundary_alone or ordinary_user_starts'
+step reach tests tests/sandbox/test_reach.py
+step checkpoint tests tests/sandbox/test_checkpoint_attacks.py
+step profiles tests tests/escapes/test_escapes.py -k 'default_profile or strict'
+step holes tests tests/escapes/test_escapes.py -k 'hole or as_large or without_landlock'
+step live tests tests/escapes/test_escapes.py -k live
+step siege tests tests/escapes/test_siege.py tests/escapes/test_denial.py
+step sandbox tests tests/sandbox tests/cli/test_cli_doctor.py --deselect tests/sandbox/test_reach.py --deselect tests/sandbox/test_checkpoint_attacks.py

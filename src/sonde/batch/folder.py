@@ -61,22 +61,22 @@ class BatchFolder:
         return RunDir(self.items / (item.key if attempt == 1 else f"{item.key}.{attempt}"))
 
     @contextmanager
-    def held(self) -> Generator[None]:
+    def held(self, command: str = "sonde batch") -> Generator[None]:
         """Created if missing, and held by this process alone."""
         try:
             self.items.mkdir(parents=True, exist_ok=True, mode=0o700)
             if self.items.is_symlink():  # the folder may be a stranger's, and runs are written there
-                raise ConfigError(f"{self.items} is a link, but a batch keeps its runs in its own folder")
+                raise ConfigError(f"{self.items} is a link, but `{command}` keeps its runs in its own folder")
             fd = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise ConfigError(
-                f"the batch folder {self.path} cannot be made: {error.strerror}; choose --runs-dir"
+                f"the folder {self.path} of `{command}` cannot be made: {error.strerror}; choose another one"
             ) from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            raise ConfigError(f"another `sonde batch` is at work in {self.path}; wait for it or stop it") from None
+            raise ConfigError(f"another `{command}` is at work in {self.path}; wait for it or stop it") from None
         try:
             yield
         finally:

@@ -34,10 +34,16 @@ class TraceSelection:
     may_be_none: bool = False
 
 
+def span_s(text: str) -> float | None:
+    """The seconds of `24h`, `30m`, `7d`; None if that is no span of time."""
+    found = _SINCE.fullmatch(text.strip())
+    return float(found[1]) * _SECONDS[found[2]] if found else None
+
+
 def since_time(text: str, now: datetime) -> str:
     """`24h`, `30m`, `7d` before now, or a time as it is."""
-    found = _SINCE.fullmatch(text.strip())
-    if found is None:
+    seconds = span_s(text)
+    if seconds is None:
         try:
             return time_text(us_of_text(text))  # refuses a bare number: `24` would be a moment of 1970
         except (ValueError, OverflowError):
@@ -45,7 +51,7 @@ def since_time(text: str, now: datetime) -> str:
                 f"--last (or --since) {text} is no span of time such as 24h or 7d, nor a time such as 2026-11-01T00:00Z"
             ) from None
     try:
-        return (now - timedelta(seconds=float(found[1]) * _SECONDS[found[2]])).isoformat()
+        return (now - timedelta(seconds=seconds)).isoformat()
     except OverflowError:
         raise ConfigError(
             f"--last (or --since) {text} goes back before the first date; write 24h, 7d or 2026-11-01T00:00Z"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SECTIONS = {
     "Ask": ("ask", "edit"),
-    "Investigate": ("rca", "comply", "incident", "traces", "batch"),
+    "Investigate": ("rca", "comply", "incident", "traces", "batch", "watch", "issues"),
     "Runs": ("runs", "view", "export", "publish", "resume", "replay", "branch", "diff"),
     "Serve": ("serve",),
     "More": ("demo", "doctor", "self-test", "config", "exec", "bench", "rlms", "completion", "man"),

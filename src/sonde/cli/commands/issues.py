@@ -1,0 +1,255 @@
+"""`sonde issues`: what a watch found, and what people say about it."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sonde.cli.commands.watch import StateFolder
+from sonde.cli.options import CommandList, UseOptions, filled, settings_of, spread
+from sonde.cli.text import escaped_json, one_line, printable_lines, table
+from sonde.core.canonical import plural, shown_cost
+
+if TYPE_CHECKING:
+    from sonde.watch.issues import KnownIssue
+    from sonde.watch.state import WatchState
+
+Number = Annotated[int, typer.Argument(metavar="N", min=1, help="The number of the issue.")]
+BARS = " ▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuePlace(UseOptions):
+    """Which watch."""
+
+    state: StateFolder = None
+
+    def open(self) -> WatchState:
+        """Its state, which must exist."""
+        from sonde.watch.state import WatchState, state_place
+
+        return WatchState(state_place(settings_of(UseOptions(use=self.use)), self.state))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssueFormat:
+    """How issues are printed."""
+
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssueFilter:
+    """Which issues."""
+
+    all_: Annotated[bool, typer.Option("--all", help="Resolved and muted ones, too.")] = False
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(cls=CommandList, rich_markup_mode=None)
+    group.callback(invoke_without_command=True)(spread(issues))
+    group.command("list")(spread(list_))
+    for command in (show, merge, split, mute, assign, note, resolve, reopen):
+        group.command()(spread(command))
+    app.add_typer(group, name="issues")
+
+
+def issues(context: typer.Context, *, wanted: IssueFilter, form: IssueFormat, place: IssuePlace) -> int | None:
+    """List, show and change the issues of a watch; without a sub-command, list the open ones."""
+    return list_(wanted=wanted, form=form, place=place) if context.invoked_subcommand is None else None
+
+
+def list_(*, wanted: IssueFilter, form: IssueFormat, place: IssuePlace) -> int:
+    """List open issues, those with most traces lately first."""
+    from sonde.watch.issues import watch_view
+
+    with place.open() as state:
+        view = watch_view(state, now=time.time())
+    shown = [each for each in view.issues if wanted.all_ or (each.state != "resolved" and not each.muted)]
+    if form.json:
+        said = {**asdict(view), "issues": [{**asdict(each), "title": each.title} for each in shown]}
+        print(escaped_json(json.dumps(said, ensure_ascii=False, sort_keys=True)))
+        return 0
+    if form.markdown:
+        from sonde.core.markdown_safety import words
+
+        print("| # | state | issue | traces | last seen | cause |\n|---|---|---|---|---|---|")
+        for each in shown:
+            cells = (each.title, each.label)
+            title, label = (one_line(words(cell), 160).replace("|", "\\|") for cell in cells)
+            print(f"| {each.number} | {each.state} | {title} | {each.count} | {_time(each.last_us)} | {label} |")
+        return 0
+    rows = [
+        (
+            each.number,
+            each.state + (", muted" if each.muted else ""),
+            each.count,
+            _bars(each.trend),
+            _time(each.last_us),
+            each.title,
+        )
+        for each in shown
+    ]
+    if rows:
+        print(table(("#", "state", "traces", "trend", "last seen", "issue"), rows))
+    hidden = len(view.issues) - len(shown)
+    more = f"; {hidden} resolved or muted (--all)" if hidden else ""
+    more += f"; {plural(view.rare, 'group')} too rare to be one (`sonde watch --min-traces`)" if view.rare else ""
+    print(
+        f"{plural(len(shown), 'open issue')}{more}; {view.traces:,} traces read, {shown_cost(view.spent_day_usd)} spent in a day"
+    )
+    return 0
+
+
+def show(number: Number, *, form: IssueFormat, place: IssuePlace) -> int:
+    """Show one issue: its traces, its groups, its best investigation and what was said."""
+    from sonde.watch.issues import known_issues
+
+    with place.open() as state:
+        (issue,) = known_issues(state, number=number)
+        items = state.folder.items
+    if form.json:
+        print(escaped_json(json.dumps({**asdict(issue), "title": issue.title}, ensure_ascii=False, sort_keys=True)))
+    elif form.markdown:
+        from sonde.watch.issues import issue_markdown
+
+        print(printable_lines(issue_markdown(issue)))
+    else:
+        print(_page(issue, str(items)))
+    return 0
+
+
+def merge(number: Number, into: Annotated[int, typer.Argument(metavar="INTO", min=1)], *, place: IssuePlace) -> int:
+    """Merge issue N into another one."""
+    from sonde.watch.issues import merge as merge_
+
+    with place.open() as state:
+        merge_(state, number, into)
+    return _said(f"issue {number} is part of {into} now")
+
+
+def split(
+    number: Number,
+    group: Annotated[int, typer.Argument(metavar="GROUP", help="Its number, from `show`.")],
+    *,
+    place: IssuePlace,
+) -> int:
+    """Make one group of failures of issue N an issue of its own."""
+    from sonde.watch.issues import split as split_
+
+    with place.open() as state:
+        fresh = split_(state, number, group)
+    return _said(f"group {group} of issue {number} is issue {fresh} now")
+
+
+def mute(
+    number: Number,
+    *,
+    off: Annotated[bool, typer.Option("--off", help="Tell people about it again.")] = False,
+    place: IssuePlace,
+) -> int:
+    """Tell nobody about issue N and spend nothing on it; it is still counted."""
+    from sonde.watch.issues import mute as mute_
+
+    with place.open() as state:
+        mute_(state, number, muted=not off)
+    return _said(f"issue {number} is {'no longer ' * off}muted")
+
+
+def assign(
+    number: Number, who: Annotated[str, typer.Argument(metavar="WHO", help="Empty: nobody.")], *, place: IssuePlace
+) -> int:
+    """Say who looks after issue N."""
+    from sonde.watch.issues import assign as assign_
+
+    with place.open() as state:
+        assign_(state, number, who)
+    return _said(f"issue {number} is assigned to {who or 'nobody'}")
+
+
+def note(number: Number, text: Annotated[str, typer.Argument(metavar="TEXT")], *, place: IssuePlace) -> int:
+    """Add a note to issue N."""
+    from sonde.watch.issues import note as note_
+
+    author = ""
+    with suppress(OSError, KeyError):  # a user without a name
+        author = getpass.getuser()
+    with place.open() as state:
+        note_(state, number, text, author=author, at=time.time())
+    return _said(f"noted at issue {number}")
+
+
+def resolve(
+    number: Number,
+    *,
+    release: Annotated[
+        str | None, typer.Option(metavar="R", parser=filled, help="Fixed in this release: older ones do not count.")
+    ] = None,
+    place: IssuePlace,
+) -> int:
+    """Say that issue N is over; if it comes back, it has regressed."""
+    from sonde.watch.issues import resolve as resolve_
+
+    with place.open() as state:
+        resolve_(state, number, release=release or "")
+    return _said(f"issue {number} is resolved" + (f", fixed in {release}" if release else ""))
+
+
+def reopen(number: Number, *, place: IssuePlace) -> int:
+    """Say that a resolved issue N is not over."""
+    from sonde.watch.issues import reopen as reopen_
+
+    with place.open() as state:
+        reopen_(state, number)
+    return _said(f"issue {number} is open again")
+
+
+def _said(text: str) -> int:
+    print(one_line(text, 300))
+    return 0
+
+
+def _time(us: int) -> str:
+    from sonde.contexts.traces.span import time_text
+
+    return time_text(us)[:19].replace("T", " ")
+
+
+def _bars(counts: tuple[int, ...]) -> str:
+    most = max(counts, default=0)
+    return "".join(BARS[-(-each * (len(BARS) - 1) // most)] if most else BARS[0] for each in counts) or BARS[0]
+
+
+def _page(issue: KnownIssue, items: str) -> str:
+    """One issue for a terminal; every foreign text is one harmless line."""
+    lines = [
+        f"issue {issue.number}: {one_line(issue.title, 200)}",
+        f"state: {issue.state} since {_time(issue.since_us)}{', muted' if issue.muted else ''}",
+        f"cause: {one_line(issue.label, 100)} (by {issue.judge})",
+        f"seen: {plural(issue.count, 'trace')}, first {_time(issue.first_us)}, last {_time(issue.last_us)}, {issue.rate:.1f} per window",
+        f"trend: {_bars(issue.trend)}",
+        f"affected: {plural(issue.users, 'user')}, {plural(issue.sessions, 'session')}",
+    ]
+    lines += [f"releases: {one_line(', '.join(issue.releases), 200)}"] if issue.releases else []
+    lines += [f"assigned to: {one_line(issue.assignee, 100)}"] if issue.assignee else []
+    lines += [f"fixed in: {one_line(issue.fixed_in, 100)}"] if issue.fixed_in else []
+    lines += [
+        f"group {each.id}: {each.count} × {one_line(each.component, 60)}: {one_line(each.form, 160)}"
+        for each in issue.signatures
+    ]
+    lines += [f"trace: {one_line(each, 100)}" for each in issue.traces[:5]]
+    if (proof := issue.proof) is not None:
+        lines += [
+            f"investigated: {one_line(proof.label, 60)} by {proof.judge}, {shown_cost(proof.cost_usd)}: {one_line(proof.summary, 300)}",
+            f"proof: {one_line(f'{items}/{proof.run}/report.md', 300)}",
+        ]
+    lines += [f"note by {one_line(each.author, 60)}: {one_line(each.text, 300)}" for each in issue.notes]
+    lines += [f"{_time(each.at_us)}  {one_line(f'{each.kind} {each.text}', 200)}" for each in issue.happenings]
+    return "\n".join(lines)

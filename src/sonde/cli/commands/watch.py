@@ -1,0 +1,274 @@
+"""`sonde watch`: traces come in, issues come out, round the clock."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sonde.cli.options import (
+    DryRun,
+    ModelOptions,
+    OutputOptions,
+    PlaceOptions,
+    SourceOptions,
+    filled,
+    settings_of,
+    spread,
+)
+from sonde.cli.text import escaped_json, one_line, printable, table
+from sonde.core.canonical import plural, shown_cost
+from sonde.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sonde.api.settings import Settings
+    from sonde.watch.loop import TraceWatch, WatchOptions, WatchTurn
+    from sonde.watch.state import WatchState
+
+StateFolder = Annotated[
+    Path | None,
+    typer.Option("--state", metavar="DIR", help="The folder of the watch. [one per project, in the state folder]"),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaceOptions:
+    """How often, and what counts as over."""
+
+    every: Annotated[str, typer.Option(metavar="SPAN", parser=filled, help="The length of a window.")] = "60s"
+    settle: Annotated[
+        str, typer.Option(metavar="SPAN", parser=filled, help="A trace without a new span for so long is complete.")
+    ] = "30s"
+    late: Annotated[
+        str, typer.Option(metavar="SPAN", parser=filled, help="How late a trace may arrive and still be read.")
+    ] = "1h"
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="24h|TIME", parser=filled, help="Where the first start begins. [files: all; servers: 24h]"
+        ),
+    ] = None
+    min_traces: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Traces in an hour that make a group of failures an issue.")
+    ] = 3
+    resolve_after: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Windows without it, but with traces, that resolve an issue.")
+    ] = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoneyOptions:
+    """What models may cost. No file sets these."""
+
+    max_cost_usd_per_day: Annotated[float, typer.Option(metavar="USD", help="Within any 24 hours.")] = 5.0
+    max_cost_usd_per_hour: Annotated[float | None, typer.Option(metavar="USD", help="Within any hour.")] = None
+    max_cost_usd_per_issue: Annotated[float | None, typer.Option(metavar="USD", help="For one investigation.")] = None
+    control_share: Annotated[
+        float, typer.Option(metavar="SHARE", min=0, max=1, help="Of a day's money, for traces that look healthy.")
+    ] = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchFlags:
+    """How it runs."""
+
+    once: Annotated[bool, typer.Option("--once", help="Read and investigate what there is, then end.")] = False
+    no_writeback: Annotated[bool, typer.Option("--no-writeback", help="Write no annotations to the server.")] = False
+    dry_run: DryRun = False
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(spread(watch))
+
+
+def watch(
+    *,
+    source: SourceOptions,
+    pace: PaceOptions,
+    money: MoneyOptions,
+    how: WatchFlags,
+    state: StateFolder = None,
+    model: ModelOptions,
+    place: PlaceOptions,
+    output: OutputOptions,
+) -> int:
+    """Read traces as they come, group failures into issues, and investigate what is new. Works without a model too.
+
+    Start it again after a kill or an outage: it continues where it was. `sonde issues` shows what it found.
+
+    Example: sonde watch --source http://localhost:6006 --project checkout --max-cost-usd-per-day 5
+    Example: sonde watch --source traces.jsonl --once
+    """
+    from sonde.cli.interrupt import soft_stop
+    from sonde.watch.loop import keep_watch, plan_watch
+    from sonde.watch.state import WatchState, state_place
+
+    settings = settings_of(source, model, place)
+    options = _options(pace, money, settings, writeback=not how.no_writeback)
+    folder = state_place(settings, state)
+    silent = output.json or output.quiet
+    if how.dry_run:
+        with WatchState(folder, create=True) as opened:
+            return _print_plan(plan_watch(_watch(opened, settings, options)), as_json=output.json)
+    with (
+        WatchState(folder, create=True) as opened,
+        opened.folder.held("sonde watch"),
+        soft_stop("sonde: stopping\n") as cancel,
+    ):
+        watching = _watch(opened, settings, options)
+        watching.stopping = cancel
+        if not silent:
+            _announce(settings, folder)
+        last = keep_watch(watching, lambda turn: _tell(turn, opened, output), once=how.once)
+    return cancel.exit_code(1 if last.outage else 0)
+
+
+def _options(pace: PaceOptions, money: MoneyOptions, settings: Settings, *, writeback: bool) -> WatchOptions:
+    from sonde.batch.query import since_time, span_s
+    from sonde.contexts.traces.catalog import is_server
+    from sonde.contexts.traces.span import us_of_text
+    from sonde.watch.loop import WatchOptions
+
+    spans: dict[str, float] = {}
+    for name in ("every", "settle", "late"):
+        text = getattr(pace, name)
+        seconds = span_s(text) if not text.strip().isdigit() else float(text)
+        if seconds is None or not (0 if name != "every" else 1) <= seconds <= 7 * 86_400:
+            raise ConfigError(f"--{name} {text} is no span of time such as 60s or 5m, of a week at most")
+        spans[f"{name}_s"] = seconds
+    limits = {
+        "--max-cost-usd-per-day": money.max_cost_usd_per_day,
+        "--max-cost-usd-per-hour": money.max_cost_usd_per_hour,
+        "--max-cost-usd-per-issue": money.max_cost_usd_per_issue,
+    }
+    for name, value in limits.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise ConfigError(f"{name} {value} lets nothing through; give a number above 0, or leave the model out")
+    since = pace.since or ("24h" if is_server(settings.source) else None)
+    return WatchOptions(
+        **spans,
+        since_us=us_of_text(since_time(since, datetime.now(UTC))) if since else None,
+        usd_per_day=money.max_cost_usd_per_day,
+        usd_per_hour=money.max_cost_usd_per_hour,
+        usd_per_issue=money.max_cost_usd_per_issue,
+        control_share=money.control_share,
+        min_traces=pace.min_traces,
+        quiet_windows=pace.resolve_after,
+        writeback=writeback,
+    )
+
+
+def _watch(state: WatchState, settings: Settings, options: WatchOptions) -> TraceWatch:
+    from sonde.api.trace_source import cache_folder, source_of
+    from sonde.watch.loop import TraceWatch
+
+    traces = source_of(
+        settings.source,
+        settings.project,
+        settings.environ,
+        cache_folder(settings.environ),
+        cache_gb=settings.trace_cache_gb,
+    )
+    return TraceWatch(state=state, place=traces, settings=settings, options=options)
+
+
+def _announce(settings: Settings, folder: Path) -> None:
+    from sonde.cli.foreground_run import print_model_line
+    from sonde.models.base import price_source
+
+    print_model_line(settings)
+    print(printable(f"watch: {settings.source}, state in {folder}"), file=sys.stderr)
+    for name in dict.fromkeys((settings.model, settings.sub_model)):
+        choice = settings.choose(name) if name is not None else None
+        if choice is not None and price_source(choice.spec, choice.settings.price) == "unknown":
+            print(
+                printable(f"warning: the price of {name} is unknown: limits of money cannot hold (--price gives one)"),
+                file=sys.stderr,
+            )
+
+
+def _tell(turn: WatchTurn, state: WatchState, output: OutputOptions) -> None:
+    """What happened in a turn: changes of issues on stdout, the rest on stderr."""
+    from sonde.watch.issues import known_issues
+
+    titles = {each.number: each for each in known_issues(state)} if turn.happenings else {}
+    for each in turn.happenings:
+        known = titles.get(each.issue)
+        if output.json:
+            said = {**asdict(each), "title": known.title if known else ""}
+            print(escaped_json(json.dumps(said, ensure_ascii=False, sort_keys=True)), flush=True)
+        else:
+            more = f" ({each.text})" if each.text else ""
+            print(one_line(f"{each.kind}: issue {each.issue}{more}: {known.title if known else ''}", 300), flush=True)
+    if output.json or output.quiet:
+        return
+    if turn.outage:
+        print(
+            f"sonde: the source cannot be read, {turn.behind_s:.0f} s behind: {one_line(turn.outage, 300)}",
+            file=sys.stderr,
+        )
+    elif turn.windows:
+        print(
+            f"{plural(turn.windows, 'window')}, {plural(turn.traces, 'trace')}, {turn.failed:,} failed, {turn.behind_s:.0f} s behind",
+            file=sys.stderr,
+        )
+    if turn.investigated is not None:
+        result = turn.result
+        ended = (
+            "waits"
+            if result is None
+            else f"{result.status}: {result.label or result.message}, {shown_cost(result.cost_usd)}"
+        )
+        print(
+            one_line(f"investigated trace {turn.investigated.trace_id} ({turn.investigated.kind}): {ended}", 300),
+            file=sys.stderr,
+        )
+    if turn.money:
+        print(f"sonde: {turn.money}; groups wait", file=sys.stderr)
+
+
+def _print_plan(plan: object, *, as_json: bool) -> int:
+    """What would be read, investigated and spent."""
+    from sonde.watch.loop import WatchPlan
+
+    assert isinstance(plan, WatchPlan)
+    costs = [each.cost_usd for each in plan.estimates if each.cost_usd is not None]
+    known = len(costs) == len(plan.estimates) and bool(costs)
+    scale = len(plan.candidates) / max(1, len(plan.estimates))
+    cost = [round(scale * sum(each[end] for each in costs), 6) for end in (0, 1)] if known else None
+    if as_json:
+        shown = {
+            "windows": plan.read.windows,
+            "traces": plan.read.traces,
+            "failed": plan.read.failed,
+            "issues": [asdict(each) for each in plan.read.happenings if each.kind == "new"],
+            "investigations": [asdict(each) for each in plan.candidates],
+            "typical_cost_usd": cost,
+            "room_usd": plan.room_usd,
+            "limit": plan.limit,
+        }
+        print(escaped_json(json.dumps(shown, ensure_ascii=False, sort_keys=True)))
+        return 0
+    fresh = sum(each.kind == "new" for each in plan.read.happenings)
+    print(
+        f"would read {plural(plan.read.traces, 'trace')} in {plural(plan.read.windows, 'window')}, {plan.read.failed:,} failed: "
+        f"{plural(fresh, 'new issue')}"
+    )
+    if plan.candidates:
+        rows = [(each.kind, each.issue or "-", each.trace_id, each.hits) for each in plan.candidates[:20]]
+        print(table(("why", "issue", "trace", "traces"), rows))
+        if len(plan.candidates) > 20:
+            print(f"and {len(plan.candidates) - 20} more")
+    if not plan.estimates:
+        print("would investigate nothing: " + ("no model is set" if plan.candidates else "there is nothing to learn"))
+        return 0
+    price = f"about ${cost[0]:.4f} to ${cost[1]:.4f}" if cost else "at a price that nobody knows"
+    print(
+        f"would investigate {plural(len(plan.candidates), 'trace')}, {price}; ${max(0.0, plan.room_usd):.4f} are left of {plan.limit}"
+    )
+    return 0

@@ -1,0 +1,484 @@
+"""The loop of a watch: read complete traces window by window, let code judge all of them, spend the model's budget where it teaches most.
+
+    watch = TraceWatch(state, place, settings, WatchOptions(every_s=60))
+    turn = watch.turn()          # all windows that are over, then at most one investigation
+    keep_watch(watch, print)     # turns until it is stopped
+
+Windows lie in the traces' own time; ours only says what is over by now, so neither a stopped watch, a source that was away nor a clock
+that jumps loses or repeats a trace. A trace belongs to the window in which its last span ended, or to the next one if it comes late: up
+to `late_s` after traces that were already read. What comes later than that is not seen. A trace that grows after it was read is
+read again and counts once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sonde.api.estimate import Estimate, estimate
+from sonde.api.investigations import case_spec
+from sonde.api.settings import Settings
+from sonde.api.trace_source import Case, Source, project_in
+from sonde.batch.folder import DiskFull
+from sonde.batch.gate import Paused
+from sonde.batch.item_runner import Job, Order, Station
+from sonde.batch.limits import Answer, Ask, Limiter, SharedLimits, Slot, Told
+from sonde.batch.manifest import Item
+from sonde.batch.result import ItemResult
+from sonde.contexts.traces.failure_words import component_of, folded
+from sonde.contexts.traces.groups import FORM_CHARS, AttributeTable, Failure, facts_of
+from sonde.contexts.traces.prefilter import prefilter, shortened
+from sonde.contexts.traces.rules import NO_FAILURE
+from sonde.contexts.traces.span import Span
+from sonde.contexts.traces.store import TraceQuery, TraceRow, TraceStore, UnknownTrace
+from sonde.core.deadline import Clock, SystemClock
+from sonde.errors import ConfigError, RunError, ToolFault, ToolResponseInvalid
+from sonde.watch.issues import (
+    Candidate,
+    Happening,
+    IssueRules,
+    TraceLook,
+    begin,
+    candidates,
+    conclude,
+    forget,
+    happenings,
+    take_in,
+)
+from sonde.watch.state import FILE, WatchState
+
+SECOND_US = 1_000_000
+AHEAD_S = 3_600.0  # how far a trace's clock may be ahead of ours before it waits
+LONGEST_S = 6 * 3_600.0  # a trace that goes on for longer is read as it is
+PAGE = 500
+MOST_ROWS = 20_000  # of traces listed before the windows among them are read
+HELD_SPANS = 2_000
+ATTEMPTS = 3
+LATER_S = 300.0  # until a run that waits for money is tried again
+LONGEST_WAIT_S = 600.0
+PLANNED = 8  # investigations that a dry run estimates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchOptions:
+    """How a watch works. Limits of money come from the caller alone: no file sets them."""
+
+    every_s: float = 60.0
+    settle_s: float = 30.0
+    late_s: float = 3_600.0
+    since_us: int | None = None
+    usd_per_day: float = 5.0
+    usd_per_hour: float | None = None
+    usd_per_issue: float | None = None
+    control_share: float = 0.1
+    """The part of a day's money for traces that look healthy."""
+    min_traces: int = 3
+    quiet_windows: int = 60
+    writeback: bool = True
+
+    @property
+    def rules(self) -> IssueRules:
+        """What makes an issue and what ends it."""
+        return IssueRules(every_s=self.every_s, min_traces=self.min_traces, quiet_windows=self.quiet_windows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchTurn:
+    """What one turn did. `outage` says why the source could not be read; `worked` that there may be more to do at once."""
+
+    windows: int = 0
+    traces: int = 0
+    failed: int = 0
+    behind_s: float = 0.0
+    outage: str = ""
+    money: str = ""
+    """Why nothing more is investigated for now."""
+    investigated: Candidate | None = None
+    result: ItemResult | None = None
+    happenings: tuple[Happening, ...] = ()
+
+    @property
+    def worked(self) -> bool:
+        """Whether something was read or investigated."""
+        return bool(self.windows or self.investigated)
+
+
+class Ledger:
+    """The gate of one investigation: what a request may cost is set aside on disk before it goes out, what it did cost is written after."""
+
+    counts = True
+
+    def __init__(
+        self, state: WatchState, limiter: Limiter, fingerprint: str, clock: Clock, stopping: threading.Event
+    ) -> None:
+        self.stopping = stopping
+        self._state = state
+        self._limiter = limiter
+        self._fingerprint = fingerprint
+        self._clock = clock
+
+    def book(self, ask: Ask) -> Answer:
+        """May this request go?"""
+        answer = self._limiter.book(ask)
+        if isinstance(answer, Slot) and ask.cost_usd:
+            self._state.change("INSERT INTO aside (usd, fingerprint) VALUES (?, ?)", ask.cost_usd, self._fingerprint)
+        return answer
+
+    def tell(self, told: Told) -> None:
+        """What it used."""
+        with self._state.transaction():
+            self._state.change(
+                "DELETE FROM aside WHERE id = (SELECT min(id) FROM aside WHERE usd = ? AND fingerprint = ?)",
+                *(told.asked.cost_usd, self._fingerprint),
+            )
+            if told.cost_usd:
+                now = self._clock.utc().timestamp()
+                self._state.change(
+                    "INSERT INTO spending (at, usd, fingerprint) VALUES (?, ?, ?)",
+                    now,
+                    told.cost_usd,
+                    self._fingerprint,
+                )
+        self._limiter.tell(told)
+
+
+@dataclass(slots=True, kw_only=True)
+class TraceWatch:
+    """A watch over one source. Whoever calls `turn` holds the folder of the state."""
+
+    state: WatchState
+    place: Source
+    settings: Settings
+    options: WatchOptions = field(default_factory=WatchOptions)
+    clock: Clock = field(default_factory=SystemClock)
+    stopping: threading.Event = field(default_factory=threading.Event)
+    open_store: Callable[[], TraceStore] | None = None
+    """Opens the traces if not `place` does."""
+    _begun: bool = False
+    _outages: int = 0
+
+    def start(self) -> None:
+        """Check that this state belongs to this source, and count what a killed watch may have spent."""
+        state = self.state
+        with state.transaction():
+            for key, value in {
+                "source": self.place.dataset if self.place.server else self.place.name,
+                "project": self.place.project or "",
+                "every_s": f"{self.options.every_s:g}",
+            }.items():
+                known = state.recall(key, value)
+                if known != value:
+                    raise ConfigError(
+                        f"{state.folder.path} belongs to a watch with {key} {known!r}, not {value!r}; give this one its own: --state DIR"
+                    )
+                state.remember(key, value)
+        state.count_lost(self._now())
+        self._begun = True
+
+    def turn(self) -> WatchTurn:
+        """Read every window that is over, then investigate what teaches most, if a model and money are there."""
+        if not self._begun:
+            self.start()
+        known = int(self.state.one("SELECT coalesce(max(id), 0) FROM happenings"))
+        try:
+            done = self.read_windows()
+            self._outages = 0
+        except (RunError, ToolFault, ConfigError, OSError, sqlite3.DatabaseError) as error:
+            if isinstance(error, ConfigError) and not self.state.recall("cursor_us"):
+                raise  # the first look: a mistyped source, not one that is away
+            done = self._out(error)
+        if not self.stopping.is_set() and not done.outage:
+            done = self._investigate(done)
+        return replace(done, happenings=tuple(happenings(self.state, after=known)))
+
+    def wait_s(self) -> float:
+        """How long to wait before the next turn: longer and longer while the source is away."""
+        return min(max(LONGEST_WAIT_S, self.options.every_s), self.options.every_s * 2**self._outages)
+
+    def _now(self) -> float:
+        return self.clock.utc().timestamp()
+
+    def _out(self, error: Exception) -> WatchTurn:
+        self._outages = min(self._outages + 1, 20)
+        said = str(error)[:300]
+        behind = max(0.0, self._now() - float(self.state.recall("read_at", str(self._now()))))
+        with self.state.transaction():
+            self.state.remember("outage", said)
+            self.state.remember("behind_s", f"{behind:.0f}")
+        return WatchTurn(outage=said, behind_s=behind)
+
+    # --- reading --------------------------------------------------------------------------------------------------------------------
+
+    def read_windows(self) -> WatchTurn:
+        """Every window that is over, the oldest first, each in one transaction."""
+        done = WatchTurn()
+        with closing(self.open_store() if self.open_store else self.place.open()) as store:
+            project = project_in(self.place, store) if self.open_store is None else self.place.project
+            while not self.stopping.is_set():
+                rows, over_us, more = self._listed(store, project)
+                for window, ready in sorted(rows.items()):
+                    if self.stopping.is_set():
+                        break
+                    behind = max(0.0, over_us / SECOND_US - (window + 1) * self.options.every_s)
+                    failed = self._read(store, window, ready, behind)
+                    done = replace(
+                        done,
+                        windows=done.windows + 1,
+                        traces=done.traces + len(ready),
+                        failed=done.failed + failed,
+                        behind_s=behind,
+                    )
+                if not more:
+                    break
+        with self.state.transaction():
+            self.state.remember("outage", "")
+            self.state.remember("behind_s", "0")
+            self.state.remember("read_at", self._now())
+        return replace(done, behind_s=0.0)
+
+    def _listed(self, store: TraceStore, project: str | None) -> tuple[dict[int, list[TraceRow]], int, bool]:
+        """Complete traces that were not read yet or have grown, by window; up to when windows are over; whether there are more."""
+        options, state = self.options, self.state
+        every_us, settle_us = int(options.every_s * SECOND_US), int(options.settle_s * SECOND_US)
+        now_us = int(self._now() * SECOND_US)
+        low = options.since_us
+        if cursor := state.number("cursor_us"):
+            # A root begins before its children, and often arrives after them.
+            low = min(cursor, state.number("pending_us", cursor)) - int(options.late_s * SECOND_US)
+        query = TraceQuery(project=project, start_us=low, limit=PAGE)
+        ready: dict[int, list[TraceRow]] = {}
+        pending, latest, listed = now_us, 0, 0
+        base = state.number("window", -(1 << 62)) + 1
+        waiting: list[TraceRow] = []
+        while True:
+            page = store.traces(query)
+            fresh = [row for row in page.rows if self._is_fresh(row)]
+            listed += len(fresh)
+            sane = [row for row in fresh if row.end_us <= now_us + AHEAD_S * SECOND_US]
+            waiting += sane
+            latest = max([latest, *(row.end_us for row in sane)])
+            over_us = max(now_us, latest) - settle_us
+            more = page.more is not None and bool(page.rows)
+            if more and listed >= MOST_ROWS:  # windows that end before the last listed start miss nothing
+                over_us = min(over_us, page.rows[-1].start_us)
+                if any(row.end_us // every_us < over_us // every_us for row in waiting):
+                    break
+            if not more:
+                break
+            query = replace(query, after=page.rows[-1].trace_id)
+        for row in waiting:
+            window = max(row.end_us // every_us, base)
+            if (window + 1) * every_us <= over_us and row.end_us <= over_us:
+                ready.setdefault(window, []).append(row)
+            else:
+                pending = min(pending, row.start_us)
+        state.remember("pending_us", max(pending, now_us - int(LONGEST_S * SECOND_US)))
+        return ready, over_us, more
+
+    def _is_fresh(self, row: TraceRow) -> bool:
+        found = self.state.rows("SELECT end_us, spans FROM traces WHERE trace_id = ?", row.trace_id)
+        return not found or found[0] != (row.end_us, row.span_count)
+
+    def _read(self, store: TraceStore, window: int, rows: list[TraceRow], behind_s: float) -> int:
+        """One window: read its traces, then write all of it at once; how many failed."""
+        table = AttributeTable()
+        looks = [look for row in rows if (look := self._look(store, row, table)) is not None]
+        state, rules = self.state, self.options.rules
+        healthy = min(
+            (look.row.trace_id for look in looks if look.facts.outcome == "healthy"), key=_drawn, default=None
+        )
+        with state.transaction():
+            state.remember("window", max(window, state.number("window", window)))
+            take_in(state, window, looks, rules)
+            for row in (
+                rows if len(looks) < len(rows) else ()
+            ):  # those that cannot be read are not tried again, unless they change
+                state.change(
+                    "INSERT OR IGNORE INTO traces VALUES (?, ?, ?, ?, NULL)",
+                    row.trace_id,
+                    row.end_us,
+                    row.span_count,
+                    window,
+                )
+            cursor = max(state.number("cursor_us"), *(row.end_us for row in rows))
+            state.remember("cursor_us", cursor)
+            state.remember("behind_s", f"{behind_s:.0f}")
+            if (
+                healthy is not None
+                and self.options.control_share
+                and window >= state.number("healthy_window", window - rules.hour) + rules.hour
+            ):
+                state.remember("healthy", healthy)
+                state.remember("healthy_window", window)
+            forget(state, cursor - int((self.options.late_s + 2 * LONGEST_S) * SECOND_US), window, rules)
+        return sum(look.failed for look in looks)
+
+    def _look(self, store: TraceStore, row: TraceRow, table: AttributeTable) -> TraceLook | None:
+        """The pre-filter over one trace; None if it is gone or cannot be read."""
+        held: dict[str, Span] = {}
+
+        def spans() -> Iterator[Span]:
+            for span in store.spans(row.trace_id):
+                if len(held) < HELD_SPANS:
+                    held[span.summary.span_id] = shortened(span)
+                yield span
+
+        try:
+            facts = facts_of(row.trace_id, spans(), table)
+            first = prefilter(
+                row.trace_id, store.summaries(row.trace_id), lambda span_id: held.get(span_id) or store.span(span_id)
+            )
+        except UnknownTrace:
+            return None
+        except ToolResponseInvalid:
+            self.state.remember("unreadable", self.state.number("unreadable") + 1)
+            return None
+        verdict = first.verdict
+        if facts.outcome == "healthy" and verdict.label != NO_FAILURE and verdict.span_id in held:
+            summary = held[verdict.span_id].summary
+            quiet = Failure(
+                span_id=summary.span_id,
+                component=component_of(summary.name),
+                kind=summary.kind,
+                message=verdict.why,
+                form=folded(verdict.why)[:FORM_CHARS],
+                at_us=summary.start_us,
+            )
+            facts = replace(facts, outcome="failed", failures=(quiet,))
+        return TraceLook(row=row, facts=facts, label=verdict.label)
+
+    # --- investigating --------------------------------------------------------------------------------------------------------------
+
+    def room_usd(self) -> tuple[float, str]:
+        """What may be spent now, and which limit says so."""
+        now = self._now()
+        rooms = [
+            (self.options.usd_per_day - self.state.spent(now - 86_400), f"{self.options.usd_per_day:g} USD in a day")
+        ]
+        if self.options.usd_per_hour is not None:
+            rooms.append(
+                (
+                    self.options.usd_per_hour - self.state.spent(now - 3_600),
+                    f"{self.options.usd_per_hour:g} USD in an hour",
+                )
+            )
+        return min(rooms)
+
+    def _investigate(self, done: WatchTurn) -> WatchTurn:
+        """At most one investigation, so that windows are read in between."""
+        if self.settings.model is None:
+            return done
+        for chosen in candidates(self.state, self._now()):
+            room, limit = self.room_usd()
+            if chosen.kind == "control":
+                spent = self.state.spent(self._now() - 86_400, control=True)
+                room = min(room, self.options.usd_per_day * self.options.control_share - spent)
+            if room <= 0:
+                return replace(done, money=f"the limit of {limit} is reached") if chosen.kind != "control" else done
+            result = self._run(chosen, room)
+            return replace(done, investigated=chosen, result=result)
+        return done
+
+    def _item(self, chosen: Candidate) -> Item:
+        fields = {"trace_ids": [chosen.trace_id], "source": self.place.name}
+        fields |= {"project": self.place.project} if self.place.project else {}
+        return Item(id=f"{chosen.kind}-{chosen.fingerprint[:12]}", engine="rca", fields=fields)
+
+    def _run(self, chosen: Candidate, room_usd: float) -> ItemResult | None:
+        """An ordinary rca in its own folder, begun or resumed; None if it waits for money, the model or the source."""
+        state, settings = self.state, self.settings
+        most = settings.knobs.get("max_cost_usd")
+        if self.options.usd_per_issue is not None:
+            most = min(most or self.options.usd_per_issue, self.options.usd_per_issue)
+        if most is not None:
+            settings = replace(settings, knobs={**settings.knobs, "max_cost_usd": most})
+        item = self._item(chosen)
+        begin(state, chosen, state.folder.run_dir(item, chosen.attempt).run_id, self._now())
+        limiter = Limiter(SharedLimits(max_cost_usd=room_usd, concurrency=1), clock=self.clock)
+        order = Order(settings=settings, folder=state.folder.path, writeback=self.options.writeback)
+        station = Station(order, Ledger(state, limiter, chosen.fingerprint, self.clock, self.stopping))
+        try:
+            result = station.work(Job(item=item, attempt=chosen.attempt))
+        except Paused:
+            self._later(chosen, chosen.attempt, LATER_S)
+            return None
+        except DiskFull as error:
+            raise ConfigError(f"{error.message}; make room, then start the watch again") from None
+        finally:
+            station.close()
+        if result.failed and chosen.attempt < ATTEMPTS:
+            self._later(chosen, chosen.attempt + 1, LATER_S * 2**chosen.attempt)
+            return result
+        conclude(state, chosen, result)
+        return result
+
+    def _later(self, chosen: Candidate, attempt: int, seconds: float) -> None:
+        self.state.change(
+            "UPDATE investigations SET attempt = ?, retry_at = ? WHERE fingerprint = ?",
+            attempt,
+            self._now() + seconds,
+            chosen.fingerprint,
+        )
+
+
+def _drawn(trace_id: str) -> str:
+    """An order that has nothing to do with time or names: a sample that is the same after a kill."""
+    return hashlib.sha256(trace_id.encode("utf-8", "replace")).hexdigest()
+
+
+def keep_watch(watch: TraceWatch, told: Callable[[WatchTurn], None], *, once: bool = False) -> WatchTurn:
+    """Turns until the watch is stopped, or with `once` until everything there is has been read and investigated; the last turn."""
+    while True:
+        turn = watch.turn()
+        told(turn)
+        if watch.stopping.is_set() or (once and not turn.worked):
+            return turn
+        if not turn.worked:
+            watch.stopping.wait(watch.wait_s())
+        if watch.stopping.is_set():
+            return turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchPlan:
+    """What a watch would do now: what it would read, which issues there would be, and what it would investigate in which order."""
+
+    read: WatchTurn
+    candidates: tuple[Candidate, ...]
+    estimates: tuple[Estimate, ...]
+    """Of the first candidates."""
+    room_usd: float
+    limit: str
+
+
+def plan_watch(watch: TraceWatch) -> WatchPlan:
+    """The plan, made over a copy of the state that is thrown away; no model is asked."""
+    with tempfile.TemporaryDirectory(prefix="sonde-watch-") as folder:
+        path = Path(folder)
+        watch.state.copy_to(path / FILE)
+        with WatchState(path, create=True) as copy:
+            tried = replace(watch, state=copy)
+            tried.start()
+            read = tried.read_windows()
+            found = candidates(copy, watch.clock.utc().timestamp())
+            estimates: list[Estimate] = []
+            for chosen in found[:PLANNED] if watch.settings.model else ():
+                case = Case(engine="rca", place=watch.place, trace_ids=(chosen.trace_id,), writeback=False)
+                context = case.open()
+                with closing(context.store), suppress(RunError):
+                    estimates.append(estimate(case_spec(case, context, watch.settings), watch.settings))
+            room, limit = tried.room_usd()
+            events = tuple(happenings(copy, after=int(watch.state.one("SELECT coalesce(max(id), 0) FROM happenings"))))
+            return WatchPlan(
+                read=replace(read, happenings=events),
+                candidates=tuple(found),
+                estimates=tuple(estimates),
+                room_usd=room,
+                limit=limit,
+            )

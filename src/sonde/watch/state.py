@@ -1,0 +1,216 @@
+"""The state of a watch: one SQLite file (WAL) in a folder of its own, beside the run folders of its investigations.
+
+    DIR/watch.sqlite    cursor, traces of the last hours, groups of failures, issues, money
+    DIR/items/          the run folders of investigations; `sonde runs --runs-dir DIR/items` lists them
+
+A window of traces is one transaction, so a kill loses or repeats none. Money that a killed request may have cost counts as spent. The
+folder may be a stranger's: a file with other tables, triggers or views than ours, or a link in its place, is refused. What it says about
+issues is believed, and nothing in it is a path, an address or a command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import stat
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+from sonde.api.settings import Settings
+from sonde.batch.folder import BatchFolder
+from sonde.errors import ConfigError
+
+FILE = "watch.sqlite"
+FORMAT = "1"
+BUSY_S = 30.0
+# `traces`: what was read and may still grow; one that comes again with more spans replaces itself.
+# `signatures`: groups of failures as the grouper knows them; later failures are grouped with their `samples`.
+# `happenings`: all that happened to issues, in order; whoever tells people about it remembers the last number it has told.
+# `aside`: what requests that are under way may cost.
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE traces (trace_id TEXT PRIMARY KEY, end_us INTEGER NOT NULL, spans INTEGER NOT NULL, window INTEGER NOT NULL,
+  signature INTEGER) WITHOUT ROWID;
+CREATE INDEX traces_end ON traces (end_us);
+CREATE TABLE windows (window INTEGER PRIMARY KEY, traces INTEGER NOT NULL, failed INTEGER NOT NULL);
+CREATE TABLE signatures (id INTEGER PRIMARY KEY, issue INTEGER, component TEXT NOT NULL, form TEXT NOT NULL, message TEXT NOT NULL,
+  label TEXT NOT NULL, judge TEXT NOT NULL, samples TEXT NOT NULL, traces TEXT NOT NULL, first_us INTEGER NOT NULL,
+  last_us INTEGER NOT NULL, last_window INTEGER NOT NULL);
+CREATE INDEX signatures_issue ON signatures (issue);
+CREATE TABLE hits (signature INTEGER, window INTEGER, count INTEGER NOT NULL, PRIMARY KEY (signature, window)) WITHOUT ROWID;
+CREATE TABLE affected (signature INTEGER, kind TEXT, value TEXT, PRIMARY KEY (signature, kind, value)) WITHOUT ROWID;
+CREATE TABLE releases (release TEXT PRIMARY KEY, first_us INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE issues (number INTEGER PRIMARY KEY AUTOINCREMENT, state TEXT NOT NULL, since_us INTEGER NOT NULL,
+  first_window INTEGER NOT NULL, fixed_in TEXT NOT NULL DEFAULT '', muted INTEGER NOT NULL DEFAULT 0,
+  assignee TEXT NOT NULL DEFAULT '', apart INTEGER NOT NULL DEFAULT 0, merged_into INTEGER);
+CREATE TABLE notes (id INTEGER PRIMARY KEY, issue INTEGER NOT NULL, at REAL NOT NULL, author TEXT NOT NULL, text TEXT NOT NULL);
+CREATE TABLE happenings (id INTEGER PRIMARY KEY AUTOINCREMENT, issue INTEGER NOT NULL, kind TEXT NOT NULL, at_us INTEGER NOT NULL,
+  window INTEGER NOT NULL, text TEXT NOT NULL);
+CREATE TABLE investigations (fingerprint TEXT PRIMARY KEY, signature INTEGER, kind TEXT NOT NULL, trace_id TEXT NOT NULL,
+  state TEXT NOT NULL, attempt INTEGER NOT NULL, run TEXT NOT NULL, began REAL NOT NULL, retry_at REAL NOT NULL, judge TEXT NOT NULL,
+  label TEXT NOT NULL, confidence REAL, component TEXT NOT NULL, words TEXT NOT NULL, summary TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE spending (id INTEGER PRIMARY KEY, at REAL NOT NULL, usd REAL NOT NULL, fingerprint TEXT NOT NULL);
+CREATE TABLE aside (id INTEGER PRIMARY KEY, usd REAL NOT NULL, fingerprint TEXT NOT NULL)
+"""
+TABLES = tuple(each.strip() for each in SCHEMA.split(";"))
+
+
+def state_place(settings: Settings, given: Path | None) -> Path:
+    """Where the state of a watch is: the given folder, or that of this project in the user's state folder."""
+    if given is not None:
+        return given.absolute()
+    runs = settings.state_runs
+    if runs is None:
+        raise ConfigError("there is no home for the state of a watch: give one with --state DIR")
+    return runs.parent.parent / "watch" / runs.name
+
+
+class WatchState:
+    """The open file. Threads may share it; a transaction is held by one of them."""
+
+    def __init__(self, folder: Path, *, create: bool = False) -> None:
+        self.folder = BatchFolder(folder)
+        path = folder / FILE
+        if not create and not os.path.lexists(path):
+            raise ConfigError(
+                f"no watch has worked in {folder}: start `sonde watch`, or name its folder with --state DIR"
+            )
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in (path, folder / f"{FILE}-wal", folder / f"{FILE}-shm", folder / "items"):
+            with suppress(FileNotFoundError):
+                kind = name.lstat().st_mode
+                if not (stat.S_ISDIR(kind) if name.name == "items" else stat.S_ISREG(kind)):
+                    raise ConfigError(
+                        f"{name} is a link or a device, not the state of a watch; name another folder with --state DIR"
+                    )
+        self._lock = threading.RLock()
+        try:
+            if create:
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+            self._connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+            try:
+                self._prepare(create=create)
+            except BaseException:
+                self._connection.close()
+                raise
+        except (sqlite3.Error, OSError) as error:
+            raise ConfigError(
+                f"the state of the watch in {folder} cannot be opened: {error}; name another folder with --state DIR"
+            ) from None
+
+    def _prepare(self, *, create: bool) -> None:
+        self._connection.execute("PRAGMA trusted_schema = OFF")
+        self._connection.execute("PRAGMA cell_size_check = ON")
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = FULL")
+        with self.transaction():
+            found = {
+                row[0]
+                for row in self._connection.execute(
+                    "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name != 'sqlite_sequence'"
+                )
+            }
+            if not found and create:
+                for table in TABLES:
+                    self._connection.execute(table)
+                self.remember("format", FORMAT)
+            elif found != set(TABLES) or self.recall("format") != FORMAT:
+                raise ConfigError(
+                    f"{self.folder.path / FILE} is not the state of a watch of this version; name another folder with --state DIR"
+                )
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def copy_to(self, path: Path) -> None:
+        """Write all of it to another file."""
+        with self._lock, contextlib.closing(sqlite3.connect(path)) as other:
+            self._connection.backup(other)
+
+    @contextmanager
+    def transaction(self) -> Generator[None]:
+        """All of it or nothing; another process waits."""
+        with self._lock:
+            if self._connection.in_transaction:
+                yield
+                return
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    def rows(self, sql: str, *values: Any) -> list[Any]:
+        """What a query finds."""
+        with self._lock:
+            return self._connection.execute(sql, values).fetchall()
+
+    def one(self, sql: str, *values: Any) -> Any:
+        """The first column of the first row; None without one."""
+        found = self.rows(sql, *values)
+        return found[0][0] if found else None
+
+    def change(self, sql: str, *values: Any) -> int:
+        """Change something; the id of a new row."""
+        with self._lock:
+            return self._connection.execute(sql, values).lastrowid or 0
+
+    def change_many(self, sql: str, values: Sequence[tuple[Any, ...]]) -> None:
+        """The same for many rows."""
+        with self._lock:
+            self._connection.executemany(sql, values)
+
+    def recall(self, key: str, default: str = "") -> str:
+        """A remembered word."""
+        found = self.one("SELECT value FROM meta WHERE key = ?", key)
+        return default if found is None else str(found)
+
+    def number(self, key: str, default: int = 0) -> int:
+        """A remembered number."""
+        found = self.recall(key)
+        return int(found) if found.lstrip("-").isdigit() else default
+
+    def remember(self, key: str, value: str | float) -> None:
+        """Remember a word or a number."""
+        self.change(
+            "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", key, str(value)
+        )
+
+    def spent(self, since: float, *, control: bool = False) -> float:
+        """US dollars since this moment, with what is set aside; with `control`, on healthy traces only. Rows from a clock that was ahead
+        count too.
+        """
+        kind = "control" if control else "%"
+        sql = """SELECT coalesce(sum(usd), 0) FROM (SELECT usd, fingerprint FROM spending WHERE at > ? UNION ALL SELECT usd, fingerprint
+                 FROM aside) WHERE ? = '%' OR fingerprint IN (SELECT fingerprint FROM investigations WHERE kind = ?)"""
+        return float(self.one(sql, since, kind, kind))
+
+    def spent_on(self, fingerprint: str) -> float:
+        """US dollars for one investigation."""
+        paid = self.one("SELECT coalesce(sum(usd), 0) FROM spending WHERE fingerprint = ?", fingerprint)
+        return float(paid) + float(
+            self.one("SELECT coalesce(sum(usd), 0) FROM aside WHERE fingerprint = ?", fingerprint)
+        )
+
+    def count_lost(self, now: float) -> float:
+        """What was set aside when the last watch was killed counts as spent, since nobody knows; how much that was."""
+        with self.transaction():
+            lost = self.rows("SELECT usd, fingerprint FROM aside")
+            self.change_many(
+                "INSERT INTO spending (at, usd, fingerprint) VALUES (?, ?, ?)", [(now, usd, name) for usd, name in lost]
+            )
+            self.change("DELETE FROM aside")
+        return sum(usd for usd, _ in lost)

@@ -1,0 +1,160 @@
+"""Issues over time, by code alone: what is one issue, what state it is in, what people change."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cli.cli_program import sonde
+from sonde.errors import ConfigError
+from sonde.watch import issues
+from sonde.watch.state import WatchState
+from watch.watch_scene import Fault, Post, append, trace, traffic
+
+STOCK = Fault(step="search_stock", text="KeyError: 'sku' in row {n}", begin=0, end=300)
+CARD = Fault(step="charge_card", text="TimeoutError: no answer in {n} ms", begin=120, end=1e9)
+
+
+@pytest.fixture
+def post(tmp_path: Path) -> Post:
+    return Post(tmp_path)
+
+
+def test_failures_with_the_same_words_are_one_issue_and_ids_in_them_do_not_matter(post: Post) -> None:
+    append(post.traces, traffic(60, 600, [STOCK, CARD]))
+
+    told = post.look(2000)
+    found = post.issues()
+
+    assert told.count("new 1") == told.count("new 2") == 1
+    assert len(found) == 2
+    assert [each.component for each in found.values()] == ["charge_card", "search_stock"]
+    assert sum(each.count for each in found.values()) == 39
+    assert post.traces_read() == 60
+    assert found[1].users > 3
+    assert found[1].sessions == found[1].count
+    assert found[1].releases == ("1.0",)
+
+
+def test_an_issue_that_is_quiet_is_resolved_and_regresses_when_it_comes_back(post: Post) -> None:
+    again = replace(STOCK, begin=900, end=1e9)
+    append(post.traces, traffic(30, 60, [STOCK]))
+    first = post.look(75), post.issues()[1].state
+    append(post.traces, traffic(100, 1200, [STOCK, again], begin=60, first=50))
+
+    assert first == (["new 1"], "new")
+    assert post.look(2000) == ["resolved 1", "regressed 1"]
+    assert post.issues()[1].state == "regressed"
+    assert 4 <= len([each for each in post.issues()[1].trend if each]) <= 12
+
+
+def test_windows_without_traces_resolve_nothing(post: Post) -> None:
+    append(post.traces, traffic(20, 120, [STOCK]))
+    post.look(200)
+    append(post.traces, traffic(1, 60, [], begin=86_400, first=1000))
+    post.look(90_000)
+
+    assert [each.state for each in post.issues().values()] == ["ongoing"]
+
+
+def test_a_group_becomes_an_issue_when_enough_traces_of_an_hour_show_it(post: Post) -> None:
+    post.options = replace(post.options, min_traces=3)
+    append(post.traces, [trace(number, number * 2000, STOCK) for number in range(1, 4)])
+    assert post.look(9000) == []
+    append(post.traces, [trace(number, 9000 + number, STOCK) for number in range(10, 13)])
+
+    assert post.look(10_000) == ["new 1"]
+    assert post.issues()[1].count == 6
+
+
+def test_a_mended_failure_is_no_issue_but_a_quiet_one_is(post: Post) -> None:
+    mended, quiet = trace(1, 0), trace(2, 1)
+    tried = {
+        **mended[2],
+        "span_id": "e" * 16,
+        "start_time": mended[2]["start_time"] - 50_000_000,
+        "status_code": "ERROR",
+        "status_message": "KeyError: 'x'",
+    }
+    quiet[1]["attributes"] |= {"output.value": '{"error": "stock database is closed"}'}
+    append(post.traces, [[*mended, tried], quiet])
+
+    assert post.look(500) == ["new 1"]
+    assert "stock database is closed" in post.issues()[1].message
+
+
+@pytest.mark.parametrize(("release", "state"), [("2.0", "regressed"), ("3.0", "regressed"), ("1.0", "resolved")])
+def test_an_issue_that_is_fixed_in_a_release_regresses_only_there_or_later(
+    post: Post, release: str, state: str
+) -> None:
+    append(post.traces, traffic(10, 60, [STOCK]))
+    append(post.traces, [trace(90, 61, release="2.0"), trace(91, 62, release="3.0")])
+    post.look(200)
+    with WatchState(post.folder) as opened:
+        issues.resolve(opened, 1, release="2.0")
+    append(post.traces, [trace(100, 250, STOCK, release=release)])
+    post.look(500)
+
+    assert post.issues()[1].state == state
+
+
+def test_people_merge_split_mute_assign_note_and_reopen(post: Post) -> None:
+    append(post.traces, traffic(60, 600, [STOCK, CARD]))
+    post.look(2000)
+    before = post.issues()
+
+    def change(*words: str) -> str:
+        done = sonde("issues", *words, "--state", post.folder, cwd=post.path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    change("merge", "2", "1")
+    assert post.issues()[1].count == before[1].count + before[2].count
+    refused = sonde("issues", "show", "2", "--state", post.folder, cwd=post.path)
+    assert refused.returncode == 2
+    assert "merged into 1" in refused.stderr
+    change("split", "1", str(before[2].signatures[0].id))
+    assert {number: each.count for number, each in post.issues().items()} == {1: before[1].count, 3: before[2].count}
+    change("mute", "1")
+    change("assign", "3", "ada")
+    change("note", "3", "the card service was slow")
+    change("resolve", "3")
+    change("reopen", "3")
+    shown = json.loads(change("show", "3", "--json"))
+    assert (shown["state"], shown["assignee"], shown["notes"][0]["text"]) == (
+        "reopened",
+        "ada",
+        "the card service was slow",
+    )
+    listed = json.loads(change("--json"))
+    assert [each["number"] for each in listed["issues"]] == [3]
+    assert "## Notes" in change("show", "3", "--markdown")
+    assert change("--markdown", "--all").count("\n") == 4
+
+
+def test_an_issue_that_does_not_exist_is_refused(post: Post) -> None:
+    append(post.traces, traffic(4, 60, [STOCK]))
+    post.look(200)
+    with WatchState(post.folder) as opened, pytest.raises(ConfigError, match="no issue 9"):
+        issues.mute(opened, 9)
+    with WatchState(post.folder) as opened, pytest.raises(ConfigError, match="nothing to split"):
+        issues.split(opened, 1, 1)
+
+
+def test_a_watch_that_ran_once_leaves_issues_for_the_command_line(post: Post) -> None:
+    append(post.traces, traffic(30, 300, [STOCK]))
+    flags = ("--source", post.traces, "--state", post.folder, "--min-traces", "1")
+
+    planned = sonde("watch", *flags, "--once", "--dry-run", cwd=post.path)
+    first = sonde("watch", *flags, "--once", cwd=post.path)
+    second = sonde("watch", *flags, "--once", cwd=post.path)
+    shown = sonde("issues", "--state", post.folder, cwd=post.path)
+
+    assert "would read 30 traces" in planned.stdout, planned.stderr
+    assert first.stdout.startswith("new: issue 1: search_stock: KeyError: 'sku'"), first.stderr
+    assert "30 traces" in first.stderr
+    assert second.stdout == ""
+    assert "1 open issue" in shown.stdout

@@ -1,0 +1,131 @@
+"""No trace is lost or counted twice: late traces, grown traces, clocks that jump, sources that go away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sonde.errors import ConfigError
+from sonde.watch import loop
+from sonde.watch.state import WatchState
+from watch.watch_scene import Fault, HandClock, Post, append, trace, traffic
+
+STOCK = Fault(step="search_stock", text="KeyError: 'sku' in row {n}", begin=0, end=1e9)
+
+
+@pytest.fixture
+def post(tmp_path: Path) -> Post:
+    return Post(tmp_path)
+
+
+def test_a_trace_is_read_when_nothing_came_for_a_while(post: Post) -> None:
+    append(post.traces, [trace(1, 0, STOCK)])
+
+    assert post.look(5) == []
+    assert post.look(65) == []
+    assert post.look(71) == ["new 1"]
+
+
+def test_a_trace_that_grows_after_it_was_read_counts_once(post: Post) -> None:
+    whole = trace(1, 0, STOCK)
+    append(post.traces, [whole[:2]])
+    post.look(100)
+    append(post.traces, [whole[2:]])
+    post.look(200)
+    post.look(300)
+
+    assert post.traces_read() == 1
+    assert [(each.component, each.count) for each in post.issues().values()] == [("search_stock", 1)]
+
+
+def test_a_trace_that_comes_late_is_still_read_and_none_twice(post: Post) -> None:
+    append(post.traces, traffic(30, 1800, [STOCK]))
+    post.look(2000)
+    append(post.traces, [trace(99, 600, STOCK)])
+    post.look(2100)
+    post.look(2200)
+
+    assert post.traces_read() == 31
+
+
+def test_a_long_trace_is_not_forgotten_while_it_runs(post: Post) -> None:
+    post.options = replace(post.options, late_s=60.0)
+    slow = trace(1, 0, STOCK)
+    append(post.traces, [[slow[1]]])
+    post.look(5)
+    for minute in range(1, 5):  # other traces come and are read, and this one gets a span now and then
+        begun = int(slow[1]["start_time"]) + minute * 60_000_000_000
+        more = {**slow[1], "span_id": f"{minute:016x}", "start_time": begun, "end_time": begun + 1_000_000_000}
+        append(post.traces, [[more], trace(100 + minute, minute * 60)])
+        post.look(minute * 60 + 5)
+    append(post.traces, [[{**slow[0], "end_time": int(slow[0]["start_time"]) + 300_000_000_000}, *slow[2:]]])
+    post.look(900)
+
+    assert post.traces_read() == 5
+    assert post.issues()[1].count == 1
+
+
+def test_a_clock_that_jumps_forth_and_back_loses_and_repeats_nothing(post: Post) -> None:
+    for minute, ours in enumerate([60, 90_000_000, -5000]):
+        append(post.traces, traffic(10, 60, [STOCK], begin=minute * 60, first=1 + minute * 10))
+        post.look(ours)
+    post.look(1000)
+
+    assert post.traces_read() == 30
+    assert post.issues()[1].count == 15
+
+
+def test_a_trace_from_the_far_future_waits_and_does_not_hide_the_others(post: Post) -> None:
+    append(post.traces, [trace(1, 40_000_000, STOCK), *traffic(10, 60, [STOCK], first=10)])
+    post.look(200)
+    append(post.traces, traffic(10, 60, [STOCK], first=30, begin=200))
+    post.look(400)
+
+    assert post.traces_read() == 20
+
+
+def test_a_source_that_goes_away_is_waited_for_longer_and_longer_and_caught_up_with(post: Post) -> None:
+    append(post.traces, traffic(10, 60, [STOCK]))
+    post.look(100)
+    away = post.traces.rename(post.path / "away")
+    with WatchState(post.folder) as state:
+        watching = post.watch(state)
+        post.clock.seconds = 700
+        turns = [watching.turn() for _ in range(6)]
+        waits = watching.wait_s()
+        append(away, traffic(10, 60, [STOCK], begin=100, first=50))
+        away.rename(post.traces)
+        caught_up = watching.turn()
+
+        assert all("does not exist" in turn.outage for turn in turns)
+        assert turns[0].behind_s == 600
+        assert waits == loop.LONGEST_WAIT_S
+        assert (caught_up.traces, caught_up.outage, watching.wait_s()) == (10, "", 60)
+
+
+def test_a_source_that_was_never_there_is_a_mistake(post: Post) -> None:
+    with pytest.raises(ConfigError, match="does not exist"):
+        post.look(0)
+
+
+def test_more_traces_than_are_listed_at_once_are_read_window_by_window(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "MOST_ROWS", 7)
+    monkeypatch.setattr(loop, "PAGE", 5)
+    append(post.traces, traffic(100, 600, [STOCK]))
+    post.look(5000)
+
+    assert post.traces_read() == 100
+    assert post.issues()[1].count == 50
+
+
+def test_a_state_belongs_to_one_source(post: Post) -> None:
+    append(post.traces, traffic(10, 60, [STOCK]))
+    post.look(100)
+    other = Post(post.path, options=replace(post.options, every_s=30), clock=HandClock())
+
+    with pytest.raises(ConfigError, match="every_s '60'"):
+        other.look(200)

@@ -375,6 +375,7 @@ def test_a_long_conversation_is_read_in_parts_that_know_the_question(tmp_path: P
     assert not any("A new run begins" in part for part in parts)  # what an agent says is a step, not a run of its own
     assert report_of(found)["coverage"]["unread"] == []
     assert report_of(found)["decisive"]["agent"] == "Verifier"
+    parts.sort(key=lambda part: int(re.findall(r"Part (\d+) of", part)[0]))  # they are asked in parallel
     firsts = [int(re.findall(r"Part \d+ of \d+, steps (\d+)", part)[0]) for part in parts]
     assert firsts == sorted(firsts)
     assert f"### step {firsts[1] - 1} | " in parts[1]  # its first step stands beside the instruction before it

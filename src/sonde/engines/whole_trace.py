@@ -46,7 +46,7 @@ def findings_prefilter(gathered: Gathered) -> Prefilter:
     spans, transcript = _read(gathered)
     words = {
         "categories": taxonomy.listed(),
-        "guide": taxonomy.guide or "One finding for each distinct failure and span.",
+        "guide": taxonomy.guide or prompt_file("engines/general_guide"),
     }
     parts = _parts(transcript)
     variables = {

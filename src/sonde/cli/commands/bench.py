@@ -86,7 +86,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         cls=CommandList, help="Measure a model against benchmarks whose answers are known.", no_args_is_help=True
     )
-    for command in (trail, whowhen, seeded, incident, niah, oolong, pairs, hops, code, human):
+    for command in (trail, whowhen, labelled, seeded, incident, niah, oolong, pairs, hops, code, human):
         group.command()(spread(command))
     app.add_typer(group, name="bench")
     app.command()(spread(demo))
@@ -120,6 +120,18 @@ def whowhen(*, data: Data, how: BenchCaseOptions, model: ModelOptions, budget: B
     from sonde.bench.whowhen import WhoWhen
 
     return _run(_plan(WhoWhen(data), how), model, place, budget)
+
+
+def labelled(
+    *, data: Data, how: BenchCaseOptions, model: ModelOptions, budget: BudgetOptions, place: UseOptions
+) -> int:
+    """Labelled traces: the step and the category of the critical failure, in a folder of your own.
+
+    Example: sonde bench labelled --data .bench/labelled/tau --case held/ --model openai:gpt-4o-mini --baseline plain
+    """
+    from sonde.bench.labelled import Labelled
+
+    return _run(_plan(Labelled(data), how), model, place, budget)
 
 
 def seeded(

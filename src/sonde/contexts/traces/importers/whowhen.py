@@ -44,7 +44,7 @@ def spans(record: Json) -> Iterator[Span | str]:
         content = "" if message.get("content") is None else str(message["content"])
         yield build_span(
             trace_id=trace_id,
-            span_id=f"{trace_id[:8]}{step + 1:08x}",
+            span_id=span_id_of(trace_id, step),
             parent_id=root,
             name=str(message.get("name") or message.get("role") or "unknown"),
             kind="AGENT",
@@ -62,6 +62,11 @@ def spans(record: Json) -> Iterator[Span | str]:
 def trace_id_of(record: Json) -> str:
     """The id that a conversation gets: it has none of its own."""
     return hash_value([record["question"], record["history"]])[:32]
+
+
+def span_id_of(trace_id: str, step: int) -> str:
+    """The span of a step."""
+    return f"{trace_id[:8]}{step + 1:08x}"
 
 
 def agent_of(message: Json) -> str:

@@ -42,7 +42,16 @@ def test_ordinary_code_documents_and_prompts_of_agents_are_not_taken_for_attempt
 def test_every_prompt_says_that_data_gives_no_instructions() -> None:
     package = Path(sonde.__file__).parent
     prompts = {path.stem: path.read_text(encoding="utf-8") for path in package.glob("*/prompts/*.md")}
-    parts = ("convention", "strict", "schema", "decisive_guide", "general_guide", "ask_functions", "ask_traces", "ask_traces_functions")
+    parts = (
+        "convention",
+        "strict",
+        "schema",
+        "decisive_guide",
+        "general_guide",
+        "ask_functions",
+        "ask_traces",
+        "ask_traces_functions",
+    )
     for part in (*parts, "rca_actions", "compliance_actions", "incident_actions"):  # they stand in other prompts
         del prompts[part]
     prompts |= {"query": QUERY_SYSTEM, "query of ask": BRIEF_SYSTEM}

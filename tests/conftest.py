@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from patience import SLOWNESS
+
 # Machines are shared: a slow example is no failure. CI draws the same examples each time, so that a change is judged by what it changed;
 # everywhere else the examples are new in every run, and what they find is pinned with @example.
 settings.register_profile("everywhere", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -44,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if SLOWNESS > 1 and (limit := item.get_closest_marker("timeout")) and limit.args:
+            item.add_marker(pytest.mark.timeout(limit.args[0] * SLOWNESS), append=False)  # the first one counts
         if numbers := _marked(item):
             item.user_properties.append(("requirements", numbers))
 

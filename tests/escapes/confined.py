@@ -16,10 +16,11 @@ from typing import Any
 
 from ordinary import become_ordinary
 
+from patience import SLOWNESS
 from sonde.sandbox import Args, Box, ForkServer, Limits, Sandbox
 from sonde.sandbox.policy import Profile, profile_named
 
-LIMITS = Limits(wall_s=3.0, memory="256MiB")
+LIMITS = Limits(wall_s=min(30.0, 3.0 * SLOWNESS), memory="256MiB")
 
 
 def main(jobs_path: str, profile: str, uid: str, *without: str) -> None:

@@ -15,9 +15,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from patience import SLOWNESS
 from sonde.sandbox.policy import OPEN_PRELOAD
 
-PATIENCE_S = 60.0
+PATIENCE_S = 60.0 * SLOWNESS
 
 
 def main(jobs_path: str, stdin_path: str) -> None:

@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from patience import SLOWNESS
 from sonde.sandbox import Args, ForkServer, Limits, Sandbox
 from sonde.sandbox.policy import OPEN_PRELOAD
 from system_calls import translated
 
 FOLDER = Path(__file__).parent / "attacks"
-WALL_S = 1.0
+WALL_S = 1.0 * SLOWNESS
 """For attacks that may spin; one that ends by itself can have more, however busy the machine."""
 PROBE = "print(double(kept) + next(open_generator))"
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from arena import Arena, open_arena
 from corpus import Payload, payloads
 
+from patience import SLOWNESS
+
 HERE = Path(__file__).parent
 
 
@@ -77,15 +79,16 @@ def perform(
     jobs.write_text(json.dumps([[one.id, arena.fill(one)] for one in chosen]))
     readable = [os.open(path, os.O_RDONLY) for path in (arena.folder / "secret.txt", arena.folder)]
     left_open = [*readable, os.open(arena.inherited, os.O_RDWR)]
+    path = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
     with open(arena.folder / "stdin.txt", encoding="utf-8") as stdin:  # noqa: PTH123 # a descriptor is wanted
         done = subprocess.run(
             [python, *script, str(jobs), *extra],
-            env=arena.environment,
+            env={**arena.environment, "PYTHONPATH": path},
             stdin=stdin,
             capture_output=True,
             text=True,
             pass_fds=left_open,
-            timeout=600,
+            timeout=600 * SLOWNESS,
             check=False,
         )
     for descriptor in left_open:

@@ -27,7 +27,7 @@ boxes = [Sandbox("open", limits=Limits(wall_s=600)) for _ in range(2)]
 boxes[0].execute("x = 1")
 twin = boxes[0].branch()
 threading.Thread(target=boxes[0].execute, args=("while True: pass",)).start()
-threading.Thread(target=boxes[1].execute, args=("import time\\ntime.sleep(100)",)).start()
+threading.Thread(target=boxes[1].execute, args=("import time\\ntime.sleep(3600)",)).start()
 while len(boxes[0]._family._states) < 3 or len(boxes[1]._family._states) < 2: pass
 print(boxes[0]._family.server.pid, *(pid for box in boxes for pid in box._family._states), flush=True)
 threading.Event().wait()

@@ -451,6 +451,24 @@ def test_steps_that_are_close_go_to_a_second_reader_who_is_blind(tmp_path: Path,
     assert "FINAL ANSWER: 0" in prompt
 
 
+def test_notes_in_json_are_shown_without_their_indentation_and_code_as_it_is(tmp_path: Path) -> None:
+    notes = json.dumps({"done": {"answer": False, "reason": "not yet"}}, indent=8)
+    code = "if x:\n        y = {\n            1}"
+    history = [{"role": "A", "content": f"Ledger:\n{notes}\n{notes}"}, {"role": "B", "content": code}]
+    record = {"question": QUESTION, "history": history}
+    path = tmp_path / "talk.json"
+    path.write_text(json.dumps(record), "utf-8")
+    given = "primary_label='tool_failure', summary='s', confidence=0.7, decisive={'step': 1, 'why': 'w'}"
+    model = ScriptedModel([f"```python\nSUBMIT({given}, remediation=[], gaps=[])\n```"])
+
+    investigate(path, model, trace_id_of(record))
+
+    shown = model.requests[0].messages[-1].content
+    line = '{"done": {"answer": false, "reason": "not yet"}}'
+    assert f"Ledger:\n{line}\n{line}" in shown
+    assert code in shown
+
+
 def test_one_step_alone_needs_no_second_reader(tmp_path: Path) -> None:
     path, trace_id = orchestrated(tmp_path)
     given = "primary_label='tool_failure', summary='s', confidence=0.7, decisive=check([{'step': 4, 'why': 'w'}])"

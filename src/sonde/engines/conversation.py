@@ -7,6 +7,7 @@ steps, but neither the reasons nor the preference of the first. The words are fi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -20,8 +21,8 @@ from sonde.engines.whole_trace import FINDINGS, READING, covered, with_steps
 from sonde.runtime.engine import Conclusion, Engine, Gathered, Prefilter, Problem, Review
 from sonde.runtime.prompts import fill, prompt_file
 
-WHOLE_CHARS = 80_000
-LEAST_STEP_CHARS = 600  # a conversation whose steps would have to be cut below this is read in parts
+WHOLE_CHARS = 64_000
+MOST_STEP_CHARS, LEAST_STEP_CHARS = 8_000, 600  # if the steps would have to be cut below the least, parts are read
 PART_STEP_CHARS = 2_000
 OUTLINE_CHARS = 12_000
 LEAST_LINE_CHARS, MOST_LINE_CHARS, HEAD_CHARS = 60, 240, 30  # of a step in the outline
@@ -29,7 +30,9 @@ TASK_CHARS = 3_000
 ENDING_CHARS = 1_500
 INSTRUCTION_CHARS = 1_200
 NEXT_CHARS = 600
+JUDGED_CHARS = 4_000
 ONE_LINE = 100
+MOST_TRIES = 20  # to read an object in one text: a hostile one would make it slow
 BEFORE = 3  # steps before a part that its reader sees too, for the instruction that its first step follows
 GUIDE_PLACE = "{{guide}}"
 
@@ -57,10 +60,11 @@ class Talk:
     @classmethod
     def of(cls, context: TracesContext, trace_id: str) -> Talk:
         """At the longest cut at which all of it fits."""
-        transcript = transcript_of(list(context.store.spans(trace_id)))
+        found = transcript_of(context.store.spans(trace_id))
+        transcript = replace(found, steps=tuple(replace(step, came=_compact(step.came)) for step in found.steps))
         lengths = [len(step.came) for step in transcript.steps]
         free = WHOLE_CHARS - ONE_LINE * len(lengths)  # less the head of each step
-        rooms = (16_000, 8_000, 4_000, 3_000, 2_000, 1_500, 1_200, 900, LEAST_STEP_CHARS)
+        rooms = range(MOST_STEP_CHARS, LEAST_STEP_CHARS - 1, -100)
         room = next((room for room in rooms if sum(min(room, each) for each in lengths) <= free), 0)
         return cls(transcript=transcript, room=room or PART_STEP_CHARS, fits=bool(room))
 
@@ -81,11 +85,11 @@ class Talk:
         others = (each for each in earlier if steps[each].agent != agent)
         return next(addressed, next(others, None))
 
-    def beside(self, at: int) -> str:
+    def beside(self, at: int, room: int | None = None) -> str:
         """A step with the instruction before it."""
         asked = self.asked(at)
         instruction = "" if asked is None else f"Instruction: {self.text(asked, INSTRUCTION_CHARS)}\n\n"
-        return instruction + self.text(at)
+        return instruction + self.text(at, room)
 
     def parts(self) -> list[TranscriptPart]:
         """The parts that fresh readers get, in order; none if all of it fits into one prompt."""
@@ -137,7 +141,7 @@ class Talk:
             places = sorted({numbers[step] for claim in claims if (step := _step(claim)) in numbers})
             if len(places) < 2:
                 return []
-            shown = [self.beside(at) for at in places]
+            shown = [self.beside(at, JUDGED_CHARS) for at in places]
             for index, at in enumerate(places):
                 if at + 1 < len(self.transcript.steps):
                     shown[index] += f"\n\nNext: {self.text(at + 1, NEXT_CHARS)}"
@@ -145,6 +149,20 @@ class Talk:
             return [fill(prompt_file("engines/decisive_verify"), **self.words(), steps=steps)]
 
         return Review(questions=questions, judged=_judged)
+
+
+def _compact(text: str) -> str:
+    """Without the indentation of JSON objects, in which orchestrators keep their notes and browsers report their pages."""
+    kept, at, failed = "", 0, 0
+    decoder = json.JSONDecoder()
+    while failed < MOST_TRIES and (opening := text.find("{\n", at)) >= 0:
+        try:
+            value, end = decoder.raw_decode(text, opening)
+            shown = json.dumps(value, ensure_ascii=False)
+        except (ValueError, RecursionError):
+            shown, end, failed = "{", opening + 1, failed + 1
+        kept, at = kept + text[at:opening] + shown, end
+    return kept + text[at:]
 
 
 def _step(claim: Mapping[str, Any]) -> int:

@@ -189,7 +189,7 @@ READING = replace(
 FINDINGS = replace(
     READING,
     system=prompt_file("engines/findings").replace(KEPT_PLACE, str(KEPT)),
-    templates=(prompt_file("engines/findings_label"), prompt_file("engines/findings_verify")),
+    templates=tuple(prompt_file(f"engines/{name}") for name in ("findings_label", "findings_verify", "general_guide")),
     prefilter=findings_prefilter,
     conclude=conclude,
     fallback=fallback,
